@@ -30,7 +30,7 @@ from txl_tf.training.dashboard import layer_tag
 from txl_tf.training.memory_statistics import MemoryStatistics
 from txl_tf.training.metrics_log import PROCESS_RUN, TRAINING_RUN, MetricsLog
 from txl_tf.training.run_time import RunClock
-from txl_tf.training.step_records import LoopReport
+from txl_tf.training.step_report import LoopReport
 from txl_tf.training.tensorboard import TensorBoardWriter
 from txl_tf.training.trainer import Trainer
 

@@ -16,8 +16,9 @@ from txl_tf.errors import MismatchError, PreemptedError, StorageError
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
+from txl_tf.training.ledger import StepLedger
 from txl_tf.training.run_time import RunClock
-from txl_tf.training.step_records import LoopReport
+from txl_tf.training.step_report import LoopReport
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
@@ -35,7 +36,6 @@ from .run_verification import (
 )
 from .step_profile import StepProfile
 from .training_figures import RunFigures
-from .training_ledger import TrainingLedger
 from .workdir import Workdir
 
 _SPLIT = "valid"
@@ -102,8 +102,7 @@ class TrainingRun:
                 training.num_kept_checkpoints,
                 run_id,
             )
-            plan = self._data.plan
-            self._ledger = TrainingLedger(workdir.ledger, folder, plan, self._say)
+            self._ledger = StepLedger(workdir.ledger, folder, self._say)
             run = experiment, self._data, self.trainer, workdir, folder, self._strategy
             self._figures = RunFigures(*run, self._say, self._clock)
             self._saver = exits.enter_context(BackgroundSaver(self._store))

@@ -89,7 +89,7 @@ class Workdir:
     @property
     def ledger(self) -> str:
         """Path of the ledger of all steps, see `StepLedger`."""
-        return os.path.join(self.folder, "ledger" if is_remote(self.folder) else "ledger.txt")
+        return os.path.join(self.folder, "ledger" if is_remote(self.folder) else "ledger.jsonl")
 
     @property
     def metrics(self) -> str:

@@ -96,6 +96,7 @@ LOADED_FIRST = (
     "txl_tf.tpu_kernels.inference_plan",
     "txl_tf.tpu_kernels.kernel_choice",
     "txl_tf.training.ledger",
+    "txl_tf.training.step_report",
     "pipelines.[!tw]*",
     "pipelines.train",
     "pipelines.workdir",

@@ -98,10 +98,9 @@ class PodRun:
         bit of a loss too, after some dozens of steps. Within one process they do not.
         """
         own, others = self._steps(), other._steps()
-        assert [line[:3] for line in own] == [line[:3] for line in others]
-        losses = [
-            [float.fromhex(line[3].partition("=")[2]) for line in each] for each in (own, others)
-        ]
+        tokens = [[(line["step"], line["checksum"]) for line in each] for each in (own, others)]
+        assert tokens[0] == tokens[1]
+        losses = [[float.fromhex(line["loss"]) for line in each] for each in (own, others)]
         np.testing.assert_allclose(*losses, rtol=1e-4)
         expected = other.arrays()
         for name, array in self.arrays().items():
@@ -110,10 +109,10 @@ class PodRun:
             else:
                 np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
-    def _steps(self) -> list[list[str]]:
-        """Step, positions, checksum, loss and norm of each step."""
-        lines = (self.workdir / "ledger.txt").read_text().splitlines()
-        return [line.split() for line in lines if line.startswith("step=")]
+    def _steps(self) -> list[dict]:
+        """Step, checksum, loss and norm of each step."""
+        lines = (self.workdir / "ledger.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines[1:]]
 
 
 @pytest.fixture(scope="module")

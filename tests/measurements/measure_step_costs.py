@@ -22,7 +22,7 @@ from pipelines.configs import NAMED_EXPERIMENTS
 from tests.toy_batches import ToyBatches
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import StepLedger
-from txl_tf.training.ledger_lines import LedgerLine
+from txl_tf.training.step_report import StepRecord, StepStatus
 from txl_tf.training.trainer import Trainer
 
 _TRAIN_STEP = "txl_tf.training.train_step"
@@ -97,19 +97,19 @@ def measure(config_name, num_rows, num_rounds, num_steps):
         "step_seconds": step_seconds,
         "step_over_bare_step": statistics.median(ratios),
         "ratios": ratios,
-        **ledger_costs(step_seconds, experiment.training.global_batch_size),
+        **ledger_costs(step_seconds),
         **checkpoint_costs(full, step_seconds),
     }
 
 
-def ledger_costs(step_seconds, num_rows):
+def ledger_costs(step_seconds):
     with tempfile.TemporaryDirectory() as folder:
-        ledger = StepLedger(os.path.join(folder, "ledger.txt"))
+        ledger = StepLedger(os.path.join(folder, "ledger.jsonl"))
         ledger.resume(0)
-        positions = np.arange(num_rows) * 4_000_000
+        figures = {"nats_per_token": 1.5, "gradient_norm": 0.5, "checksum": 1}
         begin = time.perf_counter()
         for step in range(1, 1001):
-            ledger.append([LedgerLine(step, positions, 1, 1.5, 0.5, "applied")])
+            ledger.append([StepRecord(step=step, **figures, status=StepStatus.APPLIED)])
         seconds = (time.perf_counter() - begin) / 1000
     return {"ledger_seconds_per_step": seconds, "ledger_share": seconds / step_seconds}
 

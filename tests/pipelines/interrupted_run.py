@@ -33,7 +33,7 @@ EXPERIMENT = {
     "optimizer": {"learning_rate": 3e-3, "warmup_steps": 5},
     "evaluation": {"batch_size": 4},
 }
-_LAST_LINE = re.compile(rb"step=(\d+) [^\n]*\n[^\n]*\Z")
+_LAST_LINE = re.compile(rb'"step": (\d+)[^\n]*\n[^\n]*\Z')
 _RESUMED = re.compile(r"Going on from the checkpoint of step (\d+)\.")
 
 
@@ -93,7 +93,7 @@ class InterruptedRun:
     def ledger_step(self) -> int:
         """The last step in the ledger."""
         try:
-            with open(self.workdir / "ledger.txt", "rb") as file:
+            with open(self.workdir / "ledger.jsonl", "rb") as file:
                 file.seek(max(file.seek(0, 2) - 1000, 0))
                 match = _LAST_LINE.search(file.read())
         except FileNotFoundError:
@@ -125,7 +125,7 @@ class InterruptedRun:
         leftovers = [name for name in names if "tmp" in name or "lock" in name or "/." in name]
         assert leftovers == []
         top = {path.name for path in self.workdir.iterdir()}
-        files = {"run.json", "ledger.txt", "metrics.jsonl", "time.jsonl"}
+        files = {"run.json", "ledger.jsonl", "metrics.jsonl", "time.jsonl"}
         assert top == files | {"checkpoints", "tensorboard"}
         self._check_time()
 
@@ -156,8 +156,8 @@ class InterruptedRun:
     def check_same_as(self, unbroken: "InterruptedRun") -> None:
         """Fails unless ledger and last checkpoint are those of an unbroken run, bit for bit."""
         self.check_finished()
-        assert (self.workdir / "ledger.txt").read_bytes() == (
-            unbroken.workdir / "ledger.txt"
+        assert (self.workdir / "ledger.jsonl").read_bytes() == (
+            unbroken.workdir / "ledger.jsonl"
         ).read_bytes()
         assert self._evaluations() == unbroken._evaluations()
         expected, received = unbroken._arrays(), self._arrays()

@@ -40,7 +40,7 @@ def result_of(workdir):
     """Ledger and last state."""
     store = checkpoint_store(str(workdir))
     arrays = store.load(store.steps()[-1])
-    return (workdir / "ledger.txt").read_bytes(), {
+    return (workdir / "ledger.jsonl").read_bytes(), {
         name: array.tobytes() for name, array in arrays.items()
     }
 
@@ -54,8 +54,8 @@ def restarted(workdir, folder, keeps_checkpoint):
     if keeps_checkpoint:
         name = "checkpoints/step-00000000"
         shutil.copytree(workdir / name, folder / name)
-        header = (workdir / "ledger.txt").read_text().partition("\n")[0]
-        (folder / "ledger.txt").write_text(f"{header}\n")
+        header = (workdir / "ledger.jsonl").read_text().partition("\n")[0]
+        (folder / "ledger.jsonl").write_text(f"{header}\n")
         if (workdir / BASE).exists():
             shutil.copytree(workdir / BASE, folder / BASE)
     return folder

@@ -162,7 +162,7 @@ def test_all_workers_stop_when_one_of_them_is_told_to(told, data_folder, config_
     assert [worker.returncode for worker in workers] == [PREEMPTED, PREEMPTED], outputs
     assert "the process received SIGTERM" in outputs[told]
     assert "another worker is being stopped" in outputs[1 - told]
-    steps = len((workdir / "ledger.txt").read_text().splitlines()) - 1
+    steps = len((workdir / "ledger.jsonl").read_text().splitlines()) - 1
     assert (workdir / "checkpoints" / f"step-{steps:08d}").exists()
 
 

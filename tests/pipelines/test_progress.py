@@ -8,7 +8,7 @@ from rich.console import Console
 from pipelines import progress as module
 from pipelines.evaluation.result_table import loss_figure
 from pipelines.progress import TrainingProgress, byte_progress
-from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
+from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 
 
 @pytest.mark.parametrize(("total", "shown"), [(4_000_000, "2.0 of 4.0 MB"), (None, "2.0 MB")])

@@ -48,7 +48,7 @@ def result_of(run):
     store = checkpoint_store(str(run))
     arrays = store.load(store.steps()[-1])
     state = {name: (array.dtype, array.tobytes()) for name, array in arrays.items()}
-    return (run / "ledger.txt").read_bytes(), state
+    return (run / "ledger.jsonl").read_bytes(), state
 
 
 def digest(run):
@@ -116,7 +116,7 @@ def test_steps_of_before_are_not_done_again_with_the_longer_schedule(run, tmp_pa
     shutil.copytree(before / "checkpoints", run / "checkpoints")
     shutil.rmtree(run / "checkpoints" / f"step-{NUM_STEPS:08d}")
     # Without the ledger a run may go back, yet not to the other schedule.
-    (run / "ledger.txt").unlink()
+    (run / "ledger.jsonl").unlink()
     with pytest.raises(DataDamagedError, match=f"extended at step {NUM_STEPS}") as raised:
         extend(run)
     assert "Restore" in raised.value.remedy

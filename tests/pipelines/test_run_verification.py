@@ -58,7 +58,7 @@ def lose_all(run):
 
 def lose_all_and_ledger(run):
     lose_all(run)
-    (run / "ledger.txt").unlink()
+    (run / "ledger.jsonl").unlink()
 
 
 def lose_all_before_the_first_was_noted(run):
@@ -69,7 +69,7 @@ def lose_all_before_the_first_was_noted(run):
 def lose_all_but_the_note_of_the_best(run):
     remove(run, *steps_of(run))
     forget(run)
-    (run / "ledger.txt").unlink()
+    (run / "ledger.jsonl").unlink()
 
 
 def lose_all_but_evaluations(run):
@@ -80,7 +80,7 @@ def lose_all_but_evaluations(run):
 
 
 def lose_all_after_the_ledger_was_lost(run):
-    (run / "ledger.txt").unlink()
+    (run / "ledger.jsonl").unlink()
     train(run)
     lose_all_before_the_first_was_noted(run)
 
@@ -153,10 +153,10 @@ def test_going_back_on_purpose_is_moving_the_ledger_away(run, unbroken):
     remove(run, *(step for step in steps_of(run) if step > 8))
     with pytest.raises(DataDamagedError, match="move the ledger away"):
         train(run, experiment)
-    (run / "ledger.txt").rename(run / "ledger.old")
+    (run / "ledger.jsonl").rename(run / "ledger.old")
     train(run, experiment)
-    lines = (run / "ledger.txt").read_text().splitlines()
-    assert lines[0] == "txl ledger format=1 first=9"
+    lines = (run / "ledger.jsonl").read_text().splitlines()
+    assert lines[0] == '{"ledger": 1, "first_step": 9}'
     assert lines[1:] == (run / "ledger.old").read_text().splitlines()[9:]
 
 
@@ -169,7 +169,7 @@ def test_a_process_that_ended_before_the_first_checkpoint_has_lost_nothing(
     experiment = toy_run_experiment(checkpoint_every_steps=1000, evaluate_every_steps=1000)
     with pytest.raises(ZeroDivisionError), stopping_after(num_steps, ZeroDivisionError):
         train(run, experiment)
-    assert len((run / "ledger.txt").read_text().splitlines()) == num_steps + 1
+    assert len((run / "ledger.jsonl").read_text().splitlines()) == num_steps + 1
     assert Workdir(run).describe().first_checkpoint_step is None
     train(run)
     assert result_of(run) == result_of(unbroken)

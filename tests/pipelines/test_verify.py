@@ -109,10 +109,10 @@ def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
     printed = verified(workdir, capsys)
     for what in ("description", "tokenizer bytes", "checkpoint", "best checkpoint", "ledger"):
         assert f"verified: {what}" in printed
-    ledger = workdir / "ledger.txt"
+    ledger = workdir / "ledger.jsonl"
     content = ledger.read_text()
     # Every line is one of a ledger still; the checkpoints know better.
-    ledger.write_text(content.replace("loss=0x1.", "loss=0x1.0", 1))
+    ledger.write_text(content.replace('"applied"', '"skipped_spike"', 1))
     with pytest.raises(DataDamagedError, match="not what was written"):
         verified(workdir, capsys)
     ledger.write_text(content)

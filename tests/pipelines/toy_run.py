@@ -24,7 +24,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import list_folder, read_file
-from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
+from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 
 NUM_STEPS = 24
 CHECKPOINT_EVERY_STEPS = 4
@@ -246,7 +246,7 @@ def result_of(workdir: str | Path) -> dict[str, object]:
     """Ledger, note of the best and arrays of all checkpoints of a run, bit for bit."""
     workdir = str(workdir)
     parts = [f"{workdir}/ledger/{name}" for name in list_folder(f"{workdir}/ledger")]
-    ledger = b"".join(read_file(part) for part in parts or [f"{workdir}/ledger.txt"])
+    ledger = b"".join(read_file(part) for part in parts or [f"{workdir}/ledger.jsonl"])
     found: dict[str, object] = {"ledger": ledger}
     steps = [name for name in list_folder(f"{workdir}/checkpoints") if name.startswith("step-")]
     assert f"step-{NUM_STEPS:08d}" in steps

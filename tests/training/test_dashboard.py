@@ -13,7 +13,7 @@ from txl_tf.training.dashboard import (
     layer_tag,
     training_figures,
 )
-from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
+from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 from txl_tf.training.tensorboard import pages_layout
 
 # Curves of old runs have these names.

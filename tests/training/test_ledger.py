@@ -13,14 +13,13 @@ import tensorflow as tf
 from tests.storage.places import KINDS, place
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.storage.files import list_folder
-from txl_tf.training.ledger import StepLedger
-from txl_tf.training.ledger_lines import LedgerLine, describe_positions, parse_positions
-
-LINE = LedgerLine(12, "0+4096*22", 0x1A2B3C4D, 3.0, 0.140625, "applied")
+from txl_tf.training.ledger import StepLedger, format_line, parse_line
+from txl_tf.training.step_report import StepRecord, StepStatus
 
 
-def line(step, loss=1.5):
-    return LedgerLine(step, f"{step}+4*8", step, loss, 0.25, "applied")
+def line(step, loss=1.5, **values):
+    figures = {"gradient_norm": 0.25, "checksum": step, "status": StepStatus.APPLIED}
+    return StepRecord(step=step, nats_per_token=loss, **{**figures, **values})
 
 
 def lines(first, last):
@@ -29,7 +28,7 @@ def lines(first, last):
 
 @pytest.fixture(params=KINDS)
 def path(request, tmp_path):
-    return place(request.param, tmp_path, "ledger.txt")
+    return place(request.param, tmp_path, "ledger.jsonl")
 
 
 def begun(path, step):
@@ -43,9 +42,8 @@ def text_of(path):
 
 
 def text_with(first, last, begin=1):
-    return "".join(
-        [f"txl ledger format=1 first={begin}\n", *(f"{each}\n" for each in lines(first, last))]
-    )
+    header = f'{{"ledger": 1, "first_step": {begin}}}\n'
+    return "".join([header, *(f"{format_line(each)}\n" for each in lines(first, last))])
 
 
 @pytest.mark.parametrize("step", [0, 2, 4, 7])
@@ -92,7 +90,7 @@ def test_a_run_without_a_ledger_gets_one_that_says_where_it_begins(path):
 
 
 def test_a_line_cut_short_at_any_place_is_dropped(tmp_path):
-    path = tmp_path / "ledger.txt"
+    path = tmp_path / "ledger.jsonl"
     whole = text_with(1, 3).encode()
     end = len(text_with(1, 2))
     for length in range(end, len(whole)):
@@ -110,7 +108,7 @@ def test_a_line_cut_short_at_any_place_is_dropped(tmp_path):
         (lambda texts: texts.pop(2), 3),
         (lambda texts: texts.insert(2, texts[1]), 3),
         (lambda texts: texts.reverse(), 1),
-        (lambda texts: texts.__setitem__(3, texts[3].replace("loss=", "lost=")), 4),
+        (lambda texts: texts.__setitem__(3, texts[3].replace("loss", "lost")), 4),
         (lambda texts: texts.__setitem__(1, ""), 2),
         (lambda texts: texts.pop(0), 1),
         (lambda texts: texts.pop(), 6),
@@ -119,7 +117,7 @@ def test_a_line_cut_short_at_any_place_is_dropped(tmp_path):
     ids=range(8),
 )
 def test_a_damaged_ledger_is_found_and_the_line_is_named(tmp_path, damage, number):
-    path = tmp_path / "ledger.txt"
+    path = tmp_path / "ledger.jsonl"
     texts = text_with(1, 5).splitlines()
     damage(texts)
     path.write_text("".join(f"{text}\n" for text in texts))
@@ -131,7 +129,7 @@ def test_a_damaged_ledger_is_found_and_the_line_is_named(tmp_path, damage, numbe
 
 
 def test_a_full_disk_is_a_storage_error(tmp_path, monkeypatch):
-    path = tmp_path / "ledger.txt"
+    path = tmp_path / "ledger.jsonl"
     ledger = begun(path, 0)
     ledger.append(lines(1, 1))
     write = os.write
@@ -179,7 +177,7 @@ def test_a_line_altered_before_a_checkpoint_is_found(path):
     ledger.append(lines(6, 7))
     assert StepLedger(path).resume(5, digest) == lines(6, 7)
     ledger = begun(path, 0)
-    altered = dataclasses.replace(line(3), loss=line(3).loss + 1.0)
+    altered = dataclasses.replace(line(3), nats_per_token=2.5)
     ledger.append([*lines(1, 2), altered, *lines(4, 5)])
     with pytest.raises(DataDamagedError, match="up to step 5 is not what was written"):
         StepLedger(path).resume(5, digest)
@@ -189,7 +187,7 @@ def test_a_line_altered_before_a_checkpoint_is_found(path):
 
 
 def test_a_line_without_an_end_takes_no_memory(tmp_path):
-    path = tmp_path / "ledger.txt"
+    path = tmp_path / "ledger.jsonl"
     path.write_bytes(text_with(1, 2).encode())
     with path.open("r+b") as file:
         file.seek(0, 2)
@@ -203,53 +201,36 @@ def test_a_line_without_an_end_takes_no_memory(tmp_path):
 
 
 def test_a_line_is_read_as_it_was_written_to_the_last_bit():
-    assert str(LINE) == (
-        "step=12 rows=0+4096*22 checksum=1a2b3c4d loss=0x1.8p+1 norm=0x1.2p-3 status=applied"
-    )
     bits = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint32)
     special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, np.finfo("float32").max, 1.0, 16.0]
     for step, value in enumerate([*bits.view("float32"), *special], start=1):
-        written = LedgerLine(step, "7", int(step * 2654435761 % 2**32), value, -value, "skipped")
-        read = LedgerLine.parse(str(written))
-        assert (read == written) and (hash(read) == hash(written))
-        np.testing.assert_array_equal(np.float32(read.loss), np.float32(value))
+        checksum = int(step * 2654435761 % 2**32)
+        written = line(step, float(value), checksum=checksum, status=StepStatus.SKIPPED_SPIKE)
+        read = parse_line(format_line(written))
+        assert format_line(read) == format_line(written)
+        np.testing.assert_array_equal(np.float32(read.nats_per_token), np.float32(value))
 
 
-def test_any_change_of_a_line_is_a_difference_or_refused():
-    loss = np.nextafter(np.float32(3.0), np.float32(4.0))
-    for values in ({"step": 13}, {"positions": "0"}, {"checksum": 0}, {"loss": loss}):
-        assert dataclasses.replace(LINE, **values) != LINE
-    for values in ({"step": 0}, {"checksum": 2**32}, {"status": "a b"}):
-        with pytest.raises(ValueError, match="Received"):
-            dataclasses.replace(LINE, **values)
-
-
-def test_positions_are_read_as_they_were_written():
-    for positions, text in (
-        ([5], "5"),
-        ([5, 5], "5+0*2"),
-        (np.arange(22) * 4096, "0+4096*22"),
-        ([9, 6, 3, 0], "9-3*4"),
-        ([3, 10, 17, 0, 7, 14], "3+7*3,0+7*3"),
-        ([0, 1, 2, 9], "0+1*3,9"),
-    ):
-        assert describe_positions(np.asarray(positions)) == text
-    generator = np.random.default_rng(1)
-    for _ in range(500):
-        positions = generator.integers(0, 5, generator.integers(1, 12))
-        text = describe_positions(positions)
-        np.testing.assert_array_equal(parse_positions(text), positions)
-        assert LedgerLine(1, positions, 1, 1.0, 1.0, "a").positions == text
-
-
-def test_what_is_no_text_of_positions_or_no_line_is_refused():
-    for positions in ([], [[1]], [-1], [0.5]):
-        with pytest.raises(ValueError, match=r"vector of token positions.*Received"):
-            describe_positions(np.asarray(positions))
-    for text in ("", "a", "1+2", "1,,2", "1+2*3,", "-1", "1 "):
-        with pytest.raises(ValueError, match="Received"):
-            parse_positions(text)
-    text = str(LINE)
+def test_any_change_of_a_line_is_refused_or_another_step():
+    text = format_line(line(12))
+    assert text == (
+        '{"step": 12, "checksum": "0000000c", "loss": "0x1.8000000000000p+0", '
+        '"norm": "0x1.0000000000000p-2", "status": "applied"}'
+    )
     for index in range(len(text)):
         with pytest.raises(ValueError, match="must be a line"):
-            LedgerLine.parse(f"{text[:index]}#{text[index + 1 :]}")
+            parse_line(f"{text[:index]}#{text[index + 1 :]}")
+    for wrong in ("", "3", "[" * 4000, text + " ", text.replace("12", "true"), text.upper()):
+        with pytest.raises(ValueError, match="must be a line"):
+            parse_line(wrong)
+
+
+def test_repeated_steps_are_compared_with_their_lines(tmp_path):
+    path, said = tmp_path / "ledger.jsonl", []
+    begun(path, 0).append(lines(1, 3))
+    ledger = StepLedger(path, say=said.append)
+    ledger.resume(1)
+    ledger.hold([line(2, loss=1.6)])
+    assert len(said) == 1 and "Suspect the hardware" in said[0]
+    with pytest.raises(DataDamagedError, match="done before with other tokens"):
+        ledger.hold([line(3, checksum=4)])

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.training.schedules import PlateauScale
-from txl_tf.training.step_records import StepStatus
+from txl_tf.training.step_report import StepStatus
 from txl_tf.training.train_state import EvaluationHistory, SpikeDetector
 from txl_tf.training.train_step import GuardedUpdate
 from txl_tf.training.trainer import Trainer

@@ -18,7 +18,7 @@ from tests.toy_batches import (
 )
 from tests.toy_trainers import NUM_ROWS, shared_trainer, toy_trainer
 from txl_tf.models.memory import Memory
-from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
+from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 
 
 def deep_trainer_of(batches=None):

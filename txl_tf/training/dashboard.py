@@ -12,7 +12,7 @@ from txl_tf import metrics
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 
 if TYPE_CHECKING:
-    from txl_tf.training.step_records import LoopReport
+    from txl_tf.training.step_report import LoopReport
 
 
 LOSSES = "loss/"

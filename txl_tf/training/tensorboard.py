@@ -25,7 +25,7 @@ from txl_tf.training.dashboard import (
     training_figures,
 )
 from txl_tf.training.metrics_log import TRAINING_RUN, MetricsLog
-from txl_tf.training.step_records import LoopReport
+from txl_tf.training.step_report import LoopReport
 
 # Summaries are float32, and TensorFlow refuses larger numbers. The word perplexity of a text
 # without spaces has hundreds of digits.

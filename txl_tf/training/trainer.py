@@ -14,7 +14,8 @@ from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.schedules import PlateauScale
 from txl_tf.training.step_compilation import StepCompilation
-from txl_tf.training.step_records import LoopReport, StepRecord, StepRecords, StepStatus
+from txl_tf.training.step_records import StepRecords
+from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 from txl_tf.training.train_state import TrainState
 from txl_tf.training.train_step import TrainStep, memory_specs
 from txl_tf.training.update_ratio import UpdateRatio

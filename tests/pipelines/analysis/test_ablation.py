@@ -202,7 +202,7 @@ def stop_in_the_second_run(arguments, out):
     process = subprocess.Popen(
         command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
-    ledger, deadline = out / RUNS[1] / "run" / "ledger.txt", time.monotonic() + TIMEOUT_SECONDS
+    ledger, deadline = out / RUNS[1] / "run" / "ledger.jsonl", time.monotonic() + TIMEOUT_SECONDS
     while not (ledger.exists() and len(ledger.read_text().splitlines()) > 5):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -226,8 +226,8 @@ def test_a_stopped_study_resumes_and_trains_nothing_twice(data_folder, tmp_path)
     assert "1 of 4 runs are finished." in finished.stderr
     assert (out / RUNS[0] / "result.json").read_bytes() == first
     for run in RUNS:
-        lines = (out / run / "run" / "ledger.txt").read_text().splitlines()[1:]
-        steps = [int(line.split()[0].removeprefix("step=")) for line in lines]
+        lines = (out / run / "run" / "ledger.jsonl").read_text().splitlines()[1:]
+        steps = [json.loads(line)["step"] for line in lines]
         assert steps == [*range(1, NUM_STEPS + 1)]
     rows = json.loads((out / "table.json").read_text())["rows"]
     assert [row["name"] for row in rows] == ["with", "without"]
