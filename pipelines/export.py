@@ -239,7 +239,7 @@ def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
 
     `txl evaluate --watch` stores all figures, `txl train` the losses.
     """
-    from txl_tf.training.metrics_log import MetricsLog
+    from txl_tf.training.metrics import MetricsLog
 
     log = MetricsLog(workdir.metrics).read()
     shown = {} if log is None else log.evaluation_losses(step)

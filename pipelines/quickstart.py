@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.training.metrics_log import MetricsLog
+    from txl_tf.training.metrics import MetricsLog
     from txl_tf.training.tensorboard import TensorBoardWriter
 
     from .evaluation.result_table import result_table

@@ -104,7 +104,7 @@ class Page:
     """Contents of a run with the reports of analyses, and their HTML."""
 
     def __init__(self, workdir: Workdir, analyses: Sequence[str]) -> None:
-        from txl_tf.training.metrics_log import PROCESS_RUN, MetricsLog
+        from txl_tf.training.metrics import PROCESS_RUN, MetricsLog
         from txl_tf.training.run_time import read_run_time
 
         from .analysis.attention import REPORT_FILE as ATTENTION_FILE
@@ -155,7 +155,7 @@ class Page:
 
     def html(self) -> str:
         """Returns the whole page."""
-        from txl_tf.training.dashboard import PAGES, TASK_PAGES
+        from txl_tf.training.metrics import PAGES, TASK_PAGES
 
         training, data = self._run.experiment.training, self._run.data
         step = max(self._figures.get("train", {}), default=0)
@@ -213,7 +213,7 @@ class Page:
         yield _table(head, [[name, *(each.get(name, "-") for each in columns)] for name in names])
 
     def _curves(self, page: str) -> Iterator[str]:
-        from txl_tf.training.dashboard import TAGS
+        from txl_tf.training.metrics import TAGS
 
         charts = []
         for tag in TAGS.values():

@@ -192,7 +192,7 @@ def _verify_evaluations(workdir: Workdir) -> list[str]:
 
 
 def _verify_metrics(workdir: Workdir) -> list[str]:
-    from txl_tf.training.metrics_log import MetricsLog
+    from txl_tf.training.metrics import MetricsLog
 
     lines = []
     for name, path in (("metrics", workdir.metrics), ("time", workdir.time)):

@@ -26,9 +26,8 @@ from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.models.sizes import num_parameters, run_flops_per_token
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.dashboard import layer_tag
-from txl_tf.training.memory_statistics import MemoryStatistics
-from txl_tf.training.metrics_log import PROCESS_RUN, TRAINING_RUN, MetricsLog
+from txl_tf.training.loop_measurements import MemoryStatistics
+from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog, layer_tag
 from txl_tf.training.run_time import RunClock
 from txl_tf.training.step_report import LoopReport
 from txl_tf.training.tensorboard import TensorBoardWriter
@@ -118,17 +117,8 @@ class RunFigures:
         """Writes the figures of a loop, and measures the peak once the loops take long enough."""
         if not self._is_chief:
             return
-        self._clock.note_loop(
-            report.step,
-            report.seconds,
-            report.num_steps,
-            num_skipped_steps=report.num_skipped_steps,
-            data_wait_seconds=report.data_wait_seconds,
-            has_compiled=report.has_compiled,
-        )
-        run_time = self._clock.run_time
-        goodput = None if run_time is None else run_time.goodput
-        self._board.write_training(report, self.peak_tokens_per_second, goodput)
+        self._clock.note_loop(report)
+        self._board.write_training(report, self.peak_tokens_per_second)
         self._step_seconds += 0.0 if report.has_compiled else report.seconds
         if self._must_measure and self._step_seconds >= _SECONDS_BEFORE_PEAK:
             self._must_measure = False
@@ -146,9 +136,11 @@ class RunFigures:
             self._board.write_evaluation(result)
 
     def write_checkpoint(self, step: int, seconds: float) -> None:
-        """Writes how long training paused for the checkpoint of a step."""
-        self._clock.note("checkpoints", step, seconds)
+        """Writes how long training paused for the checkpoint of a step, and the goodput so far."""
+        self._clock.note("checkpoints", step, seconds=seconds)
         figures = {"performance/checkpoint_seconds": seconds}
+        if (run_time := self._clock.run_time) is not None:
+            figures["performance/goodput"] = run_time.goodput
         self._board.write_figures(step, TRAINING_RUN, figures)
 
     def write_end(self, step: int) -> None:
@@ -181,7 +173,7 @@ class RunFigures:
         self._note_evaluation(step, time.perf_counter() - begin)
 
     def _note_evaluation(self, step: int, seconds: float) -> None:
-        self._clock.note("evaluations", step, seconds)
+        self._clock.note("evaluations", step, seconds=seconds)
         if step == self._experiment.training.num_steps:
             self._last_evaluation_seconds += seconds
 

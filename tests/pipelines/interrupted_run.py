@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.small_experiments import MODEL
-from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.metrics import MetricsLog
 from txl_tf.training.run_time import read_run_time
 
 CHECKPOINT_EVERY_STEPS = 10

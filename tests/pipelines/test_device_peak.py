@@ -9,7 +9,7 @@ import tensorflow as tf
 from pipelines.device_peak import measured_peak, published_peak
 from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
 from txl_tf.models.sizes import run_flops_per_token
-from txl_tf.training.metrics_log import PROCESS_RUN, TRAINING_RUN, MetricsLog
+from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog
 
 RATE = 3e11
 

@@ -22,8 +22,7 @@ from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
-from txl_tf.training.dashboard import evaluation_figures
-from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.metrics import MetricsLog, evaluation_figures
 
 
 def checked(*arguments):

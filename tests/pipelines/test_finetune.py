@@ -10,7 +10,7 @@ from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
 from txl_tf.run_folder import checkpoint_store, describe_run, read_weights
-from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.metrics import MetricsLog
 
 WORDS = {"even": "zero two four", "odd": "one three five"}
 

@@ -9,8 +9,7 @@ import shutil
 import pytest
 
 from pipelines.command_line import main
-from txl_tf.training.dashboard import PAGES, TAGS
-from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.metrics import PAGES, TAGS, MetricsLog
 from txl_tf.training.run_time import read_run_time
 
 

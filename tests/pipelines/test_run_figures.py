@@ -14,8 +14,7 @@ from pipelines.evaluation.text_sample import SampleWriter
 from tests.generation.models import expressive
 from tests.pipelines.txl_process import run_txl
 from tests.toy_batches import toy_tokens
-from txl_tf.training.dashboard import TAGS
-from txl_tf.training.metrics_log import PROCESS_RUN, MetricsLog
+from txl_tf.training.metrics import PROCESS_RUN, TAGS, MetricsLog
 
 # Texts and hyperparameters are no curves.
 _SCALAR = re.compile("|".join(f"{name}(/.*)?" for name in TAGS))

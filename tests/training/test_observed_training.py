@@ -6,8 +6,8 @@ import pytest
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, largest_relative_difference, toy_tokens
 from tests.toy_trainers import NUM_ROWS, toy_trainer
-from txl_tf.training import update_ratio
-from txl_tf.training.memory_statistics import MemoryStatistics
+from txl_tf.training import loop_measurements
+from txl_tf.training.loop_measurements import MemoryStatistics
 
 LOOPS = {"training": {"num_steps": 8, "steps_per_loop": 4}}
 
@@ -47,7 +47,7 @@ def test_the_ratio_is_that_of_the_last_step_of_a_loop():
 @pytest.mark.slow
 def test_rows_of_large_variables_stand_for_all(monkeypatch):
     whole = [report.update_ratio for report in toy_trainer(**LOOPS).run(measures_updates=True)]
-    monkeypatch.setattr(update_ratio, "_MAX_SAMPLED", 30)
+    monkeypatch.setattr(loop_measurements, "_MAX_SAMPLED", 30)
     sampled = [report.update_ratio for report in toy_trainer(**LOOPS).run(measures_updates=True)]
     assert sampled != whole
     np.testing.assert_allclose(sampled, whole, rtol=0.5)

@@ -2,12 +2,13 @@
 
 import json
 import math
+import types
 
 import numpy as np
 import pytest
 
 from txl_tf.training import run_time as module
-from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.metrics import MetricsLog
 from txl_tf.training.run_time import CAUSES, RunClock, read_run_time
 
 STEP_SECONDS, NUM_STEPS, PERIOD = 0.5, 40, 10
@@ -30,6 +31,11 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
+def loop(step, seconds, num_steps, **figures):
+    values = {"step": step, "seconds": seconds, "num_steps": num_steps, "num_skipped_steps": 0}
+    return types.SimpleNamespace(**{**values, **figures})
+
+
 def train(clock, path, *, from_step=0, until_step=NUM_STEPS, skipped=0):
     """A process with a checkpoint every ten steps, which is killed at a step."""
     notes = RunClock()
@@ -41,12 +47,12 @@ def train(clock, path, *, from_step=0, until_step=NUM_STEPS, skipped=0):
         seconds = 5 * STEP_SECONDS + (7.0 if is_first else 0.0)
         clock.passes(seconds)
         options = {"has_compiled": is_first, "data_wait_seconds": 0.01}
-        notes.note_loop(step, seconds, 5, num_skipped_steps=skipped, **options)
+        notes.note_loop(loop(step, seconds, 5, num_skipped_steps=skipped, **options))
         if step % PERIOD == 0:
             clock.passes(0.25)
-            notes.note("checkpoints", step, 0.25)
+            notes.note("checkpoints", step, seconds=0.25)
             clock.passes(1.0)
-            notes.note("evaluations", step, 0.75)
+            notes.note("evaluations", step, seconds=0.75)
     return notes.run_time
 
 
@@ -98,7 +104,7 @@ def test_no_rounding_makes_steps_of_an_unbroken_run_lost(tmp_path):
         for step in range(1, 12):
             wait = float(generator.uniform(0.0, 1e-7))
             options = {"has_compiled": step in (1, 5), "data_wait_seconds": wait}
-            notes.note_loop(step, float(generator.uniform(1e-6, 2e-6)), 1, **options)
+            notes.note_loop(loop(step, float(generator.uniform(1e-6, 2e-6)), 1, **options))
         assert notes.run_time.seconds["lost"] == 0.0
 
 

@@ -4,7 +4,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from txl_tf.training.step_records import array_checksum, batch_checksum
+from txl_tf.training.step_records import (
+    ROW_MULTIPLIER,
+    TARGET_MULTIPLIER,
+    batch_checksum,
+    position_factors,
+)
+
+
+def array_checksum(token_ids, target_ids):
+    """The checksum of a whole batch on the host."""
+    inputs, targets = (ids.astype(np.uint32) + np.uint32(1) for ids in (token_ids, target_ids))
+    rows = np.arange(len(token_ids), dtype=np.uint32) * np.uint32(ROW_MULTIPLIER)
+    sums = (inputs + targets * np.uint32(TARGET_MULTIPLIER)) * position_factors(inputs.shape[1])
+    sums = sums.sum(axis=1, dtype=np.uint32) * (np.uint32(2) * rows + np.uint32(1))
+    return int(sums.sum(dtype=np.uint32))
 
 
 def batch_of(num_rows=6, length=11, seed=0):

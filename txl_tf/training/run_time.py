@@ -1,20 +1,19 @@
 """Time of a run by cause, over all its starts, and its goodput."""
 
 import dataclasses
-import itertools
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from txl_tf.training.metrics_log import MetricsLines, MetricsLog
+from txl_tf.training.metrics import MetricsLines, MetricsLog
+from txl_tf.training.step_report import LoopReport
 
 PRODUCTIVE = "steps"
 """Cause of the time that is not lost."""
 CAUSES: Mapping[str, str] = {
     PRODUCTIVE: "Steps whose result was kept.",
     "start": "Imports, building the model, reading the checkpoint, until the first loop of steps.",
-    "compiling": "What the first loop of a process took longer than so many later steps.",
+    "compiling": "Extra time of the first loop over the same number of later steps: tracing and XLA.",
     "data": "Waiting for batches: the wait of the last step of a loop, times its steps.",
     "checkpoints": "Training stood still for checkpoints.",
     "evaluations": "Evaluations, and what is looked at after them.",
@@ -97,35 +96,30 @@ class RunClock:
         found = log.read()
         self._processes = [] if found is None else _processes(found.lines)
         self._log = log
-        self._note(step, _PROCESS, {"time": self._time})
+        self.note(_PROCESS, step, time=self._time)
 
-    def note_loop(
-        self,
-        step: int,
-        seconds: float,
-        num_steps: int,
-        *,
-        num_skipped_steps: int = 0,
-        data_wait_seconds: float | None = None,
-        has_compiled: bool = False,
-    ) -> None:
-        """Notes a loop of steps, see `LoopReport`; `step` counts the steps done at its end."""
-        own = {
-            "seconds": seconds,
-            "num_steps": num_steps,
-            "num_skipped_steps": num_skipped_steps,
-            "data_wait_seconds": data_wait_seconds or 0.0,
-            "has_compiled": has_compiled,
-        }
-        self._note(step, _LOOP, own)
+    def note_loop(self, report: LoopReport) -> None:
+        """Notes a loop of steps."""
+        self.note(
+            _LOOP,
+            report.step,
+            seconds=report.seconds,
+            num_steps=report.num_steps,
+            num_skipped_steps=report.num_skipped_steps,
+            data_wait_seconds=report.data_wait_seconds or 0.0,
+            has_compiled=report.has_compiled,
+        )
 
-    def note(self, cause: str, step: int, seconds: float) -> None:
-        """Notes an interruption of training that has just ended: `checkpoints` or `evaluations`."""
-        self._note(step, cause, {"seconds": seconds})
+    def note(self, kind: str, step: int, **values: float) -> None:
+        """Notes an event that has just ended: `checkpoints` and `evaluations` have `seconds`."""
+        if self._log is not None:
+            line = {**values, "until": time.monotonic() - self._begin}
+            self._log.append(step, kind, line)
+            _take(self._processes, {"step": step, "run": kind, **line})
 
     def end(self, step: int) -> RunTime | None:
         """Notes the end of the process and returns the time of the run; `None` if not begun."""
-        self._note(step, _END, {})
+        self.note(_END, step)
         return self.run_time
 
     def flush_to_disk(self) -> None:
@@ -135,15 +129,8 @@ class RunClock:
 
     @property
     def run_time(self) -> RunTime | None:
-        """Time of the run so far; `None` if not begun."""
+        """Time of the run so far, from all its loops; `None` if not begun."""
         return _run_time(self._processes) if self._log is not None else None
-
-    def _note(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        if self._log is None:
-            return
-        line = {**values, "until": time.monotonic() - self._begin}
-        self._log.append(step, kind, line)
-        _take(self._processes, {"step": step, "run": kind, **line})
 
 
 @dataclasses.dataclass
@@ -154,22 +141,6 @@ class _Loop:
     skipped_share: float
     data_seconds: float
     has_compiled: bool
-
-    def without_compiling(self, step_seconds: float) -> float:
-        """Returns its seconds without compiling."""
-        return min(self.seconds, self.num_steps * step_seconds if self.has_compiled else math.inf)
-
-    def parts(self, ran: float) -> tuple[float, float]:
-        """Returns the seconds of waiting for data and of skipped steps, within `ran` seconds."""
-        waited = min(self.data_seconds, ran)
-        return waited, (ran - waited) * self.skipped_share
-
-    def redone(self, next_step: int, step_seconds: float) -> float:
-        """Returns the productive seconds of its steps after `next_step`."""
-        ran = self.without_compiling(step_seconds)
-        waited, skipped = self.parts(ran)
-        share = min(self.step - next_step, self.num_steps) / self.num_steps
-        return share * (ran - waited - skipped)
 
 
 @dataclasses.dataclass
@@ -182,46 +153,23 @@ class _Process:
     start: float | None = None
     noted: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(_NOTED, 0.0))
     loops: list[_Loop] = dataclasses.field(default_factory=list)
-    compiled: list[_Loop] = dataclasses.field(default_factory=list)
-    # Sums over loops without compiling, because a run reads its time after every loop.
-    later_seconds: float = 0.0
-    later_steps: int = 0
-    waited: float = 0.0
-    skipped: float = 0.0
-
-    def add(self, loop: _Loop) -> None:
-        """Adds a loop that follows the others."""
-        self.loops.append(loop)
-        if loop.has_compiled:
-            self.compiled.append(loop)
-            return
-        waited, skipped = loop.parts(loop.seconds)
-        self.later_seconds += loop.seconds
-        self.later_steps += loop.num_steps
-        self.waited += waited
-        self.skipped += skipped
 
     def seconds(self, next_step: int | None) -> dict[str, float]:
         """Returns the seconds by cause; the next process continued from `next_step`."""
-        step_seconds = self.later_seconds / self.later_steps if self.later_steps else 0.0
-        ran, waited, lost, compiling = self.later_seconds, self.waited, self.skipped, 0.0
-        for loop in self.compiled:
-            own = loop.without_compiling(step_seconds)
-            parts = loop.parts(own)
-            ran, waited, lost = ran + own, waited + parts[0], lost + parts[1]
-            compiling += loop.seconds - own
-        if next_step is not None:
-            later = itertools.takewhile(lambda loop: loop.step > next_step, reversed(self.loops))
-            lost += sum(loop.redone(next_step, step_seconds) for loop in later)
-        found = {
-            **dict.fromkeys(CAUSES, 0.0),
-            **self.noted,
-            # Lost time is a sum, not a remainder: rounding loses no step of an unbroken run.
-            PRODUCTIVE: max(ran - waited - lost, 0.0),
-            "compiling": compiling,
-            "data": waited,
-            "lost": lost,
-        }
+        later = [loop for loop in self.loops if not loop.has_compiled]
+        num_steps = sum(loop.num_steps for loop in later)
+        step_seconds = sum(loop.seconds for loop in later) / num_steps if num_steps else 0.0
+        found = {**dict.fromkeys(CAUSES, 0.0), **self.noted}
+        for loop in self.loops:
+            own = loop.num_steps * step_seconds if loop.has_compiled else loop.seconds
+            ran = min(loop.seconds, own)
+            useful = ran - min(loop.data_seconds, ran)
+            num_redone = 0 if next_step is None else min(loop.step - next_step, loop.num_steps)
+            kept = useful * (1.0 - loop.skipped_share) * (1.0 - max(num_redone, 0) / loop.num_steps)
+            found["compiling"] += loop.seconds - ran
+            found["data"] += ran - useful
+            found["lost"] += useful - kept
+            found[PRODUCTIVE] += kept
         start = self.until - sum(self.noted.values()) if self.start is None else self.start
         found["start"] = max(start, 0.0)
         found["other"] = max(self.until - sum(found.values()), 0.0)
@@ -264,7 +212,7 @@ def _take(processes: list[_Process], line: Mapping[str, Any]) -> None:
         skipped = min(_number(line, "num_skipped_steps") / num_steps, 1.0)
         wait = _number(line, "data_wait_seconds") * num_steps
         has_compiled = line.get("has_compiled") is True
-        process.add(_Loop(line["step"], seconds, num_steps, skipped, wait, has_compiled))
+        process.loops.append(_Loop(line["step"], seconds, num_steps, skipped, wait, has_compiled))
     process.until = max(process.until, _number(line, "until"))
 
 

@@ -99,8 +99,8 @@ class StepRecords:
 
 
 _MULTIPLIER = 0x9E3779B1
-_ROW_MULTIPLIER = 0x85EBCA6B
-_TARGET_MULTIPLIER = 0xC2B2AE35
+ROW_MULTIPLIER = 0x85EBCA6B
+TARGET_MULTIPLIER = 0xC2B2AE35
 
 
 def batch_checksum(
@@ -113,24 +113,14 @@ def batch_checksum(
     are int32 `(B, T)`; `rows`, int32 `(B,)`, are positions in the global batch; `is_counted`, bool
     `(B,)`, is false for padding rows. The bits of the result are an unsigned number.
     """
-    factors = tf.constant(_position_factors(token_ids.shape[1]).view(np.int32))
-    target_factor = tf.constant(np.uint32(_TARGET_MULTIPLIER).astype(np.int32))
-    row_factor = tf.constant(np.uint32(_ROW_MULTIPLIER).astype(np.int32))
+    factors = tf.constant(position_factors(token_ids.shape[1]).view(np.int32))
+    target_factor = tf.constant(np.uint32(TARGET_MULTIPLIER).astype(np.int32))
+    row_factor = tf.constant(np.uint32(ROW_MULTIPLIER).astype(np.int32))
     sums = tf.reduce_sum((token_ids + 1 + (target_ids + 1) * target_factor) * factors, axis=1)
     sums *= 2 * (rows * row_factor) + 1  # [B]
     return tf.reduce_sum(tf.where(is_counted, sums, 0))
 
 
-def array_checksum(token_ids: np.ndarray, target_ids: np.ndarray) -> int:
-    """Computes the checksum of a whole global batch, two int arrays `(B, T)`, on the host."""
-    inputs, targets = (ids.astype(np.uint32) + np.uint32(1) for ids in (token_ids, target_ids))
-    factors = _position_factors(token_ids.shape[1])
-    rows = np.arange(len(token_ids), dtype=np.uint32) * np.uint32(_ROW_MULTIPLIER)
-    sums = (inputs + targets * np.uint32(_TARGET_MULTIPLIER)) * factors
-    sums = sums.sum(axis=1, dtype=np.uint32) * (np.uint32(2) * rows + np.uint32(1))
-    return int(sums.sum(dtype=np.uint32))
-
-
-def _position_factors(length: int) -> np.ndarray:
+def position_factors(length: int) -> np.ndarray:
     """Returns odd factors that differ by position."""
     return np.cumprod(np.full(length, _MULTIPLIER, np.uint32), dtype=np.uint32)

@@ -15,16 +15,17 @@ from txl_tf.errors import StorageError
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.storage.files import first_line
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.dashboard import (
+from txl_tf.training.metrics import (
     PAGES,
     TAGS,
     TASK_PAGES,
     TEXT_TAGS,
+    TRAINING_RUN,
+    MetricsLog,
     describe_tag,
     evaluation_figures,
     training_figures,
 )
-from txl_tf.training.metrics_log import TRAINING_RUN, MetricsLog
 from txl_tf.training.step_report import LoopReport
 
 # Summaries are float32, and TensorFlow refuses larger numbers. The word perplexity of a text
@@ -47,7 +48,7 @@ class TensorBoardWriter:
     """TensorBoard writer with one run for training and one per split.
 
     The losses have the same tags in all runs, so that TensorBoard draws them in one chart;
-    `txl_tf.training.dashboard` lists all tags. `bytes_per_token`, of the training split, is `None`
+    `txl_tf.training.metrics` lists all tags. `bytes_per_token`, of the training split, is `None`
     for a task. `metrics_log` gets the same values. `has_peak` is true if training writes a share
     of the peak of its devices.
     """
@@ -92,14 +93,10 @@ class TensorBoardWriter:
             self._write_text(TRAINING_RUN, step, tag, text)
 
     def write_training(
-        self,
-        report: LoopReport,
-        peak_tokens_per_second: float | None = None,
-        goodput: float | None = None,
+        self, report: LoopReport, peak_tokens_per_second: float | None = None
     ) -> None:
         """Writes the figures of a loop of steps; see `training_figures`."""
-        known = self._bytes_per_token, peak_tokens_per_second, goodput
-        figures = training_figures(report, *known)
+        figures = training_figures(report, self._bytes_per_token, peak_tokens_per_second)
         self.write_figures(report.step, TRAINING_RUN, figures)
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:

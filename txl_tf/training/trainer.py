@@ -12,13 +12,13 @@ from txl_tf.distribution.remote_hosts import at_once
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
+from txl_tf.training.loop_measurements import UpdateRatio
 from txl_tf.training.schedules import PlateauScale
 from txl_tf.training.step_compilation import StepCompilation
 from txl_tf.training.step_records import StepRecords
 from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 from txl_tf.training.train_state import TrainState
 from txl_tf.training.train_step import TrainStep, memory_specs
-from txl_tf.training.update_ratio import UpdateRatio
 from txl_tf.training.weight_average import NonMonotoneTrigger
 
 DatasetFunction = Callable[..., tf.data.Dataset]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from txl_tf.storage.files import is_remote, list_folder
-from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.metrics import MetricsLog
 
 
 @pytest.fixture(params=["local", "store"])
