@@ -140,39 +140,39 @@ def test_numbers_and_contents_that_cannot_be_are_refused_by_their_field(saved, r
     ):
         changed = {**header, "values": {**header["values"], field: value}}
         refused(content_of(changed, arrays), rf"header, values\.{field}")
-    # In the order in which they are kept: memory, what is new, and what is known of the rows.
-    for field, index, value, dtype in (
-        ("memory.keys.0", 0, np.nan, np.float32),
-        ("memory.values.1", 3, np.inf, np.float32),
-        ("memory.valid_length", 4, 41, np.int32),
-        ("recent.length", 9, 7, np.int32),
-        ("lengths", 10, 7, np.int32),
-        ("pending", 11, VOCABULARY_SIZE, np.int32),
-        ("pending", 11, -1, np.int32),
-        ("is_used", 12, 2, np.uint8),
+    for field, value in (
+        ("memory.keys.0", np.nan),
+        ("memory.values.1", np.inf),
+        ("memory.valid_length", 41),
+        ("recent.length", 7),
+        ("lengths", 7),
+        ("pending", VOCABULARY_SIZE),
+        ("pending", -1),
     ):
-        array = arrays[f"array_{index}"].view(dtype).copy()
-        array[-1] = value
-        changed = {**arrays, f"array_{index}": array.view(np.uint8)}
+        changed = {**arrays, field: np.full_like(arrays[field], value)}
         refused(content_of(header, changed), f"npz, {field}")
+    broken = np.full(arrays["is_used"].shape, 2, np.uint8).view(bool)
+    refused(content_of(header, {**arrays, "is_used": broken}), "npz, is_used")
 
 
 def test_arrays_of_another_form_or_number_and_another_version_are_refused(saved, refused):
     header, arrays = parts_of(saved[0].read_bytes())
-    for name in ("array_0", "array_9", "array_13"):
+    for name in ("memory.keys.0", "lengths", "seeds"):
         array = arrays[name]
         for other in (
             array[:-1],
-            np.append(array, array[-1:]),
+            np.append(array, array[-1:], axis=0),
             array.astype(np.float64),
             array[None],
             np.array([len(array)], object),
         ):
-            refused(content_of(header, {**arrays, name: other}), errors=DataDamagedError)
-    extra = {**arrays, "array_14": arrays["array_0"][:8]}
+            refused(content_of(header, {**arrays, name: other}))
+    extra = {**arrays, "more": arrays["lengths"]}
     refused(content_of(header, extra), "14 arrays are expected, and 15 are there")
     newer = content_of({**header, "format_version": 2}, arrays)
     refused(newer, "has format 2; this version reads 1", MismatchError)
+    for wrong in ([], {}, {**header, "model": []}, {**header, "more": 1}):
+        refused(content_of(wrong, arrays), "the header must have", DataDamagedError)
 
 
 def test_a_file_that_cannot_be_replaced_stays(model, saved, tmp_path, monkeypatch):

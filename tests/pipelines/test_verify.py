@@ -148,7 +148,7 @@ def test_a_wrong_count_is_found(dataset, capsys, name):
 
 def test_a_session_is_verified(tmp_path, capsys):
     path = tmp_path / "story.npz"
-    arrays = [np.ones((2, 3), np.float32), np.arange(4)]
+    arrays = {"memory": np.ones((2, 3), np.float32), "seeds": np.arange(4)}
     path.write_bytes(pack_session({"model": "one"}, {"seed": 1}, arrays))
     assert "verified: session" in verified(path, capsys)
     content = path.read_bytes()

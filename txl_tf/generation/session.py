@@ -27,19 +27,17 @@ from txl_tf.generation.decoding import (
     prompt_rows,
 )
 from txl_tf.generation.session_archive import (
+    LAST_POSITION,
+    check_arrays,
+    check_values,
     identity,
     largest_file,
+    named_parts,
     pack_session,
     size_mismatch,
     unpack_session,
 )
-from txl_tf.generation.session_file import (
-    LAST_POSITION,
-    SessionFile,
-    check_arrays,
-    check_values,
-    named_parts,
-)
+from txl_tf.generation.session_file import SessionFile
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.stateful import language_model_of
 from txl_tf.samplers import BeamSampler, RandomSampler
@@ -325,8 +323,7 @@ class GenerationSession:
             "filled": self._filled,
             "has_pending": self._pending is not None,
         }
-        arrays = [np.asarray(each) for each in self._parts().values()]
-        content = pack_session(identity(self._model), values, arrays)
+        content = pack_session(identity(self._model), values, self._parts())
         self._known_files[file.path] = file.write(
             content, replaces=self._known_files.get(file.path)
         )
@@ -347,10 +344,7 @@ class GenerationSession:
             InputMissingError: If the file does not exist.
         """
         file = path if isinstance(path, SessionFile) else SessionFile(path)
-        expected = {
-            field: (tuple(part.shape), tf.as_dtype(part.dtype).name)
-            for field, part in self._parts().items()
-        }
+        expected = self._parts()
         if file.size() > largest_file(expected):
             raise size_mismatch(file.path)
         content = file.read(largest_file(expected))
@@ -366,10 +360,10 @@ class GenerationSession:
         self._take_over(values, list(arrays.values()))
         self._known_files[file.path] = hashlib.sha256(content).hexdigest()
 
-    def _parts(self) -> dict[str, Any]:
-        """Returns everything that is saved, by its name in errors."""
+    def _parts(self) -> dict[str, np.ndarray]:
+        """Returns everything that is saved, by its name in the file and in errors."""
         pending = np.zeros((self._num_rows,), np.int32) if self._pending is None else self._pending
-        return {
+        parts = {
             **dict(named_parts("memory", self._memory)),
             **dict(named_parts("recent", self._recent)),
             "lengths": self._lengths,
@@ -377,6 +371,7 @@ class GenerationSession:
             "is_used": self._is_used,
             "seeds": self.seeds,
         }
+        return {name: np.asarray(part) for name, part in parts.items()}
 
     def _take_over(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
         *held, self._lengths, pending, self._is_used, self.seeds = arrays

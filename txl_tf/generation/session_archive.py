@@ -1,15 +1,13 @@
-"""Layout of a generation session in its file."""
+"""Contents of a session file: a NumPy archive of named arrays, and a header of JSON."""
 
 import hashlib
 import io
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.storage.array_files import read_array_archive
@@ -18,13 +16,11 @@ from txl_tf.storage.untrusted_files import parse_json
 
 _FORMAT_VERSION = 1
 _HEADER = "header"
-_HEADER_FIELDS = {"format_version", "model", "values", "arrays"}
+_HEADER_KINDS = {"format_version": int, "model": dict, "values": dict}
 _MAX_HEADER_BYTES = 1 << 20
 # Most bytes of an archive for an array besides its data; 400 at present.
 _OVERHEAD_BYTES = 1 << 10
-
-Expected = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape and dtype of each array by name."""
+LAST_POSITION = 2**31 - 1
 
 
 def identity(model: keras.Model) -> dict[str, Any]:
@@ -41,80 +37,131 @@ def identity(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def pack_session(model: dict[str, Any], values: dict[str, Any], arrays: list[np.ndarray]) -> bytes:
-    """Returns the contents of a session file, a NumPy archive; `model` is its `identity`."""
-    header = {
-        "format_version": _FORMAT_VERSION,
-        "model": model,
-        "values": values,
-        "arrays": [[list(each.shape), tf.as_dtype(each.dtype).name] for each in arrays],
-    }
-    named = {_HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    # NumPy's format does not know bfloat16, so all arrays are stored as bytes.
-    named |= {f"array_{i}": _bytes_of(each) for i, each in enumerate(arrays)}
+def named_parts(name: str, part: Any) -> Iterator[tuple[str, Any]]:
+    """Names the arrays of nested tuples, such as `memory.keys.0`, in TensorFlow's flat order."""
+    if isinstance(part, tuple):
+        fields = getattr(part, "_fields", range(len(part)))
+        for field, each in zip(fields, part, strict=True):
+            yield from named_parts(f"{name}.{field}", each)
+    else:
+        yield name, part
+
+
+def pack_session(
+    model: dict[str, Any], values: dict[str, Any], arrays: Mapping[str, np.ndarray]
+) -> bytes:
+    """Returns the contents of a session file; `model` is its `identity`."""
+    header = {"format_version": _FORMAT_VERSION, "model": model, "values": values}
     contents = io.BytesIO()
-    np.savez(contents, **named)
+    stored = {name: array.view(_stored_dtype(array.dtype)) for name, array in arrays.items()}
+    np.savez(contents, **{_HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}, **stored)
     return contents.getvalue()
 
 
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+def _stored_dtype(dtype: np.dtype) -> np.dtype:
+    """NumPy's format does not know bfloat16."""
+    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
 
 
-def largest_file(expected: Expected) -> int:
-    """Returns the most bytes that a file with these arrays has."""
-    return _unpacked_bytes(expected) + (len(expected) + 2) * _OVERHEAD_BYTES
+def largest_file(expected: Mapping[str, np.ndarray]) -> int:
+    """Returns the most bytes that a file with such arrays has."""
+    overhead = _MAX_HEADER_BYTES + 2 * (len(expected) + 2) * _OVERHEAD_BYTES
+    return sum(each.nbytes for each in expected.values()) + overhead
 
 
 def unpack_session(
-    content: bytes, model: dict[str, Any], expected: Expected, where: str
+    content: bytes, model: dict[str, Any], expected: Mapping[str, np.ndarray], where: str
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Unpacks a file into its values, which are not checked, and its arrays by name.
+    """Unpacks a file into its values, which are not checked, and its arrays, as those expected.
 
-    Raises MismatchError if it belongs to another model or its arrays are not as expected, and
+    Raises MismatchError if it belongs to another model or its arrays have other shapes, and
     DataDamagedError if it is damaged.
     """
-    try:
-        named = read_array_archive(io.BytesIO(content), max_bytes=_unpacked_bytes(expected))
-    except ValueError as error:
-        raise damaged(first_line(error), where) from error
-    header = _header_of(named.pop(_HEADER, None), where)
-    _check_header(header, model, expected, where)
-    if set(named) != {f"array_{index}" for index in range(len(expected))}:
+    named, header = _read(io.BytesIO(content), largest_file(expected), where)
+    # JSON turns tuples into lists.
+    current, found = json.loads(json.dumps(model)), header["model"]
+    differing = sorted(
+        ascii(name)[1:-1][:80]
+        for name in current.keys() | found.keys()
+        if name not in current or found.get(name) != current[name]
+    )
+    if differing:
+        raise MismatchError(
+            f"The session is of another model: {', '.join(differing[:8])} differ.",
+            where=where,
+            remedy="Use the checkpoint that it was begun with, or begin a new session.",
+        )
+    if named.keys() != expected.keys():
         raise damaged(f"{len(expected)} arrays are expected, and {len(named)} are there", where)
-    arrays = {
-        field: _array_of(named[f"array_{index}"], *expected[field], f"{where}, {field}")
-        for index, field in enumerate(expected)
-    }
+    arrays = {}
+    for name, like in expected.items():
+        array = named[name]
+        if array.dtype != _stored_dtype(like.dtype):
+            raise damaged(
+                f"{like.dtype} is expected, and {array.dtype} is there", f"{where}, {name}"
+            )
+        if array.shape != like.shape:
+            raise size_mismatch(f"{where}, {name}")
+        if array.dtype == bool and (array.view(np.uint8) > 1).any():
+            raise damaged("it must be 0 and 1", f"{where}, {name}")
+        arrays[name] = array.view(like.dtype)
     return header["values"], arrays
 
 
 def check_session(file: IO[bytes], where: str) -> int:
     """Checks a file as far as possible without its model; returns the number of arrays.
 
-    All contents are read only if the file is an archive. Raises DataDamagedError if it is
-    damaged, and MismatchError for an unknown version.
+    Raises DataDamagedError if it is damaged, and MismatchError for an unknown version.
     """
-    try:
-        named = read_array_archive(file)
-        header = _header_of(named.pop(_HEADER, None), where)
-        expected = {
-            f"array_{index}": (tuple(shape), dtype)
-            for index, (shape, dtype) in enumerate(header["arrays"])
-        }
-        found = {name: array.nbytes for name, array in named.items()}
-        needed = {
-            name: math.prod(shape) * tf.as_dtype(dtype).size
-            for name, (shape, dtype) in expected.items()
-        }
-    except (ValueError, TypeError) as error:
-        raise damaged(first_line(error), where) from error
-    if found != needed:
-        name = min(
-            name for name in found.keys() | needed.keys() if found.get(name) != needed.get(name)
-        )
-        raise damaged("an array is not of the size that the header says", f"{where}, {name}")
-    return len(found)
+    return len(_read(file, None, where)[0])
+
+
+def check_values(values: dict[str, Any], capacity: int, where: str) -> None:
+    """Checks the values in a session's header; DataDamagedError if one is missing or invalid.
+
+    `capacity` is the number of tokens beside memory.
+    """
+    place = f"{where}, header, values"
+    if set(values) != {"position", "filled", "has_pending"}:
+        raise damaged("the fields must be filled, has_pending, position", place)
+    most = LAST_POSITION
+    for name in ("position", "filled"):
+        value = values[name]
+        if type(value) is not int or not 0 <= value <= most:
+            what = f"it must be from 0 to {most}, and is {ascii(value)[:40]}"
+            raise damaged(what, f"{place}.{name}")
+        most = min(capacity, value)
+    if type(values["has_pending"]) is not bool or values["has_pending"] < bool(values["position"]):
+        what = "it must be true or false, and true if tokens were written"
+        raise damaged(what, f"{place}.has_pending")
+
+
+def check_arrays(
+    arrays: dict[str, np.ndarray],
+    *,
+    filled: int,
+    memory_length: int,
+    vocabulary_size: int,
+    where: str,
+) -> None:
+    """Checks the arrays of a session, named as by `named_parts`.
+
+    Raises DataDamagedError if a number is not finite, a length is too long or a token is not in
+    the vocabulary.
+    """
+    limits = {
+        "valid_length": (0, memory_length),
+        "length": (filled, filled),
+        "lengths": (0, filled),
+        "pending": (0, vocabulary_size - 1),
+    }
+    for field, array in arrays.items():
+        if array.dtype.kind not in "biu" and not np.isfinite(array).all():
+            raise damaged("it has numbers that are not finite", f"{where}, {field}")
+        least, most = limits.get(field.rpartition(".")[2], (None, None))
+        if least is not None and array.size and not least <= array.min() <= array.max() <= most:
+            what = f"it must be from {least} to {most}, and is from {array.min()} to {array.max()}"
+            raise damaged(what, f"{where}, {field}")
 
 
 def size_mismatch(where: str) -> MismatchError:
@@ -133,20 +180,22 @@ def damaged(what: str, where: str) -> DataDamagedError:
     )
 
 
-def _unpacked_bytes(expected: Expected) -> int:
-    arrays = sum(math.prod(shape) * tf.as_dtype(dtype).size for shape, dtype in expected.values())
-    return arrays + _MAX_HEADER_BYTES + (len(expected) + 1) * _OVERHEAD_BYTES
-
-
-def _header_of(raw: np.ndarray | None, where: str) -> dict[str, Any]:
-    if raw is None or raw.dtype != np.uint8 or raw.ndim != 1 or raw.size > _MAX_HEADER_BYTES:
-        raise damaged("it has no header", where)
+def _read(
+    file: IO[bytes], max_bytes: int | None, where: str
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns the arrays and the header of a file."""
     try:
+        named = read_array_archive(file, max_bytes=max_bytes)
+        raw = named.pop(_HEADER, None)
+        if raw is None or raw.dtype != np.uint8 or raw.size > _MAX_HEADER_BYTES:
+            raise ValueError("it has no header")
         header = parse_json(raw.tobytes())
     except ValueError as error:
-        raise damaged(f"the header is not JSON: {first_line(error)}", where) from error
-    if not isinstance(header, dict) or type(header.get("format_version")) is not int:
-        raise damaged("a format version is missing", f"{where}, header")
+        raise damaged(first_line(error), where) from error
+    kinds = {name: type(value) for name, value in header.items()} if type(header) is dict else {}
+    if kinds != _HEADER_KINDS:
+        fields = ", ".join(f"{name} ({kind.__name__})" for name, kind in _HEADER_KINDS.items())
+        raise damaged(f"the header must have {fields}", where)
     if header["format_version"] != _FORMAT_VERSION:
         raise MismatchError(
             f"The session has format {header['format_version']}; this version reads "
@@ -154,40 +203,4 @@ def _header_of(raw: np.ndarray | None, where: str) -> dict[str, Any]:
             where=where,
             remedy="Use the version of txl-tf that wrote it, or begin a new session.",
         )
-    if set(header) != _HEADER_FIELDS:
-        fields = ", ".join(sorted(_HEADER_FIELDS))
-        raise damaged(f"the fields must be {fields}", f"{where}, header")
-    for field, kind in (("model", dict), ("values", dict), ("arrays", list)):
-        if not isinstance(header[field], kind):
-            raise damaged(f"it must be a JSON {kind.__name__}", f"{where}, header, {field}")
-    return header
-
-
-def _check_header(
-    header: dict[str, Any], model: dict[str, Any], expected: Expected, where: str
-) -> None:
-    # JSON turns tuples into lists.
-    current, found = json.loads(json.dumps(model)), header["model"]
-    differing = sorted(
-        ascii(name)[1:-1][:80]
-        for name in current.keys() | found.keys()
-        if name not in current or found.get(name) != current[name]
-    )
-    if differing:
-        raise MismatchError(
-            f"The session is of another model: {', '.join(differing[:8])} differ.",
-            where=where,
-            remedy="Use the checkpoint that it was begun with, or begin a new session.",
-        )
-    if header["arrays"] != [[list(shape), dtype] for shape, dtype in expected.values()]:
-        raise size_mismatch(where)
-
-
-def _array_of(raw: np.ndarray, shape: tuple[int, ...], dtype: str, where: str) -> np.ndarray:
-    kind = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
-    num_bytes = math.prod(shape) * kind.itemsize
-    if raw.dtype != np.uint8 or raw.shape != (num_bytes,):
-        raise damaged(f"{num_bytes:,} bytes are expected", where)
-    if kind.kind == "b" and (raw > 1).any():
-        raise damaged("it must be 0 and 1", where)
-    return raw.view(kind).reshape(shape) if num_bytes else np.zeros(shape, kind)
+    return named, header

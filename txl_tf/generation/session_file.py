@@ -1,19 +1,12 @@
-"""File of a generation session, written by one process at a time.
-
-Shape letters used in this module: R rows, M memory length, V vocabulary.
-"""
+"""File of a generation session, written by one process at a time."""
 
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
+from typing import Self
 
 from txl_tf.errors import InputMissingError, JobError, OutputExistsError, StorageError
-from txl_tf.generation.session_archive import damaged
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
@@ -160,72 +153,3 @@ class SessionFile:
         except OSError as error:
             what = f"The session cannot be read: {first_line(error)}"
             raise StorageError(what, where=self.path, remedy=_NAME_ANOTHER) from error
-
-
-LAST_POSITION = 2**31 - 1
-_RANGES = {
-    "position": (0, LAST_POSITION),
-    "filled": (0, LAST_POSITION),
-}
-
-
-def named_parts(name: str, part: Any) -> Iterator[tuple[str, Any]]:
-    """Names the arrays of nested tuples, such as `memory.keys.0`, in TensorFlow's flat order."""
-    if isinstance(part, tuple):
-        fields = getattr(part, "_fields", range(len(part)))
-        for field, each in zip(fields, part, strict=True):
-            yield from named_parts(f"{name}.{field}", each)
-    else:
-        yield name, part
-
-
-def check_values(values: dict[str, Any], capacity: int, where: str) -> None:
-    """Checks the values in a session's header; DataDamagedError if one is missing or invalid.
-
-    `capacity` is the number of tokens beside memory.
-    """
-    fields = {*_RANGES, "has_pending"}
-    if set(values) != fields:
-        what = f"the fields must be {', '.join(sorted(fields))}"
-        raise damaged(what, f"{where}, header, values")
-    for field, (least, most) in _RANGES.items():
-        value = values[field]
-        if type(value) is not int or not least <= value <= most:
-            what = f"it must be an integer from {least} to {most}, and is {ascii(value)[:40]}"
-            raise damaged(what, f"{where}, header, values.{field}")
-    if type(values["has_pending"]) is not bool:
-        raise damaged("it must be true or false", f"{where}, header, values.has_pending")
-    if values["filled"] > min(capacity, values["position"]):
-        what = f"more tokens than were written, or than {capacity}"
-        raise damaged(what, f"{where}, header, values.filled")
-    if values["position"] and not values["has_pending"]:
-        what = "there is no newest token, though some were written"
-        raise damaged(what, f"{where}, header, values.has_pending")
-
-
-def check_arrays(
-    arrays: dict[str, np.ndarray],
-    *,
-    filled: int,
-    memory_length: int,
-    vocabulary_size: int,
-    where: str,
-) -> None:
-    """Checks the arrays of a session, named as by `named_parts`.
-
-    Raises DataDamagedError if a number is not finite, a length is too long or a token is not in
-    the vocabulary.
-    """
-    for field, array in arrays.items():
-        last = field.rpartition(".")[2]
-        if array.dtype.kind not in "biu" and not np.isfinite(array).all():
-            raise damaged("it has numbers that are not finite", f"{where}, {field}")
-        least, most = {
-            "valid_length": (0, memory_length),
-            "length": (filled, filled),
-            "lengths": (0, filled),
-            "pending": (0, vocabulary_size - 1),
-        }.get(last, (None, None))
-        if least is not None and array.size and not least <= array.min() <= array.max() <= most:
-            what = f"it must be from {least} to {most}, and is from {array.min()} to {array.max()}"
-            raise damaged(what, f"{where}, {field}")

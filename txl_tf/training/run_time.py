@@ -13,7 +13,7 @@ PRODUCTIVE = "steps"
 CAUSES: Mapping[str, str] = {
     PRODUCTIVE: "Steps whose result was kept.",
     "start": "Imports, building the model, reading the checkpoint, until the first loop of steps.",
-    "compiling": "Extra time of the first loop over the same number of later steps: tracing and XLA.",
+    "compiling": "Extra time of the first loop over as many later steps: tracing and XLA.",
     "data": "Waiting for batches: the wait of the last step of a loop, times its steps.",
     "checkpoints": "Training stood still for checkpoints.",
     "evaluations": "Evaluations, and what is looked at after them.",
