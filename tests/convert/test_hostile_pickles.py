@@ -123,17 +123,6 @@ def test_no_code_is_run(kind, tmp_path):
     assert marker.exists()
 
 
-@pytest.mark.parametrize(
-    ("kind", "named"),
-    [("os.system", "os.system"), ("subprocess.Popen", "subprocess.Popen"), ("inst", "os.system")],
-)
-def test_what_was_asked_for_is_named(kind, named, tmp_path):
-    path = tmp_path / "cache.pkl"
-    path.write_bytes(live_payloads(tmp_path / "marker")[kind] + b".")
-    with pytest.raises(DataDamagedError, match=named):
-        read_python2_vocabulary(path)
-
-
 @pytest.mark.parametrize("kind", LAME_PAYLOADS)
 def test_nothing_but_data_is_read(kind, tmp_path):
     path = tmp_path / "cache.pkl"
