@@ -151,11 +151,6 @@ def test_a_session_is_verified(tmp_path, capsys):
     arrays = {"memory": np.ones((2, 3), np.float32), "seeds": np.arange(4)}
     path.write_bytes(pack_session({"model": "one"}, {"seed": 1}, arrays))
     assert "verified: session" in verified(path, capsys)
-    content = path.read_bytes()
-    flip(path)
-    with pytest.raises(DataDamagedError, match="no session, or damaged"):
-        verified(path, capsys)
-    path.write_bytes(content)
     with path.open("r+b") as file:
         file.truncate(64 << 30)  # a hole, which takes no disk
     with pytest.raises(DataDamagedError, match="no session, or damaged"):

@@ -1,5 +1,4 @@
 import time
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -7,35 +6,6 @@ import tensorflow as tf
 
 from txl_tf.training import product_rate as product_rates
 from txl_tf.training.product_rate import product_rate
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_rate_is_that_of_products_of_the_type(monkeypatch, dtype):
-    """As many operations as the products have, over the time of the fastest of the rounds."""
-    monkeypatch.setattr(product_rates, "_CPU_WIDTH", 64)
-    seconds, multiplied = iter([9.0, 0.5, 0.25, 1.0]), []
-    real_matmul = tf.matmul
-
-    def matmul(left, right):
-        multiplied.append((left.dtype.name, tuple(left.shape), tuple(right.shape)))
-        return real_matmul(left, right)
-
-    class Clock:
-        now = 0.0
-        calls = 0
-
-        @classmethod
-        def perf_counter(cls):
-            cls.calls += 1
-            if cls.calls % 2 == 0:
-                cls.now += next(seconds)
-            return cls.now
-
-    with mock.patch.object(product_rates, "time", Clock), mock.patch("tensorflow.matmul", matmul):
-        rate = product_rate(dtype, seconds=1.5)
-    # The first round compiles and does not count; three more are longer than 1.5 s together.
-    assert multiplied == [(dtype, (64, 64), (64, 64))] * 4
-    assert rate == 2 * 64**3 / 0.25
 
 
 def test_the_machine_multiplies_as_fast_as_is_said(monkeypatch):

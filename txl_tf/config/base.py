@@ -218,8 +218,8 @@ def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str
     """Lists the settings that are not the same, for an error's text.
 
     Args:
-        stored: dict of JSON values, nested or not. What a run was begun with.
-        current: dict of JSON values. What it is asked to go on with.
+        stored: dict of JSON values, nested or not, of the run.
+        current: dict of JSON values that are asked for now.
 
     Returns:
         One line such as `2 differ: seed (stored 7, now 8), model.dropout

@@ -26,8 +26,8 @@ _DYNAMIC = ("dynamic_decay", "dynamic_statistics_segments", "dynamic_epsilon")
 class EvaluationConfig(FrozenConfig):
     """Rows and lengths of an evaluation; they may differ from training's.
 
-    With `warm_up_tokens="all"` the figures are those of a single row, whatever
-    the `batch_size`. With a memory that holds the whole text they are those of
+    With `warm_up_tokens="all"` the figures equal a single row's, whatever
+    the `batch_size`. With a memory that holds the whole text they equal those for
     one pass over it, and the `segment_length` makes no difference either. With
     less memory it makes one, because a token sees its segment besides the
     memory; with `same_length` all tokens see equally far, and again it makes
@@ -220,7 +220,7 @@ class ExperimentConfig(FrozenConfig):
 
     @property
     def resolved_evaluation(self) -> EvaluationConfig:
-        """The evaluation, with what it takes from training."""
+        """The evaluation, with the kernel of training by default."""
         kernel = self.evaluation.attention_kernel or self.training.attention_kernel
         return self.evaluation.replace(attention_kernel=kernel)
 
@@ -256,7 +256,7 @@ class ExperimentConfig(FrozenConfig):
 
         Args:
             assignments: list of str like `optimizer.learning_rate=1e-3`. The
-                value is JSON; what is not JSON is a string.
+                value is JSON; any other text is a string.
 
         Returns:
             The changed configuration.

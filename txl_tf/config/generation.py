@@ -64,11 +64,11 @@ def stop_texts(stop: Any) -> tuple[str, ...]:
 
 
 def new_seed() -> int:
-    """Returns a seed that nobody can foresee, from 0 to `2**31 - 1`."""
+    """Returns an unpredictable seed from 0 to `2**31 - 1`."""
     return secrets.randbelow(2**31)
 
 
 def sample_seeds(seed: int, num_samples: int) -> list[int]:
-    """Returns the seeds of several samples of one prompt; that of the first is `seed`."""
+    """Returns the seeds of several samples of one prompt; the first is `seed` itself."""
     shifted = (seed + index * _GOLDEN_RATIO + 2**31 for index in range(num_samples))
     return [each % 2**32 - 2**31 for each in shifted]

@@ -84,14 +84,14 @@ class VocabularyClusters(FrozenConfig):
 
     @property
     def projection_shapes(self) -> tuple[tuple[int, int] | None, ...]:
-        """Shapes of the embedding's projections, `None` where there is none."""
+        """Shapes of the embedding's projections; `None` without a projection."""
         if self.division_factor == 1:
             return (self._projection_shape(self.embedding_dim, project_same_dim=False),)
         return tuple(self._projection_shape(width, self.project_same_dim) for width in self.widths)
 
     @property
     def output_projection_shapes(self) -> tuple[tuple[int, int] | None, ...]:
-        """Shapes of a softmax's own projections of every cluster, `None` where there is none."""
+        """Shapes of a softmax's own projections of every cluster; `None` without one."""
         project_same_dim = self.project_same_dim and self.division_factor > 1
         return tuple(self._projection_shape(width, project_same_dim) for width in self.widths)
 

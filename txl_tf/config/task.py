@@ -18,7 +18,7 @@ _MAX_LABELS = 65_536
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig(FrozenConfig):
-    """Task of texts: what is answered, and how a text is put together and read.
+    """Task of texts: its answers, and how a text is put together and read.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the kind.
