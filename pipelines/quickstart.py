@@ -23,7 +23,7 @@ from txl_tf.errors import NonFiniteError, PreemptedError, UsageError
 from txl_tf.run_folder import build_model
 
 from .arguments import add_override_argument, overridden_settings, override
-from .configs import quickstart
+from .configs import NAMED_EXPERIMENTS
 from .memory_needs import require_training_memory
 from .progress import say, show_progress
 from .workdir import Workdir
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before TensorFlow is imported."""
-    arguments.experiment = override(quickstart(), arguments.overrides)
+    arguments.experiment = override(NAMED_EXPERIMENTS["quickstart"](), arguments.overrides)
     run_workdir(arguments).check_usable()
     require_training_memory(arguments.experiment)
     if arguments.experiment.model.vocabulary_size != 256:

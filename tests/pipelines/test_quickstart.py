@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.configs import quickstart
+from pipelines.configs import NAMED_EXPERIMENTS
 from pipelines.quickstart import run_workdir, with_fastest_policy
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import command, environment, run_new_txl, run_txl
@@ -101,7 +101,9 @@ def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
 ):
     monkeypatch.setattr("txl_tf.training.product_rate.product_rate", product_rates(rate))
     arguments = argparse.Namespace(
-        experiment=quickstart(), overrides=[], workdir=str(tmp_path / "quickstart")
+        experiment=NAMED_EXPERIMENTS["quickstart"](),
+        overrides=[],
+        workdir=str(tmp_path / "quickstart"),
     )
     workdir = run_workdir(arguments)
     chosen = with_fastest_policy(arguments, workdir)
@@ -110,7 +112,7 @@ def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
     monkeypatch.setattr("txl_tf.training.product_rate.product_rate", product_rates(7e10))
     assert with_fastest_policy(arguments, workdir) == chosen
     arguments.overrides = ["training.dtype_policy=float32"]
-    assert with_fastest_policy(arguments, workdir) == quickstart()
+    assert with_fastest_policy(arguments, workdir) == NAMED_EXPERIMENTS["quickstart"]()
 
 
 @pytest.mark.slow
