@@ -2,7 +2,7 @@
 
     txl benchmark train evaluate
     txl benchmark evaluate --memory-lengths 800,1600,3200
-    txl benchmark train --against hugging_face --peer-python PATH --json
+    txl benchmark train --peer-python PATH --json
 
 Each case has a process of its own, and takes turns with the peer. Settings that are not part
 of a shape are the defaults of the jobs. Shape letters: B rows, T segment length, M memory length.
@@ -47,7 +47,7 @@ from .arguments import (
 from .progress import plain_table, say
 
 SUITES = ("train", "evaluate", "generate")
-PEERS = ("hugging_face",)
+_PEER = "hugging_face"
 _PEER_DTYPES = ("float32", "bfloat16")
 _GENERATED_ROWS = (1, 8)
 _READ_BY_PEERS = (
@@ -92,27 +92,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(rounds, "--rounds", 1, MAX_COUNT, "rounds; medians are reported", default=5)
     meaning = "length of a turn, about"
     add_number(rounds, "--turn-seconds", 1e-3, MAX_SECONDS, meaning, default=2.0, metavar="S")
-    peers = parser.add_argument_group("peer")
-    peers.add_argument("--against", choices=PEERS, help="implementation to take turns with")
-    peers.add_argument("--peer-python", metavar="PATH", help="Python that has the peer")
+    meaning = "Python with Hugging Face's model, to take turns with it"
+    rounds.add_argument("--peer-python", metavar="PATH", help=meaning)
     add_json_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before TensorFlow is imported."""
-    name, python = arguments.against, arguments.peer_python
-    if (name is None) != (python is None):
-        missing, given = ("--against", "--peer-python")[:: 1 if name is None else -1]
-        raise UsageError(f"This needs {missing} too.", where=given, remedy="Give both of them.")
+    python = arguments.peer_python
     if python is not None and shutil.which(python) is None:
         raise InputMissingError("There is no such program.", where=f"--peer-python {python}")
     suites = dict.fromkeys(arguments.suites)
     arguments.cases = [case for suite in suites for case in cases_of(suite, arguments)]
     for case in arguments.cases:
-        if name is not None and case.peer_request is None:
+        if python is not None and case.peer_request is None:
             raise UsageError(
-                f"{name} does other work with these settings: {case.suite} {case.shape}.",
-                where=f"--against {name}",
+                f"{_PEER} does other work with these settings: {case.suite} {case.shape}.",
+                where=f"--peer-python {python}",
                 remedy="Take a plain Transformer-XL with a full softmax, trained with Adam.",
             )
 
@@ -277,14 +273,9 @@ class Worker:
         )
 
 
-def _start_own(case: Case, folder: str, turn_seconds: float) -> Worker:
-    command = [sys.executable, "-W", "ignore", "-m", benchmark_worker.__name__, "own"]
-    return Worker(command, {**case.request, "folder": folder}, turn_seconds)
-
-
-def _start_peer(case: Case, name: str, python: str, turn_seconds: float) -> tuple[str, Worker]:
+def _start_peer(case: Case, python: str, turn_seconds: float) -> tuple[str, Worker]:
     """Starts the peer in its faster precision."""
-    command = [python, "-W", "ignore", benchmark_worker.__file__, name]
+    command = [python, "-W", "ignore", benchmark_worker.__file__, _PEER]
     found: list[tuple[float, str, Worker]] = []
     for dtype in _PEER_DTYPES:
         worker = Worker(command, {**(case.peer_request or {}), "dtype": dtype}, turn_seconds)
@@ -297,12 +288,14 @@ def _start_peer(case: Case, name: str, python: str, turn_seconds: float) -> tupl
 def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measures a case in rounds, every other one in the opposite order of sides."""
     say(f"measuring {case.suite}: {case.shape}")
-    seconds, name = arguments.turn_seconds, arguments.against
+    seconds, dtype = arguments.turn_seconds, None
+    command = [sys.executable, "-W", "ignore", "-m", benchmark_worker.__name__, "own"]
     with contextlib.ExitStack() as exits:
         folder = exits.enter_context(tempfile.TemporaryDirectory())
-        workers = {"own": exits.enter_context(_start_own(case, folder, seconds))}
-        if name is not None:
-            dtype, peer = _start_peer(case, name, arguments.peer_python, seconds)
+        own = Worker(command, {**case.request, "folder": folder}, seconds)
+        workers = {"own": exits.enter_context(own)}
+        if arguments.peer_python is not None:
+            dtype, peer = _start_peer(case, arguments.peer_python, seconds)
             workers["peer"] = exits.enter_context(peer)
         turns: dict[str, list[dict[str, Any]]] = {side: [] for side in workers}
         for index in range(arguments.rounds):
@@ -310,10 +303,10 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
                 turns[side].append(workers[side].turn())
     row: dict[str, Any] = {"suite": case.suite, "shape": case.shape, **_figures(turns["own"])}
     row["flops_per_token"] = case.flops_per_token
-    if name is not None:
+    if dtype is not None:
         pairs = zip(turns["own"], turns["peer"], strict=True)
         ratios = spread([own["rate"] / peer["rate"] for own, peer in pairs])
-        row["peer"] = {"name": name, "dtype": dtype, "times_faster": ratios}
+        row["peer"] = {"name": _PEER, "dtype": dtype, "times_faster": ratios}
         row["peer"] |= _figures(turns["peer"])
     return row
 

@@ -125,25 +125,16 @@ def _evaluate(experiment: Any) -> Turn:
 
 def _generate(experiment: Any, num_rows: int) -> Turn:
     """Generates with a full memory in float32; a single row token by token, as when streaming."""
-    import numpy as np
-
     from txl_tf.generation import GenerationSession
     from txl_tf.generation.session import CAPACITY
     from txl_tf.models.language_model import create_model
-    from txl_tf.models.memory import Memory
     from txl_tf.samplers import RandomSampler
 
     config = experiment.model
     model = create_model(config, dtype="float32")
-    memory = model.initial_memory(num_rows)
-    if isinstance(memory, Memory):
-        draw = np.random.default_rng(0).normal
-        states = tuple(draw(size=each.shape).astype("float32") for each in memory.states)
-        length = np.full((num_rows,), config.effective_memory_length, np.int32)
-        memory = memory._replace(states=states, valid_length=length)
-    session = GenerationSession(model, RandomSampler(top_p=0.9), num_rows=num_rows, memory=memory)
-    prompt = _random_tokens(_PROMPT_TOKENS, config.vocabulary_size)
-    session.write([prompt] * num_rows, max_tokens=1)
+    session = GenerationSession(model, RandomSampler(top_p=0.9), num_rows=num_rows)
+    num_tokens = max(_PROMPT_TOKENS, getattr(config, "effective_memory_length", 0))
+    session.write([_random_tokens(num_tokens, config.vocabulary_size)] * num_rows, max_tokens=1)
 
     def turn(count: int) -> dict[str, Any]:
         for _ in range(count):

@@ -9,13 +9,10 @@ file. Every text of a run is escaped.
 """
 
 import argparse
-import contextlib
 import html
 import io
-import itertools
 import math
 import os
-import shlex
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -139,19 +136,7 @@ class Page:
             self.missing.append("Evaluations: there is no split to evaluate, or none is done yet.")
         for name, report in (("context", self._context), ("attention", self._attention)):
             if report is None and not self._is_of_task:
-                self.missing.append(f"{name} analysis: {self._command_of(name)}")
-
-    def _command_of(self, analysis: str) -> str:
-        """Returns the command that adds an analysis, with the data set of the last process."""
-        data = "DATA"
-        command = str(self._processes[-1].get("command")) if self._processes else ""
-        with contextlib.suppress(ValueError):
-            words = shlex.split(command)
-            data = dict(itertools.pairwise(words)).get("--data", data)
-        split = self._results[0].get("split", "valid") if self._results else "valid"
-        paths = ["--workdir", self._folder, "--data", data, "--split", str(split)]
-        out = os.path.join(self._folder, analysis)
-        return shlex.join(["txl", "analyze", analysis, *paths, "--out", out])
+                self.missing.append(f"{name} analysis: `txl analyze {name}` makes it.")
 
     def html(self) -> str:
         """Returns the whole page."""
@@ -159,11 +144,6 @@ class Page:
 
         training, data = self._run.experiment.training, self._run.data
         step = max(self._figures.get("train", {}), default=0)
-        head = (
-            f"<header>\n<h1>{_text(self._folder)}</h1>\n"
-            f'<p class="faint">step {step:,} of {training.num_steps:,} - {_text(data["corpus"])}, '
-            f"{_text(data['tokenizer'])} - txl-tf {_text(__version__)}</p>\n</header>"
-        )
         settings = {**self._run.experiment.to_dict(), "data": data, "start": self._run.start}
         last = self._processes[-1] if self._processes else {}
         environment: dict[str, Any] = {
@@ -177,18 +157,22 @@ class Page:
             "Attention": self._attention_distance(),
             "Samples": self._samples(),
             "Configuration": [_settings_table(settings)],
-            "Environment of the last process": [_settings_table(environment)]
-            if environment
-            else [],
+            "Environment of the last process": [_settings_table(environment)],
             "Command lines": self._commands(),
             "Not in this report": [f"<p>{_text(line)}</p>" for line in self.missing],
         }
-        body = head
-        for title, parts in sections.items():
-            if part := "\n".join(parts):
-                body += f"\n<section>\n<h2>{_text(title)}</h2>\n{part}\n</section>"
-        template = string.Template((Path(__file__).parent / _FILE).read_text())
-        return template.substitute(title=_text(f"Run {self._folder}"), body=body)
+        found = {title: "\n".join(parts) for title, parts in sections.items()}
+        bodies = (
+            f"<section>\n<h2>{_text(title)}</h2>\n{part}\n</section>"
+            for title, part in found.items()
+            if part
+        )
+        return string.Template((Path(__file__).parent / _FILE).read_text()).substitute(
+            folder=_text(self._folder),
+            step=f"step {step:,} of {training.num_steps:,}",
+            data=_text(f"{data['corpus']}, {data['tokenizer']} - txl-tf {__version__}"),
+            body="\n".join(bodies),
+        )
 
     def _final_figures(self) -> Iterator[str]:
         """Yields a table with a column for each split, which keeps it narrow."""
