@@ -17,7 +17,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from txl_tf.config.base import MAX_TOKENS, FrozenConfig, describe_differences, shown_value
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
@@ -549,49 +549,6 @@ class Sample(tuple[float, ...]):
         return f"{self.mean:.2f}{spread}"
 
 
-class PublishedRow(NamedTuple):
-    """A row of the published tables."""
-
-    initial: float
-    """Perplexity at the attention length of training."""
-    best: float
-    """Perplexity at the best length."""
-    attention_length: int
-    """The shortest length that reaches the best perplexity."""
-
-
-PUBLISHED_ROWS = {
-    (True, "transformer_xl", "all"): PublishedRow(27.02, 26.77, 500),
-    (True, "shaw", "all"): PublishedRow(27.94, 27.94, 256),
-    (True, "transformer_xl", "last_half"): PublishedRow(28.69, 28.33, 460),
-    (False, "transformer_xl", "all"): PublishedRow(29.59, 29.02, 260),
-    (False, "transformer_xl", "last_half"): PublishedRow(30.10, 30.10, 120),
-    (False, "shaw", "all"): PublishedRow(29.75, 29.75, 120),
-    (False, "shaw", "last_half"): PublishedRow(30.50, 30.50, 120),
-    (False, "sinusoidal", "last_half"): PublishedRow(30.97, 30.97, 120),
-    (False, "learned", "last_half"): PublishedRow(31.16, 31.16, 120),
-}
-# The paper's text and code differ in this encoding, and the table does not name its own.
-PUBLISHED_ROWS |= {
-    (recurrence, "shaw_two_terms", loss): row
-    for (recurrence, encoding, loss), row in PUBLISHED_ROWS.items()
-    if encoding == "shaw"
-}
-"""Table 5 of the OpenReview version, by recurrence, encoding and loss."""
-
-PUBLISHED_AT_EQUAL_MEMORY = {
-    (False, "transformer_xl", "all"): PublishedRow(28.43, 27.98, 400),
-    (False, "transformer_xl", "last_half"): PublishedRow(28.83, 28.83, 120),
-}
-"""Table 8 of the OpenReview version: rows with longer segments instead of a memory."""
-
-PUBLISHED_SEGMENTS = {
-    (False, "transformer_xl", "all"): 176,
-    (False, "transformer_xl", "last_half"): 172,
-}
-"""Segment lengths of these rows; the others have 128."""
-
-
 @dataclasses.dataclass(frozen=True)
 class RowSummary:
     """Perplexities of a row at all attention lengths, seed by seed."""
@@ -612,17 +569,6 @@ class RowSummary:
             for length in run.attention_lengths()
         }
         return cls(run, tuple(each.seed for each, _ in finished), samples)
-
-    @property
-    def published(self) -> PublishedRow | None:
-        """Figures that Dai et al. (2019) publish for this row; `None` if they have no such row."""
-        row = self.run.row
-        kind = row.recurrence, row.position_encoding, row.loss_positions
-        is_other_length = row.segment_length not in (None, PUBLISHED_SEGMENTS.get(kind))
-        if row.set or is_other_length:
-            return None
-        has_longer_segments = row.equal_memory_to is not None or row.segment_length is not None
-        return (PUBLISHED_AT_EQUAL_MEMORY if has_longer_segments else PUBLISHED_ROWS).get(kind)
 
     @property
     def training_length(self) -> AttentionLength:
@@ -665,7 +611,6 @@ class RowSummary:
             "perplexity_initial": self.initial.mean,
             "perplexity_best": self.best.mean,
             "attention_length": self.sufficient_length.length,
-            "published": self.published and self.published._asdict(),
             "curve": [
                 {**dataclasses.asdict(length), "perplexities": list(sample)}
                 for length, sample in self.samples.items()
@@ -684,13 +629,11 @@ _LOSSES = {"all": "full", "last_half": "half"}
 _HEAD = (
     *("remark", "recurrence", "encoding", "loss", "T", "parameters"),
     *("training memory (computed)", "PPL init", "PPL best", "Attn Len", "seeds"),
-    "published (OpenReview, WikiText-103)",
 )
 
 
 def _cells(summary: RowSummary) -> list[str]:
     model = cast(ModelConfig, summary.run.experiment.model)
-    published = summary.published
     return [
         summary.run.row.remark or "-",
         "yes" if model.recurrence else "no",
@@ -703,9 +646,6 @@ def _cells(summary: RowSummary) -> list[str]:
         summary.best.describe(),
         str(summary.sufficient_length.length),
         str(len(summary.seeds)),
-        f"{published.initial:.2f}, {published.best:.2f} at {published.attention_length}"
-        if published
-        else "-",
     ]
 
 

@@ -10,8 +10,7 @@ the terms (a), (b) and (d) of the score by themselves (Figure 7). It also
 measures how much of the attention to memory the fifth of its tokens gets that
 Figure 6 marks. `--whole-split` averages over every token with a full memory
 before it, as the paper does. Layers and
-heads are counted from 1. `attention.npz` has all the numbers that are drawn,
-and TensorBoard shows the figures beside the run's curves.
+heads are counted from 1. `attention.npz` has all the numbers that are drawn.
 """
 
 import argparse
@@ -41,7 +40,6 @@ from ..arguments import (
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
 from ..trained_model import open_dataset, open_source
-from ..workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -116,15 +114,11 @@ def _lengths(arguments: argparse.Namespace) -> dict[str, int]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measures and draws attention, and prints the figures."""
-    from txl_tf.training.tensorboard import write_images
-
     from .figures import draw_figures
 
     experiment, source = arguments.experiment, arguments.source
     data = source.tokenizer_identity()
     dataset = open_dataset(arguments.data, experiment, data, arguments.split)
-    # Before the weights are read, so that weights and figures belong to the same run.
-    board_folder = Workdir(source.folder).guarded_tensorboard() if source.is_run else None
     step, profiler = _create_profiler(arguments)
     if arguments.whole_split:
         shown_token_ids = _profile_split(profiler, arguments, dataset)
@@ -145,9 +139,6 @@ def run(arguments: argparse.Namespace) -> None:
         "shown_token_ids": shown_token_ids[-shown.shape[1] :],
     }
     _write(arguments.out, report, arrays, images)
-    if board_folder is not None and step is not None:
-        board_images = {f"attention/{name}": content for name, content in images.items()}
-        write_images(board_folder, arguments.split, step, board_images)
     print(json.dumps(report) if arguments.json else describe(report))
 
 

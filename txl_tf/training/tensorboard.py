@@ -1,4 +1,4 @@
-"""TensorBoard writer of scalars, text, images, hyperparameters and the layout of its pages."""
+"""TensorBoard writer of scalars, text, hyperparameters and the layout of its pages."""
 
 import contextlib
 import os
@@ -32,16 +32,6 @@ from txl_tf.training.step_report import LoopReport
 # without spaces has hundreds of digits.
 _LARGEST = float(tf.float32.max)
 _METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
-
-
-def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[str, bytes]) -> None:
-    """Writes images, contents of PNG files by tag, into a TensorBoard run."""
-    with folder.subfolder(run).reached_by_path() as path:
-        writer = tf.summary.create_file_writer(path)
-        with writer.as_default():
-            for tag, content in images.items():
-                tf.summary.image(tag, tf.image.decode_png(content, channels=3)[None], step=step)
-        writer.close()
 
 
 class TensorBoardWriter:

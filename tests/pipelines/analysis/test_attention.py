@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipelines.analysis import figures
 from pipelines.analysis.figures import head_figure, highest_share, png_bytes
@@ -49,18 +48,6 @@ def test_numbers_and_figures_are_written(analyzed):
     for name in ("profile", "head", "terms"):
         image = tf.image.decode_png((analyzed / f"{name}.png").read_bytes(), channels=3).numpy()
         assert image.std() > 10.0, name  # something is drawn
-
-
-def test_tensorboard_has_the_figures(analyzed, trained):
-    folder = trained[0] / "tensorboard" / "valid"
-    events = EventAccumulator(str(folder)).Reload()
-    for name in ("profile", "head", "terms"):
-        image = events.Tensors(f"attention/{name}")[0]
-        assert image.step == 40
-        # Width and height come before the image.
-        shown = tf.image.decode_png(image.tensor_proto.string_val[2], channels=3)
-        drawn = tf.image.decode_png((analyzed / f"{name}.png").read_bytes(), channels=3)
-        np.testing.assert_array_equal(shown, drawn)
 
 
 def test_a_chosen_head_is_shown_and_layers_are_described(trained, data_folder, tmp_path, capsys):
