@@ -10,6 +10,7 @@ and the settings with which all rows fit.
 """
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from rich.table import Table
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.imports import require_extra
 from txl_tf.models.sizes import CheckpointCost
 from txl_tf.tpu_compiler.chips import EXAMPLES, Topology
 from txl_tf.tpu_compiler.compiler import (
@@ -50,6 +52,7 @@ _SAVING = (
 )
 _GIBIBYTE = 2**30
 _NUM_OPERATIONS = 8
+_NUM_SAVED_STEPS = 20
 _HINT = "float32 was compiled; see also --set training.dtype_policy=mixed_bfloat16"
 
 
@@ -79,6 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="existing folder that the compiled programs are written to, as text",
     )
+    parser.add_argument(
+        "--save-program",
+        metavar="DIR",
+        help="write the training step as StableHLO, with the arguments of the first steps on "
+        "--data, to this folder instead of compiling it",
+    )
+    parser.add_argument("--data", metavar="DIR", help="prepared data set, for --save-program")
     add_override_argument(parser)
 
 
@@ -100,11 +110,19 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where=f"--topology {arguments.topology}, training.global_batch_size={num_rows}",
             remedy="Take fewer chips or a larger --global-batch-size.",
         )
-    require_tpu_compiler()
+    if arguments.save_program is None:
+        require_tpu_compiler()
+    elif arguments.data is None:
+        raise UsageError("The program is saved with batches of a data set.", where="--data")
+    else:
+        require_extra("tpu-kernel", "jax", purpose="Saving a program", where="--save-program")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compiles and prints the figures."""
+    """Compiles and prints the figures, or saves the program."""
+    if arguments.save_program is not None:
+        _save_program(arguments)
+        return
     text_folder = arguments.text_folder
     compiler = TpuCompiler(arguments.parsed_topology, text_folder and Path(text_folder))
     report = compile_experiment(
@@ -115,6 +133,22 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(report))
     else:
         print_report(report)
+
+
+def _save_program(arguments: argparse.Namespace) -> None:
+    from txl_tf.tpu_compiler.replica_program import save_training_program
+
+    from .training_data import TrainingData
+
+    num_replicas = arguments.parsed_topology.num_replicas
+    training = arguments.experiment.training
+    num_steps = min(training.num_steps, _NUM_SAVED_STEPS)
+    rows = training.rows_per_replica(num_replicas)
+    reader = TrainingData(arguments.data, arguments.experiment).reader
+    batches = reader.dataset_fn(0, range(rows * num_replicas), rows, num_steps)
+    folder = Path(arguments.save_program)
+    save_training_program(arguments.experiment, num_replicas, batches, num_steps, folder)
+    say(f"saved the program of {num_replicas} replicas and {num_steps} steps in {folder}")
 
 
 def compile_experiment(
@@ -135,7 +169,6 @@ def compile_experiment(
     trials = training.search() if find_rows or not program.fits else []
     evaluation, figures, shared_bytes = _compile_evaluation(experiment, compiler, say)
     together = hbm_at_once(program, evaluation, shared_bytes)
-    fits_all = together["fits"]
     fitting = [trial.num_rows for trial in trials if trial.fits]
     largest = max(fitting, default=0)
     return {
@@ -154,7 +187,7 @@ def compile_experiment(
         "evaluation": figures,
         "together": together,
         "fitting_settings": None
-        if fits_all
+        if together["fits"]
         else training.fitting_settings(evaluation, shared_bytes),
     }
 
@@ -221,7 +254,7 @@ class _TrainingCompilation:
             "rows_per_replica": rows,
             "global_batch_size": global_batch_size,
             "padding_rows": rows * topology.num_replicas - global_batch_size,
-            **program.to_dict(),
+            **dataclasses.asdict(program),
         }
         if program.fits:
             num_tokens = global_batch_size * self._experiment.model.segment_length
@@ -259,7 +292,7 @@ def _compile_evaluation(
         "tokens_per_step": lowered.num_tokens,
         "attention": lowered.attention,
         "shared_bytes": lowered.variable_bytes,
-        **program.to_dict(),
+        **dataclasses.asdict(program),
     }
     if program.fits:
         values |= _speed(program, topology, lowered.num_tokens)
@@ -272,7 +305,7 @@ def _speed(program: CompiledProgram, topology: Topology, num_tokens: int) -> dic
     seconds = roofline.step_seconds + roofline.all_reduce_seconds
     share = topology.num_replicas / num_tokens
     return {
-        "roofline": roofline.to_dict(),
+        "roofline": dataclasses.asdict(roofline),
         "flops_per_token": program.flops * share,
         "bytes_accessed_per_token": program.bytes_accessed * share,
         "hbm_bytes_per_token": program.hbm_bytes * share,

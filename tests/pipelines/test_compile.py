@@ -4,6 +4,9 @@ import dataclasses
 import importlib.util
 import io
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -17,6 +20,7 @@ from txl_tf.errors import JobError
 from txl_tf.models.sizes import num_parameters
 from txl_tf.tpu_compiler.chips import Topology
 from txl_tf.tpu_compiler.compiler import CompiledProgram, TpuCompiler, require_tpu_compiler
+from txl_tf.training.ledger_lines import LedgerLine
 
 HAS_COMPILER = all(importlib.util.find_spec(name) is not None for name in ("jax", "libtpu"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="jax and libtpu are not installed")
@@ -180,3 +184,19 @@ def test_parts_and_rematerialization_save_memory_and_parts_cost_the_same_work(co
     assert 4 in [loop["times"] for loop in parts["details"]["loops"]]
     assert parts["flops"] == pytest.approx(plain["flops"], rel=0.1)
     assert again["flops"] > 1.1 * plain["flops"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_a_saved_program_trains_as_the_run_does(config_file, data_folder, untouched, tmp_path):
+    folder = tmp_path / "program"
+    arguments = ["--config", config_file, "--data", data_folder, "--save-program", folder]
+    # Two replicas.
+    finished = run_txl("compile", *arguments, "--topology", "v2:1x1")
+    assert finished.returncode == 0, finished.stderr
+    script = Path(__file__).parents[1] / "measurements" / "run_saved_program.py"
+    command = [sys.executable, script, folder]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    lines = (untouched / "ledger.txt").read_text().splitlines()[1:21]
+    expected = [LedgerLine.parse(line).loss for line in lines]
+    assert json.loads(output)["losses"] == pytest.approx(expected, rel=1e-5)

@@ -37,14 +37,11 @@ class TwoStrategies:
         num_replicas: int. There must be as many logical CPUs and devices of JAX.
         experiment: `ExperimentConfig`.
         batches: `ToyBatches`.
-        options: optional dict of options for the compiler of the program.
         sums_alone: whether each replica of the program sums its own gradients only.
         chip: optional str. What the program is traced for.
     """
 
-    def __init__(
-        self, num_replicas, experiment, batches, options=None, sums_alone=False, chip=None
-    ):
+    def __init__(self, num_replicas, experiment, batches, sums_alone=False, chip=None):
         import tensorflow as tf
 
         from tests.tpu_compiler.host_replicas import HostReplicas
@@ -67,7 +64,7 @@ class TwoStrategies:
         program = ReplicaProgram.of(self.trainers["tpu"].trace())
         if sums_alone:
             without_sums(program.graph_def)
-        self.replicas = HostReplicas(program, options)
+        self.replicas = HostReplicas(program)
 
     def train(self):
         """Runs all steps under both."""
@@ -190,7 +187,6 @@ def main(arguments=None):
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--policy", default="float32")
     parser.add_argument("--setting", choices=SETTINGS, default="plain")
-    parser.add_argument("--rounds-everywhere", action="store_true")
     parser.add_argument("--kernel", action="store_true")
     parser.add_argument("--sums-alone", action="store_true", help="a control that must fail")
     chosen = parser.parse_args(arguments)
@@ -211,10 +207,9 @@ def main(arguments=None):
     # Attention this small would be left to plain operations.
     always = experiment.training.replace(attention_kernel="always")
     experiment = experiment.replace(training=always) if chosen.kernel else experiment
-    options = {"xla_allow_excess_precision": False} if chosen.rounds_everywhere else None
     batches = batches_of(experiment)
     chip = use_interpreted_kernel() if chosen.kernel else None
-    runs = TwoStrategies(chosen.replicas, experiment, batches, options, chosen.sums_alone, chip)
+    runs = TwoStrategies(chosen.replicas, experiment, batches, chosen.sums_alone, chip)
     runs.train()
     found = {**vars(chosen), "rows": num_rows, **differences(runs)}
     found["masks_identical"] = masks_are_identical(runs)

@@ -68,7 +68,6 @@ def text():
 
 def test_all_reduce_counts_what_it_sums_without_padding(text):
     assert text.all_reduce_bytes() == 4 * 100
-    assert text.count("all-reduce") == 1
 
 
 def test_traffic_counts_tiles_loops_and_only_the_memory_off_the_chip(text):
@@ -95,7 +94,6 @@ def test_work_is_told_apart_by_what_a_fusion_holds(text):
     }
     assert categories["copy"]["count"] == 3
     assert categories["scalar"]["count"] == 3
-    assert text.num_scalar_instructions() == 1
 
 
 def test_operations_of_all_blocks_count_together(text):
@@ -122,9 +120,8 @@ def test_loops_without_a_note_are_counted_by_their_condition(change, times):
     assert [loop["times"] for loop in CompiledText(program).loops()] == [times]
 
 
-def test_loops_and_wide_types_are_listed(text):
+def test_loops_are_listed(text):
     assert [loop["times"] for loop in text.loops()] == [3]
-    assert text.wide_tensors() == ["s64[16]"]
 
 
 def test_largest_tensors_come_first(text):

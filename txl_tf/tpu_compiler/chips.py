@@ -7,32 +7,17 @@ from typing import Self
 
 from txl_tf.errors import UsageError
 
+
+def _by_chips(*shapes: str) -> dict[int, str]:
+    return {math.prod(map(int, shape.split("x"))): shape for shape in shapes}
+
+
 # Default shapes by number of chips.
-_SHAPES_OF_V2 = {4: "2x2", 16: "4x4", 64: "8x8", 128: "8x16", 256: "16x16"}
-_SHAPES_OF_V3 = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
-_SHAPES_OF_V3 |= {512: "16x32", 1024: "32x32"}
-_SHAPES_OF_SMALL_CHIPS = {
-    1: "1x1",
-    4: "2x2",
-    8: "2x4",
-    16: "4x4",
-    32: "4x8",
-    64: "8x8",
-    128: "8x16",
-    256: "16x16",
-}
-_SHAPES_OF_CUBES = {
-    4: "2x2x1",
-    8: "2x2x2",
-    16: "2x2x4",
-    32: "2x4x4",
-    64: "4x4x4",
-    128: "4x4x8",
-    256: "4x8x8",
-    512: "8x8x8",
-    1024: "8x8x16",
-    2048: "8x16x16",
-}
+_SHAPES_OF_V2 = _by_chips("2x2", "4x4", "8x8", "8x16", "16x16")
+_SHAPES_OF_V3 = _by_chips("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")
+_SHAPES_OF_SMALL_CHIPS = _by_chips("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_SHAPES_OF_CUBES = _by_chips("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
+_SHAPES_OF_CUBES |= _by_chips("8x8x8", "8x8x16", "8x16x16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,38 +75,16 @@ class Chip:
     """Replicas on one chip: 2 if each core is a separate device."""
     num_dimensions: int
     """Dimensions of its network, 2 or 3."""
-    teraflops: float
+    flops_per_second: float
     """Peak of the matrix units in bfloat16."""
-    hbm_gibibytes: float
-    """High-bandwidth memory."""
     usable_hbm_gibibytes: float
-    """The part available to programs; the rest is the system's."""
-    hbm_gigabytes_per_second: float
+    """High-bandwidth memory that programs get; the rest is the system's."""
+    hbm_bytes_per_second: float
     """Its bandwidth."""
-    interconnect_gigabits_per_second: float
+    interconnect_bytes_per_second: float
     """Bandwidth of all links of a chip together, in one direction."""
     chip_config_name: str | None = None
     """The compiler's name for the use of cores, if not the default."""
-
-    @property
-    def flops_per_second(self) -> float:
-        """Peak of the matrix units in bfloat16."""
-        return self.teraflops * 1e12
-
-    @property
-    def usable_hbm_bytes(self) -> int:
-        """High-bandwidth memory that programs get."""
-        return int(self.usable_hbm_gibibytes * 2**30)
-
-    @property
-    def hbm_bytes_per_second(self) -> float:
-        """Bandwidth of the high-bandwidth memory."""
-        return self.hbm_gigabytes_per_second * 1e9
-
-    @property
-    def interconnect_bytes_per_second(self) -> float:
-        """Bandwidth of all links of a chip together, in one direction."""
-        return self.interconnect_gigabits_per_second * 1e9 / 8
 
     @property
     def cloud(self) -> CloudNames:
@@ -129,21 +92,20 @@ class Chip:
         return _CLOUD_NAMES[self.name]
 
 
-# Peaks, memory and network per chip are from Google's pages of system architecture, "TPU v2" to
+# Peaks and bandwidths per chip are from Google's pages of system architecture, "TPU v2" to
 # "TPU v6e" (the network's as "inter-chip interconnect bandwidth", gigabits per second and chip); v2
 # and v3: Jouppi et al., 2020, "A domain-specific supercomputer for training deep neural networks",
-# table 3, four links of 496 and 656 gigabits per second. The pages state the memory of v2 and v3
-# per chip; each of its two cores has half. The two cores of a v4 and v5p chip work as one device
-# ("megacore"). The usable memory is the limit in error messages of the compiler of libtpu 0.0.31
-# ("Used 24.00G of 15.75G hbm"); for v5p it would use 95.74 GiB, more than published.
+# table 3, four links of 496 and 656 gigabits per second. The two cores of a v4 and v5p chip work
+# as one device ("megacore"). The usable memory is the limit in error messages of the compiler of
+# libtpu 0.0.31 ("Used 24.00G of 15.75G hbm"); for v5p the published 95, as it would use 95.74 GiB.
 _ALL = (
-    #     replicas, dimensions, TFLOP/s, HBM GiB and usable, HBM GB/s, network Gbit/s
-    Chip("v2", 2, 2, 45, 16, 2 * 7.48, 700, 4 * 496),
-    Chip("v3", 2, 2, 123, 32, 2 * 15.48, 900, 4 * 656),
-    Chip("v4", 1, 3, 275, 32, 30.75, 1228, 2400, chip_config_name="megacore"),
-    Chip("v5e", 1, 2, 197, 16, 15.75, 819, 1600),
-    Chip("v5p", 1, 3, 459, 95, 95, 2765, 4800),
-    Chip("v6e", 1, 2, 918, 32, 31.25, 1640, 3584),
+    #     replicas, dimensions, FLOP/s, usable HBM GiB, HBM bytes/s, network bytes/s
+    Chip("v2", 2, 2, 45e12, 2 * 7.48, 700e9, 4 * 496e9 / 8),
+    Chip("v3", 2, 2, 123e12, 2 * 15.48, 900e9, 4 * 656e9 / 8),
+    Chip("v4", 1, 3, 275e12, 30.75, 1228e9, 2400e9 / 8, chip_config_name="megacore"),
+    Chip("v5e", 1, 2, 197e12, 15.75, 819e9, 1600e9 / 8),
+    Chip("v5p", 1, 3, 459e12, 95, 2765e9, 4800e9 / 8),
+    Chip("v6e", 1, 2, 918e12, 31.25, 1640e9, 3584e9 / 8),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _ALL}
 """All generations that can be compiled for, by name."""
@@ -197,7 +159,7 @@ class Topology:
     @property
     def hbm_bytes_per_replica(self) -> int:
         """High-bandwidth memory of one device that programs get."""
-        return self.chip.usable_hbm_bytes // self.chip.num_replicas
+        return int(self.chip.usable_hbm_gibibytes * 2**30) // self.chip.num_replicas
 
 
 EXAMPLES = ("v2:2x2", "v3:4x4", "v4:2x2x4", "v5e:4x4", "v5p:2x2x4", "v6e:4x4")

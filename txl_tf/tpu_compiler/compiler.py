@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.errors import JobError
 from txl_tf.imports import require_extra
@@ -57,42 +57,6 @@ class CompiledProgram:
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
     """See `CompiledText.to_dict`."""
 
-    @classmethod
-    def from_result(cls, result: dict[str, Any], hbm_bytes_per_replica: int) -> Self:
-        """Creates the program from the result of `compile_file`."""
-        if result["status"] == "out_of_memory":
-            return cls(
-                fits=False,
-                needed_bytes=result.get("needed_bytes", 0),
-                limit_bytes=result.get("limit_bytes", hbm_bytes_per_replica),
-                details={"message": result["message"]},
-            )
-        names = ("argument_bytes", "output_bytes", "temporary_bytes", "code_bytes")
-        parts = {name: result[name] for name in names}
-        # Results that reuse an argument's memory need no further memory.
-        parts["output_bytes"] -= result["shared_bytes"]
-        counted = ("flops", "bytes_accessed", "hbm_bytes", "all_reduce_bytes")
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(
-            fits=True,
-            needed_bytes=sum(parts.values()),
-            limit_bytes=hbm_bytes_per_replica,
-            **parts,
-            flops=result["flops"] * (1.0 + result["repeated_share"]),
-            bytes_accessed=result["bytes_accessed"] + result["repeated_bytes"],
-            hbm_bytes=result["hbm_bytes"],
-            all_reduce_bytes=result["all_reduce_bytes"],
-            details={
-                name: value
-                for name, value in result.items()
-                if name not in {*known, *counted, "status", "shared_bytes"}
-            },
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns all figures by name."""
-        return dataclasses.asdict(self)
-
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 _USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
@@ -100,11 +64,10 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def compile_file(request: dict[str, Any]) -> dict[str, Any]:
-    """Compiles a program; returns `status` and all known figures.
+    """Compiles a program; returns the fields of `CompiledProgram`, or the message of a failure.
 
     The request has the file `program`, `topology`, optionally `chip_config_name`, `num_replicas`,
-    and optionally `text_file`, where the compiled program is written. The status is `compiled`,
-    `out_of_memory` or `failed`.
+    `limit_bytes`, and optionally `text_file`, where the compiled program is written.
     """
     import jax
 
@@ -116,23 +79,31 @@ def compile_file(request: dict[str, Any]) -> dict[str, Any]:
     try:
         executable = _compile(request, options)
     except jax.errors.JaxRuntimeError as error:
-        return _explain(str(error))
+        return _explain(str(error), request["limit_bytes"])
     text = executable.hlo_modules()[0].to_string()
     if request["text_file"] is not None:
         Path(request["text_file"]).write_text(text)
     memory = executable.get_compiled_memory_stats()
     costs = executable.cost_analysis()
     costs = costs[0] if isinstance(costs, list) else costs
-    return {
-        "status": "compiled",
-        "flops": costs["flops"],
-        "bytes_accessed": costs["bytes accessed"],
+    counts = CompiledText(text).to_dict()
+    parts = {
         "argument_bytes": memory.argument_size_in_bytes,
-        "output_bytes": memory.output_size_in_bytes,
-        "shared_bytes": memory.alias_size_in_bytes,
+        # Results that reuse an argument's memory need no further memory.
+        "output_bytes": memory.output_size_in_bytes - memory.alias_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
         "code_bytes": memory.generated_code_size_in_bytes,
-        **CompiledText(text).to_dict(),
+    }
+    return {
+        "fits": True,
+        "needed_bytes": sum(parts.values()),
+        "limit_bytes": request["limit_bytes"],
+        **parts,
+        "flops": costs["flops"] * (1.0 + counts.pop("repeated_share")),
+        "bytes_accessed": costs["bytes accessed"] + counts.pop("repeated_bytes"),
+        "hbm_bytes": counts.pop("hbm_bytes"),
+        "all_reduce_bytes": counts.pop("all_reduce_bytes"),
+        "details": counts,
     }
 
 
@@ -140,11 +111,10 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> Any:
     import numpy as np
 
     # JAX's public interface compiles only JAX functions; the exact version is pinned.
-    from jax._src.interpreters import mlir as interpreter
+    from jax._src.interpreters import mlir
     from jax._src.lib import _jax, xla_client
-    from jax._src.lib.mlir import ir
     from jax.experimental import topologies
-    from jax.extend import mlir
+    from jaxlib.mlir.dialects import stablehlo
 
     topology = topologies.get_topology_desc(
         platform="tpu", topology_name=request["topology"], **options
@@ -157,20 +127,24 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> Any:
     compile_options.device_assignment = xla_client.DeviceAssignment.create(
         np.array([[device.id] for device in devices])
     )
-    hlo = Path(request["program"]).read_bytes()
-    module = ir.Module.parse(mlir.hlo_to_stablehlo(hlo), interpreter.make_ir_context())
+    program = Path(request["program"]).read_bytes()
+    module = stablehlo.deserialize_portable_artifact(mlir.make_ir_context(), program)
     return devices[0].client.compile(module, _jax.DeviceList(devices), compile_options)
 
 
-def _explain(message: str) -> dict[str, Any]:
+def _explain(message: str, limit_bytes: int) -> dict[str, Any]:
     if _OUT_OF_MEMORY not in message:
-        return {"status": "failed", "message": message[:2000]}
-    used = _USED.search(message)
-    result: dict[str, Any] = {"status": "out_of_memory", "message": message[:6000]}
-    if used is not None:
-        result["needed_bytes"] = int(float(used[1]) * _UNITS[used[2]])
-        result["limit_bytes"] = int(float(used[3]) * _UNITS[used[4]])
-    return result
+        return {"failure": message[:2000]}
+    needed_bytes = 0
+    if used := _USED.search(message):
+        needed_bytes = int(float(used[1]) * _UNITS[used[2]])
+        limit_bytes = int(float(used[3]) * _UNITS[used[4]])
+    return {
+        "fits": False,
+        "needed_bytes": needed_bytes,
+        "limit_bytes": limit_bytes,
+        "details": {"message": message[:6000]},
+    }
 
 
 def hbm_at_once(
@@ -231,16 +205,17 @@ class TpuCompiler:
         Raises JobError if the compiler fails for another reason than memory.
         """
         with tempfile.TemporaryDirectory(prefix="txl-compile-") as folder:
-            hlo, request, result = (Path(folder, each) for each in ("hlo", "request", "result"))
-            hlo.write_bytes(program.hlo)
+            module, request, result = (Path(folder, each) for each in ("module", "in", "out"))
+            module.write_bytes(program.to_stablehlo())
             text_file = None
             if self._text_folder is not None:
                 text_file = str(self._text_folder.resolve() / f"{name}.hlo.txt")
             values = {
-                "program": str(hlo),
+                "program": str(module),
                 "topology": self.topology.name,
                 "chip_config_name": self.topology.chip.chip_config_name,
                 "num_replicas": program.num_replicas,
+                "limit_bytes": self.topology.hbm_bytes_per_replica,
                 "text_file": text_file,
             }
             request.write_text(json.dumps(values))
@@ -252,23 +227,21 @@ class TpuCompiler:
                 check=False,
             )
             answer = json.loads(result.read_text()) if result.is_file() else None
-        if answer is None or answer["status"] == "failed":
-            output = finished.stderr if answer is None else answer["message"]
-            raise self._failed(name, output, finished.returncode)
-        return CompiledProgram.from_result(answer, self.topology.hbm_bytes_per_replica)
+        if answer is None or "failure" in answer:
+            output = finished.stderr if answer is None else answer["failure"]
+            lines = [line for line in output.splitlines() if line.strip()] or ["no message"]
+            raise JobError(
+                f"The TPU compiler ended with exit code {finished.returncode}: "
+                f"{lines[-1].strip()[:300]}",
+                where=f"{name} for {self.topology.name}",
+            )
+        return CompiledProgram(**answer)
 
     def _environment(self) -> dict[str, str]:
         # The package must be importable from any working directory.
         here = str(Path(__file__).resolve().parents[2])
         paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
-
-    def _failed(self, name: str, output: str, exit_code: int) -> JobError:
-        lines = [line for line in output.splitlines() if line.strip()] or ["no message"]
-        return JobError(
-            f"The TPU compiler ended with exit code {exit_code}: {lines[-1].strip()[:300]}",
-            where=f"{name} for {self.topology.name}",
-        )
 
 
 def main(request_path: str, result_path: str) -> None:

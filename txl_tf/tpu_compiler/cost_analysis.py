@@ -53,7 +53,6 @@ _COPIES = (
     "concatenate",
 )
 _NUM_LISTED = 12
-_WIDE_TYPES = ("f64", "s64", "u64", "c128")
 
 
 class CompiledText:
@@ -77,19 +76,11 @@ class CompiledText:
             "repeated_share": self.repeated_share(),
             "kernel_bytes": self.kernel_bytes(),
             "all_reduce_bytes": self.all_reduce_bytes(),
-            "num_all_reduces": self.count("all-reduce", "all-reduce-start"),
-            "num_instructions": sum(len(self._computations[name]) for name in self._times),
-            "num_scalar_instructions": self.num_scalar_instructions(),
             "loops": self.loops(),
             "categories": self.categories(),
             "operations": self.operations(),
             "largest_tensors": self.largest_tensors(),
-            "wide_tensors": self.wide_tensors(),
         }
-
-    def count(self, *opcodes: str) -> int:
-        """Counts the instructions with these opcodes, each once."""
-        return sum(each.opcode in opcodes for _, each, _ in self._all_executed())
 
     def all_reduce_bytes(self) -> int:
         """Bytes that each replica contributes to all-reduces, without padding."""
@@ -126,10 +117,6 @@ class CompiledText:
             repeated += (times - 1) * flops
         return repeated / once if once else 0.0
 
-    def num_scalar_instructions(self) -> int:
-        """Number of instructions that compute one number, each in a separate turn."""
-        return sum(self._category(each) == "scalar" for _, each, _ in self._all_executed())
-
     def loops(self) -> list[dict[str, Any]]:
         """Returns every loop: its origin and its number of turns, `None` if it depends on data."""
         return [
@@ -161,16 +148,6 @@ class CompiledText:
             {"tensor": tensor, "op_name": op_name, "num_bytes": num_bytes, "count": count}
             for (tensor, op_name, num_bytes), count in ordered[:_NUM_LISTED]
         ]
-
-    def wide_tensors(self) -> list[str]:
-        """Tensors of 64-bit types, which a TPU must emulate, without scalars."""
-        found = {
-            _described(tensor)
-            for _, instruction, _ in self._all_executed()
-            for tensor in instruction.outputs
-            if tensor.element_type in _WIDE_TYPES and tensor.num_elements > 1
-        }
-        return sorted(found)[:_NUM_LISTED]
 
     def _read(self, text: str) -> None:
         current: list[HloInstruction] | None = None

@@ -2,30 +2,24 @@
 
 import collections
 import dataclasses
-import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 
 from txl_tf.distribution.tpu_chips import set_chip
-
-# The names of all other types contain their number of bits.
-_BITS = {"pred": 8}
 
 
 @dataclasses.dataclass(frozen=True)
 class LoweredProgram:
     """HLO program of one replica, before compilation.
 
-    `hlo` is a serialized `HloModuleProto`. `variable_bytes` count the variables of one replica
-    without padding. `attention` describes how the program attends, if known. `num_tokens` are the
-    tokens that all replicas of an evaluation read at once, without padding.
+    `hlo` is a serialized `HloModuleProto`. `attention` describes how the program attends, if known.
+    Of an evaluation, `variable_bytes` count the variables of one replica and `num_tokens` the
+    tokens that all replicas read at once, without padding.
     """
 
     hlo: bytes
@@ -33,6 +27,25 @@ class LoweredProgram:
     variable_bytes: int = 0
     attention: str = ""
     num_tokens: int = 0
+
+    def to_stablehlo(self) -> bytes:
+        """Converts the program to the portable format of StableHLO, which later versions read."""
+        from jax.extend import mlir
+        from jaxlib.mlir.dialects import stablehlo
+
+        module = mlir.hlo_to_stablehlo(self.hlo)
+        return stablehlo.serialize_portable_artifact_str(module, stablehlo.get_current_version())
+
+    def replaced_parameters(self) -> list[int | None]:
+        """Returns the parameter that each output replaces, `None` for a result."""
+        module = hlo_pb2.HloModuleProto.FromString(self.hlo)
+        found = {
+            tuple(entry.output_shape_index): entry.parameter_number
+            for entry in module.input_output_alias.entries
+        }
+        # A program with one output has no tuple.
+        num_outputs = len(module.host_program_shape.result.tuple_shapes) or 1
+        return [found.get((index,), found.get(())) for index in range(num_outputs)]
 
 
 def lower(
@@ -46,17 +59,7 @@ def lower(
     compiled: Any = tf.function(function, jit_compile=True, autograph=False)
     # For an absent platform, even TensorFlow's TPU wheel does not lower variables.
     hlo = compiled.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
-    module = _without_copies(hlo)
-    parameters = module.host_program_shape.parameters[len(specs) :]
-    return LoweredProgram(
-        module.SerializeToString(), num_replicas, sum(map(_num_bytes, parameters))
-    )
-
-
-def _num_bytes(shape: xla_data_pb2.ShapeProto) -> int:
-    name = xla_data_pb2.PrimitiveType.Name(shape.element_type).lower()
-    bits = _BITS.get(name) or int(re.sub(r"\D*(\d+).*", r"\1", name))
-    return math.prod(shape.dimensions) * bits // 8
+    return LoweredProgram(_without_copies(hlo).SerializeToString(), num_replicas)
 
 
 def _without_copies(hlo: bytes) -> hlo_pb2.HloModuleProto:

@@ -1,10 +1,14 @@
 """TPUStrategy's own program of one replica: training and evaluation."""
 
+import contextlib
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -211,12 +215,73 @@ def training_program(
     return dataclasses.replace(program, attention=reason)
 
 
-def traced_trainer(
-    experiment: ExperimentConfig, num_replicas: int, chip: str | None = None
-) -> Trainer:
-    """Returns a trainer under `traced_tpu_strategy`, without memory for variables.
+def save_training_program(
+    experiment: ExperimentConfig,
+    num_replicas: int,
+    batches: tf.data.Dataset,
+    num_steps: int,
+    folder: Path,
+) -> None:
+    """Writes the program of `training_program` with the arguments of its first steps.
 
-    Its loop can only be traced.
+    `batches` are those of each replica in turn. The program attends by plain operations, so that
+    every device can run it. `program.json` lists its arguments, for each output the argument that
+    it replaces, and the argument that records the losses. `arguments.npz` has them in order:
+    `num_data` of shape `(num_steps, num_replicas, ...)`, then the initial state of shape
+    `(num_replicas, ...)`.
+    """
+    training = experiment.training.replace(steps_per_loop=num_steps)
+    trainer = traced_trainer(experiment.replace(training=training), num_replicas, has_values=True)
+    program = ReplicaProgram.of(trainer.trace())
+    lowered = program.lower()
+    parts = list(batches.take(num_steps * num_replicas).as_numpy_iterator())
+    # As the trainer passes them: the number of the replica, the batch, the steps before the loop.
+    zeros = np.zeros((num_steps, num_replicas), np.int32)
+    passed: dict[str, Any] = {"replica": zeros + np.arange(num_replicas, dtype=np.int32)}
+    for name, array in sorted(parts[0].items()):
+        stacked = np.stack([part[name] for part in parts])
+        passed[name] = stacked.reshape(num_steps, num_replicas, *array.shape)
+    passed["first_step"] = zeros
+    arguments = [list(passed.items())[place] for place in program.places]
+    for handles in program.variables.values():
+        name = handles[0]._name.removesuffix(":0")
+        arguments.append((name, np.stack([read_variable(handle) for handle in handles])))
+    description = {
+        "num_replicas": num_replicas,
+        "num_steps": num_steps,
+        "num_data": len(program.data),
+        "losses": [name for name, _ in arguments].index("loss"),
+        "outputs": lowered.replaced_parameters(),
+        "arguments": [
+            {"name": name, "dtype": array.dtype.name, "shape": array.shape}
+            for name, array in arguments
+        ],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "program.stablehlo").write_bytes(lowered.to_stablehlo())
+    np.savez_compressed(folder / "arguments.npz", *(array for _, array in arguments))
+    (folder / "program.json").write_text(json.dumps(description))
+
+
+def read_variable(handle: tf.Tensor) -> np.ndarray:
+    """Returns the value of a variable."""
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=_variable_spec(handle).dtype).numpy()
+
+
+def _variable_spec(handle: tf.Tensor) -> tf.TensorSpec:
+    described = handle._handle_data.shape_and_type[0]
+    return tf.TensorSpec(described.shape, described.dtype)
+
+
+def traced_trainer(
+    experiment: ExperimentConfig,
+    num_replicas: int,
+    chip: str | None = None,
+    has_values: bool = False,
+) -> Trainer:
+    """Returns a trainer under `traced_tpu_strategy`, whose loop can only be traced.
+
+    Its variables have no memory, unless `has_values`.
     """
 
     def batches_of_zeros(
@@ -234,7 +299,8 @@ def traced_trainer(
 
     strategy = traced_tpu_strategy(num_replicas, chip=chip)
     # In this order, because the strategy copies the values that must not take memory.
-    with strategy.scope(), unallocated_variables():
+    allocation = contextlib.nullcontext() if has_values else unallocated_variables()
+    with strategy.scope(), allocation:
         return Trainer(experiment, strategy, batches_of_zeros)
 
 
@@ -257,9 +323,12 @@ def evaluation_program(
     _, step = evaluator.trace(num_rows)
     segments = evaluator.segments_per_read(-(-num_rows // num_replicas))
     with exact_products():
-        lowered = ReplicaProgram.of(step).lower()
+        program = ReplicaProgram.of(step)
+        lowered = program.lower()
+    variables = [_variable_spec(handles[0]) for handles in program.variables.values()]
     return dataclasses.replace(
         lowered,
+        variable_bytes=sum(each.shape.num_elements() * each.dtype.size for each in variables),
         attention=evaluator.attention(num_rows).reason,
         num_tokens=num_rows * segments * evaluator.config.segment_length,
     )

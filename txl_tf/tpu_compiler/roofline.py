@@ -41,19 +41,6 @@ class Roofline:
         """Time of the slowest resource except the network."""
         return max(self.flop_seconds, self.hbm_seconds)
 
-    @property
-    def bound_by(self) -> str:
-        """`arithmetic` or `memory bandwidth`."""
-        return "arithmetic" if self.flop_seconds >= self.hbm_seconds else "memory bandwidth"
-
-    def to_dict(self) -> dict[str, float | str]:
-        """Returns all figures by name."""
-        return {
-            **dataclasses.asdict(self),
-            "step_seconds": self.step_seconds,
-            "bound_by": self.bound_by,
-        }
-
 
 _RESOLUTION = 50
 
