@@ -20,7 +20,7 @@ from txl_tf.errors import JobError
 from txl_tf.models.sizes import num_parameters
 from txl_tf.tpu_compiler.chips import Topology
 from txl_tf.tpu_compiler.compiler import CompiledProgram, TpuCompiler, require_tpu_compiler
-from txl_tf.training.ledger_lines import LedgerLine
+from txl_tf.training.ledger import parse_line
 
 HAS_COMPILER = all(importlib.util.find_spec(name) is not None for name in ("jax", "libtpu"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="jax and libtpu are not installed")
@@ -197,6 +197,6 @@ def test_a_saved_program_trains_as_the_run_does(config_file, data_folder, untouc
     script = Path(__file__).parents[1] / "measurements" / "run_saved_program.py"
     command = [sys.executable, script, folder]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    lines = (untouched / "ledger.txt").read_text().splitlines()[1:21]
-    expected = [LedgerLine.parse(line).loss for line in lines]
+    lines = (untouched / "ledger.jsonl").read_text().splitlines()[1:21]
+    expected = [parse_line(line).nats_per_token for line in lines]
     assert json.loads(output)["losses"] == pytest.approx(expected, rel=1e-5)
