@@ -4,6 +4,7 @@ txl config
 txl config training
 txl config --config enwik8_base
 txl config --diff quickstart FILE
+txl config --schema > txl.schema.json
 """
 
 import argparse
@@ -11,9 +12,14 @@ import json
 import textwrap
 
 from txl_tf.config.base import FrozenConfig, flat_settings
-from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.experiment import (
+    EvaluationConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.config.settings import settings_of
+from txl_tf.config.settings import json_schema, settings_of
 from txl_tf.config.task import TaskConfig
 from txl_tf.errors import UsageError
 
@@ -48,15 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("A", "B"),
         help="list the settings that differ between two names or files",
     )
+    meaning = "print the JSON Schema of configuration files, for editors"
+    parser.add_argument("--schema", action="store_true", help=meaning)
     add_override_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Reads the named experiments."""
-    given = [arguments.section, arguments.config, arguments.diff]
+    given = [arguments.section, arguments.config, arguments.diff, arguments.schema or None]
     if sum(each is not None for each in given) > 1:
         raise UsageError(
-            "A section, --config and --diff show different things.",
+            "A section, --config, --diff and --schema show different things.",
             where="txl config",
             remedy="Give one of them.",
         )
@@ -69,9 +77,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Prints settings, an experiment, or the differences of two."""
+    """Prints settings, an experiment, the differences of two, or the schema."""
     if arguments.config is not None:
         print(json.dumps(arguments.experiment.to_dict(), indent=2))
+    elif arguments.schema:
+        schema = json_schema(ExperimentConfig)
+        schema["properties"]["base"] = {"enum": list(NAMED_EXPERIMENTS)}
+        print(json.dumps(schema, indent=1))
     elif arguments.diff is not None:
         _print_differences(arguments)
     else:

@@ -125,6 +125,46 @@ def settings_of(config_class: type) -> tuple[Setting, ...]:
     )
 
 
+def json_schema(config_class: Any) -> dict[str, Any]:
+    """Returns the JSON Schema of the values of a configuration, in JSON or TOML, for editors.
+
+    No field is required, because a file may have a base that states it.
+    """
+    meanings = {setting.name: setting.meaning for setting in settings_of(config_class)}
+    properties = {
+        name: {**_schema_of(hint, accepted), "description": meanings[name]}
+        for name, (hint, accepted) in fields_of(config_class).items()
+    }
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+_JSON_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    types.NoneType: "null",
+}
+
+
+def _schema_of(hint: Any, accepted: Range | None = None) -> dict[str, Any]:
+    kind, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema_of(part, accepted) for part in parts]}
+    if kind is typing.Literal:
+        return {"enum": list(parts)}
+    if kind is tuple:
+        return {"type": "array", "items": _schema_of(parts[0])}
+    if kind not in _JSON_TYPES:
+        return json_schema(kind)
+    bounds = {}
+    if accepted is not None and kind in (int, float):
+        bounds["exclusiveMinimum" if accepted.excludes_low else "minimum"] = accepted.low
+        bounds["exclusiveMaximum" if accepted.excludes_high else "maximum"] = accepted.high
+    limits = {name: bound for name, bound in bounds.items() if bound is not None}
+    return {"type": _JSON_TYPES[kind], **limits}
+
+
 def _meanings(config_class: type) -> dict[str, str]:
     """Reads the strings under the fields from the source of a class."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(config_class)))
