@@ -147,7 +147,7 @@ def _save_program(arguments: argparse.Namespace) -> None:
     reader = TrainingData(arguments.data, arguments.experiment).reader
     batches = reader.dataset_fn(0, range(rows * num_replicas), rows, num_steps)
     folder = Path(arguments.save_program)
-    save_training_program(arguments.experiment, num_replicas, batches, num_steps, folder)
+    save_training_program(arguments.experiment, num_replicas, batches, folder)
     say(f"saved the program of {num_replicas} replicas and {num_steps} steps in {folder}")
 
 

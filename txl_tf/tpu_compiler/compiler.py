@@ -172,7 +172,6 @@ def hbm_at_once(
 
 
 _MODULE = "txl_tf.tpu_compiler.compiler"
-_PACKAGES = ("jax", "libtpu")
 # The compiler asks for the machine it runs on, and must not query the network; the values do not
 # matter for named topologies.
 _ENVIRONMENT = {
@@ -189,7 +188,7 @@ _ENVIRONMENT = {
 
 def require_tpu_compiler() -> None:
     """Raises UsageError if the compiler is not installed, without importing it."""
-    require_extra("tpu-compile", *_PACKAGES, purpose="Compiling for a TPU", where=sys.prefix)
+    require_extra("tpu-compile", "jax", "libtpu", purpose="Compiling for a TPU", where=sys.prefix)
 
 
 class TpuCompiler:

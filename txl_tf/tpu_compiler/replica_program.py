@@ -216,13 +216,9 @@ def training_program(
 
 
 def save_training_program(
-    experiment: ExperimentConfig,
-    num_replicas: int,
-    batches: tf.data.Dataset,
-    num_steps: int,
-    folder: Path,
+    experiment: ExperimentConfig, num_replicas: int, batches: tf.data.Dataset, folder: Path
 ) -> None:
-    """Writes the program of `training_program` with the arguments of its first steps.
+    """Writes the program of `training_program` with its arguments in the steps of some batches.
 
     `batches` are those of each replica in turn. The program attends by plain operations, so that
     every device can run it. `program.json` lists its arguments, for each output the argument that
@@ -230,11 +226,12 @@ def save_training_program(
     `num_data` of shape `(num_steps, num_replicas, ...)`, then the initial state of shape
     `(num_replicas, ...)`.
     """
+    parts = list(batches.as_numpy_iterator())
+    num_steps = len(parts) // num_replicas
     training = experiment.training.replace(steps_per_loop=num_steps)
     trainer = traced_trainer(experiment.replace(training=training), num_replicas, has_values=True)
     program = ReplicaProgram.of(trainer.trace())
     lowered = program.lower()
-    parts = list(batches.take(num_steps * num_replicas).as_numpy_iterator())
     # As the trainer passes them: the number of the replica, the batch, the steps before the loop.
     zeros = np.zeros((num_steps, num_replicas), np.int32)
     passed: dict[str, Any] = {"replica": zeros + np.arange(num_replicas, dtype=np.int32)}
