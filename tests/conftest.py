@@ -55,7 +55,7 @@ if keras.backend.backend() == "tensorflow":
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--layouts", type=int, default=12, help="layouts of rows and hosts that are tried"
+        "--layouts", type=int, default=6, help="layouts of rows and hosts that are tried"
     )
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.slow_case import slow_case
 from txl_tf.data import text as text_module
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
@@ -52,7 +53,10 @@ def prepared(folder, kind, num_workers, splits):
     return contents(folder)
 
 
-@pytest.mark.parametrize("kind", ["bytes", "characters", "words"])
+@pytest.mark.parametrize(
+    "kind",
+    ["bytes", "characters", "words", slow_case("wordpiece"), slow_case("sentencepiece")],
+)
 def test_one_and_three_processes_write_the_same(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(text_module, "BATCH_BYTES", 500)
     splits = {"train": documents(1), "valid": documents(2, 10)}
@@ -71,12 +75,3 @@ def test_one_and_three_processes_write_the_same(tmp_path, monkeypatch, kind):
         dataset.read_tokens("train", 0, tokens),
         np.concatenate([tokenizer.encode(text) for text in pieces]),
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_one_and_eight_processes_write_the_same(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(text_module, "BATCH_BYTES", 500)
-    splits = {"train": documents(3, 400), "valid": documents(2, 10)}
-    one = prepared(tmp_path / "one", kind, 1, splits)
-    assert prepared(tmp_path / "eight", kind, 8, splits) == one

@@ -14,7 +14,7 @@ from txl_tf.export import next_version
 from txl_tf.export.export_verification import verify_export
 from txl_tf.export.version_folder import write_version
 
-NUM_KILLS = 4
+NUM_KILLS = 2
 # Writes version after version until it is killed.
 EXPORTER = """
 import sys

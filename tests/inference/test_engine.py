@@ -37,9 +37,11 @@ def read_by_the_model(variant, memory_length, lengths):
     return read(model, tokens(17), lengths, model.initial_memory(B, memory_length))
 
 
-@pytest.mark.parametrize("memory_length", [slow_case(0), slow_case(3), 9])
+@pytest.mark.parametrize(
+    ("variant", "memory_length"),
+    [*((name, 9) for name in VARIANTS), ("plain", 0), ("official same length", 3), ("shaw", 3)],
+)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("variant", VARIANTS)
 def test_equals_memory_of_hidden_states(variant, kernel, memory_length):
     model, lengths = made_for(variant, memory_length), (T, T, 1, 3, T)
     expected, memory = read_by_the_model(variant, memory_length, lengths)
@@ -66,9 +68,11 @@ def test_memory_goes_from_model_and_kernel_to_kernel(variant):
             assert_equal_memory(adopted, read_by[kernel])
 
 
-@pytest.mark.parametrize("memory_length", [0, slow_case(3), 9])
+@pytest.mark.parametrize(
+    ("variant", "memory_length"),
+    [("plain", 9), ("plain", 0), ("same length", 9), ("official same length", 9), ("shaw", 9)],
+)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("variant", ["plain", "same length", "official same length", "shaw"])
 def test_several_segments_at_once_are_several_segments(variant, kernel, memory_length):
     # Five segments are parts of two, two and one head by head; memory is filled on the way.
     engine = engine_of(made_for(variant, memory_length), kernel, memory_length)

@@ -20,9 +20,8 @@ from tests.inference.variants import (
 from tests.slow_case import slow_case
 from txl_tf.inference.engine import InferenceEngine
 
-RELATIVE = [name for name in VARIANTS if "shaw" not in name]
 # Each shape is a kernel of its own, which takes seconds to compile.
-CASES = [name if name == "shared biases" else slow_case(name) for name in RELATIVE]
+OTHERS = [slow_case(name, 9) for name in VARIANTS if "shaw" not in name and "biases" not in name]
 
 
 def used(memory, length):
@@ -47,8 +46,10 @@ def assert_same_memory(found, batched, atol=1e-6):
         np.testing.assert_allclose(one[:, first:], other[:, first:], rtol=1e-5, atol=atol)
 
 
-@pytest.mark.parametrize("memory_length", [slow_case(0), slow_case(3), 9])
-@pytest.mark.parametrize("variant", CASES)
+@pytest.mark.parametrize(
+    ("variant", "memory_length"),
+    [("shared biases", 9), slow_case("plain", 0), slow_case("official same length", 3), *OTHERS],
+)
 def test_equals_memory_of_hidden_states(variant, memory_length):
     model, lengths = made_for(variant, memory_length), (T, T, 1, 3, T)
     expected, memory = read(model, tokens(17), lengths, model.initial_memory(B, memory_length))
@@ -58,8 +59,10 @@ def test_equals_memory_of_hidden_states(variant, memory_length):
     np.testing.assert_array_equal(own_memory.valid_length, memory.valid_length)
 
 
-@pytest.mark.parametrize("memory_length", [slow_case(0), slow_case(40), 140])
-@pytest.mark.parametrize("variant", [slow_case("plain"), "official same length"])
+@pytest.mark.parametrize(
+    ("variant", "memory_length"),
+    [slow_case("plain", 0), slow_case("plain", 40), slow_case("official same length", 140)],
+)
 def test_segments_at_once_move_memory_on_as_segments_alone(variant, memory_length):
     """Of 32 tokens the kernel writes the next memory; 140 of them take two tiles."""
     model, text = made_for(variant, memory_length), tokens(6 * 32 + 1)

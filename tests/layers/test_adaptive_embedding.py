@@ -13,7 +13,6 @@ from tests import adaptive_reference, reference
 from tests.generation.models import expressive
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
-from tests.slow_case import slow_case
 from txl_tf.config.model import LSTMConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.text_rows import EvaluationText
@@ -127,7 +126,7 @@ def test_weights_are_those_of_the_official_code(changes, names):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("mode", ["eager", slow_case("graph"), "xla", "unknown shape"])
+@pytest.mark.parametrize("mode", ["eager", "xla", "unknown shape"])
 @pytest.mark.parametrize("token_ids", [TOKEN_IDS, ONLY_RARE], ids=["mixed", "only rare"])
 def test_gradients_are_those_of_the_dense_computation(mode, token_ids):
     layer = made("float64")

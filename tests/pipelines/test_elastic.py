@@ -68,7 +68,7 @@ def test_any_number_of_replicas_goes_on_with_the_run_of_another(
 ):
     workdir = tmp_path / "run"
     # Three do not divide the rows.
-    for stop_step, num_replicas in ((50, 8), (100, 3), (150, 1)):
+    for stop_step, num_replicas in ((50, 4), (100, 3)):
         process = subprocess.Popen(
             command(
                 *("train", "--config", config_file, "--data", data_folder),
@@ -84,7 +84,7 @@ def test_any_number_of_replicas_goes_on_with_the_run_of_another(
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 75
         assert stop_step <= len(ledger_of(workdir)) < NUM_STEPS
-    finished = train(workdir, "--cpu-replicas", 4)
+    finished = train(workdir, "--cpu-replicas", 2)
     assert "Going on from the checkpoint of step" in finished.stderr
     assert_same_run(single, ledger_of(workdir))
 

@@ -56,10 +56,9 @@ JOBS = {
         *("--set", "training.jit_compile=false", "--predict", "EXAMPLES"),
     ),
 }
-# All jobs open a folder by the same function; two of them try every kind.
-OF_EVERY_KIND = ("evaluate a text", "generate")
+# All jobs open a folder by the same function; one of them tries every kind.
 PAIRS = [
-    slow_case(job, kind) for job in JOBS for kind in (KINDS if job in OF_EVERY_KIND else ["export"])
+    (job, kind) for job in JOBS for kind in (KINDS if job == "evaluate a text" else ["export"])
 ]
 
 
@@ -81,6 +80,7 @@ def run_job(job, folder, data_folder, text_file, out, prompt="1 and"):
     return finished.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_EXTRAS, reason="needs matplotlib and safetensors")
 @pytest.mark.parametrize(("job", "kind"), PAIRS)
 def test_every_pair(job, kind, model_folders, data_folder, text_file, tmp_path):
@@ -164,8 +164,6 @@ def test_a_folder_without_a_vocabulary_is_told_from_those_that_have_one(tmp_path
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        (("--step", "40"), "checkpoint", "A checkpoint is of one step."),
-        (("--step", "40"), "converted", "A converted model has no steps."),
         (("--step", "40"), "export", "An export has no steps."),
         (("--watch",), "copied checkpoint", "Only a run gets new checkpoints."),
     ],

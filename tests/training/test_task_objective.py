@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.slow_case import slow_case
 from tests.small_models import small_config
 from tests.tasks.test_example_encoding import BYTES, PASSAGE, example
 from tests.toy_batches import largest_relative_difference, strategy_of
@@ -47,6 +46,7 @@ def experiment_of(kind, **sections):
             "model": small_config(T, T, vocabulary_size=256, dropout=0.1).to_dict(),
             "training": {
                 **{"global_batch_size": 4, "num_steps": 6, "steps_per_loop": 3, "seed": 1},
+                "jit_compile": False,
                 **sections.get("training", {}),
             },
             "optimizer": {**optimizer, **sections.get("optimizer", {})},
@@ -123,21 +123,15 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
 
 
 @functools.cache
-def trained(kind, num_replicas=1, jit_compile=True):
-    trainer = trainer_of(experiment_of(kind, training={"jit_compile": jit_compile}), num_replicas)
+def trained(num_replicas=1, **training):
+    trainer = trainer_of(experiment_of("choice", training=training), num_replicas)
     return list(trainer.run()), trainer.state()
 
 
-@pytest.mark.parametrize(
-    ("kind", "jit_compile"),
-    [
-        slow_case("choice", False),
-        *(slow_case(kind, True) for kind in ("classification", "tokens", "span")),
-    ],
-)
-def test_two_replicas_are_one_run(kind, jit_compile):
-    one, state = trained(kind, jit_compile=jit_compile)
-    two, other = trained(kind, 2, jit_compile)
+@pytest.mark.slow
+def test_two_replicas_are_one_run():
+    one, state = trained()
+    two, other = trained(2)
     for first, second in zip(one, two, strict=True):
         assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=1e-4)
         checksums = [[record.checksum for record in each.records] for each in (first, second)]
@@ -149,14 +143,13 @@ def test_two_replicas_are_one_run(kind, jit_compile):
 
 @pytest.mark.slow
 def test_with_and_without_xla_is_the_same_training():
-    _, compiled = trained("classification")
-    _, plain = trained("classification", jit_compile=False)
-    assert largest_relative_difference(compiled, plain) <= 1e-4
+    _, compiled = trained(jit_compile=True)
+    assert largest_relative_difference(compiled, trained()[1]) <= 1e-4
 
 
 @pytest.mark.slow
 def test_a_restart_in_the_middle_takes_the_same_bits():
-    whole = trained("choice")[1]
+    whole = trained()[1]
     first = trainer_of(experiment_of("choice"))
     next(iter(first.run()))
     state = first.state()
@@ -170,9 +163,5 @@ def test_a_restart_in_the_middle_takes_the_same_bits():
 
 @pytest.mark.slow
 def test_parts_of_the_rows_add_up_to_the_batch():
-    _, whole = trained("classification")
-    trainer = trainer_of(
-        experiment_of("classification", training={"gradient_accumulation_steps": 2})
-    )
-    list(trainer.run())
-    assert largest_relative_difference(whole, trainer.state()) <= 1e-4
+    _, parts = trained(gradient_accumulation_steps=2)
+    assert largest_relative_difference(trained()[1], parts) <= 1e-4
