@@ -1,4 +1,4 @@
-"""Google Cloud Storage on loopback, for TensorFlow's own client: slow, lagging or failing at will.
+"""Google Cloud Storage on loopback, for TensorFlow's own client: slow or failing at will.
 
     python -m tests.object_store CERTIFICATE KEY
 
@@ -26,7 +26,7 @@ import pytest
 _HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 _REWRITE = re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)/(?:rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)")
 _OBJECTS = re.compile(r"(/upload)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
-_NOTHING = {"rules": [], "latency_seconds": 0.0, "lag_seconds": 0.0}
+_NOTHING = {"rules": [], "latency_seconds": 0.0}
 
 
 class ObjectStore:
@@ -102,11 +102,7 @@ def object_store(store_process, monkeypatch) -> Iterator[ObjectStore]:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """Objects, faults and counts.
-
-    Reading sees every write at once. A listing leaves out what was made, and still names what was
-    removed, within the last `lag_seconds`.
-    """
+    """Objects, faults and counts."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -117,9 +113,8 @@ class _Server(http.server.ThreadingHTTPServer):
         self.tls.load_cert_chain(certificate, key)
         self.lock = threading.RLock()
         self.objects: dict[tuple[str, str], tuple[bytes, float]] = {}
-        self.removed: dict[tuple[str, str], tuple[float, float]] = {}
         self.rules: list[dict] = []
-        self.latency_seconds = self.lag_seconds = 0.0
+        self.latency_seconds = 0.0
         self.log: list[dict] = []
         self.num_in_flight = 0
 
@@ -156,13 +151,8 @@ class _Server(http.server.ThreadingHTTPServer):
         }
 
     def list_page(self, bucket: str, prefix: str, delimiter: str, page_size: int) -> tuple:
-        horizon = time.time() - self.lag_seconds
-        there = {key for key, (_, created) in self.objects.items() if created <= horizon}
-        for key, (created, removed) in self.removed.items():
-            if created <= horizon < removed:
-                there.add(key)
         items, prefixes = set(), set()
-        for place, name in there:
+        for place, name in self.objects:
             if place == bucket and name.startswith(prefix):
                 head, found, _ = name[len(prefix) :].partition(delimiter or "\0")
                 prefixes.add(prefix + head + found) if found else items.add(name)
@@ -212,7 +202,7 @@ class _Server(http.server.ThreadingHTTPServer):
         if method == "DELETE":
             status, _ = self.describe(bucket, name)
             if status == 200:
-                self.removed[bucket, name] = self.objects.pop((bucket, name))[1], time.time()
+                del self.objects[bucket, name]
             return (204 if status == 200 else status), b""
         return self.describe(bucket, name)
 

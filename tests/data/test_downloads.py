@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.fault_server import Fault, fault_server
 from txl_tf.data.downloads import download
-from txl_tf.data.partial_download import PartialFile, PublishedFile
+from txl_tf.data.partial_download import PublishedFile
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
 
 BODY = random.Random(0).randbytes(300_000)
@@ -262,43 +262,6 @@ def test_a_killed_download_goes_on(tmp_path, server):
     assert "corpus.zip" not in files_of(tmp_path)
     assert content_of(download(server.published(), str(tmp_path), **QUICK)) == BODY
     assert server.ranges[-1] and server.ranges[-1] != "bytes=0-"
-
-
-def test_a_part_that_another_process_goes_on_with_is_left_alone(tmp_path):
-    """As where the lock beside it was removed while this process was frozen."""
-    target = str(tmp_path / "corpus.zip")
-    first, second = PartialFile(target), PartialFile(target)
-    first.begin("url", "version")
-    with first.open_to_append() as file:
-        file.write(b"first")
-        file.flush()
-        with pytest.raises(OutputExistsError):
-            second.open_to_append()
-        os.unlink(first.path)
-        with second.open_to_append() as other:
-            other.write(b"second")
-        file.write(b"more")
-    for change in (first.publish, first.discard, first.set_aside, first.open_to_append):
-        with pytest.raises(OutputExistsError):
-            change()
-    assert content_of(second.path) == b"second"
-    second.publish()
-    assert content_of(target) == b"second"
-
-
-@pytest.mark.parametrize("name", ["corpus.zip.partial", "corpus.zip.lock", "corpus.zip"])
-def test_no_link_is_followed(tmp_path, server, name):
-    victim = tmp_path / "victim"
-    victim.write_bytes(b"of somebody else")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / name).symlink_to(victim)
-    try:
-        path = download(server.published(), str(folder), **QUICK)
-        assert content_of(path) == BODY
-    except OutputExistsError as error:
-        assert "A link" in error.what
-    assert victim.read_bytes() == b"of somebody else"
 
 
 @pytest.mark.parametrize(

@@ -242,15 +242,3 @@ def test_a_call_goes_on_with_the_memory_of_training(trained):
     expected = log_probs_of_rows(trained, batches)
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
     np.testing.assert_array_equal(trained.memory.valid_length, [7, 7, 5, 5])
-
-
-def test_summary_shows_the_shape_of_every_layer():
-    lines = []
-    model = compiled()
-    for each in (model, model.transformer_xl):
-        each.summary(print_fn=lambda text: lines.extend(text.splitlines()))
-    shapes = [line.split("│")[2].strip() for line in lines if line.count("│") == 4]
-    width = CONFIG.hidden_dim
-    assert shapes[0] == f"(None, None, {width})"
-    assert f"(None, None, {VOCABULARY_SIZE})" in shapes
-    assert "?" not in shapes

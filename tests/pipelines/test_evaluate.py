@@ -27,7 +27,6 @@ from tests.pipelines.txl_process import command
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
@@ -444,27 +443,6 @@ def test_a_damaged_checkpoint_ends_the_watching(watched, capsys):
     state = next(path for path in files_of(run.workdir.checkpoints) if "state.data" in path.name)
     state.write_bytes(state.read_bytes()[:-1])
     assert refused(capsys, *watch)[0] == 65
-
-
-@pytest.mark.parametrize("watches", [False, True])
-def test_a_run_that_is_replaced_while_it_is_evaluated_gets_no_figures(
-    watched, capsys, monkeypatch, watches
-):
-    run, watch = watched
-    load = CheckpointStore.load
-    moved = f"{run.workdir.folder}-moved"
-
-    def replacing(self, step):
-        arrays = load(self, step)
-        os.rename(run.workdir.folder, moved)
-        Run(run.workdir.folder, prepared)
-        return arrays
-
-    prepared = Manifest.read(watch[3])
-    monkeypatch.setattr(CheckpointStore, "load", replacing)
-    exit_code, message = refused(capsys, *(watch if watches else watch[:4]))
-    assert exit_code == 73, message
-    assert os.listdir(run.workdir.folder) == ["run.json"]
 
 
 def test_waiting_ends_at_the_last_step_at_a_stop_and_when_patience_is_over():

@@ -1,9 +1,5 @@
 """Mistakes that users make: each is answered at once, by what is wrong and by the nearest name."""
 
-import json
-import random
-import re
-import string
 import subprocess
 import sys
 
@@ -136,26 +132,3 @@ def test_every_named_experiment_begins_to_train_on_a_tpu(answer, monkeypatch, na
     monkeypatch.setattr(train, "run", lambda arguments: None)
     code, said = answer(*_TRAIN.split(), "--config", name, "--tpu", "local")
     assert code == 0, said
-
-
-def misspelt(name, source):
-    """The name with one letter left out, doubled, exchanged or changed."""
-    place = source.randrange(1, len(name) - 1)
-    letter = source.choice(string.ascii_lowercase)
-    middle = source.choice(["", name[place] * 2, letter, name[place + 1] + name[place]])
-    return name[:place] + middle + name[place + (2 if len(middle) == 2 else 1) :]
-
-
-def test_misspelt_name_in_a_file_is_answered_by_the_right_one(answer, folder):
-    path, source = folder / "misspelt.json", random.Random(1)
-    experiment = load_experiment("quickstart", []).to_dict()
-    for section, fields in experiment.items():
-        for name in fields:
-            wrong = misspelt(name, source)
-            if wrong in fields:
-                continue
-            changed = {wrong if key == name else key: each for key, each in fields.items()}
-            path.write_text(json.dumps({**experiment, section: changed}))
-            code, said = answer(*_TRAIN.split(), "--config", path)
-            assert code == 2, (wrong, said)
-            assert re.search(rf"\b{name}\b", said), (wrong, said)

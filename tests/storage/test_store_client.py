@@ -157,18 +157,3 @@ def test_a_store_that_stays_away_at_whatever_request_is_no_damage_of_a_checkpoin
         CheckpointStore(folder, IDENTITY).save(10, arrays_of(10))
     object_store.reset()
     assert CheckpointStore(folder, IDENTITY).load_latest()[0] == 5
-
-
-def test_a_listing_that_lags_behind_costs_no_checkpoint_and_no_data(object_store):
-    folder = "gs://lagging/run/checkpoints"
-    CheckpointStore(folder, IDENTITY).save(5, arrays_of(5))
-    object_store.order(lag_seconds=600.0)
-    CheckpointStore(folder, IDENTITY).save(10, arrays_of(10))
-    CheckpointStore(folder, IDENTITY).remove_leftovers()
-    data = "gs://lagging/data"
-    prepare_dataset({"train": [CONTENT]}, ByteTokenizer(), data, "bytes", shard_bytes=300_000)
-    object_store.order(lag_seconds=0.0)
-    step, arrays, complaints = CheckpointStore(folder, IDENTITY).load_latest()
-    assert (step, complaints) == (10, [])
-    assert_is_state_of(10, arrays)
-    PreparedDataset.open(data).verify(with_checksums=True)

@@ -1,7 +1,5 @@
 """Time of a run by cause, and its goodput: properties of the notes of several processes."""
 
-import json
-import math
 import types
 
 import numpy as np
@@ -118,25 +116,3 @@ def test_a_run_of_before_has_no_time(tmp_path):
     assert read(tmp_path / "absent") is None
     assert RunClock().run_time is None
     assert RunClock().end(3) is None
-
-
-def test_no_line_makes_the_shares_wrong(tmp_path):
-    """Lines of a file that somebody else wrote: shares stay shares."""
-    generator = np.random.default_rng(0)
-    values = (-1, 0, 3.5, 1e300, True, None, "x", [1], {"a": 1})
-    names = ("time", "until", "seconds", "num_steps", "num_skipped_steps", "data_wait_seconds")
-    kinds = ("process", "loop", "checkpoints", "evaluations", "end", "unknown")
-    for number in range(300):
-        lines = []
-        for _ in range(8):
-            line = {name: values[generator.integers(len(values))] for name in names}
-            line |= {"step": int(generator.integers(20)), "run": kinds[generator.integers(6)]}
-            lines.append(json.dumps(line) + "\n")
-        path = tmp_path / f"{number}.jsonl"
-        path.write_text("".join(lines))
-        found = read(path)
-        if found is not None:
-            shares = found.shares.values()
-            assert all(0.0 <= share <= 1.0 + 1e-9 for share in shares)
-            assert sum(shares) == pytest.approx(1.0) or found.total_seconds == 0.0
-            assert math.isfinite(found.down_seconds)
