@@ -58,13 +58,12 @@ def test_tokens_have_the_states_of_every_layer(lm):
             features = lm.embed(text, layer, "tokens")
             assert features.dtype == np.float32
             np.testing.assert_allclose(features, expected[layer], rtol=1e-4, atol=1e-5)
-            np.testing.assert_array_equal(lm.embed(text, layer - 3, "tokens"), features)
+        np.testing.assert_array_equal(lm.embed(text, -1, "tokens"), features)
         np.testing.assert_array_equal(lm.embed(text, pooling="tokens"), features)
 
 
-@pytest.mark.parametrize("batch_size", [2, 8])
-def test_texts_side_by_side_have_the_features_of_each_alone(lm, batch_size):
-    together = lm.embed(TEXTS, 1, "tokens", batch_size=batch_size)
+def test_texts_side_by_side_have_the_features_of_each_alone(lm):
+    together = lm.embed(TEXTS, 1, "tokens", batch_size=2)
     for text, features in zip(TEXTS, together, strict=True):
         alone = lm.embed(text, 1, "tokens")
         np.testing.assert_allclose(features, alone, rtol=1e-5, atol=1e-5)

@@ -14,8 +14,10 @@ from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
 FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("changes", [{}, {"tie_weights": False}, {"pre_norm": True}])
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [*((family, {}) for family in FAMILIES), ("wt103_large", {"tie_weights": False})],
+)
 def test_there_and_back(family, changes, tmp_path):
     pytest.importorskip("safetensors")
     config = family_config(

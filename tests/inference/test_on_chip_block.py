@@ -79,7 +79,7 @@ def test_segments_at_once_move_memory_on_as_segments_alone(variant, memory_lengt
     assert_same_memory(memory, remembered)
 
 
-@pytest.mark.parametrize("lengths", [(T,) * 6, slow_case((5 * T, T))])
+@pytest.mark.parametrize("lengths", [slow_case((T,) * 6), slow_case((5 * T, T))])
 def test_documents_are_kept_apart_as_by_the_batched_kernel(lengths):
     model, text = made(same_length=True), tokens(6 * T + 1)
     starts = np.random.default_rng(3).random((B, 6 * T)) < 0.15
@@ -137,6 +137,7 @@ def test_an_engine_that_remembers_less_takes_no_more_from_as_many_places():
     assert np.all(engine_of(model, "on_chip", 3).adopt(memory).valid_length == 3)
 
 
+@pytest.mark.slow
 def test_half_precision_is_close():
     model, text = made(dtype="mixed_bfloat16"), tokens(17)
     nats = {}
@@ -147,6 +148,7 @@ def test_half_precision_is_close():
     assert memory.keys[0].dtype == "bfloat16"
 
 
+@pytest.mark.slow
 def test_constants_are_those_that_a_read_computes():
     model, text = made(clamp_length=3), tokens(16)
     engine = engine_of(model, "on_chip")

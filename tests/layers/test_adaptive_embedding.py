@@ -255,8 +255,9 @@ def test_ids_are_integers(ids):
 
 
 # 2**32 would be 0 in 32 bits.
-@pytest.mark.parametrize("token_id", [V, -1, 2**32, -(2**63)])
-@pytest.mark.parametrize("as_input", [np.asarray, tf.constant])
+@pytest.mark.parametrize(
+    ("token_id", "as_input"), [(V, np.asarray), (-1, tf.constant), (2**32, tf.constant)]
+)
 def test_every_way_into_a_model_refuses_by_one_sentence(model, token_id, as_input):
     bad, memory = as_input(with_one(token_id)), model.initial_memory(2)
     for read in (

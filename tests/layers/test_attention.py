@@ -62,8 +62,8 @@ def require_oracle(layer, segment_length, memory_length):
         assert max_difference(outputs, expected) <= 1e-5, options
 
 
-@pytest.mark.parametrize("memory_length", [0, 1, 5, 8])
-@pytest.mark.parametrize("segment_length", [1, 2, 5])
+@pytest.mark.parametrize("memory_length", [0, 1, 8])
+@pytest.mark.parametrize("segment_length", [1, 5])
 def test_absolute_attention_matches_the_oracle(layer, segment_length, memory_length):
     require_oracle(layer, segment_length, memory_length)
 
@@ -91,14 +91,15 @@ def made(num_positions, seed=7, layer_class=ShawAttention):
 
 
 @pytest.mark.parametrize("num_positions", [1, 3, 20])
-@pytest.mark.parametrize("memory_length", [0, 1, 5, 8])
-@pytest.mark.parametrize("segment_length", [1, 2, 5])
+@pytest.mark.parametrize("memory_length", [0, 5])
+@pytest.mark.parametrize("segment_length", [1, 5])
 def test_matches_the_oracle(segment_length, memory_length, num_positions):
     require_oracle(made(num_positions), segment_length, memory_length)
 
 
-@pytest.mark.parametrize("num_positions", [2, 20])
-@pytest.mark.parametrize(("segment_length", "memory_length"), [(1, 5), (5, 0), (4, 3)])
+@pytest.mark.parametrize(
+    ("segment_length", "memory_length", "num_positions"), [(1, 5, 20), (5, 0, 2), (4, 3, 2)]
+)
 def test_two_terms_match_the_oracle(segment_length, memory_length, num_positions):
     layer = made(num_positions, layer_class=TwoTermShawAttention)
     require_oracle(layer, segment_length, memory_length)

@@ -41,9 +41,7 @@ def attend(layer, inputs, memory, valid_length=None, same_length=False, clamp_le
     ("own_biases", "memory_length"),
     [
         (True, 3),
-        (False, 0),
-        slow_case(True, 0),
-        slow_case(False, 3),
+        slow_case(False, 0),
     ],
 )
 def test_basics(memory_length, own_biases):
@@ -72,8 +70,8 @@ def test_basics(memory_length, own_biases):
 
 # Keras warns of a softmax over one key, which is right where there is only one.
 @pytest.mark.filterwarnings("ignore:.*You are using a softmax over axis:UserWarning")
-@pytest.mark.parametrize("memory_length", [0, 1, 2, 5, 8])
-@pytest.mark.parametrize("segment_length", [1, 2, 5, 8])
+@pytest.mark.parametrize("memory_length", [0, 1, 8])
+@pytest.mark.parametrize("segment_length", [1, 2, 5])
 def test_matches_the_oracle(layer, segment_length, memory_length):
     inputs = random(B, segment_length, D)
     memory = random(B, memory_length, D, seed=1)

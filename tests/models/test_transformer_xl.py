@@ -63,9 +63,7 @@ OPTIONS = {
     ("option", "memory_length"),
     [
         *((option, 6) for option in OPTIONS),
-        *((option, 3) for option in ("plain", "same", "clamp")),
-        *((option, 0) for option in ("plain", "all")),
-        *(slow_case(option, T) for option in OPTIONS),
+        *(("plain", T), ("same", 3), ("clamp", 3), ("all", 0)),
     ],
 )
 def test_three_segments_match_the_oracle(option, memory_length):
@@ -88,8 +86,7 @@ def test_zeros_of_full_valid_length_are_attended_to_as_in_the_official_code(mode
     assert max_difference(nll, masked) > 1e-3
 
 
-@pytest.mark.parametrize("share_attention_biases", [False, True])
-@pytest.mark.parametrize("memory_length", [T, 6])
+@pytest.mark.parametrize(("memory_length", "share_attention_biases"), [(T, False), (6, True)])
 def test_two_segments_with_memory_equal_one_pass_over_both(memory_length, share_attention_biases):
     model = made(share_attention_biases=share_attention_biases)
     whole = model.initial_memory(B, memory_length=0)
@@ -118,7 +115,7 @@ def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
     assert max_difference(later[1], model(tokens, kept_memory)[0][1]) == 0.0
 
 
-@pytest.mark.parametrize("prefix_length", [1, 3, 6, 20])
+@pytest.mark.parametrize("prefix_length", [3, 20])
 def test_output_does_not_depend_on_the_absolute_position(model, prefix_length):
     tokens = token_ids(T)
     fresh, _ = model(tokens, model.initial_memory(B))

@@ -17,8 +17,9 @@ ENCODINGS = ["transformer_xl", "shaw", "shaw_two_terms", "sinusoidal", "learned"
 COMBINATIONS = [
     combination
     for combination in itertools.product(ENCODINGS, [True, False], [False, True])
-    # It has the path of "shaw", whose combinations are all here.
-    if combination[0] != "shaw_two_terms" or combination[1:] == (True, False)
+    # Pre norm is the same code for every encoding, and "shaw_two_terms" has the path of "shaw".
+    if (combination[0] != "shaw_two_terms" or combination[1])
+    and (not combination[2] or combination[:2] in (("transformer_xl", True), ("learned", False)))
 ]
 """Position encoding, recurrence, pre norm."""
 

@@ -37,6 +37,7 @@ def test_tensorboard_has_the_curves_of_training_and_evaluation(trained):
     assert curve[-1] < curve[0] - 0.5
 
 
+@pytest.mark.slow
 def test_evaluations_before_the_last_step_read_as_much_as_a_tenth_of_the_training(
     config_file, tmp_path
 ):
