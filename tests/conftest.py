@@ -53,12 +53,6 @@ if keras.backend.backend() == "tensorflow":
     tf.data.Dataset._apply_debug_options = lambda dataset: dataset.with_options(_UNTUNED)
 
 
-def pytest_addoption(parser):
-    parser.addoption(
-        "--layouts", type=int, default=6, help="layouts of rows and hosts that are tried"
-    )
-
-
 # Searches of young objects, each after 7,000 more: below, there is little to free.
 _MANY_SEARCHES = 20
 # Slow ones and others together: a file of which nothing is chosen costs no time.

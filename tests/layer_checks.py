@@ -5,8 +5,6 @@ itself are left out on other Keras backends.
 """
 
 import json
-import pathlib
-import tempfile
 
 import keras
 import numpy as np
@@ -80,10 +78,9 @@ def check_layer(
 
     check_config(make())
     check_build(make(), inputs, num_weights)
-    check_shapes(make(), inputs, batched, expected_output_shape)
-    for policy in ("float32", "mixed_bfloat16", "bfloat16"):
+    assert tuple(make()(**inputs).shape) == expected_output_shape
+    for policy in ("mixed_bfloat16", "bfloat16"):
         check_dtype_policy(make(dtype=policy), inputs, keras.DTypePolicy(policy), output_dtype)
-    check_save_and_load(make(), inputs, batched)
     check_fit_moves_every_weight(make(), inputs, batched)
     if ON_TENSORFLOW:
         check_compiled_equals_eager(make(), inputs, tolerance)
@@ -138,22 +135,6 @@ def check_build(layer, inputs, num_weights):
     assert len(layer.variables) == count_before_call, "the first call created variables"
 
 
-def check_shapes(layer, inputs, batched, expected_output_shape):
-    outputs = layer(**inputs)
-    assert tuple(outputs.shape) == expected_output_shape
-    symbols = {
-        name: keras.KerasTensor(array.shape, array.dtype.name) for name, array in inputs.items()
-    }
-    assert tuple(layer(**symbols).shape) == expected_output_shape
-    unknown_batch = {
-        name: keras.KerasTensor((None, *array.shape[1:]), array.dtype.name)
-        if name in batched
-        else symbols[name]
-        for name, array in inputs.items()
-    }
-    assert tuple(layer(**unknown_batch).shape) == (None, *expected_output_shape[1:])
-
-
 def check_dtype_policy(layer, inputs, policy, output_dtype):
     outputs = layer(**inputs)
     expected = output_dtype(policy.compute_dtype)
@@ -167,18 +148,6 @@ def check_dtype_policy(layer, inputs, policy, output_dtype):
         assert weight.dtype == policy.variable_dtype, weight.path
     for part in layer._flatten_layers():
         assert part.dtype_policy.name == policy.name, part.name
-
-
-def check_save_and_load(layer, inputs, batched):
-    model = model_of(layer, inputs, batched)
-    randomize_weights(layer)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "layer.keras"
-        model.save(path)
-        restored = keras.saving.load_model(path)
-    data = [inputs[name] for name in batched]
-    before, after = (ops.convert_to_numpy(each(data)) for each in (model, restored))
-    np.testing.assert_array_equal(after, before)
 
 
 def check_fit_moves_every_weight(layer, inputs, batched):
@@ -200,9 +169,8 @@ def check_compiled_equals_eager(layer, inputs, tolerance):
     layer(**tensors)  # builds it
     randomize_weights(layer)
     eager = layer(**tensors)
-    for jit_compile in (False, True):
-        compiled = tf.function(lambda **each: layer(**each), jit_compile=jit_compile)
-        assert max_difference(compiled(**tensors), eager) <= tolerance, f"{jit_compile=}"
+    compiled = tf.function(lambda **each: layer(**each), jit_compile=True)
+    assert max_difference(compiled(**tensors), eager) <= tolerance
 
 
 def check_mirrored_strategy(make, inputs, tolerance):

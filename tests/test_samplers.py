@@ -178,12 +178,6 @@ def test_rare_tokens_are_drawn_as_often_as_they_should():
     assert abs(np.sum(drawn > 0) - 390) < 5 * np.sqrt(390)
 
 
-def test_the_test_of_the_distribution_finds_a_wrong_one():
-    drawn = draw(RandomSampler(top_p=1.0))
-    assert p_value(drawn, sharpened(0.8)) < 1e-6
-    assert p_value(drawn, kept(PROBABILITIES, [1, 3, 5])) == 0.0
-
-
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -274,10 +268,6 @@ def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
 def test_settings_out_of_range_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         RandomSampler(**settings)
-
-
-def test_min_p_of_one_keeps_the_most_probable_tokens_alone():
-    assert set(draw(RandomSampler(top_p=1.0, min_p=1.0), num_rows=50)) == {1}
 
 
 NUM_TOKENS = 37

@@ -152,6 +152,15 @@ def test_random_combinations_are_planned(make_dataset, seed):
     assert len(batches) == num_steps
     for index, batch in enumerate(batches):
         assert_batch_is_planned(batch, plan, first_step + index, tokens)
+    # Each row is one of a host of its own, of which the last one starts two steps later.
+    rows = [range(row, row + 1) for row in range(num_rows)]
+    hosts = [batches_of(dataset, plan, first_step, num_steps, rows=each) for each in rows[:-1]]
+    late = batches_of(dataset, plan, first_step + 2, num_steps - 2, rows=rows[-1])
+    for index, batch in enumerate(batches):
+        parts = [host[index] for host in hosts] + ([late[index - 2]] if index >= 2 else [])
+        for name, values in batch.items():
+            together = [part[name][0] for part in parts]
+            np.testing.assert_array_equal(together, values[: len(parts)])
 
 
 def test_shapes_are_static_and_the_stream_does_not_end(make_dataset):

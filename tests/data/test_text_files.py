@@ -220,18 +220,3 @@ def test_kept_byte_for_byte(kind):
 def test_a_byte_order_mark_is_left_out(tmp_path, compress, text):
     (tmp_path / "file").write_bytes(compress(b"\xef\xbb\xbf" + text))
     assert b"".join(text_blocks(str(tmp_path / "file"))) == text
-
-
-def test_every_place_of_a_bad_byte_is_found():
-    good = (GOOD * 5).encode()
-    generator = random.Random(5)
-    for _ in range(300):
-        place = generator.randrange(len(good))
-        bad = good[:place] + b"\xff" + good[place:]
-        with pytest.raises(UnicodeDecodeError) as expected:
-            bad.decode()
-        offset = expected.value.start
-        line = bad.count(b"\n", 0, offset) + 1
-        with pytest.raises(DataDamagedError) as caught:
-            list(validated_text(in_pieces(bad, generator.randrange(1, 60)), "file"))
-        assert f"file, line {line}, byte {offset}" in str(caught.value)

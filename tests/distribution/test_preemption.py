@@ -116,31 +116,6 @@ def test_ctrl_c_is_a_notice_and_ends_the_process_after_the_block():
     assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
 
 
-def test_only_the_main_thread_may_watch():
-    errors = []
-
-    def watch():
-        try:
-            with PreemptionWatcher():
-                pass
-        except ValueError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    thread.join()
-    assert len(errors) == 1
-
-
-def test_nothing_is_left_behind():
-    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
-        with PreemptionWatcher(watch_metadata=False):
-            pass
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-
-
 @pytest.mark.parametrize(
     ("signals", "code", "said"),
     [

@@ -78,15 +78,3 @@ def test_what_cannot_be_read_or_locked_is_said(model, tmp_path):
     for path in (tmp_path / "pipe.npz", tmp_path):
         with pytest.raises(DataDamagedError, match="must be"):
             session(model).load(path)
-
-
-def test_a_lock_that_was_lost_stops_the_next_save(model, tmp_path):
-    running = session(model)
-    running.write(prompt(4, 1), max_tokens=1)
-    with SessionFile(tmp_path / "story.npz") as file:
-        running.save(file)
-        os.rename(tmp_path / ".story.npz.lock", tmp_path / "elsewhere")
-        with SessionFile(tmp_path / "story.npz") as other:
-            with pytest.raises(OutputExistsError, match="writes nothing any more"):
-                running.save(file)
-            assert other.exists()

@@ -129,7 +129,7 @@ def test_token_by_token_equals_one_pass(model):
         assert max_difference(hidden[:, 0], one_pass[:, at]) <= 1e-5
 
 
-@pytest.mark.parametrize("changed_at", range(T))
+@pytest.mark.parametrize("changed_at", [0, T - 1])
 def test_a_changed_token_leaves_earlier_outputs_alone(model, changed_at):
     memory, tokens = filled_memory(model), token_ids(T)
     before = ops.convert_to_numpy(model(tokens, memory)[0])

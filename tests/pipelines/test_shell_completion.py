@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipelines.command_line import JOBS, main
+from pipelines.command_line import JOBS
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,3 @@ def test_bash_completes(script, line, expected):
     assert completed(script, line) >= expected
     if expected != set(JOBS):
         assert completed(script, line) == expected
-
-
-def test_without_the_package_its_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["--print-completion", "bash"]) == 2
-    assert "'.[completion]'" in capsys.readouterr().err

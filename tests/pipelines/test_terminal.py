@@ -62,20 +62,6 @@ def test_a_reader_that_leaves_ends_the_job_without_a_word(tmp_path):
     assert finished.stderr == b""
 
 
-def test_an_ascii_terminal_shows_escapes(tmp_path):
-    config = tmp_path / "größe.toml"
-    config.write_text("[model]\nvocabulary_size = 'ä'\n")
-    finished = run(
-        ("train", "--config", config.name, "--data", "d", "--workdir", "w"),
-        cwd=tmp_path,
-        variables={"PYTHONIOENCODING": "ascii"},
-    )
-    assert_quiet(finished)
-    assert finished.returncode == 2
-    assert finished.stderr.isascii()
-    assert b"gr\\xf6\\xdfe.toml" in finished.stderr
-
-
 def test_arguments_that_are_not_utf8(tmp_path):
     finished = subprocess.run(
         [*map(os.fsencode, command("train", "--config")), b"a\xff"],

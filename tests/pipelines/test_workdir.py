@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from txl_tf.errors import (
     MismatchError,
     OutputExistsError,
     StorageError,
-    UsageError,
 )
 from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
@@ -154,9 +152,3 @@ def test_a_description_of_another_format_is_no_damage(begun):
     path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(MismatchError, match="format 2"):
         workdir.read()
-
-
-def test_a_remote_path_that_lost_a_slash_is_not_a_local_folder():
-    with pytest.raises(UsageError, match="two slashes"):
-        Workdir(Path("gs://bucket/run"))
-    assert Workdir("gs://bucket/run").checkpoints == "gs://bucket/run/checkpoints"

@@ -1,12 +1,9 @@
 """Strict reading of JSON, and of the files that a list names."""
 
-import json
 import os
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.files import file_sha256, read_file
@@ -89,26 +86,6 @@ def test_anything_but_one_short_json_object_is_damage(tmp_path):
     tracemalloc.stop()
     path.write_text('{"a": [1, 2.5, null]}')
     assert read_json_object(str(path)) == {"a": [1, 2.5, None]}
-
-
-_SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs"]))
-)
-_VALUES = st.recursive(
-    _SCALARS,
-    lambda each: st.lists(each) | st.dictionaries(st.text(max_size=5), each),
-    max_leaves=20,
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(_VALUES)
-def test_every_value_that_json_writes_is_read_back(value):
-    assert parse_json(json.dumps(value).encode()) == json.loads(json.dumps(value))
 
 
 @pytest.mark.parametrize(

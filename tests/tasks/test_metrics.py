@@ -1,13 +1,11 @@
 """Metrics against their formulas and against scikit-learn and SciPy, and where they end."""
 
-import sys
-
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as reference
 
-from txl_tf.errors import NonFiniteError, UsageError
+from txl_tf.errors import NonFiniteError
 from txl_tf.tasks.examples import Answer, Example
 from txl_tf.tasks.metrics import LOWER_IS_BETTER, compute_metrics, metrics_of
 
@@ -54,34 +52,20 @@ def test_figures_of_classes(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_f1_is_that_of_the_second_of_two_classes(seed):
-    right, found = np.random.default_rng(seed).integers(2, size=(2, 12))
-    examples = examples_of([TWO[index] for index in right])
-    figures = compute_metrics(("f1",), "classification", TWO, examples, found)
-    assert figures["f1"] == pytest.approx(f1_of(right, found, 1), abs=1e-12)
-    assert figures["f1"] == pytest.approx(reference.f1_score(right, found), abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(4))
 def test_figures_of_numbers(seed):
     source = np.random.default_rng(seed)
     right, found = source.normal(size=(2, 20)).round(1)
     figures = compute_metrics(
         metrics_of("regression"), "regression", (), examples_of(right.tolist()), found
     )
-
-    def ranks(values):
-        return np.array([np.mean(np.flatnonzero(np.sort(values) == each)) for each in values])
-
     assert figures == pytest.approx(
         {
             "pearson": np.corrcoef(right, found)[0, 1],
-            "spearman": np.corrcoef(ranks(right), ranks(found))[0, 1],
+            "spearman": stats.spearmanr(right, found).statistic,
             "mean_squared_error": np.mean((right - found) ** 2),
         },
         abs=1e-12,
     )
-    assert figures["spearman"] == pytest.approx(stats.spearmanr(right, found).statistic)
     assert {"mean_squared_error"} == LOWER_IS_BETTER
 
 
@@ -163,12 +147,6 @@ def test_numbers_that_are_all_equal_have_no_correlation(right, found):
     assert figures["mean_squared_error"] == np.mean((np.array(right) - found) ** 2)
 
 
-def test_numbers_that_are_nearly_equal_warn_of_nothing():
-    found = 1e16 + np.array([0.0, 2.0, 4.0])
-    figures = compute_metrics(("pearson",), "regression", (), examples_of([0.0, 1.0, 2.0]), found)
-    assert -1.0 <= figures["pearson"] <= 1.0
-
-
 def test_a_text_of_outside_words_alone_has_no_f1():
     example = Example(name="1", where="f", texts=("w",), label=("O",))
     for labels in (("O",), ("O", "PER")):
@@ -215,9 +193,3 @@ def test_questions_without_any_answer_key_have_no_figures():
     example = Example(name="1", where="f, question 7", texts=("q", "p"))
     with pytest.raises(ValueError, match="none in f, question 7"):
         compute_metrics(("span_f1",), "span", (), [example], ["x"])
-
-
-def test_the_extra_is_named_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UsageError, match=r"\.\[finetune\]"):
-        compute_metrics(("accuracy",), "classification", TWO, examples_of("01"), [0, 1])

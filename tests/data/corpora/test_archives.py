@@ -30,27 +30,6 @@ def test_files_are_read_from_the_archive(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_damaged_archive_is_never_silent(tmp_path):
-    path = write_zip(tmp_path / "a.zip", {"folder/text": TEXT})
-    good = path.read_bytes()
-    generator = random.Random(9)
-    refused = 0
-    for _ in range(60):
-        bad = bytearray(good)
-        bad[generator.randrange(len(bad))] ^= 1 << generator.randrange(8)
-        path.write_bytes(bad)
-        try:
-            assert read(path) == TEXT
-        except DataDamagedError as error:
-            refused += 1
-            assert str(path) in str(error)
-    assert refused > 50
-    for length in range(0, len(good), 4999):
-        path.write_bytes(good[:length])
-        with pytest.raises(DataDamagedError):
-            read(path)
-
-
 def test_more_than_a_file_can_be_is_refused(tmp_path):
     path = write_zip(tmp_path / "a.zip", {"folder/text": bytes(50_000_000)})
     assert path.stat().st_size < 100_000
