@@ -20,10 +20,6 @@ def test_more_than_the_machine_has_is_refused_with_both_numbers():
         )
 
 
-def test_what_fits_is_let_through():
-    machine_memory.require_memory(1 << 20, what="It", where="x", remedy="y")
-
-
 def test_the_limit_of_a_control_group_counts(monkeypatch, tmp_path):
     limit, usage = tmp_path / "max", tmp_path / "current"
     limit.write_text("1000000\n")

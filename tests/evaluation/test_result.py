@@ -30,14 +30,5 @@ def test_the_dict_is_plain_json_and_has_all_figures():
     assert (values["clamp_length"], values["memory_length"], values["split"]) == (9, 7, "valid")
 
 
-def test_the_line_says_only_what_holds():
-    line = small_result().describe()
-    assert "1.500000 bits/byte" in line and "20 bytes" in line
-    assert not any(word in line for word in ("unknown", "same length", "warm-up", "dynamic"))
-    # Where a token is a character, a word is many of them and says nothing.
-    assert "word" not in small_result(tokenizer_kind="characters").describe()
-    assert "25.00% unknown tokens" in small_result(num_unknown=3).describe()
-
-
 def test_a_huge_loss_has_a_finite_perplexity():
     assert math.isfinite(small_result(total_nats=1e9).perplexity)

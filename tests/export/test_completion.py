@@ -83,8 +83,7 @@ def lm(model):
             slow_case,
             (
                 {"temperature": 0.0},
-                {"temperature": 0.8, "top_k": 9, "top_p": 0.9},
-                {"temperature": 1.3, "min_p": 0.2},
+                {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.1},
                 {"temperature": 0.9, "repetition_penalty": 1.7},
             ),
         ),
@@ -109,9 +108,7 @@ def test_a_text_ends_before_a_stop(lm):
     assert found[0] != whole[0] and found[1] != whole[1]
 
 
-@pytest.mark.parametrize(
-    "rule", [*map(slow_case, ({}, {"add_eos": True}, {"add_double_eos": True}))], ids=str
-)
+@pytest.mark.parametrize("rule", [*map(slow_case, ({}, {"add_double_eos": True}))], ids=str)
 def test_lines_of_words_go_on_and_sentences_end(rule):
     tokenizer = words(**rule)
     model = model_of(tokenizer.vocabulary_size, memory_length=12)

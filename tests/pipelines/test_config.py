@@ -104,13 +104,6 @@ def test_a_file_with_a_base_says_what_differs(tmp_path):
         load_experiment(str(path), [])
 
 
-def test_versions_are_told_without_importing_tensorflow(capsys):
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    shown = capsys.readouterr().out
-    assert "txl-tf" in shown and "keras" in shown and "Python" in shown
-
-
 def test_evaluations_before_the_last_step_are_limited_by_tokens_and_not_by_time():
     experiment = NAMED_EXPERIMENTS["quickstart"]()
     num_steps, period = experiment.training.num_steps, experiment.training.evaluation_period

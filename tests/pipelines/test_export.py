@@ -13,7 +13,7 @@ import txl_tf
 from pipelines import export
 from pipelines.command_line import main
 from pipelines.workdir import Workdir
-from tests.convert.goldens import TENSORFLOW, Golden
+from tests.convert.goldens import Golden
 from tests.export.requests import nothing_read, rows_of, sampling, tensors
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.small_models import small_result
@@ -161,9 +161,8 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TENSORFLOW)
-def test_an_official_checkpoint_is_imported_exported_and_writes(name, tmp_path):
-    golden = Golden(name)
+def test_an_official_checkpoint_is_imported_exported_and_writes(tmp_path):
+    golden = Golden("tf1_wt103_like")
     write_model_folder(golden.load(), str(tmp_path / "converted"))
     job = ["export", "--workdir", str(tmp_path / "converted"), "--out", str(tmp_path / "served")]
     job += ["--temperature", "0", "--max-tokens", "12"]

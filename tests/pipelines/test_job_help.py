@@ -34,12 +34,6 @@ def test_help_fits_a_screen(shown, command):
     assert lines[0].startswith(f"usage: txl {' '.join(command)}")
 
 
-def test_help_comes_by_a_word_too(shown, capsys):
-    with pytest.raises(SystemExit):
-        main(["help", "train"])
-    assert capsys.readouterr().out == shown("train")
-
-
 def example_of(text):
     return shlex.split(re.search(r"\n  (txl (?:.*\\\n)*.*)", text)[1].replace("\\\n", " "))[1:]
 

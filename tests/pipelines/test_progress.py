@@ -7,17 +7,8 @@ from rich.console import Console
 
 from pipelines import progress as module
 from pipelines.evaluation.result_table import loss_figure
-from pipelines.progress import TrainingProgress, byte_progress
+from pipelines.progress import TrainingProgress
 from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
-
-
-@pytest.mark.parametrize(("total", "shown"), [(4_000_000, "2.0 of 4.0 MB"), (None, "2.0 MB")])
-def test_plain_lines_tell_how_far_it_is(capsys, monkeypatch, total, shown):
-    monkeypatch.setattr(module.time, "monotonic", iter([0.0, 5.0, 12.0, 12.0]).__next__)
-    with byte_progress(total, "preparing") as report:
-        report("train", 1_000_000)
-        report("train", 1_000_000)
-    assert capsys.readouterr().err == f"preparing train: {shown}\n"
 
 
 def report(step, nats, tokens_per_second=123_456.0, has_compiled=False):

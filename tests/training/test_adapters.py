@@ -135,7 +135,6 @@ def test_a_state_without_adapters_is_refused():
     "options",
     [
         {"num_replicas": 2},
-        {"rematerialize": True},
         {"gradient_accumulation_steps": 2},
         {"jit_compile": True},
     ],

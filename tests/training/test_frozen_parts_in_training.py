@@ -40,9 +40,7 @@ def unchanged(trainer, before):
     }
 
 
-@pytest.mark.parametrize(
-    "optimizer", ["adamw", *map(slow_case, ("adam", "lamb", "adafactor", "muon", "sgd"))]
-)
+@pytest.mark.parametrize("optimizer", ["adamw", slow_case("adafactor"), slow_case("muon")])
 def test_frozen_weights_do_not_change_and_have_no_slots(optimizer):
     trainer, before = trained(("embedding", "layers:0"), optimizer=optimizer)
     frozen = {path for path in before if path.startswith(("embedding/", "block_0/"))}

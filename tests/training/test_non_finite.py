@@ -54,10 +54,7 @@ def bits_of(state):
     ("num_replicas", "step", "value"),
     [
         (1, 9, np.nan),
-        slow_case(1, 0, np.nan),
-        slow_case(1, 5, np.inf),
         slow_case(2, 0, np.inf),
-        slow_case(2, 5, np.nan),
     ],
 )
 def test_a_spoiled_weight_stops_the_run_and_names_its_rows_before_anything_changes(
@@ -78,30 +75,28 @@ def test_a_spoiled_weight_stops_the_run_and_names_its_rows_before_anything_chang
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [6, 11])
-def test_a_spoiled_memory_stops_the_run_and_names_its_row(step):
+def test_a_spoiled_memory_stops_the_run_and_names_its_row():
     trainer = trainer_of(num_replicas=2)
-    run_to(trainer, step)
+    run_to(trainer, 6)
     spoil_memory(trainer, np.nan)
     before = bits_of(trainer.state())
     with pytest.raises(NonFiniteError) as raised:
         next(trainer.run())
-    assert raised.value.where == f"step {step + 1}, row 2"
+    assert raised.value.where == "step 7, row 2"
     assert bits_of(trainer.state()) == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [0, 7])
-def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite(step):
+def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite():
     trainer = trainer_of()
-    run_to(trainer, step)
+    run_to(trainer, 7)
     state = trainer.state()
     spoiled = trainer_of()
     spoiled.load_state(state)
     spoil_gradient(spoiled, np.inf)
     with pytest.raises(NonFiniteError, match="No weight was changed") as raised:
         next(spoiled.run())
-    assert raised.value.where == f"step {step + 1}, all rows with a finite loss"
+    assert raised.value.where == "step 8, all rows with a finite loss"
     assert bits_of(spoiled.state()) == bits_of(state)
 
 

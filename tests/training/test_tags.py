@@ -10,7 +10,6 @@ from txl_tf.training.metrics import (
     TASK_PAGES,
     describe_tag,
     evaluation_figures,
-    layer_tag,
     training_figures,
 )
 from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
@@ -23,13 +22,6 @@ def report_of(**changes):
     )
     values = {"num_tokens": 400, "learning_rate": 0.1, "seconds": 4.0, "has_compiled": False}
     return LoopReport(records=(record, record), **{**values, **changes})
-
-
-def test_every_tag_has_a_page_or_none():
-    for tag in TAGS.values():
-        assert tag.page in (*PAGES, *TASK_PAGES, None)
-    assert describe_tag(layer_tag("memory/norm", 11)) is TAGS["memory/norm"]
-    assert layer_tag("memory/norm", 11) == "memory/norm/layer_12"
 
 
 def test_every_figure_that_is_written_is_listed():
