@@ -71,15 +71,7 @@ def embedding(token_id, tables, projections, settings):
 
 
 def output_projection(cluster, settings, share_tail_projections, own, embeddings):
-    """The projection that one cluster of the softmax uses, or `None`.
-
-    Args:
-        cluster: int.
-        settings: dict.
-        share_tail_projections: bool.
-        own: list of the softmax's own projections per cluster.
-        embeddings: list of the embedding's projections.
-    """
+    """The projection that one cluster of the softmax uses, or `None`."""
     division_factor, width = settings["division_factor"], settings["embedding_dim"]
     if not settings["cutoffs"] or (share_tail_projections and cluster > 0):
         return embeddings[0 if division_factor == 1 else cluster]
@@ -108,18 +100,7 @@ def log_softmax(logits):
 
 
 def log_probabilities(hidden, tables, biases, projections, cluster_weight, cluster_bias, settings):
-    """Log-probabilities of the whole vocabulary after one hidden state (D,).
-
-    Args:
-        hidden: (D,) array.
-        tables: list of tables, one per cluster or one in all.
-        biases: list of biases per cluster.
-        projections: list of projections per cluster, as chosen by
-            `output_projection`.
-        cluster_weight: (tails, width) array, `None` without tails.
-        cluster_bias: (tails,) array, `None` without tails.
-        settings: dict.
-    """
+    """Log-probabilities of the whole vocabulary after one hidden state (D,)."""
     tables = cluster_tables(tables, settings)
     head = logits_of(hidden, tables[0], biases[0], projections[0])
     if settings["cutoffs"]:

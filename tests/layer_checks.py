@@ -57,19 +57,7 @@ def check_layer(
     output_dtype=None,
     tolerance=1e-6,
 ):
-    """Runs every check of this module on one layer.
-
-    Args:
-        layer_class: subclass of `keras.layers.Layer`.
-        init_kwargs: dict of constructor arguments.
-        inputs: dict of call arguments as NumPy arrays.
-        expected_output_shape: tuple of ints.
-        num_weights: int. Number of weights, seed generators not counted.
-        batched: names of the inputs whose first axis is the batch; the first
-            input alone by default. The others are constants of a model.
-        output_dtype: function of the compute dtype; equal to it by default.
-        tolerance: float. How far compiled outputs may be from eager ones.
-    """
+    """Runs every check of this module; inputs that are not `batched` are constants of a model."""
     batched = tuple(batched or list(inputs)[:1])
     output_dtype = output_dtype or (lambda compute_dtype: compute_dtype)
 

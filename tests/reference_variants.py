@@ -33,15 +33,7 @@ MASK_DEFAULTS = {"same_length": False, "same_length_keys": "memory_and_self"}
 
 
 def pair_score(query, key, distance, head):
-    """Score of one query and one key in one head.
-
-    Args:
-        query: array (H,).
-        key: array (H,).
-        distance: int. How many positions the key is before the query.
-        head: dict of the head's weights. Which terms there are follows from
-            which weights there are.
-    """
+    """Score of one query and one key in one head; which weights there are decides the terms."""
     score = query @ key
     if "content_bias" in head:
         score += head["content_bias"] @ key
@@ -75,19 +67,7 @@ def head_weights(weights, head, head_dim):
 
 
 def attention(inputs, memory, weights, valid_length=None, clamp_length=None, **mask):
-    """Any of the attentions, without residual.
-
-    Args:
-        inputs: array (B, T, D).
-        memory: array (B, M, D).
-        weights: dict, from `attention_weights`.
-        valid_length: filled positions of the memory per row; None is all.
-        clamp_length: optional int, for sinusoids of distances.
-        **mask: `same_length` and `same_length_keys`.
-
-    Returns:
-        Array (B, T, D).
-    """
+    """Any of the attentions, without residual."""
     mask = {**MASK_DEFAULTS, **mask}
     inputs, memory = np.asarray(inputs, "float64"), np.asarray(memory, "float64")
     num_rows, segment_length, hidden_dim = inputs.shape
@@ -121,13 +101,7 @@ def attention(inputs, memory, weights, valid_length=None, clamp_length=None, **m
 
 
 def with_positions(inputs, memory, position_at):
-    """Adds absolute positions, counted back from the last token of the segment.
-
-    Args:
-        inputs: array (B, T, D).
-        memory: array (B, M, D).
-        position_at: function of how far a token is from the last one.
-    """
+    """Adds absolute positions, counted back from the last token of the segment."""
     segment_length, memory_length = inputs.shape[1], memory.shape[1]
     inputs, memory = inputs.copy(), memory.copy()
     for at in range(segment_length):

@@ -13,11 +13,7 @@ from txl_tf.training.checkpoint_store import CheckpointStore
 
 
 def write_run(folder: Path, tokenizer: Tokenizer, text: str) -> tuple[Workdir, Path]:
-    """Writes a data set and a run with one checkpoint, which is its best.
-
-    Returns:
-        Tuple of the run's `Workdir` and the folder of the data set, both in `folder`.
-    """
+    """Writes a data set and a run with one checkpoint, which is its best."""
     manifest = prepare_dataset({"valid": [text.encode()]}, tokenizer, str(folder / "data"), "toy")
     data = data_identity(manifest)
     experiment = toy_experiment(model={"vocabulary_size": manifest.vocabulary_size})

@@ -25,13 +25,8 @@ def toy_tokens(num_tokens=2000, vocabulary_size=VOCABULARY_SIZE, seed=7):
 class ToyBatches:
     """Rows cut from one array; each row goes on where its last segment stopped.
 
-    Args:
-        tokens: int vector.
-        num_rows: int. Rows of the global batch.
-        segment_length: int.
-        restarts: pairs of a step and a row that count as the start of a stream
-            besides the first segment of every row.
-        twins: bool. Whether the second half of the rows repeats the first.
+    `restarts` are pairs of a step and a row where a stream starts besides the first segments. With
+    `twins` the second half of the rows repeats the first.
     """
 
     def __init__(self, tokens, num_rows, segment_length=SEGMENT_LENGTH, restarts=(), twins=False):
@@ -73,13 +68,7 @@ class ToyBatches:
 
 
 def toy_experiment(model=None, training=None, optimizer=None):
-    """A configuration whose step takes milliseconds.
-
-    Args:
-        model: optional dict of changes to the model's fields.
-        training: optional dict of changes to the training run's fields.
-        optimizer: optional dict of changes to the optimizer's fields.
-    """
+    """A configuration whose step takes milliseconds."""
     model_fields = {
         "vocabulary_size": VOCABULARY_SIZE,
         "num_layers": 1,

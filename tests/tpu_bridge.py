@@ -98,11 +98,7 @@ def traced_replicas():
 
 
 def through_the_bridge(function):
-    """Sends a concrete function through the bridge.
-
-    Raises:
-        InvalidArgumentError: If a TPU cannot run it.
-    """
+    """Sends a concrete function through the bridge."""
     text = pywrap_mlir.import_function(function, "canonicalize", False)
     return BridgedProgram(pywrap_mlir.experimental_run_pass_pipeline(text, PIPELINE, False))
 

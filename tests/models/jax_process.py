@@ -15,16 +15,7 @@ from txl_tf.models.transformer_xl import TransformerXL
 
 
 def run(model, segments, compile_function=lambda function: function):
-    """Scores, log-probabilities and memory of segments that follow each other.
-
-    Args:
-        model: `TransformerXL`.
-        segments: int array (segments, B, T + 1).
-        compile_function: function of a function, such as `jax.jit`.
-
-    Returns:
-        Dict of name to array.
-    """
+    """Scores, log-probabilities and memory of segments that follow each other."""
     memory = model.initial_memory(segments.shape[1])
     log_probs_of, score = compile_function(model.log_probs), compile_function(model.score)
     results = {}

@@ -80,10 +80,8 @@ def filled_memory(model):
 def assert_segments_match(model, oracle):
     """Compares scores, hidden states and memory of three segments, in which the memory fills.
 
-    Args:
-        model: language model.
-        oracle: function of the model, inputs, targets, a list of states and the valid
-            lengths that returns scores, hidden states, states and valid lengths.
+    `oracle(model, inputs, targets, states, valid_length)` returns scores, hidden states, states and
+    valid lengths.
     """
     memory = model.initial_memory(B)
     states = [ops.convert_to_numpy(state) for state in memory.states]
@@ -161,13 +159,7 @@ def loss_and_gradients(model):
 
 
 def assert_gradients_match_finite_differences(weights, gradients, loss):
-    """Compares gradients with central differences of a few random entries of every weight.
-
-    Args:
-        weights: Keras variables in float64.
-        gradients: tensor of each.
-        loss: function without arguments.
-    """
+    """Compares gradients with central differences of a few random entries of every weight."""
     rng, distance = np.random.default_rng(2), 1e-5
     for weight, gradient in zip(weights, gradients, strict=True):
         gradient, original = tf.convert_to_tensor(gradient).numpy(), weight.numpy()

@@ -50,13 +50,7 @@ _POLL_SECONDS = 0.0005
 
 
 class ForkedRun:
-    """A run of `txl` that was forked.
-
-    Args:
-        server: `ForkServer` that forked it.
-        pid: int. Its process id, which stays its own until `wait` has returned.
-        output: path of the file with its stdout and stderr.
-    """
+    """A run of `txl` that was forked."""
 
     def __init__(self, server: "ForkServer", pid: int, output: Path) -> None:
         self._server = server
@@ -69,14 +63,7 @@ class ForkedRun:
         return self._asked(blocks=False)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once it has ended.
-
-        Args:
-            timeout: optional float. Seconds after which it is killed.
-
-        Raises:
-            TimeoutError: If it was killed.
-        """
+        """The exit code, once it has ended; it is killed after `timeout` seconds."""
         if timeout is not None and self._exit_code is None:
             descriptor = os.pidfd_open(self.pid)
             has_ended = select.select([descriptor], [], [], timeout)[0]
@@ -155,14 +142,7 @@ class ForkServer:
         errors: Path | None = None,
         cwd: str | Path | None = None,
     ) -> ForkedRun:
-        """Begins a run, with the environment variables of this process.
-
-        Args:
-            *arguments: those of `txl`.
-            output: path of the file to append stdout and stderr to.
-            errors: optional path of another file for stderr.
-            cwd: optional path of the working directory.
-        """
+        """Begins a run, with the environment variables of this process."""
         request = {
             "run": [str(argument) for argument in arguments],
             "output": str(output),
@@ -208,18 +188,7 @@ def fork_job(
     outputs: Sequence[Path | str],
     before: Callable[[], None] = lambda: None,
 ) -> int:
-    """Forks a child that runs a job and ends, whatever happens.
-
-    Args:
-        arguments: those of `txl`.
-        outputs: paths of the files to append stdout and stderr to.
-        before: function to call in the child first. Whatever starts threads, as
-            TensorFlow does, belongs there: a fork of several threads may wait for
-            ever.
-
-    Returns:
-        The process id of the child.
-    """
+    """Forks a child that runs a job and ends; `before` is for what starts threads."""
     # Locks that another thread holds would be held for ever in the child.
     assert _num_threads() == 1
     pid = os.fork()

@@ -38,14 +38,7 @@ _RESUMED = re.compile(r"Going on from the checkpoint of step (\d+)\.")
 
 
 class InterruptedRun:
-    """One working folder and the command that trains in it, again and again.
-
-    Args:
-        server: `ForkServer`.
-        folder: path of a folder where data and configuration are, see `set_up`.
-        name: str. Name of the run.
-        num_steps: int. Steps of the whole run.
-    """
+    """One working folder and the command that trains in it, again and again."""
 
     def __init__(self, server: ForkServer, folder: Path, name: str, num_steps: int) -> None:
         self._server = server
@@ -201,14 +194,7 @@ class InterruptedFineTuning(InterruptedRun):
 
 
 class Interrupter:
-    """Interrupts runs again and again, until there have been so many interruptions.
-
-    Args:
-        server: `ForkServer`.
-        folder: path of a new folder for all runs.
-        num_steps: int. Steps of a run.
-        seed: int. Decides the moments.
-    """
+    """Interrupts runs again and again, until there have been so many interruptions."""
 
     run_type = InterruptedRun
 
@@ -259,17 +245,7 @@ class Interrupter:
 def interrupt_as_asked(
     made: dict[str, type["Interrupter"]], option: str, times: int, steps: int
 ) -> Any:
-    """Interrupts runs as the command line says, and prints how long each took.
-
-    Args:
-        made: dict of the class of the `Interrupter` by job; the first one by default.
-        option: str. Name of the option with the number of interruptions.
-        times: int. Their number by default.
-        steps: int. Steps of a run by default.
-
-    Returns:
-        The `Interrupter`, whose figures are complete.
-    """
+    """Interrupts runs as the command line says, and prints how long each took."""
     parser = argparse.ArgumentParser()
     parser.add_argument(f"--{option}", type=int, default=times, dest="times")
     parser.add_argument("--steps", type=int, default=steps)

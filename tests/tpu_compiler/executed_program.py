@@ -31,15 +31,7 @@ VOCABULARY_SIZE = 200
 
 
 class TwoStrategies:
-    """The same run under MirroredStrategy and as TPUStrategy's program.
-
-    Args:
-        num_replicas: int. There must be as many logical CPUs and devices of JAX.
-        experiment: `ExperimentConfig`.
-        batches: `ToyBatches`.
-        sums_alone: whether each replica of the program sums its own gradients only.
-        chip: optional str. What the program is traced for.
-    """
+    """The same run under MirroredStrategy and as TPUStrategy's program."""
 
     def __init__(self, num_replicas, experiment, batches, sums_alone=False, chip=None):
         import tensorflow as tf

@@ -26,14 +26,7 @@ class HostReplicas:
         )
 
     def __call__(self, *arguments):
-        """Runs the program once.
-
-        Args:
-            *arguments: an array per replica for each argument of `strategy.run`, flattened.
-
-        Returns:
-            For each result a list of arrays, one per replica.
-        """
+        """Runs the program once."""
         numbers = np.arange(self._program.num_replicas, dtype=np.int32)
         by_place = [list(numbers), *arguments]
         return self._replicas([by_place[place] for place in self._program.places])

@@ -8,16 +8,10 @@ def is_decayed(path, weight):
 
 
 def run_oracle(step_of, weights, gradients_of_steps, rates, weight_decay=0.0):
-    """Weights after some steps.
+    """Weights after some steps; biases and vectors do not decay.
 
-    Args:
-        step_of: function of the path and the weight of a variable that returns
-            a function of a gradient, the weight, the learning rate and the
-            number of the step from 1 that returns what is to be subtracted.
-        weights: dict of path to array.
-        gradients_of_steps: list of dicts of path to array.
-        rates: list of float. The learning rate of each step.
-        weight_decay: float. Decoupled, of what is not a bias or a vector.
+    `step_of(path, weight)` returns a function of gradient, weight, learning rate and step from 1
+    that returns what is subtracted.
     """
     weights = {path: np.float64(array) for path, array in weights.items()}
     steps = {path: step_of(path, array) for path, array in weights.items()}

@@ -80,13 +80,7 @@ def loss_of(tensors, tokens, targets):
 
 
 class ToyRun:
-    """Trains a toy model the way the train step does.
-
-    Args:
-        config: `OptimizerConfig`.
-        num_replicas: int.
-        mode: "eager", "traced" or "compiled".
-    """
+    """Trains a toy model as the train step does: "eager", "traced" or "compiled"."""
 
     def __init__(self, config, num_replicas=1, mode="eager"):
         self.strategy = strategy_of(num_replicas)
