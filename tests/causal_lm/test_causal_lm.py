@@ -71,10 +71,7 @@ def test_a_text_is_the_same_in_any_row_and_samples_differ(lm):
     samples = lm.generate(PROMPTS, num_samples=2, **settings)
     assert samples[::2] == together
     assert all(a != b for a, b in zip(samples[::2], samples[1::2], strict=True))
-    assert lm.generate(PROMPTS[0], num_samples=2, **settings) == samples[:2]
-    session, other = lm.session(seed=1, temperature=1.3), lm.session(seed=1, temperature=0)
-    greedy = lm.generate(PROMPTS[1], max_tokens=9, temperature=0, strip_prompt=True)
-    assert other.write(PROMPTS[1], max_tokens=9) == greedy
+    session = lm.session(seed=1, temperature=1.3)
     assert PROMPTS[0] + session.write(PROMPTS[0], max_tokens=12) == together[0]
     assert session.seed == 1
 

@@ -1,7 +1,4 @@
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
@@ -117,35 +114,6 @@ def test_a_parent_that_is_a_file_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StorageError):
         prepare(tmp_path / "file" / "out")
-
-
-KILLED = """
-import os, signal, sys
-from txl_tf.data import ByteTokenizer, prepare_dataset
-
-def documents():
-    yield b"some text\\n" * 100
-    os.kill(os.getpid(), signal.SIGKILL)
-
-splits = {"train": [b"whole split\\n" * 50], "valid": documents()}
-prepare_dataset(splits, ByteTokenizer(), sys.argv[1], "test", tokens_per_record=32)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_leaves_no_output_and_is_cleaned_up(tmp_path):
-    out = tmp_path / "out"
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(out)], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
-    (left,) = os.listdir(tmp_path)
-    assert left.startswith(".out.")
-    assert "manifest.json" not in os.listdir(tmp_path / left)
-    # A folder with a similar name is somebody else's.
-    (tmp_path / ".outer.preparing-1").mkdir()
-    prepare(out)
-    assert sorted(os.listdir(tmp_path)) == [".outer.preparing-1", "out"]
-    prepare(tmp_path / "fresh")
-    assert contents(out) == contents(tmp_path / "fresh")
 
 
 def test_an_output_that_appears_meanwhile_is_left_alone(tmp_path):

@@ -62,11 +62,6 @@ def test_a_word_without_an_id_is_named(tmp_path):
         tokenized(WordTraining(rule=WordRule()), splits, tmp_path)
 
 
-def test_no_words_give_no_vocabulary(tmp_path):
-    with pytest.raises(DataDamagedError, match="cannot be made of the text"):
-        tokenized(WordTraining(rule=WordRule()), {"train": [b" \n "]}, tmp_path)
-
-
 def test_text_that_is_not_utf8_is_found(tmp_path):
     splits = {"train": [b"fine\n", [b"one\ntwo\n", b"three \xff\n"]]}
     with pytest.raises(DataDamagedError, match="split train, document 1, line 3, byte 14"):

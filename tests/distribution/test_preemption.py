@@ -160,10 +160,9 @@ class MetadataServer:
     Args:
         failures: what becomes of the first requests: a status, or None for a
             connection that is closed without an answer.
-        flavor: value of the header that tells this server from others.
     """
 
-    def __init__(self, failures=(), flavor="Google"):
+    def __init__(self, failures=()):
         self.values = {"preempted": "FALSE", "maintenance-event": "NONE"}
         self.changed = threading.Condition()
         self.requests = []
@@ -174,7 +173,7 @@ class MetadataServer:
             def do_GET(self):
                 # A watcher that was left does not wait for its answer.
                 with contextlib.suppress(ConnectionError):
-                    server.answer(self, flavor)
+                    server.answer(self)
 
             def log_message(self, *arguments):
                 pass
@@ -183,7 +182,7 @@ class MetadataServer:
         self.host = f"127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def answer(self, handler, flavor):
+    def answer(self, handler):
         self.requests.append((handler.path, handler.headers["Metadata-Flavor"]))
         if self._failures:
             status = self._failures.pop(0)
@@ -197,7 +196,7 @@ class MetadataServer:
                 self.changed.wait(PATIENCE_SECONDS)
         body = self.values[key].encode()
         handler.send_response(200)
-        handler.send_header("Metadata-Flavor", flavor)
+        handler.send_header("Metadata-Flavor", "Google")
         handler.send_header("ETag", self.tag(key))
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
@@ -303,12 +302,3 @@ def test_where_no_server_is_nothing_is_said_and_nobody_waits(capfd):
         wait_until(lambda: metadata_threads() == [])
         assert watcher.requested is None
     assert capfd.readouterr() == ("", "")
-
-
-def test_another_server_at_that_address_is_not_believed(metadata):
-    server = metadata(flavor="Other")
-    server.values["preempted"] = "TRUE"
-    with PreemptionWatcher() as watcher:
-        wait_until(lambda: metadata_threads() == [])
-        assert watcher.requested is None
-    assert 0 < len(server.requests) <= 6

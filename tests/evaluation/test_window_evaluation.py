@@ -73,10 +73,8 @@ def looped_nats(model, tokens, length, stride):
         ("transformer_xl", 15, 4, 1, 4),
         ("transformer_xl", 12, 5, 3, 2),  # 11 targets: the last window scores two
         ("learned", 14, 4, 3, 9),
-        ("sinusoidal", 14, 4, 4, 2),
         ("shaw", 13, 6, 2, 1),
         ("learned", 4, 6, 2, 3),  # shorter than a window
-        ("transformer_xl", 2, 6, 1, 3),
     ],
 )
 def test_every_token_has_the_nats_of_its_window(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.export.conftest import CONFIG
-from txl_tf.export.model_card import hub_page, yaml_string
+from txl_tf.export.model_card import hub_page
 
 yaml = pytest.importorskip("yaml")
 
@@ -47,11 +47,6 @@ def test_front_matter_says_any_name_as_it_is(name):
     }
     assert [each["type"] for each in test["metrics"]] == ["nats_per_token"]
     assert "| valid | perplexity | 3.2500 |" in text
-
-
-def test_half_a_character_does_not_make_a_page_unreadable():
-    assert yaml.safe_load(yaml_string("a\udcffb")) == "a\ufffdb"
-    hub_page({"data": {"corpus": "a\udcffb"}, "quality": QUALITY}).encode()
 
 
 def test_the_loss_that_an_export_measures_is_a_result():

@@ -39,8 +39,8 @@ def random(model):
     return session(model, RandomSampler())
 
 
-# 5 tokens are a segment, 6 one token more, 17 more than three segments.
-@pytest.mark.parametrize("prompt_length", [1, 5, 6, 17])
+# 5 tokens are a segment, 17 more than three segments.
+@pytest.mark.parametrize("prompt_length", [5, 17])
 def test_greedy_text_is_that_of_full_passes_over_the_text_so_far(model, greedy, prompt_length):
     greedy.restart()
     written = greedy.write(prompt(prompt_length), max_tokens=8)

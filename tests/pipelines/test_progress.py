@@ -70,15 +70,3 @@ def test_plain_lines_have_the_same_figures(capsys):
         "step 50/100  loss 0.6931 nats  1.0000 bits/byte  123,456 tokens/s  left unknown"
     )
     assert last.endswith("123,456 tokens/s  valid 2.0000  left 0:00")
-
-
-def test_a_line_above_the_bar_is_not_read_as_markup(shown):
-    said = []
-
-    def act(progress):
-        console = progress._bar.console
-        progress.say("[bold]a/path[0]")
-        said.append(console.file.getvalue())
-
-    shown(act)
-    assert "[bold]a/path[0]" in said[0]

@@ -82,14 +82,5 @@ def test_rows_are_whole_parts_of_an_accumulated_step():
     assert all(trial.num_rows % 4 == 0 for trial in trials)
 
 
-def test_many_rows_are_found_to_within_two_percent():
-    def attempt(rows):
-        return Trial(rows, rows <= 7777, 10 * rows + rows // 100, 77847)
-
-    trials = largest_rows(attempt, attempt(20000), max_rows=50000)
-    assert 0.98 * 7777 <= best(trials) <= 7777
-    assert len(trials) <= 4
-
-
 def test_the_search_ends_at_the_most_rows():
     assert best(search(0, 1, first=2)) == 64

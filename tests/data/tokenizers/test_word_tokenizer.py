@@ -1,4 +1,3 @@
-import collections
 import random
 import re
 
@@ -224,18 +223,6 @@ def test_numbers_become_ids_by_one_look_up():
     tokenizer = builder.build(vocabulary_size=100, unknown_token="<unk>")
     assert tokenizer.ids_of(builder.words)[numbers].tolist() == tokenizer.encode(text).tolist()
     assert tokenizer.words[0] == b"<S>"
-
-
-def test_counts_are_exact():
-    text = random_text(4)
-    builder, numbers = counted(text, WordRule())
-    assert dict(zip(builder.words, builder.counts.tolist(), strict=True)) == collections.Counter(
-        text.split()
-    )
-    assert [builder.words[i] for i in numbers] == text.split()
-    # Beyond what a float can tell apart.
-    builder.merge(builder.words[:1], np.array([2**53 + 1]))
-    assert builder.counts[0] == text.split().count(builder.words[0]) + 2**53 + 1
 
 
 def test_lines_are_not_counted_as_words():

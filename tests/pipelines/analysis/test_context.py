@@ -215,12 +215,6 @@ def test_a_run_that_is_there_twice_is_refused(runs, data_folder, tmp_path, capsy
     assert "--workdir" in capsys.readouterr().err
 
 
-def test_figures_need_matplotlib(runs, data_folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(command(runs, data_folder, tmp_path / "out")) == 2
-    assert "pip install -e '.[plots]'" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_an_lstm_is_trained_evaluated_and_measured_by_the_commands(data_folder, trained, tmp_path):
     config, workdir, out = tmp_path / "lstm.json", tmp_path / "lstm", tmp_path / "out"
