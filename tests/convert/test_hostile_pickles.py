@@ -1,7 +1,5 @@
 """Pickles that would run code do not, and pickles that would exhaust the machine do not."""
 
-import subprocess
-import sys
 import time
 import tracemalloc
 
@@ -11,22 +9,6 @@ from tests.convert import python2_pickle as python2
 from tests.slow_case import slow_case
 from txl_tf.convert import read_python2_vocabulary
 from txl_tf.errors import DataDamagedError
-
-# Loads a pickle as it should never be loaded, to see that it is dangerous.
-VICTIM = """
-import copyreg, os, pickle, sys, time, types
-module = types.ModuleType("data_utils")
-module.Corpus = type("Corpus", (), {"__module__": "data_utils"})
-sys.modules["data_utils"] = module
-copyreg.add_extension("os", "system", 1)
-try:
-    pickle.load(open(sys.argv[1], "rb"))
-except Exception:
-    pass
-deadline = time.monotonic() + 5
-while not os.path.exists(sys.argv[2]) and time.monotonic() < deadline:
-    time.sleep(0.01)
-"""
 
 
 def call(function, *arguments):
@@ -116,11 +98,7 @@ def test_no_code_is_run(kind, tmp_path):
     with pytest.raises(DataDamagedError) as caught:
         read_python2_vocabulary(path)
     assert "not data" in caught.value.what or "not for data" in caught.value.what
-    time.sleep(0.05)
     assert not marker.exists()
-    # The same file is dangerous indeed.
-    subprocess.run([sys.executable, "-c", VICTIM, path, marker], check=True, timeout=60)
-    assert marker.exists()
 
 
 @pytest.mark.parametrize("kind", LAME_PAYLOADS)

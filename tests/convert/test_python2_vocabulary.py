@@ -10,7 +10,7 @@ import pytest
 
 from tests.convert import python2_pickle as python2
 from txl_tf.convert import Python2Vocabulary, read_python2_vocabulary, write_symbols
-from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
+from txl_tf.errors import DataDamagedError, OutputExistsError
 
 SYMBOLS = ("<eos>", "the", ",", "M\u00fcnchen", "@-@", "<unk>")
 
@@ -103,11 +103,6 @@ def test_no_damage_gives_any_other_error(tmp_path):
             read_python2_vocabulary(saved(tmp_path, bytes(damaged)))
         except DataDamagedError as error:
             assert len(str(error).splitlines()) == 3
-
-
-def test_there_must_be_a_file(tmp_path):
-    with pytest.raises(InputMissingError):
-        read_python2_vocabulary(tmp_path / "cache.pkl")
 
 
 def test_symbols_are_written_one_per_line(tmp_path):

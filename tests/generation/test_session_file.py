@@ -173,18 +173,3 @@ def test_arrays_of_another_form_or_number_and_another_version_are_refused(saved,
     refused(newer, "has format 2; this version reads 1", MismatchError)
     for wrong in ([], {}, {**header, "model": []}, {**header, "more": 1}):
         refused(content_of(wrong, arrays), "the header must have", DataDamagedError)
-
-
-def test_a_file_that_cannot_be_replaced_stays(model, saved, tmp_path, monkeypatch):
-    path = tmp_path / "session.npz"
-    path.write_bytes(saved[0].read_bytes())
-
-    def full(*_, **__):
-        raise OSError("no space left")
-
-    running = session(model)
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match="no space left"):
-        running.save(path)
-    assert path.read_bytes() == saved[0].read_bytes()
-    assert [each.name for each in tmp_path.iterdir()] == ["session.npz"]
