@@ -250,6 +250,13 @@ class Page:
         tokens = f"{report['num_tokens']:,} tokens of the split {report['split']}"
         yield _figure(chart, f"{tokens}; {report['folder']}", "context")
         groups = report["relative_effective_context_length"]
+        for group in groups:
+            lines = {
+                name: [(gain["long"], gain["perplexity_gain"]) for gain in values["gains"]]
+                for name, values in group["runs"].items()
+            }
+            title = f"Perplexity gain of {report['step_size']} more tokens, r = {group['ratio']}"
+            yield _figure(line_chart(lines, title, "context length, tokens"), tokens, "gain")
         rows = []
         for each in report["runs"]:
             found = [group["runs"][each["name"]] for group in groups]

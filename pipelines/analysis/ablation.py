@@ -242,16 +242,17 @@ class AblationRun:
         ]
 
     def settings(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Returns the settings that decide all figures of the run, as JSON values.
+        """Returns the settings that decide all figures of the run, as they are read from JSON.
 
         Attention lengths are left out: more can be measured later. `data` is from `data_identity`.
         """
-        return {
+        values = {
             **identity(self.experiment, data),
             "evaluation_split": self.evaluation.split,
             "evaluation_tokens": self.evaluation.num_tokens,
             "evaluation_rows": self.experiment.evaluation.batch_size,
         }
+        return json.loads(json.dumps(values))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -394,7 +395,7 @@ def read_figures(folder: Path, run: AblationRun, data: dict[str, Any]) -> Figure
         perplexities = [measured.perplexity for measured in figures.values()]
         if not all(map(math.isfinite, perplexities)):
             raise ValueError(f"perplexities {perplexities}")
-        differences = describe_differences(values["settings"], _settings(run, data))
+        differences = describe_differences(values["settings"], run.settings(data))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DataDamagedError(
             f"The figures of a run cannot be read: {first_line(error)}",
@@ -420,14 +421,9 @@ def write_figures(folder: Path, run: AblationRun, data: dict[str, Any], figures:
         }
         for length, measured in figures.items()
     ]
-    values = {"settings": _settings(run, data), "figures": rows}
+    values = {"settings": run.settings(data), "figures": rows}
     content = (json.dumps(values, indent=1) + "\n").encode()
     WritableFolder.at(folder / run.name).write(_RESULT_FILE, content)
-
-
-def _settings(run: AblationRun, data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run as JSON values, with lists instead of tuples."""
-    return json.loads(json.dumps(run.settings(data)))
 
 
 def _missing(run: AblationRun, figures: Figures) -> list[AttentionLength]:

@@ -8,7 +8,7 @@ tokenizer. Contexts are read in segments, with the memory of the run's
 evaluations or with `--context-memory`: one as long as the longest context
 forgets nothing of it. Of each run with a memory it also finds the memory length at
 evaluation beyond which the perplexity falls no further. `context.json` has all
-figures, and two charts show them.
+figures, and `txl report` draws them.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.context_length import ModelGroup, effective_memory_length
-from txl_tf.imports import require_extra
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import (
@@ -94,7 +93,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         arguments.step_size = arguments.contexts[1] - arguments.contexts[0]
     _check_steps(arguments.contexts, arguments.step_size)
     _require_ascending(arguments.memory_lengths or [], "--memory")
-    require_extra("plots", "matplotlib", purpose="Drawing the figures")
     arguments.runs = read_runs(arguments.workdirs)
     if arguments.context_memory and not any(each.has_memory for each in arguments.runs):
         what, where = "No run of the group has a memory.", "--context-memory"
@@ -120,10 +118,8 @@ def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measures, writes the report with its charts, and prints the tables."""
+    """Measures, writes the report, and prints the tables."""
     from txl_tf.data.prepared_dataset import PreparedDataset
-
-    from .figures import draw_charts
 
     dataset = PreparedDataset.open(arguments.data)
     for each in arguments.runs:
@@ -134,7 +130,6 @@ def run(arguments: argparse.Namespace) -> None:
     # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(arguments, dataset)
-        draw_charts(report, staging.path)
         text = json.dumps(report, indent=1) + "\n"
         (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
         staging.publish()

@@ -1,12 +1,11 @@
-"""PNG figures of the analyses, drawn with Matplotlib.
+"""PNG figures of attention, drawn with Matplotlib.
 
 Shape letters used in this module: T segment length, M memory length, K = M + T key length, L
 layers, N heads.
 """
 
 import io
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 
 _DOTS_PER_INCH = 120
-_CHART_DOTS_PER_INCH = 150
 
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
@@ -156,65 +154,3 @@ def _draw_heads(figure: "Figure", axes: "Axes", attention: np.ndarray, highest: 
     middles = [layer * num_heads + (num_heads - 1) / 2 for layer in range(num_layers)]
     axes.set_yticks(middles, [str(layer + 1) for layer in range(num_layers)])
     axes.set_ylabel("layer")
-
-
-GAINS_FILE = "relative_gains.png"
-PERPLEXITY_FILE = "perplexity.png"
-
-_PANEL_INCHES = (5.0, 4.0)
-_MARKERS = "osD^vP*X"
-
-
-def draw_charts(report: dict[str, Any], folder: str) -> None:
-    """Draws Figures 3 and 4 of the paper for the report of `txl analyze context`."""
-    for name, figure in ((GAINS_FILE, _gains(report)), (PERPLEXITY_FILE, _perplexities(report))):
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(png_bytes(figure))
-
-
-def _gains(report: dict[str, Any]) -> "Figure":
-    """Draws the perplexity gain of every step of context, a panel for each share of hard tokens."""
-    groups = report["relative_effective_context_length"]
-    figure, panels = _panels(len(groups))
-    for axes, group in zip(panels, groups, strict=True):
-        lines = {
-            name: [(gain["long"], gain["perplexity_gain"]) for gain in values["gains"]]
-            for name, values in group["runs"].items()
-        }
-        _plot(axes, lines)
-        axes.set_title(f"r = {group['ratio']}")
-        axes.set_xlabel(f"context length c', from c = c' - {report['step_size']} (tokens)")
-        axes.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
-    panels[0].set_ylabel("exp f(c, c) - exp f(c, c')")
-    return figure
-
-
-def _perplexities(report: dict[str, Any]) -> "Figure":
-    figure, (axes,) = _panels(1)
-    lines = {
-        run["name"]: zip(report["contexts"], run["perplexities"], strict=True)
-        for run in report["runs"]
-    }
-    _plot(axes, lines)
-    axes.set_xlabel("context length (tokens)")
-    axes.set_ylabel("perplexity")
-    return figure
-
-
-def _panels(count: int) -> "tuple[Figure, list[Axes]]":
-    width, height = _PANEL_INCHES
-    figure = new_figure(width * count, height)
-    figure.set_dpi(_CHART_DOTS_PER_INCH)
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
-
-
-def _plot(axes: "Axes", lines: Mapping[str, Iterable[tuple[int, float]]]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for index, (name, points) in enumerate(lines.items()):
-        lengths, values = zip(*points, strict=True)
-        marker = _MARKERS[index % len(_MARKERS)]
-        axes.plot(lengths, values, marker=marker, markersize=4, linewidth=1.2, label=name)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)

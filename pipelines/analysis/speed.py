@@ -83,10 +83,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     require_memory_of(needs, "The measurement")
 
 
-PUBLISHED_SLOWDOWNS = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
-"""Dai et al. (2019), Table 7, by attention length, with a memory of hidden states."""
-
-_HEAD = ("attention", "memory of", "tokens", "ms/token", "from - to", "slowdown", "published")
+_HEAD = ("attention", "memory of", "tokens", "ms/token", "from - to", "slowdown")
 _MEMORIES = {
     "none": "none (vanilla)",
     "keys_and_values": "keys, values",
@@ -236,8 +233,6 @@ def report_rows(attention_length: int, seconds: dict[Reading, list[float]]) -> l
         median, least, most = (
             figure(values) / reading.tokens_per_call for figure in (statistics.median, min, max)
         )
-        is_published = reading.memory == "hidden_states"
-        published = PUBLISHED_SLOWDOWNS.get(attention_length) if is_published else None
         rows.append(
             {
                 "attention_length": attention_length,
@@ -247,7 +242,6 @@ def report_rows(attention_length: int, seconds: dict[Reading, list[float]]) -> l
                 "fastest_seconds_per_token": least,
                 "slowest_seconds_per_token": most,
                 "slowdown_of_vanilla": vanilla / median,
-                "published_slowdown": published,
             }
         )
     return rows
@@ -263,15 +257,13 @@ def describe(report: dict[str, Any]) -> str:
         f"{'XLA where it is faster' if report['jit_compile'] else 'without XLA'}, "
         f"{report['device']}, TensorFlow {report['tensorflow']}",
         plain_table([_HEAD, *map(_cells, report["rows"])], right=(0, 2, 3, 4, 5, 6)),
-        "slowdown: how many times longer the vanilla model takes; tokens: read at a time; "
-        "published: Dai et al. (2019), Table 7, with hidden states on one GPU",
+        "slowdown: how many times longer the vanilla model takes; tokens: read at a time",
     ]
     return "\n".join(lines)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     has_memory = row["memory"] != "none"
-    published = row["published_slowdown"]
     milliseconds = {
         name: f"{1000 * row[name]:,.3g}" if row[name] < 1.0 else f"{1000 * row[name]:,.0f}"
         for name in row
@@ -285,5 +277,4 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{milliseconds['fastest_seconds_per_token']} - "
         f"{milliseconds['slowest_seconds_per_token']}",
         f"{row['slowdown_of_vanilla']:,.1f}" if has_memory else "",
-        "" if published is None else f"{published:,}",
     ]

@@ -101,5 +101,5 @@ def test_analyses_below_the_run_are_on_the_page(run, data_folder, capsys):
         assert main(["analyze", name, *map(str, paths)]) == 0
     capsys.readouterr()
     page, _ = page_of(run)
-    assert page.figures[-2:] == ["context", "attention"]
+    assert page.figures[-5:] == ["context", "gain", "gain", "gain", "attention"]
     assert "missing" not in capsys.readouterr().out

@@ -34,7 +34,6 @@ def test_every_way_to_read_is_timed_at_every_attention_length(capsys):
     assert [(row["memory"], row["tokens_per_call"]) for row in rows] == 2 * ways
     assert [row["attention_length"] for row in rows] == [8] * 5 + [800] * 5
     assert [row["num_calls"] for row in rows] == 2 * [2, 6, 6, 6, 6]
-    assert [row["published_slowdown"] for row in rows] == [None] * 7 + [363, None, 363]
     lines = describe(report).splitlines()
     assert len(lines) == 3 + 10 + 1
     for row, line in zip(rows, lines[3:-1], strict=True):
@@ -69,7 +68,7 @@ def test_a_slowdown_compares_medians_of_a_token():
     assert vanilla["seconds_per_token"] == 9.0
     assert row["seconds_per_token"] == 1.0
     assert (row["fastest_seconds_per_token"], row["slowest_seconds_per_token"]) == (0.5, 2.0)
-    assert (row["slowdown_of_vanilla"], row["published_slowdown"]) == (9.0, 1874)
+    assert row["slowdown_of_vanilla"] == 9.0
 
 
 def test_methods_take_turns_after_a_call_each_that_is_not_timed():
