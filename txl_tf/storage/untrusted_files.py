@@ -1,5 +1,6 @@
 """Strict reading of JSON, of manifests and of the files that they name."""
 
+import collections
 import contextlib
 import json
 import math
@@ -92,11 +93,8 @@ def _check_scalar(value: Any) -> None:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"A key must stand once in an object. Received: {key[:60]!r}")
-            seen.add(key)
+        (key, _), *_ = collections.Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"A key must stand once in an object. Received: {key[:60]!r}")
     return values
 
 

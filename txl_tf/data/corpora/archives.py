@@ -11,7 +11,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Protocol, Self, cast
+from typing import IO, Self, cast
 
 from txl_tf.data.partial_download import PublishedFile
 from txl_tf.data.text_files import UNREADABLE
@@ -192,14 +192,8 @@ class ZipFiles:
                 raise _damaged(what, self._path) from error
 
 
-class CorpusFiles(Protocol):
-    """Interface to the files of a corpus as streams."""
-
-    def blocks(self, member: CorpusMember) -> Iterator[bytes]:
-        """Yields a file in blocks of at most a mebibyte.
-
-        Raises DataDamagedError if the archive is damaged, StorageError if it cannot be read.
-        """
+CorpusFiles = FolderFiles | ZipFiles
+"""Files of a corpus, whose `blocks` yields a file in parts of at most a mebibyte."""
 
 
 def open_corpus_files(
