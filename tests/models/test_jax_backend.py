@@ -7,48 +7,33 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from keras import ops
 
 from tests.layer_checks import ON_TENSORFLOW
-from tests.models.jax_process import run
-from tests.models.variants import ADAPTIVE, B, T, made
-from tests.reference import max_difference
+from tests.measurements.compare_backends import write
+from tests.models.variants import ADAPTIVE, config_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-VARIANTS = {
-    "transformer_xl": ("transformer_xl", {}),
-    "shaw": ("shaw", {"pre_norm": True}),
-    "sinusoidal": ("sinusoidal", {}),
-    "learned": ("learned", {}),
-    "adaptive": ("transformer_xl", {**ADAPTIVE, "share_attention_biases": True}),
-    "own_tables": ("transformer_xl", {**ADAPTIVE, "tie_weights": False}),
+DROPPED = {"dropout": 0.1, "attention_dropout": 0.1}
+MODELS = {
+    "transformer_xl": config_of(**DROPPED),
+    "shaw": config_of("shaw", pre_norm=True),
+    "sinusoidal": config_of("sinusoidal"),
+    "learned": config_of("learned"),
+    "adaptive": config_of(**ADAPTIVE, **DROPPED, share_attention_biases=True),
+    "own_tables": config_of(**ADAPTIVE, tie_weights=False),
 }
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not ON_TENSORFLOW, reason="compares with TensorFlow"),
     pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed"),
 ]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """What both backends make of three segments of every variant."""
-    folder = tmp_path_factory.mktemp("jax")
-    given, configs, on_tensorflow = {}, {}, {}
-    for name, (position_encoding, changes) in VARIANTS.items():
-        model = made(position_encoding, **changes)
-        size = model.config.vocabulary_size
-        segments = np.random.default_rng(1).integers(0, size, (3, B, T + 1)).astype("int32")
-        configs[name] = model.config.to_dict()
-        given[f"{name}/segments"] = segments
-        for weight in model.weights:
-            given[f"{name}/weights/{weight.path}"] = ops.convert_to_numpy(weight)
-        on_tensorflow[name] = run(model, segments)
-    source, target = folder / "given.npz", folder / "results.npz"
-    np.savez(source, allow_pickle=False, configs=json.dumps(configs), **given)
+def printed_on_jax(module, *arguments):
+    """What a module of `tests.measurements` prints on JAX; a process has one Keras backend."""
     finished = subprocess.run(
-        [sys.executable, "-m", "tests.models.jax_process", str(source), str(target)],
+        [sys.executable, "-m", f"tests.measurements.{module}", *arguments],
         cwd=ROOT,
         env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
@@ -56,14 +41,19 @@ def results(tmp_path_factory):
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    on_jax = np.load(target, allow_pickle=False)
-    return on_tensorflow, {name: on_jax[name] for name in on_jax.files}
+    return json.loads(finished.stdout)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
-def test_scores_log_probs_and_memory_equal_those_of_tensorflow(results, name):
-    on_tensorflow, on_jax = results
-    assert len(on_tensorflow[name]) == 3 * (3 + 2)
-    for key, expected in on_tensorflow[name].items():
-        assert max_difference(on_jax[f"{name}/{key}"], expected) <= 1e-5, key
+def test_forward_gradients_training_and_dropout_equal_those_of_tensorflow(tmp_path):
+    path = str(tmp_path / "results.npz")
+    write(path, MODELS, ["float32"])
+    report = printed_on_jax("compare_backends", "compare", path)
+    assert report["masks_identical"]
+    for name in MODELS:
+        assert max(report[f"{name}/float32"].values()) <= 1e-4, (name, report)
+        assert report[f"{name}/float32"]["losses"] <= 1e-5
+
+
+def test_compiled_evaluation_and_generation_equal_the_model():
+    report = printed_on_jax("measure_inference_on_jax", "--check")
+    assert report["largest_difference"] <= 1e-5

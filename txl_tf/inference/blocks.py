@@ -217,10 +217,15 @@ def _shifted(scores):
 
 
 class TokenBlock(InferenceBlock):
-    """Block that reads segments of one token, in an order in which memory is only read.
+    """Block that reads segments of one token, and only reads memory.
 
-    Several rows may share a row of memory, such as the beams of one text.
+    Several rows may share a row of memory, such as the beams of one text. `product` multiplies
+    rows `(..., X)` by a kernel `(X, Y)`.
     """
+
+    def __init__(self, block, biases, product):
+        super().__init__(block, biases)
+        self._product = product
 
     def folding_projection(self):
         """The projection `(N, H, D)` from distance queries to the width of the sinusoids."""
@@ -242,42 +247,37 @@ class TokenBlock(InferenceBlock):
         `memory` is a pair of keys `(B, N, H, M)` and values `(B, N, M, H)`, `recent` of keys
         `(R, N, H, C)` and values `(R, N, C, H)`, and `position` the index of the token in
         `recent`. `mask_scores` `(R, 1, 1, M)` and `(R, 1, 1, C)` are 0 where attention is allowed
-        and very negative elsewhere, also at `position`. `over_distances` maps distance queries
-        `(R, N, 1, H)` to scores for memory, recent tokens and the token itself, `(R, N, 1, 1)`.
+        and very negative elsewhere. `over_distances` maps distance queries `(R, N, 1, H)` to
+        scores for memory `(R, N, 1, M)` and recent tokens `(R, N, 1, C)`.
         """
-        query, key, value = self._project(hidden, kernel)
-        content_query, distance_query = query
-        of_memory, of_recent, of_itself = over_distances(distance_query)
+        (content_query, distance_query), key, value = self._project(hidden, kernel)
+        # Before all reads: the token is one of its own keys, so that there are fewer operations.
+        recent = (
+            ops.slice_update(recent[0], [0, 0, 0, position], ops.swapaxes(key, 2, 3)),
+            ops.slice_update(recent[1], [0, 0, position, 0], value),
+        )
+        of_memory, of_recent = over_distances(distance_query)
         rows_per_memory = hidden.shape[0] // memory[0].shape[0]
-        of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
         of_recent = of_recent + ops.matmul(content_query, recent[0])
-        scores = [
-            functional.at_least_float32(of_itself),
-            functional.at_least_float32(of_recent) + mask_scores[1],
-        ]
+        scores = [functional.at_least_float32(of_recent) + mask_scores[1]]
         if memory[0].shape[3] > 0:
             of_memory = of_memory + _of_memory(content_query, memory[0], rows_per_memory)
             scores.append(functional.at_least_float32(of_memory) + mask_scores[0])
         weights, total = _unnormalized_softmax(scores)
         weights = [ops.cast(each, value.dtype) for each in weights]
-        attended = weights[0] * value + ops.matmul(weights[1], recent[1])  # [R, N, 1, H]
+        attended = ops.matmul(weights[0], recent[1])  # [R, N, 1, H]
         if memory[0].shape[3] > 0:
-            attended = attended + _of_memory(weights[2], memory[1], rows_per_memory)
+            attended = attended + _of_memory(weights[1], memory[1], rows_per_memory)
         # Divide last: the result is smaller than the weights.
         attended = ops.cast(functional.at_least_float32(attended) / total, value.dtype)
         attended = ops.reshape(attended, [hidden.shape[0], 1, -1])
-        hidden = self._transform(hidden, _dense(self._attention.output_projection, attended))
-        # After all reads, so that no compiler keeps a copy for them.
-        recent = (
-            ops.slice_update(recent[0], [0, 0, 0, position], ops.swapaxes(key, 2, 3)),
-            ops.slice_update(recent[1], [0, 0, position, 0], value),
-        )
+        hidden = self._transform(hidden, self._dense(self._attention.output_projection, attended))
         return hidden, recent
 
     def _project(self, hidden, kernel):
         """Returns both queries, the key and the value of the token, each `(R, N, 1, H)`."""
         attention = self._attention
-        projected = _product(self._attention_inputs(hidden), kernel)  # [R, 1, 3 * N * H]
+        projected = self._product(self._attention_inputs(hidden), kernel)  # [R, 1, 3 * N * H]
         query, key, value = ops.split(projected, 3, axis=-1)
         queries = attention.queries(query, **self._biases)
         # With one token, heads are in order for either axis first.
@@ -287,7 +287,14 @@ class TokenBlock(InferenceBlock):
 
     def _feed_forward(self, rows):
         feed_forward = self._block.feed_forward
-        return _dense(feed_forward.outer, ops.relu(_dense(feed_forward.inner, rows)))
+        return self._dense(feed_forward.outer, ops.relu(self._dense(feed_forward.inner, rows)))
+
+    def _dense(self, layer, inputs):
+        """Applies a `Dense` layer to `(..., X)`."""
+        outputs = self._product(inputs, ops.cast(layer.kernel, inputs.dtype))
+        if layer.use_bias:
+            outputs = outputs + ops.cast(layer.bias, outputs.dtype)
+        return layer.activation(outputs)
 
 
 def _unnormalized_softmax(parts):
@@ -311,15 +318,7 @@ def _normalized(layer, inputs):
     return ops.cast(outputs, layer.compute_dtype)
 
 
-def _dense(layer, inputs):
-    """Applies a `Dense` layer to `(..., X)` by `_product`."""
-    outputs = _product(inputs, ops.cast(layer.kernel, inputs.dtype))
-    if layer.use_bias:
-        outputs = outputs + ops.cast(layer.bias, outputs.dtype)
-    return layer.activation(outputs)
-
-
-def _product(inputs, kernel):
+def product_in_halves(inputs, kernel):
     """Multiplies `(..., X)` by a kernel `(X, Y)`; one row in two halves, for two threads.
 
     XLA computes the product of one row in one thread of a processor, and batched products in

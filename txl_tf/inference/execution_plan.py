@@ -39,6 +39,8 @@ class ExecutionPlan:
     """True if XLA compiles the reading of segments."""
     compile_step: bool = False
     """True if XLA compiles the reading of single tokens."""
+    splits_products: bool = True
+    """True if the product of a single token is computed in two halves, for two threads."""
 
     @classmethod
     def choose(
@@ -88,6 +90,7 @@ class ExecutionPlan:
             tokens_per_read=_TOKENS_PER_READ,
             compile_read=compiles,
             compile_step=not is_distributed if jit_compile is None else jit_compile,
+            splits_products=device == "CPU",
         )
 
     def num_places(self, memory_length: int) -> int:

@@ -10,7 +10,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS
-from txl_tf.inference.blocks import BatchedBlock, PerHeadBlock, TokenBlock
+from txl_tf.inference.blocks import BatchedBlock, PerHeadBlock, TokenBlock, product_in_halves
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.inference.memory import (
     FoldedDistances,
@@ -229,16 +229,32 @@ class TokenModel:
     The keys of the `RelativeModel` are `(B, N, H, M)`.
     """
 
-    def __init__(self, relative):
+    def __init__(self, relative, plan):
         self.config = relative.config
         self._relative = relative
         self._model = relative.model
-        self._blocks = [TokenBlock(block, relative.biases) for block in relative.model.blocks]
+        product = product_in_halves if plan.splits_products else ops.matmul
+        self._blocks = [TokenBlock(each, relative.biases, product) for each in self._model.blocks]
 
     def initial_recent(self, num_rows, capacity):
         """Returns the empty `RecentTokens` of `R` rows, with room for `C` tokens."""
         empty = self._relative.initial_memory(num_rows, capacity)
         return RecentTokens(empty.keys, empty.values, ops.zeros((), dtype="int32"))
+
+    def moved(self, memory, capacity):
+        """Moves memory into new `RecentTokens`, see `InferenceEngine.begin_in_place`."""
+        along_keys, along_values = ([[0, 0]] * axis + [[0, capacity]] for axis in (3, 2))
+        recent = RecentTokens(
+            tuple(ops.pad(keys, along_keys) for keys in memory.keys),
+            tuple(ops.pad(values, [*along_values, [0, 0]]) for values in memory.values),
+            ops.convert_to_tensor(memory.memory_length, dtype="int32"),
+        )
+        empty = self._relative.memory_class(
+            tuple(keys[..., :0] for keys in memory.keys),
+            tuple(values[..., :0, :] for values in memory.values),
+            memory.valid_length,
+        )
+        return empty, recent
 
     def constants(self, num_rows, memory_length):
         """Computes the `StepConstants` of `R` rows, which depend only on weights and sizes."""
@@ -261,8 +277,7 @@ class TokenModel:
         `recent` must have room for one more token. Returns the float32 log-probabilities `(R, V)`
         of the next token and the next `RecentTokens`.
         """
-        memory_length, capacity = memory.memory_length, recent.keys[0].shape[3]
-        position = recent.length
+        capacity, position = recent.keys[0].shape[3], recent.length
         mask_scores = self._mask_scores(memory, token_ids.shape[0], capacity, position)
         hidden = self._model.embedding(ops.expand_dims(token_ids, 1))  # [R, 1, D]
         keys, values = [], []
@@ -270,7 +285,7 @@ class TokenModel:
 
             def over_distances(query, index=index):
                 scores = _distance_scores(query, constants.distances, index)  # [R, N, 1, M + 1]
-                return _by_place(scores, memory_length, capacity, position)
+                return _by_place(scores, memory.memory_length, capacity, position)
 
             hidden, (new_keys, new_values) = block(
                 hidden,
@@ -288,7 +303,7 @@ class TokenModel:
 
     def append(self, memory, recent, lengths):
         """Moves recent tokens into memory, see `InferenceEngine.finish`."""
-        memory_length = memory.memory_length
+        memory_length = self._relative.memory_length
         keys, values = (
             tuple(
                 functional.last_positions(
@@ -303,15 +318,13 @@ class TokenModel:
 
     def _mask_scores(self, memory, num_rows, capacity, position):
         """Returns masks as scores for all layers, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
-        memory_length = memory.memory_length
-        config = self.config
-        farthest = memory_length
-        if config.same_length and config.same_length_keys == "memory":
-            farthest = memory_length - 1
+        memory_length, reach = memory.memory_length, self._relative.memory_length
+        farthest = self._model.positions.farthest(reach)
+        farthest = reach if farthest is None else farthest
         places = ops.arange(memory_length + capacity, dtype="int32")
         distances = memory_length + position - places
-        in_reach = ops.logical_and(distances > 0, distances <= farthest)
-        first_filled = memory_length - memory.valid_length
+        in_reach = ops.logical_and(distances >= 0, distances <= farthest)
+        first_filled = reach - memory.valid_length
         first_filled = ops.repeat(first_filled, num_rows // memory.valid_length.shape[0], axis=0)
         filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
         allowed = ops.logical_and(filled, ops.expand_dims(in_reach, 0))
@@ -340,14 +353,13 @@ def _distance_scores(query, distances, index):
 
 
 def _by_place(scores, memory_length, capacity, position):
-    """Reorders scores `(R, N, 1, M + 1)` from distances to key positions.
+    """Reorders scores `(R, N, 1, D)` from distances `D - 1` to 0 to key positions.
 
-    Returns scores of memory, of the recent tokens, valid only before `position`, and of the token
-    itself.
+    Returns scores of memory and of the recent tokens, valid only up to `position`.
     """
-    padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [capacity, capacity - 1]])
-    start = capacity - position
-    rows_and_heads = [*scores.shape[:2], 1]
-    of_memory = ops.slice(padded, [0, 0, 0, start], [*rows_and_heads, memory_length])
-    of_recent = ops.slice(padded, [0, 0, 0, start + memory_length], [*rows_and_heads, capacity])
-    return of_memory, of_recent, scores[..., -1:]
+    num_places = memory_length + capacity
+    padding = [num_places + 1 - scores.shape[-1], capacity - 1]
+    padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], padding])
+    shape = [*scores.shape[:2], 1, num_places]
+    by_place = ops.slice(padded, [0, 0, 0, capacity - position], shape)
+    return by_place[..., :memory_length], by_place[..., memory_length:]

@@ -1,0 +1,207 @@
+"""Compares the layers on JAX, on any device, with TensorFlow on a CPU.
+
+    python -m tests.measurements.compare_backends write results.npz
+    KERAS_BACKEND=jax python -m tests.measurements.compare_backends compare results.npz
+
+`write` runs on TensorFlow, `compare` on JAX and without TensorFlow. Both draw the same weights
+and tokens, read three segments, compute the gradients of one step, and train 20 steps with
+dropout, memory, clipping and Adam. `compare` prints one line of JSON: for each model and dtype
+the largest difference of an array, relative to the largest number in it.
+"""
+
+import json
+import sys
+
+import keras
+import numpy as np
+from keras import ops
+
+from txl_tf.config.model import ModelConfig
+from txl_tf.layers.feed_forward import SeededDropout
+from txl_tf.models.presets import preset
+from txl_tf.models.transformer_xl import TransformerXL
+
+NUM_ROWS = 4
+NUM_STEPS = 20
+DTYPES = ("float32", "mixed_bfloat16")
+BASE = preset("enwik8_base").replace(
+    num_layers=4,
+    hidden_dim=256,
+    num_heads=4,
+    intermediate_dim=1024,
+    segment_length=128,
+    memory_length=128,
+    attention_dropout=0.1,
+)
+MODELS = {
+    "base": BASE,
+    "adaptive": BASE.replace(
+        vocabulary_size=2000, embedding_dim=256, cutoffs=(200, 800), division_factor=4
+    ),
+}
+MASK_SHAPES = ((1, 7), (4, 128, 256), (3, 2, 65, 130))
+MASK_SEEDS = ((0, 0), (1, 2), (-5, 2**31 - 1))
+_MOST_KEPT = 20_000
+
+
+def sample(tensor):
+    """Returns up to 20,000 numbers, evenly from the whole tensor, as float32."""
+    numbers = ops.convert_to_numpy(ops.cast(tensor, "float32")).ravel()
+    return numbers[:: -(-numbers.size // _MOST_KEPT)]
+
+
+def draw_weights(model):
+    """Assigns uniform weights, the same on every backend."""
+    generator = np.random.default_rng(1)
+    for weight in model.weights:
+        limit = max(weight.shape) ** -0.5
+        values = generator.uniform(-limit, limit, weight.shape)
+        weight.assign(values + 1.0 if weight.path.endswith("gamma") else values)
+
+
+def mean_loss(model, tokens, memory, seed):
+    """Returns the mean loss of a training step and the next memory."""
+    nll, memory = model.score(
+        tokens[:, :-1], tokens[:, 1:], memory, dropout_seed=seed, training=True
+    )
+    return ops.mean(nll), memory
+
+
+def tensorflow_functions(model, optimizer):
+    """Returns functions that read a segment, compute its gradients, and train one step."""
+    import tensorflow as tf
+
+    def differentiate(tokens, memory, seed):
+        with tf.GradientTape() as tape:
+            loss, memory = mean_loss(model, tokens, memory, seed)
+        weights = [weight.value for weight in model.trainable_variables]
+        gradients = tape.gradient(loss, weights)
+        return loss, memory, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def train(tokens, memory, seed):
+        loss, memory, gradients = differentiate(tokens, memory, seed)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss, memory
+
+    return [tf.function(each, autograph=False) for each in (model.log_probs, differentiate, train)]
+
+
+def jax_functions(model, optimizer):
+    """Returns the functions of `tensorflow_functions` for JAX."""
+    import jax
+
+    weights = model.trainable_variables
+
+    def differentiated(values, *batch):
+        def loss_of(values):
+            with keras.StatelessScope(list(zip(weights, values, strict=True))):
+                return mean_loss(model, *batch)
+
+        (loss, memory), gradients = jax.value_and_grad(loss_of, has_aux=True)(values)
+        return loss, memory, gradients
+
+    @jax.jit
+    def updated(values, optimizer_values, *batch):
+        loss, memory, gradients = differentiated(values, *batch)
+        return loss, memory, *optimizer.stateless_apply(optimizer_values, gradients, values)
+
+    def differentiate(*batch):
+        return jax.jit(differentiated)([weight.value for weight in weights], *batch)
+
+    def train(*batch):
+        variables = weights, optimizer.variables
+        values = ([variable.value for variable in each] for each in variables)
+        loss, memory, *updates = updated(*values, *batch)
+        for changed, update in zip(variables, updates, strict=True):
+            for variable, value in zip(changed, update, strict=True):
+                variable.assign(value)
+        return loss, memory
+
+    return jax.jit(model.log_probs), differentiate, train
+
+
+def results_of(config, dtype):
+    """Returns the results of a model by name, as arrays."""
+    model = TransformerXL(config, dtype=dtype)
+    draw_weights(model)
+    optimizer = keras.optimizers.Adam(2.5e-4, global_clipnorm=0.25)
+    optimizer.build(model.trainable_variables)
+    is_on_jax = keras.backend.backend() == "jax"
+    functions = jax_functions if is_on_jax else tensorflow_functions
+    log_probs_of, differentiate, train = functions(model, optimizer)
+    shape = (NUM_STEPS, NUM_ROWS, config.segment_length + 1)
+    segments = np.random.default_rng(2).integers(0, config.vocabulary_size, shape, "int32")
+    seeds = np.arange(2 * NUM_STEPS, dtype="int32").reshape(NUM_STEPS, 2)
+    results, memory = {}, model.initial_memory(NUM_ROWS)
+    for number, tokens in enumerate(segments[:3]):
+        log_probs, memory = log_probs_of(tokens[:, :-1], memory)
+        results[f"forward/{number}"] = sample(log_probs)
+        for name, tensor in memory.to_tensors().items():
+            results[f"memory/{number}/{name}"] = sample(tensor)
+    _, _, gradients = differentiate(segments[3], memory, seeds[0])
+    for weight, gradient in zip(model.trainable_variables, gradients, strict=True):
+        results[f"gradients/{weight.path}"] = sample(gradient)
+        results[f"gradients/{weight.path}/norm"] = sample(ops.sqrt(ops.sum(ops.square(gradient))))
+    losses, memory = [], model.initial_memory(NUM_ROWS)
+    for tokens, seed in zip(segments, seeds, strict=True):
+        loss, memory = train(tokens, memory, seed)
+        losses.append(loss)
+    results["losses"] = sample(ops.stack(losses))
+    return results
+
+
+def dropout_masks():
+    """Returns the elements that dropout keeps, as packed bits, for all shapes and seeds."""
+    dropout = SeededDropout(0.1)
+    masks = {}
+    for shape in MASK_SHAPES:
+        for seed in MASK_SEEDS:
+            kept = dropout(ops.ones(shape), seed=np.array(seed, "int32"), training=True)
+            masks[f"masks/{shape}/{seed}"] = np.packbits(ops.convert_to_numpy(kept) != 0)
+    return masks
+
+
+def write(path, models, dtypes):
+    """Writes configurations and results of TensorFlow."""
+    configs = {
+        f"{name}/{dtype}": [dtype, config.to_dict()]
+        for name, config in models.items()
+        for dtype in dtypes
+    }
+    arrays = {
+        f"{name}/{key}": array
+        for name, (dtype, values) in configs.items()
+        for key, array in results_of(ModelConfig.from_dict(values), dtype).items()
+    }
+    np.savez_compressed(path, configs=json.dumps(configs), **arrays, **dropout_masks())
+
+
+def compare(path):
+    """Returns the largest relative differences of all results from those in a file."""
+    import jax
+
+    expected = np.load(path, allow_pickle=False)
+    masks = dropout_masks()
+    report = {
+        "device": jax.devices()[0].device_kind,
+        "masks_identical": all(np.array_equal(mask, expected[key]) for key, mask in masks.items()),
+    }
+    for name, (dtype, values) in json.loads(str(expected["configs"])).items():
+        precision = "highest" if dtype == "float32" else "default"
+        with jax.default_matmul_precision(precision):
+            results = results_of(ModelConfig.from_dict(values), dtype)
+        differences: dict[str, float] = {}
+        for key, found in results.items():
+            array = expected[f"{name}/{key}"]
+            difference = np.abs(found - array).max() / max(np.abs(array).max(), 1e-30)
+            kind = key.split("/")[0]
+            differences[kind] = max(differences.get(kind, 0.0), float(difference))
+        report[name] = differences
+    return report
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "write":
+        write(sys.argv[2], MODELS, DTYPES)
+    else:
+        print(json.dumps(compare(sys.argv[2])))
