@@ -323,7 +323,8 @@ class TokenModel:
         farthest = reach if farthest is None else farthest
         places = ops.arange(memory_length + capacity, dtype="int32")
         distances = memory_length + position - places
-        in_reach = ops.logical_and(distances >= 0, distances <= farthest)
+        nearest = 1 if memory_length > 0 else 0  # a token in place is one of its own keys
+        in_reach = ops.logical_and(distances >= nearest, distances <= farthest)
         first_filled = reach - memory.valid_length
         first_filled = ops.repeat(first_filled, num_rows // memory.valid_length.shape[0], axis=0)
         filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
@@ -355,11 +356,12 @@ def _distance_scores(query, distances, index):
 def _by_place(scores, memory_length, capacity, position):
     """Reorders scores `(R, N, 1, D)` from distances `D - 1` to 0 to key positions.
 
-    Returns scores of memory and of the recent tokens, valid only up to `position`.
+    Returns scores of memory, of the recent tokens, valid only up to `position`, and of the token
+    itself.
     """
     num_places = memory_length + capacity
     padding = [num_places + 1 - scores.shape[-1], capacity - 1]
     padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], padding])
     shape = [*scores.shape[:2], 1, num_places]
     by_place = ops.slice(padded, [0, 0, 0, capacity - position], shape)
-    return by_place[..., :memory_length], by_place[..., memory_length:]
+    return by_place[..., :memory_length], by_place[..., memory_length:], scores[..., -1:]
