@@ -86,6 +86,29 @@ def test_the_first_stream_begins_at_once_and_a_session_continues(served):
     client.close()
 
 
+# Runs the script of the page with elements of this table, which a browser makes of the HTML.
+PAGE = """
+const url = process.argv[1], answer = await fetch(url), html = await answer.text();
+const values = { text: "Once", max_tokens: "9", temperature: "0", top_p: "1", key: "k" };
+const parts = {};
+globalThis.document = { getElementById: (id) => (parts[id] ??= { value: values[id] }) };
+const ask = globalThis.fetch;
+globalThis.fetch = (path, settings) => ask(new URL(path, url), settings);
+new Function(html.match(/<script>([^]*)<\\/script>/)[1])();
+await parts.run.onclick();
+console.log(JSON.stringify([parts.text.value, parts.status.textContent]));
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no JavaScript")
+def test_the_page_shows_the_text_that_is_written(served, lm):
+    words = ["node", "--input-type=module", "-e", PAGE, served[0]]
+    found = subprocess.run(words, capture_output=True, check=True, timeout=60).stdout
+    text = lm.generate("Once", max_tokens=9, temperature=0)
+    assert json.loads(found) == [text, ""]
+
+
 def ask_until(url, until, address, asks_again=True):
     """Asks one request at a time from a local address; returns the seconds of each answer."""
     found = []
