@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     import txl_tf
     from txl_tf.serving.text_engine import TextEngine
-    from txl_tf.serving.text_server import ServerLimits, TextServer
+    from txl_tf.serving.text_server import TextServer
 
     lm = txl_tf.load(arguments.model, arguments.step)
     engine = TextEngine(
@@ -102,12 +102,14 @@ def run(arguments: argparse.Namespace) -> None:
         max_sessions=arguments.sessions,
         session_seconds=60 * arguments.session_minutes,
     )
-    limits = ServerLimits(
+    server = TextServer(
+        engine,
+        arguments.name,
+        arguments.api_key or os.environ.get(_KEY_VARIABLE, ""),
         max_prompt_tokens=arguments.max_prompt_tokens,
         max_tokens=arguments.max_tokens,
     )
-    key = arguments.api_key or os.environ.get(_KEY_VARIABLE, "")
-    asyncio.run(_serve(TextServer(engine, arguments.name, key, limits), arguments))
+    asyncio.run(_serve(server, arguments))
 
 
 async def _serve(server: "TextServer", arguments: argparse.Namespace) -> None:

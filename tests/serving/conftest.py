@@ -13,7 +13,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.models.language_model import create_model
 from txl_tf.serving.text_engine import TextEngine
-from txl_tf.serving.text_server import ServerLimits, TextServer
+from txl_tf.serving.text_server import TextServer
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def lm():
 def running(lm, api_key="", **settings):
     """Serves a model; yields the address."""
     engine = TextEngine(lm, max_rows=4, **settings)
-    server = TextServer(engine, "mine", api_key, ServerLimits(max_body_bytes=1 << 16))
+    server = TextServer(engine, "mine", api_key, max_body_bytes=1 << 16)
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()

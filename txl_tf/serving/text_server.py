@@ -38,6 +38,7 @@ _RETRY_SECONDS = "1"
 _BODY_SECONDS = 30.0
 _BUSY = "The server is busy; ask again later."
 _MAX_SESSION_LETTERS = 100
+_MAX_TEXTS = 64  # prompts of a request times `n`
 _SCORE_PARTS = ("tokens", "text_offset", "token_logprobs", "top_logprobs")  # of a TokenScore
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # Of OpenAI's parameters, with the only values that have a meaning here.
@@ -48,17 +49,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "suffix": ("",),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class ServerLimits:
-    """The largest request that the server takes."""
-
-    max_body_bytes: int = 4 << 20
-    max_prompt_tokens: int = 1 << 16
-    max_tokens: int = 4096
-    max_texts: int = 64
-    """Prompts of a request times `n`."""
 
 
 class RequestError(Exception):
@@ -148,9 +138,18 @@ class TextServer:
     """HTTP application of a `TextEngine`; with an API key requests must bring it."""
 
     def __init__(
-        self, engine: TextEngine, model_name: str, api_key: str, limits: ServerLimits
+        self,
+        engine: TextEngine,
+        model_name: str,
+        api_key: str,
+        *,
+        max_prompt_tokens: int = 1 << 16,
+        max_tokens: int = 4096,
+        max_body_bytes: int = 4 << 20,
     ) -> None:
-        self._engine, self._model_name, self._limits = engine, model_name, limits
+        self._engine, self._model_name = engine, model_name
+        self._max_prompt_tokens, self._max_tokens = max_prompt_tokens, max_tokens
+        self._max_body_bytes = max_body_bytes
         self._api_key = api_key.encode()
         self._created = int(time.time())
         self._requests: Counter[int] = Counter()
@@ -158,7 +157,7 @@ class TextServer:
 
     def _application(self) -> web.Application:
         application = web.Application(
-            client_max_size=self._limits.max_body_bytes, middlewares=[self._answer_errors]
+            client_max_size=self._max_body_bytes, middlewares=[self._answer_errors]
         )
         application.add_routes(
             [
@@ -291,12 +290,12 @@ class TextServer:
     ) -> tuple[list[Completion], AsyncIterator[TextPiece]]:
         """Queues the texts of a request; returns them and the pieces that are written."""
         prompts = asked.prompts()
-        limits, count = self._limits, len(prompts) * asked.n
-        if asked.max_tokens > limits.max_tokens:
-            what = f"`max_tokens` must be at most {limits.max_tokens} on this server."
+        count = len(prompts) * asked.n
+        if asked.max_tokens > self._max_tokens:
+            what = f"`max_tokens` must be at most {self._max_tokens} on this server."
             raise RequestError(400, what, "max_tokens")
-        if not 1 <= count <= limits.max_texts:
-            what = f"A request must ask for 1 to {limits.max_texts} texts. Received: {count}"
+        if not 1 <= count <= _MAX_TEXTS:
+            what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
             raise RequestError(400, what, "prompt")
         if asked.session and (count > 1 or len(asked.session) > _MAX_SESSION_LETTERS):
             what = f"A session has one text, and a name of at most {_MAX_SESSION_LETTERS} letters."
@@ -341,8 +340,8 @@ class TextServer:
             raise RequestError(400, error.what, "prompt") from error
         except (ValueError, OverflowError) as error:
             raise RequestError(400, str(error), "prompt") from error
-        if len(ids) > self._limits.max_prompt_tokens:
-            most = self._limits.max_prompt_tokens
+        if len(ids) > self._max_prompt_tokens:
+            most = self._max_prompt_tokens
             what = f"A prompt must have at most {most} tokens. Received: {len(ids)}"
             raise RequestError(400, what, "prompt")
         return ids.astype(np.int32)
