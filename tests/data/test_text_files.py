@@ -56,14 +56,6 @@ def test_a_file_that_was_cut_is_refused_wherever_it_was_cut(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
-def test_other_data_behind_the_compressed_are_refused(tmp_path, kind):
-    path = tmp_path / "text"
-    path.write_bytes(COMPRESS[kind](TEXT) + b"something else")
-    with pytest.raises(DataDamagedError):
-        read(path)
-
-
-@pytest.mark.parametrize("kind", COMPRESS)
 def test_a_small_file_with_very_much_in_it_comes_in_small_blocks(tmp_path, kind):
     path = tmp_path / "text"
     size = 100_000_000 if kind == "zstd" else 8_000_000

@@ -56,20 +56,3 @@ def test_scores_match_the_oracle(model):
     assert max_difference(nll, expected) <= 1e-5
     for state, expected_state in zip(following.states, states, strict=True):
         assert max_difference(state, expected_state) <= 1e-5
-
-
-def test_tied_tables_are_one_variable_and_own_tables_are_not():
-    tied, own = made(**ADAPTIVE), made(**ADAPTIVE, tie_weights=False)
-    assert len(own.weights) == len(tied.weights) + 3
-    tokens = read(own)
-    for model, changes_scores in ((tied, True), (own, False)):
-        memory = model.initial_memory(B)
-        # Id 39 is never read, only scored: its embedding matters where it is tied.
-        tokens[tokens == 39] = 38
-        tokens[:, -1] = 39
-        before, _ = score(model, tokens, memory)
-        table = ops.convert_to_numpy(model.embedding.tables[2]).copy()
-        table[-1] += 1.0
-        model.embedding.tables[2].assign(table)
-        after, _ = score(model, tokens, memory)
-        assert (max_difference(before, after) > 1e-3) == changes_scores
