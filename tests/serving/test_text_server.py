@@ -198,23 +198,19 @@ def test_a_client_that_leaves_ends_its_text(address):
 
 
 def test_a_text_of_another_address_pauses_one_of_many(address, lm):
-    def ask(client, max_tokens, prompt=PROMPT):
+    def ask(client, max_tokens):
         place = (address.removeprefix("http://"), None)
-        body = json.dumps({"prompt": prompt, "max_tokens": max_tokens, "seed": 7})
+        body = json.dumps({"prompt": PROMPT, "max_tokens": max_tokens, "seed": 7})
         connection = http.client.HTTPConnection(*place, timeout=60, source_address=(client, 0))
         with contextlib.closing(connection):
             connection.request("POST", "/v1/completions", body)
             return json.load(connection.getresponse())["choices"][0]["text"]
 
     expected = lm.generate(PROMPT, max_tokens=400, seed=7, strip_prompt=True)
-    with ThreadPoolExecutor(9) as threads:
-        crowd = [threads.submit(ask, "127.0.0.2", 400) for _ in range(7)]
+    with ThreadPoolExecutor(8) as threads:
+        crowd = [threads.submit(ask, "127.0.0.2", 400) for _ in range(8)]
         while b"txl_texts_running 4" not in get(f"{address}/metrics")[1]:
             time.sleep(0.01)
         assert ask("127.0.0.3", 5) == expected[:5]
         assert not any(each.done() for each in crowd)
-        long = threads.submit(ask, "127.0.0.4", 1, "x" * 30_000)
-        time.sleep(0.1)
-        assert ask("127.0.0.3", 5) == expected[:5]
-        assert not long.done()
         assert {each.result() for each in crowd} == {expected}

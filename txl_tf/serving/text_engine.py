@@ -145,7 +145,6 @@ class TextEngine:
         self._paused: list[Completion] = []
         self._sessions: dict[str, TextState] = {}
         self._reading: Completion | None = None
-        self._prefers_new = False  # after a piece of a long prompt
         self._rows: list[Completion] = []
         self._memory: Any = None
         self._recent: Any = None
@@ -203,8 +202,8 @@ class TextEngine:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._waiting or self._rows or self._paused or self._is_closed):
-                    self._changed.wait()
+                while not (self._waiting or self._rows or self._reading or self._is_closed):
+                    self._changed.wait()  # a text pauses only beside others
                 if self._is_closed:
                     return
             try:
@@ -219,7 +218,7 @@ class TextEngine:
         self._pause_one(rows)
         joining: list[Completion] = []
         while len(rows) + len(joining) < self._max_rows:
-            self._reading = row = self._next_waiting([*rows, *joining])
+            self._reading = row = self._reading or self._next_waiting([*rows, *joining])
             if row is None:
                 break
             if row.is_cancelled:
@@ -227,10 +226,7 @@ class TextEngine:
             elif row.num_written:  # has paused
                 joining.append(row)
             elif not self._read_piece(row):
-                # The rest is read after a token of the other texts.
-                self._paused.insert(0, row)
-                self._reading, self._prefers_new = None, True
-                break
+                break  # the rest is read after a token of the other texts
             else:
                 self._remember_prompt(row)
                 if row.settings.max_tokens:
@@ -246,13 +242,12 @@ class TextEngine:
 
     def _pause_one(self, rows: list[Completion]) -> None:
         """Takes a text out of a full batch whose client has two places more than a waiting one."""
-        if len(rows) < self._max_rows:
+        if len(rows) < self._max_rows or self._reading is not None:
             return
         places = collections.Counter(row.owner[0] for row in rows)
         ((client, most),) = places.most_common(1)
         with self._changed:
-            others = [*self._paused, *self._free_texts()]
-        least = min((places[row.owner[0]] for row in others), default=most)
+            least = min((places[row.owner[0]] for row in self._free_texts()), default=most)
         if most >= least + 2:
             paused = next(row for row in reversed(rows) if row.owner[0] == client)
             rows.remove(paused)
@@ -273,14 +268,9 @@ class TextEngine:
             self._end_old_sessions()
             row = min(
                 [*self._paused, *self._free_texts()],
-                key=lambda row: (
-                    places[row.owner[0]],
-                    places[row.owner],
-                    (row in self._paused) == self._prefers_new,
-                ),
+                key=lambda row: (places[row.owner[0]], places[row.owner]),
                 default=None,
             )
-            self._prefers_new = False
             if row is None or row in self._paused:
                 if row is not None:
                     self._paused.remove(row)
