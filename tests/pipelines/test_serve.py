@@ -139,7 +139,8 @@ def test_a_hundred_clients_do_not_slow_down_those_of_another_address(served):
             ]
             good = [threads.submit(ask_until, served[0], until, f"127.0.0.{k}") for k in (3, 4)]
             highest.append(np.quantile(np.concatenate([each.result() for each in good]), 0.99))
-            assert not crowd or sum(len(each.result()) for each in crowd) > 20
+            answered = [seconds for each in crowd for seconds in each.result()]
+    assert len(answered) > 20 and max(answered) < 10 * highest[0]  # no request starves
     assert highest[1] < 3 * highest[0]
 
 
