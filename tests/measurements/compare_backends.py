@@ -5,8 +5,8 @@
 
 `write` runs on TensorFlow, `compare` on JAX and without TensorFlow. Both draw the same weights
 and tokens, read three segments, compute the gradients of one step, and train 20 steps with
-dropout, memory, clipping and Adam. `compare` prints one line of JSON: for each model and dtype
-the largest difference of an array, relative to the largest number in it.
+dropout, memory, clipping and Adam. `compare` prints a line of JSON for each model and dtype: the
+largest difference of an array, relative to the largest number in it.
 """
 
 import json
@@ -46,7 +46,8 @@ _MOST_KEPT = 20_000
 
 def sample(tensor):
     """Returns up to 20,000 numbers, evenly from the whole tensor, as float32."""
-    numbers = ops.convert_to_numpy(ops.cast(tensor, "float32")).ravel()
+    # By NumPy: JAX would compile a program for every shape.
+    numbers = np.asarray(ops.convert_to_numpy(tensor)).astype("float32").ravel()
     return numbers[:: -(-numbers.size // _MOST_KEPT)]
 
 
@@ -141,12 +142,13 @@ def results_of(config, dtype):
     _, _, gradients = differentiate(segments[3], memory, seeds[0])
     for weight, gradient in zip(model.trainable_variables, gradients, strict=True):
         results[f"gradients/{weight.path}"] = sample(gradient)
-        results[f"gradients/{weight.path}/norm"] = sample(ops.sqrt(ops.sum(ops.square(gradient))))
+        norm = np.linalg.norm(np.float64(ops.convert_to_numpy(gradient)))
+        results[f"gradients/{weight.path}/norm"] = np.float32([norm])
     losses, memory = [], model.initial_memory(NUM_ROWS)
     for tokens, seed in zip(segments, seeds, strict=True):
         loss, memory = train(tokens, memory, seed)
         losses.append(loss)
-    results["losses"] = sample(ops.stack(losses))
+    results["losses"] = np.float32([float(loss) for loss in losses])
     return results
 
 
@@ -177,12 +179,12 @@ def write(path, models, dtypes):
 
 
 def compare(path):
-    """Returns the largest relative differences of all results from those in a file."""
+    """Yields the largest relative differences of all results from those in a file."""
     import jax
 
     expected = np.load(path, allow_pickle=False)
     masks = dropout_masks()
-    report = {
+    yield {
         "device": jax.devices()[0].device_kind,
         "masks_identical": all(np.array_equal(mask, expected[key]) for key, mask in masks.items()),
     }
@@ -196,12 +198,12 @@ def compare(path):
             difference = np.abs(found - array).max() / max(np.abs(array).max(), 1e-30)
             kind = key.split("/")[0]
             differences[kind] = max(differences.get(kind, 0.0), float(difference))
-        report[name] = differences
-    return report
+        yield {name: differences}
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "write":
         write(sys.argv[2], MODELS, DTYPES)
     else:
-        print(json.dumps(compare(sys.argv[2])))
+        for report in compare(sys.argv[2]):
+            print(json.dumps(report), flush=True)

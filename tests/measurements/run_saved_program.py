@@ -35,8 +35,12 @@ class CompiledReplicas:
         compile_options.device_assignment = xla_client.DeviceAssignment.create(
             np.array([[device.id] for device in self._devices])
         )
-        # Without it, compilers leave out some of the program's roundings to bfloat16.
-        compile_options.env_option_overrides = [("xla_allow_excess_precision", False)]
+        compile_options.env_option_overrides = [
+            # Without it, compilers leave out some of the program's roundings to bfloat16.
+            ("xla_allow_excess_precision", False),
+            # A GPU's compiler would time every product of float32 for minutes.
+            ("xla_gpu_autotune_level", 0),
+        ]
         self._executable = self._devices[0].client.compile_and_load(
             stablehlo, _jax.DeviceList(tuple(self._devices)), compile_options
         )

@@ -41,7 +41,8 @@ def printed_on_jax(module, *arguments):
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout)
+    lines = map(json.loads, finished.stdout.splitlines())
+    return {name: value for line in lines for name, value in line.items()}
 
 
 def test_forward_gradients_training_and_dropout_equal_those_of_tensorflow(tmp_path):
