@@ -304,7 +304,8 @@ class TrainingRun:
         if is_initial or not is_due or self._history.last_step == step or not self._data.has_valid:
             return None
         if self.trainer.must_stop():
-            return None
+            # Also after the last step, whose evaluation is part of the run.
+            self._stop()
         evaluator = self.ready_evaluator()
         is_last = step == training.num_steps
         result = self._data.evaluate(evaluator, step, self._until_stopped, **self._limit)

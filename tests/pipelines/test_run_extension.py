@@ -1,19 +1,22 @@
 """A finished run goes on with more steps, and is bound to its earlier ones as before."""
 
 import hashlib
+import json
 import shutil
+from unittest import mock
 
 import pytest
 
 from pipelines.workdir import Workdir
 from tests.pipelines.toy_run import (
     NUM_STEPS,
+    ToyTrainer,
     stopping_after,
     toy_run_experiment,
     toy_training,
     train,
 )
-from txl_tf.errors import DataDamagedError, MismatchError
+from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
 from txl_tf.run_description import RunDescription
 from txl_tf.run_folder import checkpoint_store
 
@@ -79,6 +82,24 @@ def test_an_extension_that_is_killed_resumes_to_the_same_bits(finished, tmp_path
     for run in runs:
         extend(run)
     assert result_of(runs[0]) == result_of(runs[1])
+
+
+def test_a_stop_after_the_last_step_leaves_its_evaluation_to_the_next_process(finished, tmp_path):
+    take_step = ToyTrainer._take_step
+
+    def take_step_until_the_end(trainer):
+        take_step(trainer)
+        trainer._stops = trainer.step == NUM_STEPS
+
+    last_step = mock.patch.object(ToyTrainer, "_take_step", take_step_until_the_end)
+    with last_step, pytest.raises(PreemptedError):
+        train(tmp_path / "run")
+    train(tmp_path / "run")
+    runs = [(each / "metrics.jsonl").read_text() for each in (finished, tmp_path / "run")]
+    lines = [map(json.loads, text.splitlines()) for text in runs]
+    expected, received = ([line["step"] for line in each if "result" in line] for each in lines)
+    assert received == expected
+    assert expected[-1] == NUM_STEPS
 
 
 def test_fewer_steps_than_stored_are_refused(run):
