@@ -66,16 +66,11 @@ Figures = dict[str, dict[int, dict[str, Any]]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_workdir_argument(parser)
+    meaning = f"file to write (default: {_FILE} in the folder of the run)"
+    parser.add_argument("--out", metavar="FILE", help=meaning)
+    meaning = "folder that `txl analyze` made, if it is not below the folder of the run"
     parser.add_argument(
-        "--out", metavar="FILE", help=f"file to write (default: {_FILE} in the folder of the run)"
-    )
-    parser.add_argument(
-        "--analysis",
-        metavar="DIR",
-        action="append",
-        dest="analyses",
-        default=[],
-        help="folder that `txl analyze` made, if it is not below the folder of the run",
+        "--analysis", metavar="DIR", action="append", dest="analyses", default=[], help=meaning
     )
 
 
