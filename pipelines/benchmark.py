@@ -83,11 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shapes = parser.add_argument_group("shapes")
     add_config_argument(shapes, help="experiment or .json or .toml file (default: own shapes)")
     add_override_argument(shapes)
-    for option, meaning in (
-        ("--segment-lengths", "tokens read at a time; in training M is T too"),
-        ("--memory-lengths", "tokens remembered (default: 128 or 1600,3800)"),
-    ):
-        add_numbers(shapes, option, 1, MAX_TOKENS, meaning, unit="N")
+    meaning = "tokens read at a time; in training M is T too"
+    add_numbers(shapes, "--segment-lengths", 1, MAX_TOKENS, meaning, unit="N")
+    meaning = "tokens remembered (default: 128 or 1600,3800)"
+    add_numbers(shapes, "--memory-lengths", 1, MAX_TOKENS, meaning, unit="N")
     rounds = parser.add_argument_group("rounds")
     add_number(rounds, "--rounds", 1, MAX_COUNT, "rounds; medians are reported", default=5)
     meaning = "length of a turn, about"
@@ -148,12 +147,10 @@ def cases_of(suite: str, arguments: argparse.Namespace) -> list[Case]:
         if suite == "train" and memory is None:
             memory = segment
         changed = _with_lengths(experiment, suite, segment, memory)
-        rows = {
-            "train": [changed.training.global_batch_size],
-            "evaluate": [changed.evaluation.batch_size],
-            "generate": _GENERATED_ROWS,
-        }
-        cases += [_case(suite, changed, num_rows) for num_rows in rows[suite]]
+        training, evaluation = changed.training, changed.evaluation
+        own = training.global_batch_size if suite == "train" else evaluation.batch_size
+        rows = _GENERATED_ROWS if suite == "generate" else (own,)
+        cases += [_case(suite, changed, num_rows) for num_rows in rows]
     # Options can make two default shapes equal.
     return [case for place, case in enumerate(cases) if case not in cases[:place]]
 
@@ -166,21 +163,15 @@ def _with_lengths(
         segment, memory = segment or own.segment_length, memory or own.memory_length
         evaluation = own.replace(segment_length=None, memory_length=None)
         experiment = experiment.replace(evaluation=evaluation)
-    changes = {"segment_length": segment, "memory_length": memory}
-    given = {name: value for name, value in changes.items() if value is not None}
-    try:
-        return experiment.replace(model=experiment.model.replace(**given))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{error}", where="--segment-lengths, --memory-lengths") from error
+    lengths = {"segment_length": segment, "memory_length": memory}
+    given = [f"model.{name}={length}" for name, length in lengths.items() if length is not None]
+    return override(experiment, given)
 
 
 def _case(suite: str, experiment: ExperimentConfig, num_rows: int) -> Case:
     model = experiment.model
-    policies = {
-        "train": experiment.training.dtype_policy,
-        "evaluate": experiment.evaluation.dtype_policy,
-    }
-    policy = policies.get(suite, "float32")
+    settings = experiment.training if suite == "train" else experiment.evaluation
+    policy = "float32" if suite == "generate" else settings.dtype_policy
     segment_length = 1 if suite == "generate" else model.segment_length
     lengths, flops = f"T {segment_length:,}", None
     if isinstance(model, ModelConfig):
@@ -216,11 +207,9 @@ class Worker:
     def __init__(self, command: Sequence[str], request: dict[str, Any], turn_seconds: float):
         self._command = command
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `__exit__` closes it
-        paths = os.pathsep.join(each or os.getcwd() for each in sys.path)
-        environment = {**os.environ, "PYTHONPATH": paths} if command[0] == sys.executable else None
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        pipes |= {"stderr": self._errors, "text": True}
-        self._process = subprocess.Popen(command, **pipes, env=environment)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
         try:
             self._ask(json.dumps(request))
             self.times = self._times_in(turn_seconds)
@@ -232,12 +221,8 @@ class Worker:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            # A request to an ended process cannot be flushed.
-            with contextlib.suppress(BrokenPipeError):
-                cast(IO[str], stream).close()
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
         self._errors.close()
 
     def turn(self) -> dict[str, Any]:

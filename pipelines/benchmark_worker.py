@@ -35,9 +35,8 @@ def own_work(request: dict[str, Any]) -> Turn:
     experiment = ExperimentConfig.from_dict(request["experiment"])
     if request["work"] == "train":
         return _train(experiment, request["folder"])
-    if request["work"] == "evaluate":
-        return _evaluate(experiment)
-    return _generate(experiment, request["num_rows"])
+    generates = request["work"] == "generate"
+    return _generate(experiment, request["num_rows"]) if generates else _evaluate(experiment)
 
 
 def _train(experiment: Any, folder: str) -> Turn:
@@ -53,8 +52,8 @@ def _train(experiment: Any, folder: str) -> Turn:
     # As in a training run.
     tf.config.experimental.enable_op_determinism()
     # A short run must not end during the turns.
-    training = experiment.training.replace(num_steps=MAX_STEPS_PER_LOOP)
-    experiment = experiment.replace(training=training)
+    experiment = experiment.with_overrides([f"training.num_steps={MAX_STEPS_PER_LOOP}"])
+    training = experiment.training
     row_tokens = _SEGMENTS_PER_ROW * experiment.model.segment_length
     num_tokens = training.global_batch_size * row_tokens + 1
     dataset = _write_random_dataset(folder, num_tokens, experiment.model.vocabulary_size)
@@ -68,8 +67,7 @@ def _train(experiment: Any, folder: str) -> Turn:
         while (left := end - trainer.step) > 0:
             # Loops end at multiples of the period.
             period = trainer.step + min(left, training.steps_per_loop)
-            changed = trainer.config.training.replace(steps_per_loop=period)
-            trainer.config = trainer.config.replace(training=changed)
+            trainer.config = trainer.config.with_overrides([f"training.steps_per_loop={period}"])
             tokens += next(reports).num_tokens
         return {"tokens": tokens}
 
@@ -136,13 +134,11 @@ def _generate(experiment: Any, num_rows: int) -> Turn:
     num_tokens = max(_PROMPT_TOKENS, getattr(config, "effective_memory_length", 0))
     session.write([_random_tokens(num_tokens, config.vocabulary_size)] * num_rows, max_tokens=1)
 
+    tokens_per_call = CAPACITY if num_rows > 1 else 1
+
     def turn(count: int) -> dict[str, Any]:
-        for _ in range(count):
-            if num_rows > 1:
-                session.write(max_tokens=CAPACITY)
-                continue
-            for _ in range(CAPACITY):
-                session.write(max_tokens=1)
+        for _ in range(count * CAPACITY // tokens_per_call):
+            session.write(max_tokens=tokens_per_call)
         return {"tokens": count * CAPACITY * num_rows}
 
     return turn
@@ -182,19 +178,19 @@ def hugging_face_work(request: dict[str, Any]) -> Turn:
 def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Turn:
     optimizer = torch.optim.Adam(model.parameters(), lr=request["learning_rate"])
     in_half = request["dtype"] == "bfloat16"
+    # The peer's softmax fails in half precision.
     score = model.crit.forward
 
     def score_in_float32(hidden: Any, *arguments: Any, **options: Any) -> Any:
         with torch.autocast("cpu", enabled=False):
             return score(hidden.float(), *arguments, **options)
 
-    if in_half:
-        # The peer's softmax fails in half precision.
-        model.crit.forward = score_in_float32
+    model.crit.forward = score_in_float32
+
+    size = request["num_rows"], request["segment_length"]
 
     def turn(count: int) -> dict[str, Any]:
         nonlocal memory
-        size = request["num_rows"], request["segment_length"]
         for _ in range(count):
             tokens = torch.randint(0, request["vocabulary_size"], size)  # [B, T]
             optimizer.zero_grad(set_to_none=True)
