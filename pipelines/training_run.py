@@ -9,10 +9,15 @@ from typing import Any, Self
 
 import tensorflow as tf
 
+from txl_tf.adapter_base import BASE, read_base
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.convert.model_building import named_variables
+from txl_tf.converted_folder import write_converted
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import MismatchError, PreemptedError, StorageError
+from txl_tf.run_folder import run_folder_error
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
@@ -22,7 +27,6 @@ from txl_tf.training.step_report import LoopReport
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
-from .adapter_base import load_base, write_base
 from .evaluation.splits import tokens_before_the_end
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
@@ -147,7 +151,7 @@ class TrainingRun:
             for line in self._initial.assign_to(self.trainer, self._data):
                 self._say(line)
             if self._is_chief:
-                write_base(self.trainer, self._folder)
+                _write_base(self.trainer, self._folder)
             # After this checkpoint the source is not needed any more.
             self._save()
         if self._watcher is not None:
@@ -241,7 +245,8 @@ class TrainingRun:
             return None
         if not self._is_chief:
             arrays = self._store.load(chosen)
-        load_base(self.trainer, self._workdir.folder, self._described)
+        if self._described.experiment.training.adapter_rank is not None:
+            self.trainer.begin_from(read_base(self._workdir.folder, self._described))
         own_names = self._history.state().keys()
         own = {name: arrays.pop(name) for name in own_names & arrays.keys()}
         try:
@@ -384,3 +389,19 @@ class TrainingRun:
     def _say(self, text: str) -> None:
         if self._is_chief:
             self._progress.say(text)
+
+
+def _write_base(trainer: Trainer, folder: WritableFolder) -> None:
+    """Writes the frozen weights of a run with adapters, in the place of what a kill left."""
+    frozen = trainer.frozen_weights()
+    if not frozen:
+        return
+    names = {variable.path: name for name, variable in named_variables(trainer.model).items()}
+    arrays = {names[path]: array for path, array in frozen.items()}
+    config = trainer.config.model
+    assert isinstance(config, ModelConfig)  # only this model has adapters
+    try:
+        folder.remove_folder(BASE)
+        write_converted(folder.subfolder(BASE), config, arrays)
+    except OSError as error:
+        raise run_folder_error(folder.path, "written", error) from error

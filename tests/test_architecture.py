@@ -62,7 +62,7 @@ WITHOUT_TENSORFLOW = {
     *("processor_products", "samplers", "tasks"),
 }
 # All other kernels may import JAX at their top, and nobody may import them there.
-WITHOUT_JAX = {"__init__", "attention_plan", "block_traffic", "inference_plan", "kernel_choice"}
+WITHOUT_JAX = {"__init__", "attention_plan", "inference_plan", "kernel_choice"}
 # Recomputing activations takes an interface of each backend, compiling a part that of TensorFlow.
 FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py", "txl_tf/layers/rematerialization.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
@@ -81,7 +81,6 @@ LOADED_FIRST = (
     "txl_tf.distribution.preemption",
     "txl_tf.distribution.server_address",
     "txl_tf.errors",
-    "txl_tf.evaluation.attention_profile",
     "txl_tf.evaluation.context_length",
     "txl_tf.evaluation.result",
     "txl_tf.models.presets",
@@ -92,7 +91,6 @@ LOADED_FIRST = (
     "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",
     "txl_tf.tpu_kernels.attention_plan",
-    "txl_tf.tpu_kernels.block_traffic",
     "txl_tf.tpu_kernels.inference_plan",
     "txl_tf.tpu_kernels.kernel_choice",
     "txl_tf.training.ledger",
@@ -101,7 +99,6 @@ LOADED_FIRST = (
     "pipelines.train",
     "pipelines.workdir",
     "pipelines.analysis.ablation",
-    "pipelines.analysis.figures",
     "pipelines.launch.*",
 )
 NOT_LOADED_FIRST = (

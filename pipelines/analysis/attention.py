@@ -25,7 +25,6 @@ import numpy as np
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
-from txl_tf.evaluation.attention_profile import AttentionProfile
 from txl_tf.imports import require_extra
 from txl_tf.run_folder import build_model
 from txl_tf.storage.staging import StagingFolder, require_absent
@@ -43,8 +42,7 @@ from ..trained_model import open_dataset, open_source
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.evaluation.attention_profiler import AttentionProfiler
-
+    from txl_tf.evaluation.attention_profiler import AttentionProfile, AttentionProfiler
 
 REPORT_FILE = "attention.json"
 
@@ -222,7 +220,7 @@ def _profile(profiler: "AttentionProfiler", rows: np.ndarray) -> None:
         profiler.add(rows[:, first : first + segment_length])
 
 
-def _head_to_show(arguments: argparse.Namespace, profile: AttentionProfile) -> tuple[int, int]:
+def _head_to_show(arguments: argparse.Namespace, profile: "AttentionProfile") -> tuple[int, int]:
     """Returns the layer and head to show, counted from 0."""
     if arguments.layer is None:
         return profile.farthest_head
@@ -247,7 +245,7 @@ def _write(
 def attention_report(
     about: dict[str, Any],
     config: ModelConfig,
-    profile: AttentionProfile,
+    profile: "AttentionProfile",
     shown_head: tuple[int, int],
     num_rows: int,
 ) -> dict[str, Any]:
