@@ -149,13 +149,11 @@ def test_cutoffs_within_one_table_are_asked_for(tmp_path):
     "change",
     [
         {"n_layer": 4},
-        {"d_model": 64},
         {"n_head": "4"},
         {"attn_type": 2},
         {"dropout": 2.0},
         {"untie_r": False},
         {"cutoffs": [5]},
-        {"same_length": 1},
     ],
 )
 def test_a_configuration_of_another_model_is_refused(change, tmp_path):

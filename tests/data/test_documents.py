@@ -66,11 +66,9 @@ def test_texts_come_out_as_they_went_in(tmp_path, read_documents, ensure_ascii):
         (b'["text"]', "not a JSON object"),
         (b'{"body": "x", "id": 1}', "no field 'text', but: body, id"),
         (b'{"text": 3}', "must be a string, not int"),
-        (b'{"text": null}', "must be a string, not NoneType"),
         (b'{"text": "\\ud800"}', "lone surrogate at character 0"),
         (b'{"text": "\xff"}', "not UTF-8, from its byte 10"),
         (b"[" * 100_000, "not JSON"),
-        ('{"text": "x"}'.encode("utf-16"), "not UTF-8"),
     ],
 )
 def test_a_line_without_a_text_is_named(tmp_path, read_documents, line, message):

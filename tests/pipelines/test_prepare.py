@@ -68,10 +68,8 @@ def test_the_built_in_corpus_becomes_a_data_set(tmp_path):
     [
         ("--valid-fraction", 0.5, "--test-fraction", 0.5),
         ("--valid-fraction", -0.1),
-        ("--test-fraction", "nan"),
         ("--shard-megabytes", 0),
         ("--shard-megabytes", "nan"),
-        ("--shard-megabytes", "inf"),
         ("--out", ""),
     ],
 )

@@ -178,7 +178,6 @@ def test_the_seed_decides_the_figures_and_the_files(report, runs, data_folder, t
     [
         (["--context", "10,5"], 2, "--context 10,5"),
         (["--context", "10,x"], 2, "--context 10,x"),
-        (["--context", "10"], 2, "--context 10"),
         (["--context", "10,20,40"], 2, "Add to --context: 30"),
         (["--step-size", "3"], 2, "--step-size 3"),
         (["--step-size", "0"], 2, "--step-size 0"),
