@@ -118,10 +118,6 @@ def test_the_run_keeps_where_it_began(begun, untouched, train, tmp_path):
     resumed = train("run", "--init-from", source, *longer)
     assert resumed.returncode == 0, resumed.stderr
     assert "Going on from the checkpoint of step 12." in resumed.stderr
-    values = json.loads((tmp_path / "run" / RUN_FILE).read_text())
-    values["start"]["sha256"] = "0" * 64
-    (tmp_path / "run" / RUN_FILE).write_text(json.dumps(values))
-    assert run_txl("verify", tmp_path / "run").returncode in (65, 78)
 
 
 @pytest.mark.parametrize("keeps_checkpoint", [True, False])

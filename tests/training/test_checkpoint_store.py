@@ -210,16 +210,6 @@ def test_a_checkpoint_of_another_format_is_refused_as_such(store_and_folder):
     assert (raised.value.exit_code, raised.value.where) == (78, str(path))
 
 
-def test_files_of_another_checkpoint_are_found(store_and_folder):
-    store, folder = store_and_folder
-    other = folder.with_name("step-00000005")
-    shutil.copy(other / FILES[1], folder / FILES[1])
-    assert_passed_over(store, folder / FILES[1])
-    shutil.rmtree(folder)
-    shutil.copytree(other, folder)
-    assert_passed_over(store, folder)
-
-
 def test_if_all_are_damaged_it_is_an_error_and_not_a_new_beginning(store_and_folder):
     store, folder = store_and_folder
     for step_folder in folder.parent.iterdir():
