@@ -33,7 +33,6 @@ class FaultServer(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.body = body
         self.tag = '"one"'
-        self.modified = None
         self.faults = []
         self.ranges = []
 
@@ -79,7 +78,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _wanted_start(self, fault):
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         condition = self.headers.get("If-Range")
-        is_same = fault.ignore_condition or condition in (self.server.tag, self.server.modified)
+        is_same = fault.ignore_condition or condition == self.server.tag
         return int(match[1]) if match and is_same and not fault.ignore_range else None
 
     def _send(self, start, fault):
@@ -90,10 +89,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
         if not fault.without_length:
             self.send_header("Content-Length", str(len(body)))
-        if self.server.tag:
-            self.send_header("ETag", self.server.tag)
-        if self.server.modified:
-            self.send_header("Last-Modified", self.server.modified)
+        self.send_header("ETag", self.server.tag)
         self.end_headers()
         self.wfile.write(body if fault.cut_after_bytes is None else body[: fault.cut_after_bytes])
         self.close_connection = True
