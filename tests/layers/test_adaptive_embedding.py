@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import txl_tf
-from tests import adaptive_reference, reference
+from tests import adaptive_reference
 from tests.generation.models import expressive
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
@@ -168,29 +168,6 @@ def test_ids_of_any_integer_dtype_mean_the_same(dtype):
 def test_sizes_must_fit(changes, message):
     with pytest.raises(ValueError, match=message):
         AdaptiveEmbedding(**{**SETTINGS, **changes})
-
-
-FEW_IDS = np.array([[0, 4, 4], [3, 1, 0]], "int32")
-
-
-def test_basics_without_clusters():
-    check_layer(
-        AdaptiveEmbedding,
-        init_kwargs={"vocabulary_size": 5, "hidden_dim": 8},
-        inputs={"token_ids": FEW_IDS},
-        expected_output_shape=(2, 3, 8),
-        num_weights=1,
-    )
-
-
-def test_rows_of_the_table_are_scaled_by_the_root_of_the_width():
-    layer = AdaptiveEmbedding(5, 8)
-    outputs = ops.convert_to_numpy(layer(FEW_IDS))
-    table = layer.tables[0].numpy()
-    for row in range(2):
-        for at in range(3):
-            expected = table[FEW_IDS[row, at]] * math.sqrt(8)
-            assert reference.max_difference(outputs[row, at], expected) <= 1e-7
 
 
 def test_half_precision_keeps_large_ids_apart():
