@@ -6,7 +6,6 @@ from keras import ops
 from tests.layer_checks import (
     check_config,
     check_layer,
-    drawn_seeds,
     needs_tensorflow,
     random,
     randomize_weights,
@@ -107,14 +106,6 @@ def test_variational_dropout_draws_one_mask_for_all_positions_of_a_row(variation
 def test_positions_that_do_not_suit_are_refused(encoding, num_positions):
     with pytest.raises(ValueError, match=rf"Received: encoding='{encoding}'"):
         DecoderBlock(**SIZES, positions={"encoding": encoding, "num_positions": num_positions})
-
-
-def test_the_dropouts_of_one_block_draw_different_masks(monkeypatch):
-    block = made(dropout=0.3, attention_dropout=0.3)
-    seeds = drawn_seeds(monkeypatch)
-    block(random(B, T, D), dropout_seed=ops.convert_to_tensor([1, 2], "int32"), training=True)
-    assert len(seeds) == 4  # probabilities, attention, inner, feed-forward
-    assert len(set(seeds)) == 4
 
 
 @pytest.mark.parametrize("memory_length", [2, 6])

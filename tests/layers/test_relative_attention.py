@@ -92,25 +92,6 @@ def test_matches_the_oracle(layer, segment_length, memory_length):
         assert max_difference(outputs, expected) <= 1e-5, options
 
 
-@pytest.mark.parametrize("term", ["query", "position", "content_bias", "position_bias"])
-def test_each_of_the_four_terms_is_computed(layer, term):
-    """A sum that lacks a term may hide behind the others; here one changes alone."""
-    inputs, memory = random(B, 4, D), random(B, 3, D, seed=1)
-    changed = RelativeAttention(N, H)
-    changed.build((None, None, D))
-    for weight, source in zip(changed.weights, layer.weights, strict=True):
-        weight.assign(source)
-    variable = getattr(changed, term)
-    variable = variable if "bias" in term else variable.kernel
-    variable.assign(2.0 * variable)
-    outputs = attend(changed, inputs, memory)
-    assert max_difference(outputs, attend(layer, inputs, memory)) > 1e-3
-    expected = reference_variants.attention(
-        inputs, memory, reference_variants.attention_weights(changed)
-    )
-    assert max_difference(outputs, expected) <= 1e-5
-
-
 def test_given_biases_take_the_place_of_own_biases(layer):
     shared = RelativeAttention(N, H, own_biases=False)
     shared.build((None, None, D))
