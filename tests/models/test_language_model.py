@@ -141,15 +141,6 @@ def test_a_changed_token_leaves_earlier_outputs_alone(model, changed_at):
     assert np.all(np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=-1) > 1e-4)
 
 
-def test_rows_do_not_read_each_other(model):
-    memory, tokens = filled_memory(model), token_ids(T)
-    before = ops.convert_to_numpy(model(tokens, memory)[0])
-    tokens[0] = (tokens[0] + 1) % V
-    after = ops.convert_to_numpy(model(tokens, memory)[0])
-    assert max_difference(after[1], before[1]) <= 1e-6
-    assert max_difference(after[0], before[0]) > 1e-3
-
-
 @needs_tensorflow
 def test_unknown_batch_size_and_segment_length_equal_eager(model):
     ids, memory = tf.TensorSpec([None, None], tf.int32), filled_memory(model)

@@ -115,15 +115,6 @@ def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
     assert max_difference(later[1], model(tokens, kept_memory)[0][1]) == 0.0
 
 
-@pytest.mark.parametrize("prefix_length", [3, 20])
-def test_output_does_not_depend_on_the_absolute_position(model, prefix_length):
-    tokens = token_ids(T)
-    fresh, _ = model(tokens, model.initial_memory(B))
-    _, memory = model(token_ids(prefix_length, seed=5), model.initial_memory(B))
-    later, _ = model(tokens, memory.forget(np.array([True, True])))
-    assert max_difference(later, fresh) <= 1e-6
-
-
 @needs_tensorflow
 @pytest.mark.parametrize("share_attention_biases", [False, slow_case(True)])
 def test_xla_equals_eager_in_loss_memory_and_gradients(share_attention_biases):
