@@ -85,11 +85,6 @@ def test_pools_are_means_and_last_ones_of_tokens(relative):
     assert relative.embed([TEXTS[1]]).shape == (1, 8)
 
 
-def test_what_a_text_begins_with_has_an_influence_beyond_its_segment(relative):
-    ends = [relative.embed(start + "ad cab face", pooling="last") for start in ("a", "j")]
-    assert np.abs(ends[0] - ends[1]).max() > 1e-3
-
-
 def test_new_weights_give_new_features():
     model = drawn(CONFIGS["relative"])
     lm = TransformerXLCausalLM(model, TOKENIZER)
@@ -121,7 +116,6 @@ def test_a_recurrent_model_has_its_last_output():
     ("call", "error", "message"),
     [
         (lambda lm: lm.embed("a", 3), ValueError, "`layer` must be 0 to 2.*layer=3"),
-        (lambda lm: lm.embed("a", -4), ValueError, "`layer` must be 0 to 2.*layer=-4"),
         (lambda lm: lm.embed("a", pooling="max"), ValueError, "`pooling` must be one of"),
         (lambda lm: lm.embed("a", batch_size=0), ValueError, "`batch_size` must be positive"),
         (lambda lm: lm.embed(["a", ""]), ValueError, "at least 1 token.*in text 1"),

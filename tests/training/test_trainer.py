@@ -63,33 +63,6 @@ def test_losses_and_memory_are_those_of_a_direct_chain_of_scores(restarts):
                 np.testing.assert_allclose(remembered, states[row, -filled:], atol=1e-5)
 
 
-def test_start_of_stream_in_one_row_forgets_that_row_only():
-    losses, memories = [], []
-    for restarts in ([(1, 2)], []):
-        trainer = deep_trainer_of(ToyBatches(toy_tokens(), NUM_ROWS, restarts=restarts))
-        losses.append(losses_of(trainer, 2))
-        memories.append(trainer.replica_memory.to_global())
-    assert losses[0][0] == losses[1][0]
-    assert abs(losses[0][1] - losses[1][1]) > 1e-4
-    memory, whole = memories
-    # Two segments of 5 overfill a memory of 7; the restarted row has read one.
-    assert memory["valid_length"].tolist() == [7, 7, 5, 7]
-    assert whole["valid_length"].tolist() == [7, 7, 7, 7]
-    others = [0, 1, 3]
-    np.testing.assert_allclose(
-        memory["states/001"][others], whole["states/001"][others], rtol=0, atol=1e-6
-    )
-    newest = np.s_[2, -SEGMENT_LENGTH:]
-    assert np.abs(memory["states/001"][newest] - whole["states/001"][newest]).max() > 1e-3
-
-
-def test_memory_changes_the_loss_from_the_second_step_on():
-    with_memory = losses_of(shared_trainer(), 2)
-    without = losses_of(toy_trainer(model={"memory_length": 0}), 2)
-    assert with_memory[0] == pytest.approx(without[0], rel=1e-6)
-    assert abs(with_memory[1] - without[1]) > 1e-3
-
-
 @pytest.mark.slow
 def test_a_text_that_repeats_itself_is_learnt():
     counting = np.arange(2000, dtype="int32") % VOCABULARY_SIZE
