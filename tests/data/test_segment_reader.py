@@ -39,29 +39,6 @@ def assert_batch_is_planned(batch, plan, step, tokens):
     np.testing.assert_array_equal(batch["start_of_stream"], plan.starts(step))
 
 
-def assert_epoch_is_the_corpus(batches, plan, tokens):
-    inputs = np.concatenate([batch["token_ids"] for batch in batches], axis=1)
-    targets = np.concatenate([batch["target_ids"] for batch in batches], axis=1)
-    # Each row is one contiguous stretch, and every target is the next input.
-    np.testing.assert_array_equal(targets[:, :-1], inputs[:, 1:])
-    np.testing.assert_array_equal(targets[:-1, -1], inputs[1:, 0])
-    # The rows are the corpus, but for the stated tail.
-    read = np.append(inputs.reshape(-1), targets[-1, -1])
-    np.testing.assert_array_equal(read, tokens[: len(read)])
-    assert len(read) + plan.tail_tokens == len(tokens)
-    assert plan.tail_tokens < plan.num_rows * plan.segment_length
-
-
-@pytest.mark.parametrize(("num_rows", "segment_length"), [(4, 32), (7, 100), (32, 64)])
-def test_the_same_files_serve_any_batch(make_dataset, num_rows, segment_length):
-    dataset, tokens = make_dataset(9000, tokens_per_record=128, records_per_shard=11)
-    plan = plan_of(dataset, num_rows, segment_length)
-    batches = batches_of(dataset, plan, 0, plan.segments_per_epoch)
-    assert len(batches) == plan.segments_per_epoch
-    assert_epoch_is_the_corpus(batches, plan, tokens)
-    assert [bool(batch["start_of_stream"].any()) for batch in batches[:3]] == [True, False, False]
-
-
 def test_rows_beyond_the_plan_repeat_it(make_dataset):
     dataset, tokens = make_dataset(900)
     plan = plan_of(dataset, 3, 10, rotate=True)
@@ -118,21 +95,6 @@ def test_every_batch_of_several_epochs_is_planned(make_dataset, wide_tokenizer, 
         for batch, unbroken in zip(resumed, batches[first_step:], strict=True):
             for name, values in unbroken.items():
                 np.testing.assert_array_equal(batch[name], values)
-
-
-def test_hosts_and_replicas_share_the_rows(make_dataset):
-    dataset, _ = make_dataset(1000)
-    plan = plan_of(dataset, 8, 10, rotate=True)
-    whole = batches_of(dataset, plan, 3, 20)
-    hosts = [
-        batches_of(dataset, plan, 3, 20, rows=rows, per_replica_rows=2)
-        for rows in (range(0, 4), range(4, 8))
-    ]
-    assert [len(batches) for batches in hosts] == [40, 40]
-    for step, batch in enumerate(whole):
-        for name, values in batch.items():
-            replicas = [host[2 * step + replica][name] for host in hosts for replica in (0, 1)]
-            np.testing.assert_array_equal(np.concatenate(replicas), values)
 
 
 @pytest.mark.parametrize("seed", range(4))
