@@ -332,7 +332,7 @@ def test_every_package_is_installed_and_none_is_called_pipelines():
 # that adds lines takes others away.
 MOST_SOURCE_LINES = 53_314
 MOST_SOURCE_FILES = 284
-MOST_TEST_LINES = 40_310
+MOST_TEST_LINES = 39_850
 MOST_MARKER_PHRASES = 4.0
 """Per 10,000 words of docstrings and comments."""
 
