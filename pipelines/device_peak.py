@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import UsageError
 
-from .launch.accelerator import Accelerator
+from .launch import Accelerator
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -40,7 +40,9 @@ def published_peak(strategy: "tf.distribute.Strategy") -> DevicePeak | None:
         return None
     try:
         accelerator = Accelerator.parse(name)
-        generation = CHIP_OF_ACCELERATOR.get(accelerator.generation, accelerator.generation)
+        generation = CHIP_OF_ACCELERATOR.get(
+            accelerator.cloud.generation, accelerator.cloud.generation
+        )
         chip = Topology.parse(f"{generation}:{accelerator.topology}").chip
     except UsageError:
         return None

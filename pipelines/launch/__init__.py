@@ -15,14 +15,23 @@ import re
 import shlex
 import string
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from txl_tf.errors import UsageError
+from txl_tf.tpu_compiler.chips import CHIPS, CloudNames, Topology
 
 from ..arguments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
 from ..doctor import pinned_versions
 from ..workdir import add_workdir_argument
-from .accelerator import COMPUTE_ENGINE, EXAMPLES, Accelerator
 
+_GENERATIONS = {chip.cloud.generation: chip.cloud for chip in CHIPS.values()}
+_NAME = re.compile(rf"({'|'.join(_GENERATIONS)})-([1-9][0-9]{{0,4}})")
+_CHIPS_PER_HOST = 4
+# An accelerator type of every generation.
+_EXAMPLES = ("v2-8", "v3-32", "v4-32", "v5litepod-16", "v5p-32", "v6e-8")
+# Machine types of GKE; a v3 slice of several hosts has `ct3p-hightpu-4t`.
+_MACHINES = {"v3": "ct3-hightpu", "v4": "ct4p-hightpu", "v5litepod": "ct5lp-hightpu"}
+_MACHINES |= {"v5p": "ct5p-hightpu", "v6e": "ct6e-standard"}
 _GKE = "gke-jobset"
 # The parts of the script of each kind; later definitions take the place of earlier ones.
 _SCRIPTS = {
@@ -31,7 +40,8 @@ _SCRIPTS = {
     "pod-slice": ("tpu_vm.sh", "job.sh"),
     "compute": ("compute.sh", "job.sh"),
 }
-_COMPUTE = f"Compute Engine has {' and '.join(COMPUTE_ENGINE)} alone."
+_COMPUTE_ENGINE = ("v5p", "v6e")
+_COMPUTE = f"Compute Engine has {' and '.join(_COMPUTE_ENGINE)} alone."
 _PORT = 8470
 _FOLDER = Path(__file__).parent
 _GRACE_SECONDS = {False: 300, True: 25}
@@ -52,11 +62,80 @@ _PATTERNS = {
 _OF_GKE = ("image", "cluster", "service_account")
 
 
+class Accelerator(NamedTuple):
+    """A slice of a generation of chips."""
+
+    cloud: CloudNames
+    num_chips: int
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Reads an accelerator type or a topology; raises UsageError for an unknown one.
+
+        An accelerator type is `v5litepod-16`, where v2, v3, v4 and v5p count cores, two to a
+        chip; a topology is `v5e:2x4`.
+        """
+        if ":" in name:
+            topology = Topology.parse(name)
+            cloud, num_chips, rest = topology.chip.cloud, topology.num_chips, 0
+            is_known = cloud.shapes.get(num_chips) == name.partition(":")[2]
+        else:
+            matched = _NAME.fullmatch(name)
+            if matched is None:
+                raise _unknown("This is not the name of an accelerator type.", name, _EXAMPLES)
+            cloud = _GENERATIONS[matched[1]]
+            num_chips, rest = divmod(int(matched[2]), cloud.cores_per_chip)
+            is_known = num_chips in cloud.shapes
+        if rest or not is_known:
+            known = [cls(cloud, size).name for size in cloud.shapes]
+            raise _unknown(f"There is no such {cloud.generation} slice.", name, known)
+        return cls(cloud, num_chips)
+
+    @property
+    def name(self) -> str:
+        """The accelerator type, such as `v5litepod-16`."""
+        return f"{self.cloud.generation}-{self.num_chips * self.cloud.cores_per_chip}"
+
+    @property
+    def topology(self) -> str:
+        """Chips along each dimension, such as `4x4`."""
+        return self.cloud.shapes[self.num_chips]
+
+    @property
+    def chips_per_host(self) -> int:
+        """TPU chips of one VM."""
+        is_one_host = self.num_chips <= self.cloud.max_chips_per_host
+        return self.num_chips if is_one_host else _CHIPS_PER_HOST
+
+    @property
+    def num_hosts(self) -> int:
+        """VMs of the slice."""
+        return self.num_chips // self.chips_per_host
+
+    @property
+    def gke_accelerator(self) -> str | None:
+        """GKE's name for the chips."""
+        of_one_host = self.cloud.gke_accelerator_of_one_host if self.num_hosts == 1 else None
+        return of_one_host or self.cloud.gke_accelerator
+
+    @property
+    def machine_type(self) -> str:
+        """Machine type of a host on GKE and Compute Engine; empty for v2, which has none."""
+        series = _MACHINES.get(self.cloud.generation)
+        machine = f"{series}-{self.chips_per_host}t" if series else ""
+        return machine.replace("ct3-", "ct3p-") if self.num_hosts > 1 else machine
+
+
+def _unknown(what: str, name: str, known: list[str] | tuple[str, ...]) -> UsageError:
+    remedy = f"There are, for example: {', '.join(known)}."
+    return UsageError(what, where=f"--accelerator-type {name}", remedy=remedy)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     tpu = parser.add_argument_group("TPU")
     tpu.add_argument("--kind", choices=[*_SCRIPTS, _GKE], required=True, help="what to launch")
-    meaning = f"the slice, such as {', '.join(EXAMPLES)} or v5e:2x4"
+    meaning = f"the slice, such as {', '.join(_EXAMPLES)} or v5e:2x4"
     tpu.add_argument("--accelerator-type", metavar="TYPE", required=True, help=meaning)
     tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
     tpu.add_argument("--project", required=True, help="project of Google Cloud")
@@ -86,14 +165,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             what = f"This is not a {name.replace('_', ' ')} that can be used."
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
-    kind, chips = arguments.kind, accelerator.generation
+    kind, chips = arguments.kind, accelerator.cloud.generation
     is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
     server = "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts."
     for is_wrong, what, remedy in (
         (kind in ("tpu-vm", "compute") and is_slice, "It has several hosts.", "pod-slice"),
         (kind == "pod-slice" and not is_slice, "It has one host.", "tpu-vm"),
         (not is_gke and is_slice and chips == "v6e", server, _GKE),
-        (kind == "compute" and chips not in COMPUTE_ENGINE, _COMPUTE, "tpu-vm"),
+        (kind == "compute" and chips not in _COMPUTE_ENGINE, _COMPUTE, "tpu-vm"),
         (is_gke and not accelerator.gke_accelerator, "GKE does not have these chips.", "tpu-vm"),
     ):
         if is_wrong:
@@ -118,9 +197,7 @@ def _script(arguments: argparse.Namespace) -> str:
     accelerator, has_file = arguments.accelerator, arguments.config not in NAMED_EXPERIMENTS
     config = f"./{os.path.basename(arguments.config)}" if has_file else arguments.config
     values = {
-        "NAME": arguments.name,
-        "ZONE": arguments.zone,
-        "PROJECT": arguments.project,
+        **{name.upper(): getattr(arguments, name) for name in ("name", "zone", "project")},
         "ACCELERATOR": accelerator.name,
         "MACHINE": accelerator.machine_type,
         "HOSTS": str(accelerator.num_hosts),
@@ -152,31 +229,14 @@ def _manifest(arguments: argparse.Namespace) -> str:
         ask = f"import socket, sys; socket.create_connection((sys.argv[1], {_PORT}), 5)"
         until = f'until {shlex.join(["python", "-c", ask])} "$host" 2> /dev/null; do sleep 5; done'
         script = f"for host in {shlex.join(names)}; do {until}; done; {script}"
-    nodes = {
-        "topology.kubernetes.io/zone": arguments.zone,
-        "cloud.google.com/gke-tpu-accelerator": accelerator.gke_accelerator,
-        "cloud.google.com/gke-tpu-topology": accelerator.topology,
-    }
-    taints = ["google.com/tpu"]
-    if arguments.spot:
-        nodes["cloud.google.com/gke-spot"] = "true"
-        taints.append("cloud.google.com/gke-spot")
     values = {
-        "name": arguments.name,
-        "service_account": arguments.service_account,
+        **{name: getattr(arguments, name) for name in _PATTERNS},
         "config_name": file,
         "config_text": Path(arguments.config).read_text() if has_file else "",
         "grace_seconds": _GRACE_SECONDS[arguments.spot],
         # Less than the pod has, so that a server ends by itself.
         "server_seconds": str(_GRACE_SECONDS[arguments.spot] - 3),
-        "chip_nodes": nodes,
-        "tolerations": [
-            {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints
-        ],
-        "image": arguments.image,
-        "project": arguments.project,
-        "cluster": arguments.cluster,
-        "zone": arguments.zone,
+        "chips": accelerator.gke_accelerator,
         "region": arguments.zone.rpartition("-")[0],
         "machine": accelerator.machine_type,
         "topology": accelerator.topology,
@@ -187,9 +247,10 @@ def _manifest(arguments: argparse.Namespace) -> str:
         "hosts": hosts,
     }
     name = "jobset.yaml" if hosts == 1 else "jobset_slice.yaml"
-    template = string.Template((_FOLDER / name).read_text())
+    lines = (_FOLDER / name).read_text().splitlines(keepends=True)
+    template = "".join(line for line in lines if arguments.spot or "gke-spot" not in line)
     quoted = {key: json.dumps(value) for key, value in values.items()}
-    return template.substitute(quoted, spot=_spot_option(arguments))
+    return string.Template(template).substitute(quoted, spot=_spot_option(arguments))
 
 
 def _train_words(arguments: argparse.Namespace, config: str) -> list[str]:

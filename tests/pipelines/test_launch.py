@@ -11,7 +11,7 @@ import pytest
 
 from pipelines import train
 from pipelines.command_line import main
-from pipelines.launch.accelerator import Accelerator
+from pipelines.launch import Accelerator
 
 ODD = "a'c\"$(touch<x);`y`"
 BASE = {
