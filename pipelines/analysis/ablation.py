@@ -33,11 +33,7 @@ from txl_tf.errors import (
     UsageError,
 )
 from txl_tf.evaluation.result import MeasuredLoss
-from txl_tf.models.sizes import (
-    equal_memory_segment_length,
-    num_parameters,
-    training_memory_bytes,
-)
+from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
 from txl_tf.run_description import identity
 from txl_tf.storage.files import first_line, is_remote
 from txl_tf.storage.locks import DirectoryLock
@@ -205,26 +201,21 @@ class AblationRun:
 
     def _memory_lengths(self) -> list[AttentionLength]:
         model = self.experiment.model
-        own = AttentionLength(
-            length=model.memory_length,
-            segment_length=model.segment_length,
-            memory_length=model.memory_length,
-            same_length=model.same_length,
-            stride=None,
-            is_training_length=True,
-        )
-        others = [
-            dataclasses.replace(
-                own,
+        chosen = [(model.memory_length, model.same_length, True)]
+        for length in sorted(set(self.evaluation.memory_lengths)):
+            # Without a memory, every query would see only its own token.
+            chosen.append((length, self.evaluation.same_length and length > 0, False))
+        return [
+            AttentionLength(
                 length=length,
+                segment_length=model.segment_length,
                 memory_length=length,
-                # Without a memory, every query would see only its own token.
-                same_length=self.evaluation.same_length and length > 0,
-                is_training_length=False,
+                same_length=same_length,
+                stride=None,
+                is_training_length=is_training_length,
             )
-            for length in sorted(set(self.evaluation.memory_lengths))
+            for length, same_length, is_training_length in chosen
         ]
-        return [own, *others]
 
     def _window_lengths(self) -> list[AttentionLength]:
         own_length = self.experiment.model.segment_length
@@ -567,11 +558,6 @@ class RowSummary:
         return cls(run, tuple(each.seed for each, _ in finished), samples)
 
     @property
-    def training_length(self) -> AttentionLength:
-        """Lengths that training used."""
-        return next(length for length in self.samples if length.is_training_length)
-
-    @property
     def best_length(self) -> AttentionLength:
         """Length with the lowest mean perplexity, one for all seeds."""
         return min(self.samples, key=lambda length: self.samples[length].mean)
@@ -586,7 +572,7 @@ class RowSummary:
     @property
     def initial(self) -> Sample:
         """Perplexity at the lengths of training."""
-        return self.samples[self.training_length]
+        return next(self.samples[each] for each in self.samples if each.is_training_length)
 
     @property
     def best(self) -> Sample:
@@ -658,16 +644,14 @@ def write_table(rows: Sequence[RowSummary], folder: WritableFolder, as_json: boo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the analysis."""
-    parser.add_argument(
-        "--study", metavar="NAME|FILE", required=True, help="named study or .toml or .json file"
-    )
+    meaning = "named study or .toml or .json file"
+    parser.add_argument("--study", metavar="NAME|FILE", required=True, help=meaning)
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the study")
     add_override_argument(parser)
     add_json_argument(parser)
-    parser.add_argument(
-        "--only-table", action="store_true", help="train nothing; print what is finished"
-    )
+    meaning = "train nothing; print what is finished"
+    parser.add_argument("--only-table", action="store_true", help=meaning)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

@@ -57,19 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     add_step_argument(parser)
     queries = parser.add_mutually_exclusive_group()
-    queries.add_argument(
-        "--whole-split",
-        action="store_true",
-        help="average over all tokens of the split that have a full memory before them",
-    )
-    add_number(
-        queries,
-        "--segments",
-        1,
-        MAX_COUNT,
-        "segments per row to average over, after those that fill the memory "
-        f"(default: {_DEFAULT_SEGMENTS}, or as many as there are)",
-    )
+    meaning = "average over all tokens of the split that have a full memory before them"
+    queries.add_argument("--whole-split", action="store_true", help=meaning)
+    limit = f"(default: {_DEFAULT_SEGMENTS}, or as many as there are)"
+    meaning = f"segments per row to average over, after those that fill the memory {limit}"
+    add_number(queries, "--segments", 1, MAX_COUNT, meaning)
     add_number(parser, "--rows", 1, MAX_ROWS, "rows read side by side", default=4)
     numbers = {
         "--memory-length": (MAX_TOKENS, "tokens remembered (default: the run's evaluation's)"),

@@ -24,13 +24,7 @@ from txl_tf.errors import UsageError
 from txl_tf.evaluation.context_length import ModelGroup, effective_memory_length
 from txl_tf.storage.staging import StagingFolder, require_absent
 
-from ..arguments import (
-    MAX_COUNT,
-    MAX_STEP,
-    add_json_argument,
-    add_number,
-    add_numbers,
-)
+from ..arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number, add_numbers
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
 from ..trained_model import AnalyzedRun, read_runs
@@ -52,13 +46,9 @@ _DEFAULT_MEMORY_HALVES = 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the analysis."""
+    meaning = "run, checkpoint, converted model or export; repeat it for a group"
     parser.add_argument(
-        "--workdir",
-        metavar="DIR",
-        action="append",
-        required=True,
-        dest="workdirs",
-        help="run, checkpoint, converted model or export; repeat it for a group",
+        "--workdir", metavar="DIR", action="append", required=True, dest="workdirs", help=meaning
     )
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
@@ -67,9 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_numbers(parser, "--context", 1, MAX_TOKENS, "context lengths", unit="TOKENS", **settings)
     meaning = "tokens that a step of RECL adds (default: from the first context to the second)"
     add_number(parser, "--step-size", 1, MAX_TOKENS, meaning, metavar="TOKENS")
-    add_number(
-        parser, "--tokens", 1, MAX_COUNT, "tokens to predict, drawn from the split", default=1000
-    )
+    meaning = "tokens to predict, drawn from the split"
+    add_number(parser, "--tokens", 1, MAX_COUNT, meaning, default=1000)
     add_number(parser, "--seed", 0, MAX_STEP, "decides which tokens", default=0)
     add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
     meaning = "memory that contexts are read with (default: that of the run's evaluations)"

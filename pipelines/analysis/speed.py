@@ -41,26 +41,15 @@ _ATTENTION = "800,1800,2800,3800"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the analysis."""
-    add_config_argument(
-        parser,
-        default="enwik8_base",
-        help="experiment whose model is measured (default: enwik8_base, 12 layers of 512)",
-    )
+    meaning = "experiment whose model is measured (default: enwik8_base, 12 layers of 512)"
+    add_config_argument(parser, default="enwik8_base", help=meaning)
     meaning = "attention lengths: tokens of the window, and of the memory"
     settings = {"dest": "attention_lengths", "default": _ATTENTION}
     add_numbers(parser, "--attention", 1, MAX_TOKENS, meaning, unit="TOKENS", **settings)
-    add_number(
-        parser,
-        "--segment-length",
-        1,
-        MAX_TOKENS,
-        "tokens that are read at a time with a memory, besides 1",
-        default=128,
-        metavar="TOKENS",
-    )
-    add_number(
-        parser, "--repeats", 1, MAX_COUNT, "windows that are timed; medians are reported", default=5
-    )
+    meaning, unit = "tokens that are read at a time with a memory, besides 1", "TOKENS"
+    add_number(parser, "--segment-length", 1, MAX_TOKENS, meaning, default=128, metavar=unit)
+    meaning = "windows that are timed; medians are reported"
+    add_number(parser, "--repeats", 1, MAX_COUNT, meaning, default=5)
     add_json_argument(parser)
     add_override_argument(parser)
 
