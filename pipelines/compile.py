@@ -305,7 +305,7 @@ def _speed(program: CompiledProgram, topology: Topology, num_tokens: int) -> dic
     seconds = roofline.step_seconds + roofline.all_reduce_seconds
     share = topology.num_replicas / num_tokens
     return {
-        "roofline": dataclasses.asdict(roofline),
+        "roofline": dataclasses.asdict(roofline) | {"step_seconds": roofline.step_seconds},
         "flops_per_token": program.flops * share,
         "bytes_accessed_per_token": program.bytes_accessed * share,
         "hbm_bytes_per_token": program.hbm_bytes * share,
