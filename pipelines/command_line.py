@@ -99,8 +99,8 @@ def _dispatch(arguments: list[str]) -> None:
     if parsed.job not in _LOOKS_FOR_TPU and getattr(parsed, "tpu", None) != "local":
         # Only one process can hold the chips of a TPU VM: leave them to the training.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-    job.check_arguments(parsed)
-    job.run(parsed)
+    checked = job.check_arguments(parsed)
+    job.run(parsed if checked is None else checked)
 
 
 SHELLS = ("bash", "zsh")
