@@ -11,7 +11,7 @@ import argparse
 import json
 import textwrap
 
-from txl_tf.config.base import FrozenConfig, flat_settings
+from txl_tf.config.base import FrozenConfig, flat_settings, json_schema, settings_of
 from txl_tf.config.experiment import (
     EvaluationConfig,
     ExperimentConfig,
@@ -19,7 +19,6 @@ from txl_tf.config.experiment import (
     TrainingConfig,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.config.settings import json_schema, settings_of
 from txl_tf.config.task import TaskConfig
 from txl_tf.errors import UsageError
 
@@ -107,7 +106,7 @@ def _described(section: str) -> str:
     """Formats the settings of a section: name, type, range and default, with the meaning below."""
     prefix = "model" if section in ("lstm", "qrnn") else section
     blocks = []
-    for setting in settings_of(SECTIONS[section]):  # type: ignore[arg-type]
+    for setting in settings_of(SECTIONS[section]):
         meaning = textwrap.fill(
             setting.meaning, _WIDTH, initial_indent="    ", subsequent_indent="    "
         )

@@ -231,9 +231,9 @@ def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": -0.5}, "`temperature` must not be negative"),
+        ({"temperature": -0.5}, "`temperature` must be at least 0"),
         ({"temperature": float("nan")}, "`temperature` must be a finite number"),
-        ({"top_k": -3}, "`top_k` must not be negative. Received: top_k=-3"),
+        ({"top_k": -3}, "`top_k` must be at least 0, at most .*Received: top_k=-3"),
         ({"top_k": 2.5}, "`top_k` must be int"),
         ({"top_p": 0.0}, r"`top_p` must be in \(0, 1\]"),
         ({"min_p": -0.1}, r"`min_p` must be in \[0, 1\]"),

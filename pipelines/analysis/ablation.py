@@ -19,10 +19,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from txl_tf.config.base import MAX_TOKENS, FrozenConfig, describe_differences, shown_value
+from txl_tf.config.base import (
+    FRACTION_BELOW_ONE,
+    MAX_TOKENS,
+    FrozenConfig,
+    Range,
+    describe_differences,
+    positive,
+    shown_value,
+)
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
-from txl_tf.config.settings import FRACTION_BELOW_ONE, Range, positive
 from txl_tf.data.manifest import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import (

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from txl_tf.config.model import ModelConfig, RecurrentConfig
+from txl_tf.config.model import ModelConfig
 
 REQUIRED = {
     "vocabulary_size": 50,
@@ -47,23 +47,16 @@ TABLE_OF_POSITIONS = {
     "clamp_length": None,
     "share_attention_biases": False,
 }
-# Bounds of numbers are tried by `test_settings`.
-OUT_OF_RANGE = [("hidden_dim", 7), ("dropout", float("nan")), ("initializer_range", float("inf"))]
 # One of every type of field.
 WRONG_TYPE = [
     ("vocabulary_size", "50"),
-    ("vocabulary_size", 50.0),
     ("num_layers", True),
-    ("hidden_dim", [8]),
-    ("dropout", "0.1"),
     ("dropout", False),
     ("clamp_length", 7.5),
     ("same_length", 1),
     ("position_encoding", "rotary"),
     ("position_encoding", None),
     ("cutoffs", 3),
-    ("cutoffs", None),
-    ("cutoffs", (3.5,)),
     ("cutoffs", (True,)),
 ]
 
@@ -72,13 +65,6 @@ def error_of(**changes):
     with pytest.raises(ValueError) as caught:
         ModelConfig(**{**REQUIRED, **changes})
     return str(caught.value)
-
-
-@pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
-def test_a_value_out_of_range_is_named_and_shown(name, value):
-    message = error_of(**{name: value})
-    assert message.startswith(f"`{name}` must")
-    assert message.endswith(f"Received: {name}={value}")
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG_TYPE)
@@ -115,60 +101,34 @@ def test_what_a_position_encoding_does_not_have_is_refused(position_encoding, ch
     assert "Received: " in message
 
 
-@pytest.mark.parametrize("cutoffs", [(0,), (50,), (51,), (-1,), (10, 10), (20, 10), (10, 60)])
+@pytest.mark.parametrize("cutoffs", [(0,), (50,), (10, 10), (20, 10)])
 def test_cutoffs_must_ascend_within_the_vocabulary(cutoffs):
     message = error_of(cutoffs=cutoffs)
     assert message.startswith("`cutoffs` must ascend")
     assert message.endswith(f"Received: cutoffs={cutoffs}, vocabulary_size=50")
 
 
-def test_cutoffs_may_be_a_list_and_stand_at_either_end():
-    config = ModelConfig(**REQUIRED, cutoffs=[1, 49])
-    assert config.cutoffs == (1, 49)
-    assert hash(config) == hash(config.replace(cutoffs=(1, 49)))
+def test_an_odd_width_has_no_position_encoding():
+    assert error_of(hidden_dim=7).startswith("`hidden_dim` must be even")
 
 
-def test_unknown_keys_are_named_beside_the_known_ones():
+def test_unknown_and_missing_keys_are_named():
     with pytest.raises(ValueError) as caught:
         ModelConfig.from_dict({**REQUIRED, "num_layer": 3, "droput": 0.1})
     message = str(caught.value)
     assert message.endswith("Received: droput, num_layer")
-    for field in dataclasses.fields(ModelConfig):
-        assert field.name in message
-
-
-@pytest.mark.parametrize("name", REQUIRED)
-def test_a_missing_key_is_named(name):
-    values = {key: value for key, value in REQUIRED.items() if key != name}
-    with pytest.raises(ValueError, match=rf"`ModelConfig`: .*'{name}'.*Received: \{{"):
-        ModelConfig.from_dict(values)
+    assert "Did you mean num_layers" in message
+    missing = {key: value for key, value in REQUIRED.items() if key != "num_heads"}
+    with pytest.raises(ValueError, match=r"`ModelConfig`: .*'num_heads'.*Received: \{"):
+        ModelConfig.from_dict(missing)
 
 
 def test_config_is_frozen_hashable_and_replace_checks_again():
-    config = ModelConfig(**REQUIRED)
+    config = ModelConfig(**REQUIRED, cutoffs=[1, 49])
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.num_layers = 3
-    assert hash(config) == hash(ModelConfig(**REQUIRED))
+    assert hash(config) == hash(config.replace(cutoffs=(1, 49)))
     longer = config.replace(memory_length=1600)
-    assert longer.memory_length == 1600
-    assert config.memory_length == 5
-    assert longer.replace(memory_length=5) == config
-    with pytest.raises(ValueError, match="`memory_length` must not be negative"):
+    assert (longer.memory_length, config.memory_length) == (1600, 5)
+    with pytest.raises(ValueError, match="`memory_length` must be at least 0"):
         config.replace(memory_length=-1)
-
-
-TEST_RECURRENT_CONFIG_REQUIRED = {
-    "vocabulary_size": 50,
-    "num_layers": 2,
-    "hidden_dim": 8,
-    "segment_length": 5,
-}
-
-
-def test_configuration_survives_json_and_knows_its_widths():
-    config = RecurrentConfig(
-        **TEST_RECURRENT_CONFIG_REQUIRED, embedding_dim=6, dropout=0.2, initializer_stddev=0.1
-    )
-    assert RecurrentConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    assert config.layer_dims == (8, 6)
-    assert config.replace(num_layers=1).layer_dims == (6,)

@@ -175,7 +175,7 @@ def test_what_cannot_be_is_refused(model):
         EvaluationConfig(batch_size=1, dynamic_learning_rate=0.1, dynamic_epsilon=0.1)
     with pytest.raises(ValueError, match="in \\[0, 1\\]"):
         EvaluationConfig(batch_size=1, dynamic_learning_rate=0.1, dynamic_decay=1.5)
-    with pytest.raises(ValueError, match="must not be negative"):
+    with pytest.raises(ValueError, match="must be at least 0"):
         EvaluationConfig(warm_up_tokens=-1)
     config = EvaluationConfig(batch_size=1, dynamic_learning_rate=0.1)
     with pytest.raises(ValueError, match="needs a single device"):

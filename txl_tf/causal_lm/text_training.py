@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from txl_tf.config.optimizer import OptimizerConfig
+from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.models.stateful import StatefulTransformerXL

@@ -1,25 +1,49 @@
-"""Base class of frozen, validated configurations, and the comparison of two of them."""
+"""Base class of frozen, validated configurations, with description and schema of the fields."""
 
+import ast
 import contextlib
 import dataclasses
+import functools
+import inspect
+import itertools
 import json
 import math
 import operator
 import reprlib
+import textwrap
 import types
 import typing
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
-from txl_tf.config.settings import SettingsDocumentation, fields_of, shown_type
 from txl_tf.errors import did_you_mean
 from txl_tf.storage.untrusted_files import parse_json
 
+MAX_TOKEN_IDS = 2**31 - 1
+"""Token ids are int32."""
+MAX_STEPS = 2**31 - 1
+"""Steps are int32 where they decide dropout masks; at ten a second they last for seven years."""
+MAX_STEPS_PER_LOOP = 2**20
+"""The figures of all steps of a loop stay on the device until it ends."""
+MAX_LAYERS = 1024
+"""Every layer is a part of the program of its own, which takes seconds to compile."""
+MAX_WIDTH = 2**20
+"""Of hidden states, heads, embeddings and feed-forward layers, and how many heads there are."""
+MAX_TOKENS = 2**24
+"""Tokens of a segment or of a memory; attention keeps a number for every pair of them."""
+MAX_DISTANCE = 2**31 - 1
+"""A distance is int32; one that is larger than every other is no clamp."""
+DEFAULT_NEW_TOKENS = 128
+"""Tokens that are written unless it is said otherwise."""
+MAX_ROWS = 2**24
+"""Rows that are read side by side."""
+MAX_CLUSTERS = 64
+"""Clusters of the vocabulary; every cluster is a part of the program of its own."""
+
+
 _LARGEST_BITS = 256
-
-
-def shown_value(value: Any) -> str:
-    """Formats any value for an error message, cut where it is long or deep."""
-    return _REPR.repr(value)
+_LARGEST_INTEGER = 2**63 - 1
+# Everything is computed in float32.
+_LARGEST_FLOAT = 3.4028234663852886e38
 
 
 class _Repr(reprlib.Repr):
@@ -35,9 +59,45 @@ _REPR.maxlevel = 3
 _REPR.maxstring = _REPR.maxother = 100
 _REPR.maxtuple = _REPR.maxlist = _REPR.maxdict = 8
 
-_LARGEST_INTEGER = 2**63 - 1
-# Of float32, in which everything is computed.
-_LARGEST_FLOAT = 3.4028234663852886e38
+
+def shown_value(value: Any) -> str:
+    """Formats any value for an error message, cut where it is long or deep."""
+    return _REPR.repr(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Interval of the numbers that a field accepts: `Annotated[int, Range(0, 5)]`."""
+
+    low: float
+    high: float = math.inf
+    excludes_low: bool = False
+    excludes_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        is_above = value > self.low if self.excludes_low else value >= self.low
+        return is_above and (value < self.high if self.excludes_high else value <= self.high)
+
+    def __str__(self) -> str:
+        if (self.low, self.high) == (0, 1):
+            return f"in {'(' if self.excludes_low else '['}0, 1{')' if self.excludes_high else ']'}"
+        low = "positive" if self.excludes_low else f"at least {self.low:,}"
+        return low if self.high == math.inf else f"{low}, at most {self.high:,}"
+
+
+def positive(at_most: float = math.inf) -> Range:
+    """Returns the range of the numbers above 0."""
+    return Range(0, at_most, excludes_low=True)
+
+
+def not_negative(at_most: float = math.inf) -> Range:
+    """Returns the range of the numbers from 0 on."""
+    return Range(0, at_most)
+
+
+FRACTION = Range(0, 1)
+FRACTION_BELOW_ONE = Range(0, 1, excludes_high=True)
+FRACTION_WITHIN = Range(0, 1, excludes_low=True, excludes_high=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,12 +110,6 @@ class FrozenConfig:
     rules between fields. The string under a field is its documentation.
     """
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        text = vars(cls).get("__doc__")
-        if isinstance(text, str):
-            cls.__doc__ = SettingsDocumentation(text)  # type: ignore[assignment]
-
     def __post_init__(self) -> None:
         for name, (hint, accepted) in fields_of(type(self)).items():  # type: ignore[arg-type]
             given = getattr(self, name)
@@ -66,10 +120,9 @@ class FrozenConfig:
                 raise ValueError(
                     f"`{name}` must be {shown_type(hint)}. Received: {name}={received}"
                 ) from None
-            _check_size(name, value)
             object.__setattr__(self, name, value)
-            if accepted and isinstance(value, int | float):
-                rule = accepted.broken_rule(value)
+            for item in value if isinstance(value, tuple) else (value,):
+                rule = _broken_rule(item, accepted)
                 self.require(name, rule is None, str(rule))
         self.validate()
 
@@ -132,21 +185,32 @@ class FrozenConfig:
         return dataclasses.replace(self, **changes)
 
 
-def _check_size(name: str, value: Any) -> None:
-    items = value if isinstance(value, tuple) else (value,)
-    for item in items:
-        if isinstance(item, int) and abs(item) > _LARGEST_INTEGER:
-            raise ValueError(f"`{name}` must fit 64 bits. Received: {name}={shown_value(item)}")
-        if isinstance(item, float) and not math.isfinite(item):
-            raise ValueError(f"`{name}` must be a finite number. Received: {name}={item}")
-        if isinstance(item, float) and abs(item) > _LARGEST_FLOAT:
-            raise ValueError(f"`{name}` must fit float32. Received: {name}={item}")
+def _broken_rule(value: Any, accepted: Range | None) -> str | None:
+    """Returns the rule after "must" that a number breaks; `None` for all other values."""
+    if type(value) is int and abs(value) > _LARGEST_INTEGER:
+        return "fit 64 bits"
+    # Negated, because NaN compares as false.
+    if type(value) is float and not abs(value) <= _LARGEST_FLOAT:
+        return "be a finite number of float32"
+    if type(value) in (int, float) and accepted is not None and value not in accepted:
+        return f"be {accepted}"
+    return None
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
 
 
 def _converted(value: Any, hint: Any) -> Any:
     """Returns a value, or its form in JSON, as a field holds it; TypeError if no type fits."""
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    for option in typing.get_args(hint) if is_union else (hint,):
+    options = _options(hint)
+    configs = [
+        each for each in options if isinstance(each, type) and issubclass(each, FrozenConfig)
+    ]
+    if configs and isinstance(value, dict):
+        return _chosen_by_kind(configs, value).from_dict(value)
+    for option in options:
         kind = typing.get_origin(option) or option
         if kind is typing.Literal:
             # Not by equality alone, because True is equal to 1.
@@ -161,9 +225,22 @@ def _converted(value: Any, hint: Any) -> Any:
             return value
         elif kind is float and type(value) is int and abs(value) <= _LARGEST_INTEGER:
             return float(value)
-        elif issubclass(kind, FrozenConfig) and isinstance(value, dict):
-            return kind.from_dict(value)
     raise TypeError
+
+
+def _chosen_by_kind(
+    configs: list[type[FrozenConfig]], values: dict[str, Any]
+) -> type[FrozenConfig]:
+    """Returns the class with the `kind` that the values state; without one, that without."""
+    if len(configs) == 1:
+        return configs[0]
+    by_kind = {getattr(each, "kind", ""): each for each in configs}
+    kind = values.get("kind", "")
+    if not isinstance(kind, str) or kind not in by_kind:
+        known = ", ".join(repr(each) for each in by_kind if each)
+        reason = f"`kind` must be one of {known}, or left out for `{by_kind[''].__name__}`."
+        raise ValueError(f"{reason} Received: kind={shown_value(kind)}")
+    return by_kind[kind]
 
 
 def _plain(value: Any) -> Any:
@@ -174,26 +251,106 @@ def _plain(value: Any) -> Any:
     return value
 
 
-MAX_TOKEN_IDS = 2**31 - 1
-"""Token ids are int32."""
-MAX_STEPS = 2**31 - 1
-"""Steps are int32 where they decide dropout masks; at ten a second they last for seven years."""
-MAX_STEPS_PER_LOOP = 2**20
-"""The figures of all steps of a loop stay on the device until it ends."""
-MAX_LAYERS = 1024
-"""Every layer is a part of the program of its own, which takes seconds to compile."""
-MAX_WIDTH = 2**20
-"""Of hidden states, heads, embeddings and feed-forward layers, and how many heads there are."""
-MAX_TOKENS = 2**24
-"""Tokens of a segment or of a memory; attention keeps a number for every pair of them."""
-MAX_DISTANCE = 2**31 - 1
-"""A distance is int32; one that is larger than every other is no clamp."""
-DEFAULT_NEW_TOKENS = 128
-"""Tokens that are written unless it is said otherwise."""
-MAX_ROWS = 2**24
-"""Rows that are read side by side."""
-MAX_CLUSTERS = 64
-"""Clusters of the vocabulary; every cluster is a part of the program of its own."""
+@functools.cache
+def fields_of(config_class: Any) -> dict[str, tuple[Any, Range | None]]:
+    """Returns the type and the range of each field of a configuration class."""
+    hints = typing.get_type_hints(config_class, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(config_class):
+        hint = hints[field.name]
+        is_annotated = typing.get_origin(hint) is typing.Annotated
+        found[field.name] = typing.get_args(hint)[:2] if is_annotated else (hint, None)
+    return found
+
+
+class Setting(NamedTuple):
+    """A field of a configuration class, described for its user."""
+
+    name: str
+    facts: str
+    """Type, range and default in one line."""
+    meaning: str
+    """What it decides, with its unit."""
+
+
+def settings_of(config_class: Any) -> tuple[Setting, ...]:
+    """Returns the settings of a configuration class, in the order of its fields."""
+    meanings: dict[str, str] = {}
+    for base in reversed(config_class.__mro__):
+        if dataclasses.is_dataclass(base):
+            meanings |= _meanings(base)
+    settings = []
+    for field in dataclasses.fields(config_class):
+        hint, accepted = fields_of(config_class)[field.name]
+        default = "required"
+        if field.default is not dataclasses.MISSING:
+            default = f"default {field.default!r}"
+        elif field.default_factory is not dataclasses.MISSING:
+            default = "its own defaults"
+        facts = [shown_type(hint), *([str(accepted)] if accepted else []), default]
+        settings.append(Setting(field.name, "; ".join(facts), meanings.get(field.name, "")))
+    return tuple(settings)
+
+
+def _meanings(config_class: Any) -> dict[str, str]:
+    """Reads the strings under the fields from the source of a class."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(config_class)))
+    found = {}
+    for field, after in itertools.pairwise(typing.cast(ast.ClassDef, tree.body[0]).body):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(after.value).split())
+    return found
+
+
+def shown_type(hint: Any) -> str:
+    """Returns a type as in `int | None`, the values of a `Literal`, or a list of items."""
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(map(repr, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return f"list[{shown_type(typing.get_args(hint)[0])}]"
+    if len(_options(hint)) > 1:
+        return " | ".join(map(shown_type, _options(hint)))
+    return "None" if hint is types.NoneType else hint.__name__
+
+
+_JSON_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    types.NoneType: "null",
+}
+
+
+def json_schema(config_class: Any) -> dict[str, Any]:
+    """Returns the JSON Schema of the values of a configuration, in JSON or TOML, for editors.
+
+    No field is required, because a file may have a base that states it.
+    """
+    properties = {}
+    for setting in settings_of(config_class):
+        schema = _schema_of(*fields_of(config_class)[setting.name])
+        properties[setting.name] = {**schema, "description": setting.meaning}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _schema_of(hint: Any, accepted: Range | None = None) -> dict[str, Any]:
+    kind, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if len(_options(hint)) > 1:
+        return {"anyOf": [_schema_of(part, accepted) for part in parts]}
+    if kind is typing.Literal:
+        return {"enum": list(parts)}
+    if kind is tuple:
+        return {"type": "array", "items": _schema_of(parts[0], accepted)}
+    if kind not in _JSON_TYPES:
+        return json_schema(kind)
+    schema: dict[str, Any] = {"type": _JSON_TYPES[kind]}
+    if accepted is not None and kind in (int, float):
+        schema["exclusiveMinimum" if accepted.excludes_low else "minimum"] = accepted.low
+        if accepted.high < math.inf:
+            schema["exclusiveMaximum" if accepted.excludes_high else "maximum"] = accepted.high
+    return schema
+
 
 _WORDS = {"None": None, "True": True, "False": False}
 
@@ -201,9 +358,7 @@ _WORDS = {"None": None, "True": True, "False": False}
 def parse_setting(text: str) -> Any:
     """Reads JSON, or what Python calls `None`, `True` and `False`; all else is a string.
 
-    Raises:
-        ValueError: If it is JSON that cannot be meant, such as a number that no
-            type can hold.
+    Raises ValueError for JSON that no type can hold, such as a number of 5,000 digits.
     """
     try:
         return parse_json(text)
@@ -215,18 +370,12 @@ _MAX_SHOWN = 4
 
 
 def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str:
-    """Lists the settings that are not the same, for an error's text.
+    """Lists settings that differ between two dicts of JSON values, nested or not, in one line.
 
-    Args:
-        stored: dict of JSON values, nested or not, of the run.
-        current: dict of JSON values that are asked for now.
-
-    Returns:
-        One line such as `2 differ: seed (stored 7, now 8), model.dropout
-        (stored 0.1, now 0.2)`; empty where all are the same.
+    Such as `2 differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`; empty if all
+    are equal. A setting that only one of them has counts as None in the other.
     """
     before, now = flat_settings(stored), flat_settings(current)
-    # A section that only one of them has counts as None.
     names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
     if not names:
         return ""

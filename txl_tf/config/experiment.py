@@ -1,23 +1,237 @@
-"""Configuration of an experiment: model, optimizer, training and evaluation."""
+"""Configuration of an experiment: model, optimizer, training, evaluation and task."""
 
 import dataclasses
 from typing import Annotated, Any, Literal, Self
 
-from txl_tf.config import settings
 from txl_tf.config.base import (
+    FRACTION,
+    FRACTION_BELOW_ONE,
+    FRACTION_WITHIN,
     MAX_DISTANCE,
     MAX_ROWS,
+    MAX_STEPS,
+    MAX_STEPS_PER_LOOP,
     MAX_TOKENS,
     FrozenConfig,
+    not_negative,
     parse_setting,
-    shown_value,
+    positive,
 )
 from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
-from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.config.task import TaskConfig
-from txl_tf.config.training import TrainingConfig
 from txl_tf.errors import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig(FrozenConfig):
+    """Batch size, steps, intervals and precision of a training run.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    global_batch_size: Annotated[int, positive(MAX_ROWS)]
+    """Rows of all replicas together; each replica takes an equal share."""
+    num_steps: Annotated[int, positive(MAX_STEPS)]
+    """Steps of the whole run."""
+    steps_per_loop: Annotated[int, positive(MAX_STEPS_PER_LOOP)] = 100
+    """Steps that run on the device before the host looks again."""
+    checkpoint_every_steps: Annotated[int, positive()] = 1000
+    """Steps between two checkpoints; the last step always has one."""
+    evaluate_every_steps: Annotated[int | None, positive()] = None
+    """Steps between evaluations of the validation split; None: about a tenth of the run. The last
+    step always has one."""
+    evaluate_tokens: Annotated[int | Literal["all"] | None, positive()] = None
+    """Tokens that evaluations before the last step read, from the beginning of the split. None: a
+    tenth of the tokens trained on since the one before, so that they take at most a tenth of the
+    time; but all where they decide on the learning rate, the average or the end of the run."""
+    num_kept_checkpoints: Annotated[int, positive()] = 3
+    """How many of the newest checkpoints are kept."""
+    rotate_epochs: bool = True
+    """Whether each epoch cuts the corpus at other places, decided by the seed."""
+    seed: Annotated[int, not_negative(MAX_STEPS)] = 0
+    """Decides initial weights, dropout masks and rotations."""
+    dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
+    """Keras dtype policy of the model."""
+    tensor_float_32: bool = False
+    """Whether products of float32 numbers may round them first, on a TPU to bfloat16 and on a GPU
+    to TF32. Exact ones take a TPU six passes instead of one. Evaluations have exact ones."""
+    gradient_accumulation_steps: Annotated[int, positive()] = 1
+    """Parts of a replica's rows that are read one after the other, to save memory."""
+    rematerialize: bool = False
+    """Whether blocks are computed again in the backward pass instead of kept, to save memory."""
+    attention_kernel: Literal["auto", "always", "never"] = "auto"
+    """Whether attention keeps its scores on the chip where the TPU can, v4 and later; auto: v5e
+    and later, and not where the scores are small."""
+    on_non_finite: Literal["stop", "skip"] = "stop"
+    """What a step with a loss or gradient that is not finite does; neither changes a weight."""
+    spike_deviations: Annotated[float | None, positive()] = None
+    """Steps whose loss or gradient norm is further above its running mean are skipped, in
+    standard deviations; None: none is."""
+    jit_compile: bool | None = None
+    """Whether a run on a single CPU or GPU compiles the whole step with XLA; None: as much of it
+    as is fastest, see `StepCompilation`."""
+    loss_positions: Literal["all", "last_half"] = "all"
+    """Positions of a segment that are trained on; of an odd number the larger half."""
+    document_boundaries: Literal["ignore", "mask"] = "ignore"
+    """Whether tokens attend across the beginning of a document, and remember what is before it."""
+    intermediate_losses: bool = False
+    """Whether in the first half of the run all blocks predict, see `AuxiliaryLosses`."""
+    num_targets: Literal[1, 2] = 1
+    """Tokens that each position predicts in training; the second with half the weight."""
+    average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
+    """First step of which the weights are averaged, see `WeightAverage`; None: no average."""
+    average_weights_after_evaluations: Annotated[int | None, positive(MAX_STEPS_PER_LOOP)] = None
+    """Evaluations without a gain after which the weights are averaged from then on, see
+    `NonMonotoneTrigger`; None: `average_weights_from_step` decides. 5 is usual."""
+    average_weights_decay: Annotated[float | None, FRACTION_WITHIN] = None
+    """Decay of an exponential average; None: all steps count the same."""
+    stop_after_evaluations: Annotated[int | None, positive()] = None
+    """Evaluations in a row without a better one after which the run ends; None: it does not."""
+    freeze: tuple[str, ...] | None = None
+    """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`,
+    counted from 0. None: all are trained."""
+
+    adapter_rank: Annotated[int | None, positive()] = None
+    """Rank of low-rank adapters, see `Adapters`: all else of the model is frozen. None: none."""
+    adapter_alpha: Annotated[float | None, positive()] = None
+    """Adapters add `adapter_alpha / adapter_rank` times the product of their factors. None: the
+    product as it is."""
+
+    def validate(self) -> None:
+        if self.gradient_accumulation_steps > self.global_batch_size:
+            reason = "`gradient_accumulation_steps` must be at most `global_batch_size`."
+            self.refuse(reason, "gradient_accumulation_steps", "global_batch_size")
+        is_named = self.freeze is None or len(self.freeze) > 0
+        self.require("freeze", is_named, "name a part, or be None")
+        if self.adapter_alpha is not None and self.adapter_rank is None:
+            self.refuse("`adapter_alpha` needs an `adapter_rank`.", "adapter_alpha")
+        if self.adapter_rank is not None and self.freeze is not None:
+            reason = "`freeze` must be None with an `adapter_rank`, which freezes all weights."
+            self.refuse(reason, "freeze", "adapter_rank")
+        start, evaluations = "average_weights_from_step", "average_weights_after_evaluations"
+        first = self.average_weights_from_step
+        is_within = first is None or first <= self.num_steps
+        self.require(start, is_within, f"be at most `num_steps`, {self.num_steps}")
+        if None not in (first, self.average_weights_after_evaluations):
+            self.refuse(f"`{start}` and `{evaluations}` exclude each other.", start, evaluations)
+        if self.average_weights_decay is not None and not self.averages_weights:
+            reason = f"`average_weights_decay` needs `{start}` or `{evaluations}`."
+            self.refuse(reason, "average_weights_decay")
+
+    @property
+    def may_compile(self) -> bool:
+        """Whether XLA is not ruled out: a device's plan decides, or the setting."""
+        return self.jit_compile is not False
+
+    @property
+    def averages_weights(self) -> bool:
+        """Whether there is an average of the weights, which the model is used with."""
+        starts = (self.average_weights_from_step, self.average_weights_after_evaluations)
+        return any(start is not None for start in starts)
+
+    @property
+    def evaluation_period(self) -> int:
+        """Steps between evaluations of the validation split.
+
+        By default a tenth of the run, in whole periods of checkpoints where
+        there are any: an evaluation that is the best so far needs one.
+        """
+        if self.evaluate_every_steps is not None:
+            return self.evaluate_every_steps
+        tenth, period = -(-self.num_steps // 10), self.checkpoint_every_steps
+        return round(tenth / period) * period if tenth >= period else tenth
+
+    def rows_per_replica(self, num_replicas: int) -> int:
+        """Returns the rows that each replica runs.
+
+        They are a multiple of `gradient_accumulation_steps`. Where the global batch
+        cannot be shared out equally, some are padding.
+        """
+        num_parts = self.gradient_accumulation_steps
+        return -(-self.global_batch_size // (num_replicas * num_parts)) * num_parts
+
+
+_ADAM_FIELDS = frozenset({"beta_1", "beta_2", "epsilon"})
+_FIELDS_OF_OPTIMIZER = {
+    "adam": _ADAM_FIELDS,
+    "adamw": _ADAM_FIELDS | {"weight_decay"},
+    "lamb": _ADAM_FIELDS | {"weight_decay", "max_weight_norm"},
+    "adafactor": frozenset({"weight_decay"}),
+    "muon": _ADAM_FIELDS | {"weight_decay", "momentum"},
+    "sgd": frozenset({"weight_decay", "momentum", "nesterov"}),
+}
+_FIELDS_OF_SCHEDULE = {
+    "cosine": frozenset({"final_learning_rate_fraction"}),
+    "inverse_square_root": frozenset(),
+    "constant": frozenset(),
+    "plateau": frozenset({"final_learning_rate_fraction", "plateau_factor", "plateau_patience"}),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(FrozenConfig):
+    """The optimizer, its learning rate over the run, and the limit of the gradients.
+
+    Fields that the named optimizer or schedule does not use must be left at
+    their defaults.
+
+    Raises:
+        ValueError: If a value is out of its range, or set and not used.
+    """
+
+    name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
+    """The optimizer."""
+    schedule: Literal["cosine", "inverse_square_root", "constant", "plateau"] = "cosine"
+    """What the learning rate does after the warm-up; "plateau" lowers it when validation stalls."""
+    learning_rate: Annotated[float, positive()] = 2.5e-4
+    """Peak, reached at the end of the warm-up."""
+    warmup_steps: Annotated[int, not_negative()] = 0
+    """Steps over which the learning rate rises linearly from 0."""
+    final_learning_rate_fraction: Annotated[float, FRACTION] = 0.004
+    """The floor of "cosine" and "plateau", as a fraction of the peak."""
+    plateau_factor: Annotated[float, FRACTION_WITHIN] = 0.5
+    """What "plateau" multiplies the learning rate by."""
+    plateau_patience: Annotated[int, not_negative()] = 0
+    """Evaluations without improvement in a row that "plateau" lets pass."""
+    clip_norm: Annotated[float, positive()] = 0.25
+    """Largest global norm of the gradients, after the all-reduce."""
+    beta_1: Annotated[float, FRACTION_BELOW_ONE] = 0.9
+    """Decay of the running mean of the gradients; not of "adafactor" and "sgd"."""
+    beta_2: Annotated[float, FRACTION_BELOW_ONE] = 0.999
+    """Decay of the running mean of their squares; not of "adafactor" and "sgd"."""
+    epsilon: Annotated[float, positive()] = 1e-8
+    """Added to the root of the second mean; not of "adafactor" and "sgd"."""
+    weight_decay: Annotated[float, not_negative()] = 0.0
+    """Share of the learning rate by which weights shrink each step, without biases and scales of
+    norms; not of "adam"."""
+    momentum: Annotated[float | None, FRACTION_BELOW_ONE] = None
+    """Decay of the sum of the gradients of "muon" and "sgd"; None: 0.95 and 0."""
+    nesterov: bool = False
+    """Whether "sgd" takes the gradient once more after the momentum."""
+    max_weight_norm: Annotated[float | None, positive()] = None
+    """Largest norm that "lamb" takes a variable to have; None: no limit."""
+
+    layer_rate_decay: Annotated[float | None, FRACTION_WITHIN] = None
+    """What the learning rate of a layer is multiplied by for each layer above it; the embedding is
+    the lowest. None: all learn at one rate."""
+
+    def validate(self) -> None:
+        self._check_use("name", _FIELDS_OF_OPTIMIZER)
+        self._check_use("schedule", _FIELDS_OF_SCHEDULE)
+        if self.nesterov and not self.momentum:
+            self.refuse("`nesterov` needs a momentum.", "momentum")
+
+    def _check_use(self, chooser: str, fields_of_choice: dict[str, frozenset[str]]) -> None:
+        choice = getattr(self, chooser)
+        unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
+        for field in dataclasses.fields(self):
+            if field.name in unused and getattr(self, field.name) != field.default:
+                users = [name for name, used in fields_of_choice.items() if field.name in used]
+                reason = f"`{field.name}` is for `{chooser}` {' or '.join(users)}, not used here."
+                self.refuse(reason, field.name, chooser)
+
 
 _DYNAMIC = ("dynamic_decay", "dynamic_statistics_segments", "dynamic_epsilon")
 
@@ -38,13 +252,13 @@ class EvaluationConfig(FrozenConfig):
         ValueError: If a value is out of its range, or does not fit the others.
     """
 
-    batch_size: Annotated[int, settings.positive(MAX_ROWS)] = 10
+    batch_size: Annotated[int, positive(MAX_ROWS)] = 10
     """Rows that are read side by side, each from its own place in the split."""
-    segment_length: Annotated[int | None, settings.positive(MAX_TOKENS)] = None
+    segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens per row per step, `T`; None takes the model's."""
-    memory_length: Annotated[int | None, settings.not_negative(MAX_TOKENS)] = None
+    memory_length: Annotated[int | None, not_negative(MAX_TOKENS)] = None
     """Remembered tokens, `M`; None takes the model's."""
-    clamp_length: Annotated[int | None, settings.positive(MAX_DISTANCE)] = None
+    clamp_length: Annotated[int | None, positive(MAX_DISTANCE)] = None
     """Largest distance with an encoding of its own; None takes the model's.
 
     A length of `T + M` or more clamps nothing."""
@@ -52,12 +266,12 @@ class EvaluationConfig(FrozenConfig):
     """Whether every query sees equally many positions; None takes the model's."""
     same_length_keys: Literal["memory_and_self", "memory"] | None = None
     """How many these are; None takes the model's."""
-    warm_up_tokens: Annotated[int | Literal["all"] | None, settings.not_negative()] = None
+    warm_up_tokens: Annotated[int | Literal["all"] | None, not_negative()] = None
     """Tokens that a row reads before its first scored one, where there are so many; None is 0.
 
     `M` of them fill the memory. "all" is as many as can make a difference, about `L` times
     `M + T`. Rounded up so that all rows are cut into segments at multiples of `T`."""
-    window_stride_tokens: Annotated[int | None, settings.positive(MAX_TOKENS)] = None
+    window_stride_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens that a window of `T` moves on by and scores, its last ones; for models without
     memory. 1 is the protocol of Al-Rfou et al. (2019). None: segments follow each other."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
@@ -65,13 +279,13 @@ class EvaluationConfig(FrozenConfig):
     token differ by up to 0.3 from those in float32, so figures would depend on the precision."""
     attention_kernel: Literal["auto", "always", "never"] | None = None
     """Whether replicas on TPUs attend by the kernel; None takes training's."""
-    dynamic_learning_rate: Annotated[float | None, settings.not_negative()] = None
+    dynamic_learning_rate: Annotated[float | None, not_negative()] = None
     """Rate at which weights follow the text, see `DynamicUpdate`; None: they are fixed."""
-    dynamic_decay: Annotated[float | None, settings.FRACTION] = None
+    dynamic_decay: Annotated[float | None, FRACTION] = None
     """Part of the way back to the trained weights after each segment; None is 0."""
-    dynamic_statistics_segments: Annotated[int | None, settings.positive()] = None
+    dynamic_statistics_segments: Annotated[int | None, positive()] = None
     """Segments of the split `train` that gradients are scaled by; None: they are not scaled."""
-    dynamic_epsilon: Annotated[float | None, settings.positive()] = None
+    dynamic_epsilon: Annotated[float | None, positive()] = None
     """Added to the scale of the gradients; None is 1e-3."""
 
     def validate(self) -> None:
@@ -120,9 +334,6 @@ class EvaluationConfig(FrozenConfig):
             )
 
 
-_RECURRENT: dict[str, type[LSTMConfig | QRNNConfig]] = {
-    each.kind: each for each in (LSTMConfig, QRNNConfig)
-}
 # What a recurrent model has no use for: no attention, no blocks, no documents told apart.
 _ATTENTION_ONLY = {
     "training": (
@@ -175,19 +386,6 @@ class ExperimentConfig(FrozenConfig):
         if self.task is None:
             del values["task"]
         return values
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        model = values.get("model") if isinstance(values, dict) else None
-        if isinstance(model, dict) and "kind" in model:
-            config_class = _RECURRENT.get(str(model["kind"]))
-            if config_class is None:
-                raise ValueError(
-                    '`model.kind` must be "lstm" or "qrnn", or left out for a Transformer-XL. '
-                    f"Received: kind={shown_value(model['kind'])}"
-                )
-            values = {**values, "model": config_class.from_dict(model)}
-        return super().from_dict(values)
 
     def validate(self) -> None:
         if isinstance(self.model, RecurrentConfig):

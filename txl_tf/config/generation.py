@@ -5,8 +5,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from txl_tf.config import settings
-from txl_tf.config.base import DEFAULT_NEW_TOKENS, FrozenConfig
+from txl_tf.config.base import (
+    DEFAULT_NEW_TOKENS,
+    FRACTION,
+    FrozenConfig,
+    Range,
+    not_negative,
+    positive,
+)
 
 _GOLDEN_RATIO = 0x9E3779B9  # the fractional part in 32 bits
 
@@ -22,19 +28,19 @@ class GenerationConfig(FrozenConfig):
         ValueError: If a value is out of its range, or a stop text is empty.
     """
 
-    max_tokens: Annotated[int, settings.positive(2**31 - 1)] = DEFAULT_NEW_TOKENS
+    max_tokens: Annotated[int, positive(2**31 - 1)] = DEFAULT_NEW_TOKENS
     """Most tokens to write."""
-    temperature: Annotated[float, settings.not_negative()] = 1.0
+    temperature: Annotated[float, not_negative()] = 1.0
     """Divisor of the logits; 0 always writes the most probable token."""
-    top_k: Annotated[int, settings.not_negative(2**31 - 1)] = 0
+    top_k: Annotated[int, not_negative(2**31 - 1)] = 0
     """Only so many of the most probable tokens; 0 is all."""
-    top_p: Annotated[float, settings.Range(0, 1, excludes_low=True)] = 0.9
+    top_p: Annotated[float, Range(0, 1, excludes_low=True)] = 0.9
     """Only the most probable tokens that together have this probability; 1 is all."""
-    min_p: Annotated[float, settings.FRACTION] = 0.0
+    min_p: Annotated[float, FRACTION] = 0.0
     """Only tokens with this share of the highest probability; 0 is all."""
-    repetition_penalty: Annotated[float, settings.Range(1)] = 1.0
+    repetition_penalty: Annotated[float, Range(1)] = 1.0
     """Lowers the scores of tokens that were read or written; 1 is off, 1.2 is usual."""
-    seed: Annotated[int | None, settings.Range(-(2**31), 2**31 - 1)] = None
+    seed: Annotated[int | None, Range(-(2**31), 2**31 - 1)] = None
     """The same seed writes the same text; None is a new one each time."""
     stop: tuple[str, ...] = ()
     """A text ends before the first of these."""

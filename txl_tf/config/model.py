@@ -10,6 +10,7 @@ import math
 from typing import Annotated, ClassVar, Literal
 
 from txl_tf.config.base import (
+    FRACTION_BELOW_ONE,
     MAX_CLUSTERS,
     MAX_DISTANCE,
     MAX_LAYERS,
@@ -17,8 +18,9 @@ from txl_tf.config.base import (
     MAX_TOKENS,
     MAX_WIDTH,
     FrozenConfig,
+    not_negative,
+    positive,
 )
-from txl_tf.config.settings import FRACTION_BELOW_ONE, not_negative, positive
 
 _EULER_GAMMA = 0.5772156649
 

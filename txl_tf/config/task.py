@@ -3,8 +3,12 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from txl_tf.config import settings
-from txl_tf.config.base import MAX_TOKENS, FrozenConfig
+from txl_tf.config.base import (
+    FRACTION_BELOW_ONE,
+    MAX_TOKENS,
+    FrozenConfig,
+    positive,
+)
 
 TaskKind = Literal["classification", "regression", "choice", "tokens", "span"]
 """Kinds of tasks: the head of the model, its loss and its answers follow from it."""
@@ -39,13 +43,13 @@ class TaskConfig(FrozenConfig):
     "tokens" and "span"."""
     separator: str = "\n"
     """What is put between the texts of an example, and at the end of the last one."""
-    max_tokens: Annotated[int | None, settings.positive(MAX_TOKENS)] = None
+    max_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens of a text that are read, from its beginning; None: all, however long it is."""
-    head_dropout: Annotated[float, settings.FRACTION_BELOW_ONE] = 0.1
+    head_dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.1
     """Dropout of what the head reads."""
     class_weights: tuple[float, ...] | None = None
     """Weight of the loss of each class, in the order of `labels`; None: all count the same."""
-    max_answer_words: Annotated[int, settings.positive(1000)] = 30
+    max_answer_words: Annotated[int, positive(1000)] = 30
     """Longest span that is an answer; of "span" alone."""
     answer_margin: float | None = None
     """Log-probability by which the best span must exceed "no answer"; None: there always is an

@@ -19,8 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from txl_tf.causal_lm.text_session import prompt_tokens
-from txl_tf.config import settings
-from txl_tf.config.base import DEFAULT_NEW_TOKENS
+from txl_tf.config.base import DEFAULT_NEW_TOKENS, not_negative, positive
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.tokenizers.tokenizer import checked_token_ids
 from txl_tf.errors import UsageError, did_you_mean
@@ -72,13 +71,13 @@ class CompletionRequest(GenerationConfig):
 
     prompt: str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, ...], ...] = ""
     """Text or token ids, or several of them."""
-    max_tokens: Annotated[int, settings.not_negative()] = DEFAULT_NEW_TOKENS
+    max_tokens: Annotated[int, not_negative()] = DEFAULT_NEW_TOKENS
     """Most tokens to write; 0 only reads the prompt."""
-    n: Annotated[int, settings.positive()] = 1
+    n: Annotated[int, positive()] = 1
     """Texts for each prompt."""
     echo: bool = False
     """Whether texts begin with their prompts."""
-    logprobs: Annotated[int | None, settings.not_negative(MAX_LOGPROBS)] = None
+    logprobs: Annotated[int | None, not_negative(MAX_LOGPROBS)] = None
     """Alternatives that are returned for each token."""
     stream: bool = False
     """Whether texts are sent as they are written."""
