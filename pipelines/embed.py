@@ -6,19 +6,18 @@
 Each line of the file is a text of its own; with `--field` each line is a JSON
 object. Texts of any length are read segment by segment with memory.
 
-The folder is that of a run, a checkpoint, a converted model or an export. An `.npz` file
-has `features`, float32. Pooled, it has a row for each text; by token or segment
+An `.npz` file has `features`, float32. Pooled, it has a row for each text; by token or segment
 the rows of all texts follow each other, and `lengths` says how many each text has.
 """
 
 import argparse
 import io
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.causal_lm.text_arguments import POOLINGS
+from txl_tf.causal_lm.text import POOLINGS
 from txl_tf.data.documents import line_place, numbered_lines, text_of_json
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
 from txl_tf.models.sizes import hidden_layer
 from txl_tf.storage.files import write_file
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
-_ENDINGS = (".npz", ".jsonl")
 _MOST_ROWS = 1 << 16
 _REMEDY = "Correct the line, or take it out."
 
@@ -42,16 +40,10 @@ _REMEDY = "Correct the line, or take it out."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_model_arguments(parser)
-    _add_text_arguments(parser.add_argument_group("text"))
-    _add_feature_arguments(parser.add_argument_group("features"))
-
-
-def _add_text_arguments(text: Any) -> None:
+    text = parser.add_argument_group("text")
     text.add_argument("--text", metavar="FILE", required=True, help="file with a text per line")
     text.add_argument("--field", metavar="NAME", help="lines are JSON; the field of the text")
-
-
-def _add_feature_arguments(features: Any) -> None:
+    features = parser.add_argument_group("features")
     meaning = "file to write: .npz or .jsonl"
     features.add_argument("--out", metavar="FILE", required=True, help=meaning)
     meaning = "0: the embeddings, 1: the first block, -1: the last block"
@@ -66,60 +58,63 @@ def _add_feature_arguments(features: Any) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before TensorFlow is imported."""
-    if not arguments.out.endswith(_ENDINGS):
+    if not arguments.out.endswith((".npz", ".jsonl")):
         what = "The ending says the format: .npz or .jsonl."
         raise UsageError(what, where=f"--out {arguments.out}", remedy="Name such a file.")
-    model = open_source(arguments).experiment.model
-    arguments.layer = _check_layer(model, arguments.layer)
+    source = open_source(arguments)
+    model = source.experiment.model
+    try:
+        arguments.layer = hidden_layer(model, arguments.layer)
+    except ValueError as error:
+        raise UsageError(f"{error}", where=f"--layer {arguments.layer}") from error
     rows = f"--batch-size {arguments.batch_size}"
     lengths = model.segment_length, model.effective_memory_length
     require_memory_of(reading_needs(model, arguments.batch_size, *lengths, rows), "Reading")
     check_text_file(arguments.text)
-
-
-def _check_layer(config: Any, layer: int) -> int:
-    """Returns the number of the layer, counted from the first."""
-    try:
-        return hidden_layer(config, layer)
-    except ValueError as error:
-        raise UsageError(f"{error}", where=f"--layer {layer}") from error
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Reads the texts, and writes their features."""
-    from txl_tf.causal_lm.text_features import TextFeatures
-
-    tokenizer = arguments.source.tokenizer()
-    if tokenizer is None:
+    if source.data is None and source.tokenizer() is None:
         raise UsageError(
             "There is no tokenizer in this folder.",
             where=f"--workdir {arguments.workdir}",
             remedy="Name a run, or a folder that was converted or exported with its vocabulary.",
         )
-    lines, rows = _read_texts(arguments.text, arguments.field, tokenizer)
-    features = TextFeatures(with_chosen_step(arguments.source).load_model())(
-        rows, arguments.layer, arguments.pooling, arguments.batch_size
-    )
-    _check_finite(features, lines, arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Reads the texts, and writes their features."""
+    import numpy as np
+
+    from txl_tf.causal_lm.layer_reader import LayerReader, text_features
+
+    lines, rows = _read_texts(arguments.text, arguments.field, arguments.source.tokenizer())
+    model = with_chosen_step(arguments.source).load_model()
+    reader = LayerReader(model, min(arguments.batch_size, len(rows)), arguments.layer)
+    features = text_features(reader, rows, arguments.pooling)
+    for line, each in zip(lines, features, strict=True):
+        if not np.isfinite(each).all():
+            raise NonFiniteError(
+                "The features of a text are not finite.",
+                where=f"{arguments.text}, line {line}",
+                remedy="Name another checkpoint.",
+            )
     if arguments.out.endswith(".npz"):
         content = _archive(features, arguments)
     else:
-        content = _json_lines(features, lines, rows)
+        found = zip(lines, rows, features, strict=True)
+        content = "".join(
+            json.dumps({"line": line, "num_tokens": len(row), "features": each.tolist()}) + "\n"
+            for line, row, each in found
+        ).encode()
     remedy = "Check the folder, the disk and the permissions."
     with storage_errors("The features cannot be written", arguments.out, remedy):
         write_file(arguments.out, content)
     shape = " x ".join(map(str, features[0].shape))
-    print(f"{len(features):,} texts, {shape} numbers in the first: {os.fspath(arguments.out)}")
+    print(f"{len(features):,} texts, {shape} numbers in the first: {arguments.out}")
 
 
 def _read_texts(
     path: str, field: str | None, tokenizer: "Tokenizer"
 ) -> tuple[list[int], list["np.ndarray"]]:
     """Returns the number and the tokens of every line."""
-    import numpy as np
-
-    from txl_tf.data.tokenizers.tokenizer import InvalidTextError
-
     lines, rows = [], []
     for number, offset, line in numbered_lines(path):
         place = line_place(path, number, offset)
@@ -128,7 +123,7 @@ def _read_texts(
         else:
             text = text_of_json(line, field, place)
         try:
-            token_ids = tokenizer.encode(text).astype(np.int32)
+            token_ids = tokenizer.encode(text).astype("int32")
         except InvalidTextError as error:
             raise DataDamagedError(error.reason, where=place, remedy=_REMEDY) from error
         if not text or not len(token_ids):
@@ -138,20 +133,6 @@ def _read_texts(
     if not rows:
         raise DataDamagedError("The file has no text.", where=path, remedy="Give a text per line.")
     return lines, rows
-
-
-def _check_finite(
-    features: "list[np.ndarray]", lines: list[int], arguments: argparse.Namespace
-) -> None:
-    import numpy as np
-
-    for line, each in zip(lines, features, strict=True):
-        if not np.isfinite(each).all():
-            raise NonFiniteError(
-                "The features of a text are not finite.",
-                where=f"{arguments.text}, line {line}",
-                remedy="Name another checkpoint.",
-            )
 
 
 def _archive(features: "list[np.ndarray]", arguments: argparse.Namespace) -> bytes:
@@ -169,11 +150,3 @@ def _archive(features: "list[np.ndarray]", arguments: argparse.Namespace) -> byt
     contents = io.BytesIO()
     np.savez(contents, allow_pickle=False, **arrays)
     return contents.getvalue()
-
-
-def _json_lines(features: "list[np.ndarray]", lines: list[int], rows: list["np.ndarray"]) -> bytes:
-    found = [
-        {"line": line, "num_tokens": len(row), "features": each.tolist()}
-        for line, row, each in zip(lines, rows, features, strict=True)
-    ]
-    return "".join(json.dumps(each) + "\n" for each in found).encode()

@@ -38,7 +38,7 @@ from .arguments import (
     add_number,
 )
 from .evaluation.watch import read_evaluations
-from .generation_arguments import OF_DRAWING, add_generation_arguments, generation_config, option_of
+from .generate import OF_DRAWING, add_generation_arguments, generation_config, option_of
 from .memory_needs import reading_needs, require_memory_of
 from .trained_model import open_dataset, open_source, with_chosen_step
 from .workdir import Workdir

@@ -8,36 +8,75 @@ Without a prompt it reads one from a pipe. On a terminal it asks for one after t
 """
 
 import argparse
-import contextlib
+import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.storage.files import path_exists, read_file
+from txl_tf.errors import InputMissingError, StorageError, UsageError
+from txl_tf.storage.files import is_remote, path_exists, read_file
 from txl_tf.storage.untrusted_files import storage_errors
 
-from .arguments import add_memory_length_argument, add_model_arguments, add_number
-from .generation_arguments import (
-    OF_DRAWING,
-    add_generation_arguments,
-    generation_config,
-    is_utf8,
-    option_of,
-)
-from .memory_needs import MemoryNeed, reading_needs, require_memory_of
+from .arguments import MAX_COUNT, add_memory_length_argument, add_model_arguments, add_number
+from .memory_needs import reading_needs, require_memory_of
 from .progress import say
 from .trained_model import open_source, with_chosen_step
 
 if TYPE_CHECKING:
-    from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
-    from txl_tf.causal_lm.text_session import TextSession
-    from txl_tf.generation import SessionFile
+    from txl_tf.causal_lm.text import TextSession
 
 _MAX_PROMPT_BYTES = 16 << 20
-_REMEDY = "Give --prompt, --prompt-file or a pipe, continue a --session, or use a terminal."
+_MOST = 1e6
+_NUMBERS = {
+    "max_tokens": (1, MAX_COUNT, "most tokens to write"),
+    "temperature": (0.0, _MOST, "divisor of logits; 0 is greedy"),
+    "top_k": (0, MAX_COUNT, "only the N most probable; 0 is all"),
+    "top_p": (1e-6, 1.0, "only the most probable up to this sum"),
+    "min_p": (0.0, 1.0, "only this share of the best"),
+    "repetition_penalty": (1.0, _MOST, "of used tokens; 1.2 is usual"),
+    "seed": (0, MAX_COUNT, "same seed, same text"),
+}
+OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
+"""Options of sampling, which beam search does not use."""
+
+
+def add_generation_arguments(parser: Any) -> None:
+    """Adds an option for each field of `GenerationConfig`, `None` by default."""
+    defaults = GenerationConfig()
+    for name, (least, most, meaning) in _NUMBERS.items():
+        default = getattr(defaults, name)
+        shown = "a new one" if default is None else f"{default:g}"
+        add_number(parser, option_of(name), least, most, f"{meaning} (default: {shown})")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
+    )
+    meaning = "let unknown words be written"
+    parser.add_argument("--allow-unknown", action="store_true", help=meaning)
+
+
+def option_of(name: str) -> str:
+    """Returns the option of a field, such as `--top-k`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def generation_config(arguments: argparse.Namespace, **defaults: Any) -> GenerationConfig:
+    """Returns the settings of the arguments, with `defaults` for options that were not given."""
+    for text in arguments.stop:
+        if not text or not _is_utf8(text):
+            what = "A text to end before has at least one character, in UTF-8."
+            raise UsageError(what, where=f"--stop {text!a}")
+    given = {name: getattr(arguments, name) for name in _NUMBERS}
+    given = {name: value for name, value in given.items() if value is not None}
+    return GenerationConfig(
+        **{**defaults, **given}, stop=arguments.stop, allow_unknown=arguments.allow_unknown
+    )
+
+
+def _is_utf8(text: str) -> bool:
+    """Other bytes of an argument are surrogates in its text."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,69 +113,49 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         what = "The vocabulary of the model has no marks like @-@."
         raise UsageError(what, where="--join-marks", remedy="Leave it out.")
     arguments.prompt = _prompt(arguments)
+    arguments.generation = generation_config(arguments)
     _check_combinations(arguments)
-    require_memory_of(_needs(arguments), "Writing")
-
-
-def _needs(arguments: argparse.Namespace) -> list[MemoryNeed]:
-    model = arguments.experiment.model
-    num_rows = max(arguments.num_samples, arguments.beams or 1)
-    memory_length = arguments.memory_length
-    if memory_length is None:
-        memory_length = model.memory_length
-    rows = f"--num-samples {arguments.num_samples}"
-    if arguments.beams is not None:
-        rows = f"--beams {arguments.beams}"
-    where = f"{rows}, --memory-length {memory_length}"
-    needs = reading_needs(model, num_rows, 1, memory_length, where)
-    # A float32 per row and token of the vocabulary, and an int32 per row and written token.
-    logits = MemoryNeed("what may come next", 4 * num_rows * model.vocabulary_size, rows)
-    if num_rows == 1:
-        return [*needs, logits]
-    tokens = 4 * num_rows * arguments.generation.max_tokens
-    where = f"{rows}, --max-tokens {arguments.generation.max_tokens}"
-    return [*needs, logits, MemoryNeed("the tokens", tokens, where)]
+    model, memory_length = arguments.experiment.model, arguments.memory_length
+    memory_length = model.memory_length if memory_length is None else memory_length
+    num_rows = arguments.beams or arguments.num_samples
+    where = f"--num-samples {num_rows}" if arguments.beams is None else f"--beams {num_rows}"
+    where = f"{where}, --memory-length {memory_length}"
+    require_memory_of(reading_needs(model, num_rows, 1, memory_length, where), "Writing")
 
 
 def _prompt(arguments: argparse.Namespace) -> str | None:
     prompt, where = arguments.prompt, arguments.prompt_file
     try:
         if where is not None:
+            if not path_exists(where):
+                what = "There is no such file."
+                raise InputMissingError(what, where=f"--prompt-file {where}")
             with storage_errors("The prompt cannot be read", where, ""):
-                prompt = _read_prompt(where).decode("utf-8")
+                prompt = read_file(where, max_bytes=_MAX_PROMPT_BYTES).decode("utf-8")
         elif prompt is None and sys.stdin is not None and not sys.stdin.isatty():
             where = "standard input"
             prompt = _read_pipe().decode("utf-8") or None
     except UnicodeDecodeError as error:
         raise UsageError("The prompt is no UTF-8.", where=where) from error
-    if prompt is not None and not is_utf8(prompt):
+    if prompt is not None and not _is_utf8(prompt):
         raise UsageError("The prompt is no UTF-8.", where=f"--prompt {prompt[:80]!a}")
     if prompt == "":
         raise UsageError("There must be something to go on from.", where="--prompt")
     return prompt
 
 
-def _read_prompt(path: str) -> bytes:
-    try:
-        return read_file(path, max_bytes=_MAX_PROMPT_BYTES)
-    except FileNotFoundError as error:
-        where = f"--prompt-file {path}"
-        raise InputMissingError("There is no such file.", where=where) from error
-
-
 def _read_pipe() -> bytes:
     """Reads the standard input, without the last line end."""
     content = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
     if len(content) > _MAX_PROMPT_BYTES:
-        raise UsageError(
-            f"A prompt has at most {_MAX_PROMPT_BYTES:,} bytes.", where="standard input"
-        )
+        what = f"A prompt has at most {_MAX_PROMPT_BYTES:,} bytes."
+        raise UsageError(what, where="standard input")
     return content.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _check_combinations(arguments: argparse.Namespace) -> None:
-    has_several = arguments.num_samples > 1
-    if arguments.session is not None and (has_several or arguments.beams is not None):
+    has_several, session = arguments.num_samples > 1, arguments.session
+    if session is not None and (has_several or arguments.beams is not None):
         where = "--session with --num-samples or --beams"
         raise UsageError("A session is of one text that is drawn.", where=where)
     if has_several and arguments.beams is not None:
@@ -147,29 +166,22 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
     for name in OF_DRAWING:
         if arguments.beams is not None and getattr(arguments, name) is not None:
             raise UsageError("Beams draw nothing.", where=f"--beams with {option_of(name)}")
-    arguments.generation = generation_config(arguments)
-    if arguments.prompt is not None:
-        return
-    goes_on = arguments.session is not None and path_exists(arguments.session)
+    # Before the text is written, which would be lost.
+    if session is not None and not is_remote(session):
+        folder = os.path.dirname(session) or "."
+        if not os.path.isdir(folder):
+            raise StorageError("There is no such folder.", where=folder, remedy="Make it first.")
+    continues = session is not None and path_exists(session)
     is_conversation = sys.stdin.isatty() and not has_several and arguments.beams is None
-    if not (is_conversation or goes_on):
-        raise UsageError("There is nothing to go on from.", where="--prompt", remedy=_REMEDY)
+    if arguments.prompt is None and not (is_conversation or continues):
+        remedy = "Give --prompt, --prompt-file or a pipe, continue a --session, or use a terminal."
+        raise UsageError("There is nothing to go on from.", where="--prompt", remedy=remedy)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Generates, and prints the text piece by piece."""
-    from txl_tf.generation import SessionFile
-
-    if arguments.session is None:
-        _write(arguments, None)
-        return
-    # Locked from the beginning, so that a second process fails before it generates.
-    with SessionFile(arguments.session) as file:
-        _write(arguments, file)
-
-
-def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+    from txl_tf.samplers import BeamSampler
 
     source = with_chosen_step(arguments.source)
     tokenizer = source.tokenizer()
@@ -178,43 +190,33 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     lm = TransformerXLCausalLM(source.load_model(), tokenizer)
     words = arguments.generation.to_dict() | {"memory_length": arguments.memory_length}
     if arguments.num_samples > 1 or arguments.beams is not None:
-        _write_at_once(lm, words, arguments)
+        if arguments.beams is not None:
+            words = {name: each for name, each in words.items() if name not in OF_DRAWING}
+            words["sampler"] = BeamSampler(arguments.beams)
+        # A list of prompts, so that the result is a list.
+        texts = lm.generate([arguments.prompt], num_samples=arguments.num_samples, **words)
+        _say_seed(lm.last_seed, arguments)
+        for index, text in enumerate(texts):
+            if len(texts) > 1:
+                sys.stdout.write(f"--- {index + 1} of {len(texts)}\n")
+            sys.stdout.write(f"{text}\n")
         return
     max_tokens = words.pop("max_tokens")
     session = lm.session(**words)
-    goes_on = file is not None and file.exists()
-    if file is not None and goes_on:
-        session.load(file)
+    continues = arguments.session is not None and path_exists(arguments.session)
+    if continues:
+        session.load(arguments.session)
     _say_seed(session.seed, arguments)
     if arguments.prompt is None and sys.stdin.isatty():
-        converse(session, max_tokens, can_go_on=goes_on, after_turn=lambda: _save(session, file))
+        _converse(session, max_tokens, arguments.session, continues)
         return
     shown = arguments.prompt or ""
     for piece in session.stream(arguments.prompt, max_tokens=max_tokens):
         # The prompt comes with the first piece, after the messages about it.
-        sys.stdout.write(shown + piece)
-        sys.stdout.flush()
+        print(shown + piece, end="", flush=True)
         shown = ""
-    sys.stdout.write(shown + "\n")
-    _save(session, file)
-
-
-def _write_at_once(
-    lm: "TransformerXLCausalLM", words: dict[str, Any], arguments: argparse.Namespace
-) -> None:
-    """Writes texts that are complete only at the end: several samples, or the result of beams."""
-    if arguments.beams is not None:
-        from txl_tf.samplers import BeamSampler
-
-        words = {name: each for name, each in words.items() if name not in OF_DRAWING}
-        words["sampler"] = BeamSampler(arguments.beams)
-    # A list of prompts, so that the result is a list.
-    texts = lm.generate([arguments.prompt], num_samples=arguments.num_samples, **words)
-    _say_seed(lm.last_seed, arguments)
-    for index, text in enumerate(texts):
-        if len(texts) > 1:
-            sys.stdout.write(f"--- {index + 1} of {len(texts)}\n")
-        sys.stdout.write(f"{text}\n")
+    print(shown)
+    _save(session, arguments.session)
 
 
 def _say_seed(seed: int | None, arguments: argparse.Namespace) -> None:
@@ -222,61 +224,49 @@ def _say_seed(seed: int | None, arguments: argparse.Namespace) -> None:
         say(f"seed {seed}")
 
 
-def _save(session: "TextSession", file: "SessionFile | None") -> None:
-    if file is None:
-        return
-    remedy = "Check the folder and the space on the disk."
-    with storage_errors("The session cannot be written", file.path, remedy):
-        session.save(file)
+def _save(session: "TextSession", path: str | None) -> None:
+    if path is not None:
+        remedy = "Check the folder and the space on the disk."
+        with storage_errors("The session cannot be written", path, remedy):
+            session.save(path)
 
 
-_INVITATION = "> "
-_HELP = "A line is continued; an empty line asks for more. Ctrl-C stops, Ctrl-D ends."
-
-
-def converse(
-    session: "TextSession", max_tokens: int, *, can_go_on: bool, after_turn: Callable[[], None]
+def _converse(
+    session: "TextSession", max_tokens: int, path: str | None, can_continue: bool
 ) -> None:
-    """Reads lines and writes their continuations until the input ends.
+    """Reads lines and writes their continuations until the input ends, saved after each.
 
-    With `can_go_on`, the session has a text that an empty line continues. `after_turn` runs after
-    every text.
+    With `can_continue`, the session has a text that an empty line continues.
     """
-    print(_HELP, file=sys.stderr)
+    # The session can stop only between two tokens.
+    signals: list[int] = []
+    help_line = "A line is continued; an empty line asks for more. Ctrl-C stops, Ctrl-D ends."
+    print(help_line, file=sys.stderr)
     while (line := _next_line()) is not None:
-        if not line and not can_go_on:
+        if not line and not can_continue:
             continue
-        with _interruption() as is_interrupted:
-            try:
-                for piece in session.stream(line or None, max_tokens=max_tokens):
-                    sys.stdout.write(piece)
-                    sys.stdout.flush()
-                    if is_interrupted():
-                        break
-            except UsageError as error:
-                print(error, file=sys.stderr)
-                continue
-        sys.stdout.write("\n")
-        can_go_on = True
-        after_turn()
+        signals.clear()
+        previous = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
+        try:
+            for piece in session.stream(line or None, max_tokens=max_tokens):
+                print(piece, end="", flush=True)
+                if signals:
+                    break
+        except UsageError as error:
+            print(error, file=sys.stderr)
+            continue
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        print()
+        can_continue = True
+        _save(session, path)
 
 
 def _next_line() -> str | None:
     try:
         # Not the prompt of `input`, so that the standard output has only text.
-        print(_INVITATION, end="", file=sys.stderr, flush=True)
+        print("> ", end="", file=sys.stderr, flush=True)
         return input()
     except (EOFError, KeyboardInterrupt):
         print(file=sys.stderr)
         return None
-
-
-@contextlib.contextmanager
-def _interruption() -> Iterator[Callable[[], bool]]:
-    """Yields a test for Ctrl-C: the session can stop only between two tokens."""
-    signals: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
-    try:
-        yield lambda: bool(signals)
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -66,7 +66,6 @@ MADE = {
     "AttentionProfiler": profiled_model,
     "GenerationSession": lambda: {**small_model(), "prompt_ids": prompt(7, num_rows=1)},
     "InferenceEngine": lambda: {**small_model(), "token_ids": prompt(11, num_rows=1)},
-    "SessionFile": lambda: {"prompt_ids": prompt(7, num_rows=1), "session": greedy_session()},
     "RecordWriter": lambda: {"token_ids": np.arange(200, dtype=np.uint8)},
     "StatefulTransformerXL": lambda: trained_model(),
     "TextTask": lambda: fine_tuned_run("runs/reviews"),
@@ -86,11 +85,6 @@ def fine_tuned_run(workdir):
     finished = run_txl("finetune", *files, *short, cwd=pathlib.Path.cwd())
     assert finished.returncode == 0, finished.stderr
     return {}
-
-
-def greedy_session():
-    sampler = txl_tf.samplers.GreedySampler()
-    return txl_tf.GenerationSession(small_model()["model"], sampler)
 
 
 def trained_model():
@@ -138,11 +132,10 @@ DOCSTRINGS = {
 }
 # They train models, or compile several programs.
 SLOW = {
-    "txl_tf.causal_lm.text_session.TextSession",
+    "txl_tf.causal_lm.text.TextSession",
     "txl_tf.causal_lm.text_task.TextTask",
     "txl_tf.evaluation.attention_profiler.AttentionProfiler",
     "txl_tf.generation.session.GenerationSession",
-    "txl_tf.generation.session_file.SessionFile",
     "txl_tf.models.headed.TransformerXLWithHead",
     "txl_tf.models.stateful.StatefulTransformerXL",
 }

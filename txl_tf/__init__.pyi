@@ -43,8 +43,8 @@ from txl_tf.config.generation import GenerationConfig as GenerationConfig
 from txl_tf.config.model import ModelConfig as ModelConfig
 from txl_tf.config.task import TaskConfig as TaskConfig
 from txl_tf.export.saved_model import export_saved_model as export_saved_model
-from txl_tf.generation.generate import generate as generate
 from txl_tf.generation.session import GenerationSession as GenerationSession
+from txl_tf.generation.session import generate as generate
 from txl_tf.inference.engine import InferenceEngine as InferenceEngine
 from txl_tf.inference.memory import KeyValueMemory as KeyValueMemory
 from txl_tf.models.headed import TransformerXLWithHead as TransformerXLWithHead

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from txl_tf import metrics
-from txl_tf.causal_lm.text_score import evaluation_text, pieces_of
+from txl_tf.causal_lm.text import evaluation_text, pieces_of
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError

@@ -6,9 +6,9 @@ import pytest
 from tests.slow_case import slow_case
 from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
-from txl_tf.causal_lm import continuation_score
+from txl_tf.causal_lm import layer_reader
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
-from txl_tf.causal_lm.continuation_score import Continuation, ContinuationScorer
+from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models.language_model import create_model
 
@@ -61,7 +61,7 @@ def test_a_continuation_is_greedy_if_greedy_decoding_writes_it(lm):
 def test_positions_that_are_scored_together_change_nothing(lm, monkeypatch):
     pairs = [continuation(*each) for each in TEXTS]
     together = dict(ContinuationScorer(lm.model, 3)(pairs))
-    monkeypatch.setattr(continuation_score, "_POSITIONS_AT_ONCE", 7)
+    monkeypatch.setattr(layer_reader, "_POSITIONS_AT_ONCE", 7)
     apart = dict(ContinuationScorer(lm.model, 3)(pairs))
     for place in range(3):
         np.testing.assert_allclose(apart[place].nats, together[place].nats, rtol=1e-5)

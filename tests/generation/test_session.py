@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tests.generation.models import CONFIG, expressive, greedy_by_reading_again, prompt
+from tests.generation.models import expressive, greedy_by_reading_again, prompt
 from tests.slow_case import slow_case
 from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.config.generation import sample_seeds
 from txl_tf.generation import GenerationSession
 from txl_tf.generation import session as session_module
-from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
+from txl_tf.samplers import GreedySampler, RandomSampler
 
 GREEDY = GreedySampler()
 RAGGED = [prompt(3, 1)[0], prompt(17, 1)[0], prompt(9, 1)[0]]
@@ -56,15 +56,6 @@ def test_pieces_make_the_same_text_as_all_at_once(random):
     pieces = [random.write(prompt(7), max_tokens=1)]
     pieces += [random.write(max_tokens=count) for count in (1, 4, 6)]
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), at_once)
-
-
-def test_every_position_is_called_back_with_as_it_is_written(random):
-    random.restart(seed=3)
-    at_once = random.write(prompt(7), max_tokens=5)
-    random.restart(seed=3)
-    seen = []
-    random.write(prompt(7), max_tokens=5, callback=seen.append)
-    np.testing.assert_array_equal(np.stack(seen, axis=1), at_once)
 
 
 def test_memory_that_takes_over_often_makes_the_same_text(model, greedy, monkeypatch):
@@ -149,10 +140,9 @@ def test_a_row_ends_with_a_stop_token_and_goes_on_from_it(model, greedy):
 
 def test_writing_stops_early_when_all_rows_have_ended(model):
     everything = session(model, stop_token_ids=range(VOCABULARY_SIZE))
-    seen = []
-    written = everything.write(prompt(4), max_tokens=9, callback=seen.append)
-    assert len(seen) == 1
+    written = everything.write(prompt(4), max_tokens=9)
     assert (written[:, 1:] == -1).all()
+    assert everything._position == 1
 
 
 def test_nothing_is_said_twice_under_a_large_penalty(model):
@@ -230,10 +220,3 @@ def test_there_must_be_something_to_go_on_from(greedy):
 def test_values_out_of_range_are_refused(model, options, message):
     with pytest.raises(ValueError, match=message):
         session(model, **options)
-
-
-def test_beams_cannot_be_streamed(model):
-    beams = session(model, BeamSampler(2), num_rows=1)
-    with pytest.raises(ValueError, match="No token of a beam is certain"):
-        beams.write(prompt(3, 1), max_tokens=2, callback=print)
-    assert CONFIG.vocabulary_size == VOCABULARY_SIZE

@@ -16,7 +16,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.export.export_verification import verify_export
 from txl_tf.export.version_folder import CHECKSUMS_FILE, write_version
-from txl_tf.generation.session_archive import pack_session
+from txl_tf.generation.session_file import write_session
 
 
 def verified(path, capsys):
@@ -148,7 +148,7 @@ def test_a_wrong_count_is_found(dataset, capsys, name):
 def test_a_session_is_verified(tmp_path, capsys):
     path = tmp_path / "story.npz"
     arrays = {"memory": np.ones((2, 3), np.float32), "seeds": np.arange(4)}
-    path.write_bytes(pack_session({"model": "one"}, {"seed": 1}, arrays))
+    write_session(str(path), "a model", 3, arrays, None)
     assert "verified: session" in verified(path, capsys)
     with path.open("r+b") as file:
         file.truncate(64 << 30)  # a hole, which takes no disk

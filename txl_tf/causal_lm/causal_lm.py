@@ -1,39 +1,48 @@
 """Language model on text: a model with its tokenizer."""
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from txl_tf import samplers
+from txl_tf.causal_lm.layer_reader import LayerReader, text_features
 from txl_tf.causal_lm.model_folder import (
     check_vocabulary_size,
     tokenizer_from,
     write_model_folder,
 )
 from txl_tf.causal_lm.model_source import open_model
-from txl_tf.causal_lm.text_arguments import Pooling, checked_texts, new_tokens, until
-from txl_tf.causal_lm.text_features import TextFeatures
-from txl_tf.causal_lm.text_score import score_text
-from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, text_until
-from txl_tf.causal_lm.text_training import TextTraining
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.causal_lm.text import (
+    Pooling,
+    TextSession,
+    checked_texts,
+    prompt_tokens,
+    score_text,
+    text_until,
+)
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
+from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
 from txl_tf.config.generation import new_seed, sample_seeds, stop_texts
+from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens, stop_tokens
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.generation.generate import FEWEST_COMPILED_TOKENS
-from txl_tf.generation.session import GenerationSession
+from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.models.language_model import create_model
 from txl_tf.models.presets import PRESETS, preset
-from txl_tf.models.stateful import language_model_of
+from txl_tf.models.stateful import StatefulTransformerXL, language_model_of
+from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run_folder import StepChoice, is_keras_file, load_model
+from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
-# Most sessions that stay compiled, by number of rows and kind of sampling.
-_MAX_SESSIONS = 4
-# Settings of dynamic evaluation; `score` keeps weights fixed.
-_FIXED_WEIGHTS: dict[str, None] = dict.fromkeys(
+# Most sessions, evaluators and readers that stay compiled.
+_MAX_COMPILED = 4
+# `score` keeps weights fixed.
+_WITHOUT_DYNAMIC_EVALUATION = dict.fromkeys(
     (
         "dynamic_learning_rate",
         "dynamic_decay",
@@ -85,18 +94,20 @@ class TransformerXLCausalLM:
         tokenizer: Tokenizer | None = None,
         evaluation: EvaluationConfig | None = None,
     ) -> None:
-        model = language_model_of(model)
+        self.model = model = language_model_of(model)
         check_vocabulary_size(model, tokenizer)
-        self.model = model
         self.tokenizer = tokenizer
         self.last_seed: int | None = None
-        self._sessions: dict[Any, GenerationSession] = {}
-        evaluation = EvaluationConfig() if evaluation is None else evaluation
         self.step = 0
         self.folder: str | None = None
-        self.evaluation = evaluation.replace(batch_size=1, **_FIXED_WEIGHTS)
-        self._evaluators: dict[EvaluationConfig, Evaluator] = {}
-        self._features: TextFeatures | None = None
+        evaluation = EvaluationConfig() if evaluation is None else evaluation
+        self.evaluation = evaluation.replace(batch_size=1, **_WITHOUT_DYNAMIC_EVALUATION)
+        keep_compiled = functools.lru_cache(_MAX_COMPILED)
+        variables = {variable.path: variable for variable in model.weights}
+        evaluator = functools.partial(Evaluator, model.config, variables=variables)
+        self._evaluator_of = keep_compiled(evaluator)
+        self._session_of = keep_compiled(functools.partial(GenerationSession, model))
+        self._reader_of = keep_compiled(functools.partial(LayerReader, model))
         self.compile()
 
     @classmethod
@@ -189,10 +200,16 @@ class TransformerXLCausalLM:
             ValueError: If the name of the sampler or optimizer is unknown.
             TypeError: If the sampler is neither a name nor a sampler.
         """
+        if optimizer is None:
+            defaults = OptimizerConfig()
+            optimizer = keras.optimizers.Adam(
+                defaults.learning_rate, epsilon=defaults.epsilon, global_clipnorm=defaults.clip_norm
+            )
+        is_settings = isinstance(optimizer, OptimizerConfig)
         self._sampler = samplers.get(sampler)
-        self._training = TextTraining(
-            self.model, self.tokenizer, self._take_steps, optimizer, options
-        )
+        self._optimizer = optimizer if is_settings else keras.optimizers.get(optimizer)
+        self._options = options
+        self._trained: StatefulTransformerXL | None = None
 
     def fit(
         self,
@@ -227,9 +244,68 @@ class TransformerXLCausalLM:
             TypeError: As `ordered_batches`.
             ValueError: As `ordered_batches`, or if the model is not a `TransformerXL`.
         """
-        return self._training.fit(
-            x, batch_size, segment_length, validation_data, epochs=epochs, **options
+        if not isinstance(self.model, TransformerXL):
+            raise ValueError(
+                "`fit` trains a `TransformerXL`; `txl train` trains recurrent models too. "
+                f"Received: model of type {type(self.model).__name__}"
+            )
+        length = segment_length or self.model.config.segment_length
+        batches, held_out = self._batches(x, batch_size, length), None
+        num_rows = _num_rows(batches, batch_size)
+        if validation_data is not None:
+            held_out = self._batches(validation_data, batch_size, length, takes_fewer_rows=True)
+            num_rows = max(num_rows, _num_rows(held_out, batch_size))
+        steps_per_epoch = options.get("steps_per_epoch")
+        optimizer = self._optimizer
+        if isinstance(optimizer, OptimizerConfig):
+            num_steps = epochs * (steps_per_epoch or int(batches.cardinality()))
+            optimizer = self._create_optimizer(optimizer, num_steps)
+        if self._trained is None or self._trained.batch_size != num_rows:
+            self._trained = StatefulTransformerXL(self.model, num_rows)
+        trained = self._trained
+        if getattr(trained, "optimizer", None) is not optimizer:
+            trained.compile(optimizer=optimizer, **self._options)
+
+        def begin(epoch: int, logs: Any) -> None:
+            if steps_per_epoch is None or epoch == options.get("initial_epoch", 0):
+                trained.reset_state()
+
+        steps_before, step_before = int(optimizer.iterations), self.step
+
+        def count(batch: int, logs: Any) -> None:
+            self.step = step_before + int(optimizer.iterations) - steps_before
+            # They hold values that were computed from the weights before.
+            for cached in (self._session_of, self._evaluator_of, self._reader_of):
+                cached.cache_clear()
+
+        follower = keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_train_batch_end=count)
+        callbacks = [follower, *keras.tree.flatten(options.pop("callbacks", None) or [])]
+        return trained.fit(
+            batches, validation_data=held_out, callbacks=callbacks, epochs=epochs, **options
         )
+
+    def _batches(
+        self, data: Any, batch_size: int, segment_length: int, takes_fewer_rows: bool = False
+    ) -> tf.data.Dataset:
+        if isinstance(data, tf.data.Dataset) and isinstance(data.element_spec, tuple):
+            return data
+        ids = token_stream(data, self.tokenizer, self.model.config.vocabulary_size)
+        if takes_fewer_rows:
+            batch_size = max(1, min(batch_size, (len(ids) - 1) // segment_length))
+        return ordered_batches(ids, None, batch_size, segment_length)
+
+    def _create_optimizer(
+        self, config: OptimizerConfig, num_steps: int
+    ) -> keras.optimizers.Optimizer:
+        """Creates the optimizer of a run, which clips as the trainer does."""
+        if num_steps <= 0:
+            raise ValueError(f"Give `steps_per_epoch` for this data set. Received: {num_steps}")
+        variables = self.model.trainable_variables
+        optimizer = create_optimizer(config, num_steps, variables)
+        optimizer.global_clipnorm = config.clip_norm
+        if config.layer_rate_decay is not None:
+            set_layer_rates(optimizer, self.model, variables, config.layer_rate_decay)
+        return optimizer
 
     def generate(
         self,
@@ -264,14 +340,11 @@ class TransformerXLCausalLM:
             strip_prompt: bool. If `True`, the result excludes the prompt. Defaults to `False`.
             max_tokens: optional int. The most tokens after the prompt. Defaults to
                 `128`, unless `max_length` is given.
-            temperature: optional float. Divides the logits: values below 1 sharpen the
-                distribution; 0 always takes the most probable token. Defaults to `1`.
-            top_k: optional int. Only this many of the most probable tokens; 0 is all.
-                Defaults to `0`.
-            top_p: optional float. Only the most probable tokens that together have
-                this probability; 1 is all. Defaults to `0.9`.
-            min_p: optional float. Only tokens with this share of the highest
-                probability; 0 is all. Defaults to `0`.
+            temperature: optional float, see `RandomSampler`. Defaults to `1`; 0 always takes the
+                most probable token.
+            top_k: optional int, see `RandomSampler`. Defaults to `0`, all tokens.
+            top_p: optional float, see `RandomSampler`. Defaults to `0.9`.
+            min_p: optional float, see `RandomSampler`. Defaults to `0`, all tokens.
             repetition_penalty: float, at least 1. See `RepetitionPenalty`. Defaults
                 to `1`, none.
             seed: optional int. The same seed writes the same text after a prompt, for any other
@@ -299,26 +372,30 @@ class TransformerXLCausalLM:
         if num_samples < 1:
             raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
         is_single = isinstance(inputs, str)
-        prompts = self._prompt_ids([inputs] if is_single else inputs)
-        seed = self.last_seed = new_seed() if seed is None else seed
-        seeds = sample_seeds(seed, num_samples) * len(prompts)
+        if self.tokenizer is None:
+            befores, prompts = [], [np.asarray(row, np.int32) for row in inputs]
+        else:
+            befores = checked_texts(inputs, "inputs")
+            prompts = [prompt_tokens(self.tokenizer, text) for text in befores]
+        self.last_seed = new_seed() if seed is None else seed
+        seeds = sample_seeds(self.last_seed, num_samples) * len(prompts)
+        befores = [text for text in befores for _ in range(num_samples)]
         prompts = [ids for ids in prompts for _ in range(num_samples)]
-        limits = new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
+        limits = _new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
         stops = stop_texts(stop)
         ends = self._stop_token_ids(stop_token_ids)
-        chosen = samplers.choose(sampler, temperature, top_k, top_p, min_p, self._sampler)
+        single_ends = () if self.tokenizer is None else stop_tokens(self.tokenizer, stops)
         session = self._session(
-            chosen,
-            len(prompts),
-            (*ends, *self._single_token_stops(stops)),
+            samplers.choose(sampler, temperature, top_k, top_p, min_p, self._sampler),
+            seeds,
+            (*ends, *single_ends),
             repetition_penalty,
-            excluded_tokens(self.tokenizer, allow_unknown),
+            allow_unknown,
             memory_length,
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
-        session.restart(seeds, settings=_settings_of(chosen))
         written = session.write(prompts, max_tokens=max(limits))
-        rows = [until(row[:limit], ends) for row, limit in zip(written, limits, strict=True)]
+        rows = [_until(row[:limit], ends) for row, limit in zip(written, limits, strict=True)]
         if self.tokenizer is None:
             read = [ids[:0] if strip_prompt else ids for ids in prompts]
             return [np.concatenate(pair) for pair in zip(read, rows, strict=True)]
@@ -327,8 +404,7 @@ class TransformerXLCausalLM:
             for ids, row in zip(prompts, rows, strict=True)
         ]
         if not strip_prompt:
-            befores = [inputs] if is_single else inputs
-            texts = [befores[row // num_samples] + text for row, text in enumerate(texts)]
+            texts = [before + text for before, text in zip(befores, texts, strict=True)]
         return texts[0] if is_single and num_samples == 1 else texts
 
     def score(
@@ -358,7 +434,7 @@ class TransformerXLCausalLM:
                 out of range.
             InvalidTextError: If the tokenizer cannot encode the text.
         """
-        texts = checked_texts([text] if isinstance(text, str) else text, "text")
+        texts = checked_texts(text, "text")
         tokenizer = self._required_tokenizer("score")
         evaluator = self.evaluator(memory_length, segment_length)
         scores = [score_text(evaluator, tokenizer, each, step=self.step) for each in texts]
@@ -373,14 +449,7 @@ class TransformerXLCausalLM:
             memory_length: optional int. As for `score`.
             segment_length: optional int. As for `score`.
         """
-        evaluation = _with_lengths(self.evaluation, memory_length, segment_length)
-        if evaluation not in self._evaluators:
-            if len(self._evaluators) >= _MAX_SESSIONS:
-                del self._evaluators[next(iter(self._evaluators))]
-            variables = {variable.path: variable for variable in self.model.weights}
-            evaluator = Evaluator(self.model.config, evaluation, variables=variables)
-            self._evaluators[evaluation] = evaluator
-        return self._evaluators[evaluation]
+        return self._evaluator_of(_with_lengths(self.evaluation, memory_length, segment_length))
 
     def embed(
         self,
@@ -412,12 +481,10 @@ class TransformerXLCausalLM:
                 tokenizer.
             InvalidTextError: If the tokenizer cannot encode a text.
         """
-        found = checked_texts([texts] if isinstance(texts, str) else texts, "texts")
+        found = checked_texts(texts, "texts")
         tokenizer = self._required_tokenizer("embed")
         rows = [tokenizer.encode(text).astype(np.int32) for text in found]
-        if self._features is None:
-            self._features = TextFeatures(self.model)
-        features = self._features(rows, layer, pooling, batch_size)
+        features = text_features(self._reader_of(min(batch_size, len(rows)), layer), rows, pooling)
         if isinstance(texts, str):
             return features[0]
         return np.stack(features) if features[0].ndim == 1 else features
@@ -439,18 +506,7 @@ class TransformerXLCausalLM:
     ) -> TextSession:
         """Begins a text that is continued over many calls, with its memory.
 
-        Args:
-            temperature: as for `generate`.
-            top_k: as for `generate`.
-            top_p: as for `generate`.
-            min_p: as for `generate`.
-            repetition_penalty: as for `generate`.
-            seed: as for `generate`; see `seed` of the session.
-            stop: as for `generate`.
-            stop_token_ids: as for `generate`.
-            sampler: as for `generate`; not a `BeamSampler`.
-            memory_length: as for `generate`.
-            allow_unknown: as for `generate`.
+        The arguments are those of `generate`; `sampler` must not be a `BeamSampler`.
 
         Returns:
             `TextSession`.
@@ -466,18 +522,10 @@ class TransformerXLCausalLM:
                 "`sampler` must draw token by token; no token of a beam is certain before the "
                 f"last one. Received: sampler={chosen}"
             )
-        excluded = excluded_tokens(tokenizer, allow_unknown)
-        session = self._session(
-            chosen, 1, (), repetition_penalty, excluded, memory_length
-        ).sibling()
-        session.restart(seed, settings=_settings_of(chosen))
+        seeds = [new_seed() if seed is None else seed]
+        rules = repetition_penalty, allow_unknown, memory_length
+        session = self._session(chosen, seeds, (), *rules, is_sibling=True)
         return TextSession(session, tokenizer, stop, self._stop_token_ids(stop_token_ids))
-
-    def _prompt_ids(self, inputs: Any) -> list[np.ndarray]:
-        if self.tokenizer is None:
-            return [np.asarray(row, np.int32) for row in inputs]
-        texts = checked_texts(inputs, "inputs")
-        return [prompt_tokens(self.tokenizer, text) for text in texts]
 
     def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
         if chosen == "auto":
@@ -490,48 +538,33 @@ class TransformerXLCausalLM:
             )
         return () if chosen is None else tuple(int(each) for each in chosen)
 
-    def _single_token_stops(self, stops: tuple[str, ...]) -> list[int]:
-        return [] if self.tokenizer is None else stop_tokens(self.tokenizer, stops)
-
     def _session(
         self,
         sampler: Any,
-        num_rows: int,
+        seeds: list[int],
         stop_token_ids: tuple[int, ...],
         penalty: float,
-        excluded_token_ids: tuple[int, ...],
+        allow_unknown: bool,
         memory_length: int | None,
         *,
         is_compiled: bool = True,
+        is_sibling: bool = False,
     ) -> GenerationSession:
-        """Returns a session that may have been compiled for an earlier call."""
-        # The session takes the settings of a random sampler as values, so it is not compiled for
-        # them.
-        sampler = None if type(sampler) is samplers.RandomSampler else sampler
-        rules = (stop_token_ids, penalty, excluded_token_ids)
-        # The key holds the sampler, so that its address is not reused.
-        key = (sampler, num_rows, rules, memory_length, is_compiled)
-        if key not in self._sessions:
-            while len(self._sessions) >= _MAX_SESSIONS:
-                del self._sessions[next(iter(self._sessions))]
-            self._sessions[key] = GenerationSession(
-                self.model,
-                sampler,
-                num_rows=num_rows,
-                memory_length=memory_length,
-                repetition_penalty=penalty,
-                stop_token_ids=stop_token_ids,
-                excluded_token_ids=excluded_token_ids,
-                jit_compile=None if is_compiled else False,
-            )
-        return self._sessions[key]
-
-    def _take_steps(self, num_steps: int) -> None:
-        """Counts steps, and drops values computed from the weights before they changed."""
-        self.step += num_steps
-        self._sessions.clear()
-        self._evaluators.clear()
-        self._features = None
+        """Returns a session with empty rows that may have been compiled for an earlier call."""
+        # The settings of a random sampler are values, so a session is not compiled for them.
+        is_random = type(sampler) is samplers.RandomSampler
+        session = self._session_of(
+            None if is_random else sampler,
+            num_rows=len(seeds),
+            memory_length=memory_length,
+            repetition_penalty=penalty,
+            stop_token_ids=stop_token_ids,
+            excluded_token_ids=excluded_tokens(self.tokenizer, allow_unknown),
+            jit_compile=None if is_compiled else False,
+        )
+        session = session.sibling() if is_sibling else session
+        session.restart(seeds, settings=(sampler if is_random else samplers.RandomSampler(),))
+        return session
 
     def _required_tokenizer(self, purpose: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -549,19 +582,39 @@ def _with_lengths(
     return evaluation.replace(**{name: each for name, each in lengths.items() if each is not None})
 
 
-def _settings_of(sampler: Any) -> tuple[samplers.RandomSampler, ...]:
-    is_random = type(sampler) is samplers.RandomSampler
-    return (sampler if is_random else samplers.RandomSampler(),)
+def _num_rows(batches: tf.data.Dataset, batch_size: int) -> int:
+    return keras.tree.flatten(batches.element_spec)[0].shape[0] or batch_size
 
 
-def load(
-    folder: Folder,
-    step: StepChoice = None,
-    *,
-    tokenizer: Tokenizer | Folder | None = None,
-    memory_length: int | None = None,
-    segment_length: int | None = None,
-) -> TransformerXLCausalLM:
+def _new_tokens(
+    lengths: Sequence[int], max_length: int | None, max_tokens: int | None
+) -> list[int]:
+    """Returns the most new tokens after prompts of these lengths; `max_length` includes them."""
+    if max_length is not None and max_tokens is not None:
+        raise ValueError(
+            "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
+            f"Received: max_length={max_length}, max_tokens={max_tokens}"
+        )
+    if max_length is None:
+        count = DEFAULT_NEW_TOKENS if max_tokens is None else max_tokens
+        if count < 1:
+            raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={count}")
+        return [count] * len(lengths)
+    if max_length <= min(lengths):
+        raise ValueError(
+            "`max_length` must be larger than the shortest prompt. "
+            f"Received: max_length={max_length} for prompts of {list(lengths)} tokens"
+        )
+    return [max(0, max_length - length) for length in lengths]
+
+
+def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
+    """Returns the tokens of a row before -1 or a stop token."""
+    is_end = (row < 0) | np.isin(row, np.array(stop_token_ids, np.int32))
+    return row[: int(np.argmax(is_end))] if is_end.any() else row
+
+
+def load(folder: Folder, step: StepChoice = None, **options: Any) -> TransformerXLCausalLM:
     """Loads model and tokenizer of a run, a checkpoint, a converted folder or an export.
 
     It also loads a language model that Keras saved, which has no tokenizer. From a
@@ -569,13 +622,9 @@ def load(
 
     Args:
         folder: path of the folder, also a remote one (`gs://`), or of a `.keras` file; or the
-            name of a preset, see `TransformerXLCausalLM.from_preset`.
+            name of a preset.
         step: as for `txl_tf.load_model`.
-        tokenizer: optional `Tokenizer`, or path of a prepared data set. Defaults to `None`: the
-            one in the folder, if there is one.
-        memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as in the
-            run's evaluations, or the model's own without a run.
-        segment_length: optional int. Tokens that `score` reads at once, likewise.
+        **options: other arguments of `TransformerXLCausalLM.from_preset`.
 
     Returns:
         The language model.
@@ -589,10 +638,4 @@ def load(
     print(lm.generate("Once upon a time", max_tokens=100))
     ```
     """
-    return TransformerXLCausalLM.from_preset(
-        folder,
-        step=step,
-        tokenizer=tokenizer,
-        memory_length=memory_length,
-        segment_length=segment_length,
-    )
+    return TransformerXLCausalLM.from_preset(folder, step=step, **options)

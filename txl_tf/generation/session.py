@@ -5,15 +5,16 @@ W beams of a row, V vocabulary.
 """
 
 import copy
-import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from txl_tf import samplers
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import new_seed
 from txl_tf.generation.decoding import (
     NOTHING,
@@ -26,27 +27,22 @@ from txl_tf.generation.decoding import (
     common_length,
     prompt_rows,
 )
-from txl_tf.generation.session_archive import (
+from txl_tf.generation.session_file import (
     LAST_POSITION,
-    check_arrays,
-    check_values,
-    identity,
-    largest_file,
-    named_parts,
-    pack_session,
-    size_mismatch,
-    unpack_session,
+    model_identity,
+    read_session,
+    write_session,
 )
-from txl_tf.generation.session_file import SessionFile
 from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.memory import KeyValueMemory
+from txl_tf.models.memory import Memory
 from txl_tf.models.stateful import language_model_of
 from txl_tf.samplers import BeamSampler, RandomSampler
 
 CAPACITY = 64
 """Tokens that are kept beside memory before they are merged into it."""
-
-Callback = Callable[[np.ndarray], None]
-"""Function called with the tokens `(R,)` of each position once they are written."""
+FEWEST_COMPILED_TOKENS = 300
+"""Fewer tokens take less time than the compilation by XLA."""
 
 
 class GenerationSession:
@@ -192,7 +188,6 @@ class GenerationSession:
         prompt_ids: np.ndarray | Sequence[np.ndarray] | None = None,
         *,
         max_tokens: int,
-        callback: Callback | None = None,
     ) -> np.ndarray:
         """Reads the prompts, if given, and writes their continuation.
 
@@ -200,8 +195,6 @@ class GenerationSession:
             prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that may differ in
                 length, or `None` to continue without one.
             max_tokens: int. `S`, the most to write.
-            callback: optional function, called with the int32 tokens `(R,)` of each position once
-                they are written; not with beams, whose tokens are known only at the end.
 
         Returns:
             Int32 array `(R, S)`, or `(R, W, S)` from a `BeamSampler` that
@@ -209,8 +202,7 @@ class GenerationSession:
             last of its tokens.
 
         Raises:
-            ValueError: If there is nothing to write or to continue, a token id is out of range,
-                or `callback` is given with beams.
+            ValueError: If there is nothing to write or to continue, or a token id is out of range.
         """
         if max_tokens < 1:
             raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
@@ -221,18 +213,11 @@ class GenerationSession:
             )
         self._read(prompt_ids)
         if isinstance(self._writer, TokenLoop):
-            written = self._write_tokens(max_tokens, callback)
-        else:
-            if callback is not None:
-                raise ValueError(
-                    "No token of a beam is certain before the last one, so there is nothing to "
-                    f"call back with. Received: callback={callback}"
-                )
-            written = self._search(max_tokens)
-            self._note(written[:, 0])
-        if isinstance(self._sampler, BeamSampler) and not self._sampler.return_all_beams:
-            return written[:, 0]
-        return written
+            return self._write_tokens(max_tokens)
+        written = self._search(max_tokens)
+        self._note(written[:, 0])
+        returns_all = isinstance(self._sampler, BeamSampler) and self._sampler.return_all_beams
+        return written if returns_all else written[:, 0]
 
     def _read(self, prompt_ids: Any) -> None:
         if prompt_ids is None:
@@ -256,7 +241,7 @@ class GenerationSession:
         is_used = self._is_used if self._has_penalty else self._is_used[:, :0]
         return tf.constant(is_used, tf.bool)
 
-    def _write_tokens(self, max_tokens: int, callback: Callback | None) -> np.ndarray:
+    def _write_tokens(self, max_tokens: int) -> np.ndarray:
         written = np.full((self._num_rows, max_tokens), NOTHING, np.int32)
         is_finished = np.zeros((self._num_rows,), bool)
         used, done = self._used_tokens(), 0
@@ -264,7 +249,6 @@ class GenerationSession:
             if self._filled == CAPACITY:
                 self._settle()
             count = min(max_tokens - done, CAPACITY - self._filled)
-            count = count if callback is None else 1
             state = DecodingState(
                 pending=tf.constant(self._pending),
                 is_finished=tf.constant(is_finished),
@@ -284,8 +268,6 @@ class GenerationSession:
             self._filled += steps
             self._note(written[:, done : done + steps])
             done += steps
-            if callback is not None:
-                callback(written[:, done - 1])
         return written
 
     def _search(self, max_tokens: int) -> np.ndarray:
@@ -305,36 +287,30 @@ class GenerationSession:
         for is_used, row in zip(self._is_used, written, strict=True):
             is_used[row[row != NOTHING]] = True
 
-    def save(self, path: str | os.PathLike[str] | SessionFile) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state of the session, without the weights.
 
         Args:
-            path: path of the file, or an entered `SessionFile`. An existing file is replaced when
-                the new one is complete.
+            path: path of the file, also a remote one. An existing file is replaced when the new
+                one is complete.
 
         Raises:
-            OutputExistsError: If another process is writing the file, or has written it since
-                this session read or wrote it.
+            OutputExistsError: If another process has written the file since this session read or
+                wrote it.
             OSError: If it cannot be written.
         """
-        file = path if isinstance(path, SessionFile) else SessionFile(path)
-        values = {
-            "position": self._position,
-            "filled": self._filled,
-            "has_pending": self._pending is not None,
-        }
-        content = pack_session(identity(self._model), values, self._parts())
-        self._known_files[file.path] = file.write(
-            content, replaces=self._known_files.get(file.path)
-        )
+        name = os.fspath(path)
+        identity, known = model_identity(self._model), self._known_files.get(name)
+        written = write_session(name, identity, self._position, self._arrays(), known)
+        self._known_files[name] = written
 
-    def load(self, path: str | os.PathLike[str] | SessionFile) -> None:
+    def load(self, path: str | os.PathLike[str]) -> None:
         """Restores the state from a file that `save` wrote, seed included.
 
         The file is not trusted. If loading fails, the session stays unchanged.
 
         Args:
-            path: path of the file, or a `SessionFile`.
+            path: path of the file.
 
         Raises:
             MismatchError: If the model, the weights, the number of rows or the memory length
@@ -343,43 +319,30 @@ class GenerationSession:
                 vocabulary, or numbers that are not finite.
             InputMissingError: If the file does not exist.
         """
-        file = path if isinstance(path, SessionFile) else SessionFile(path)
-        expected = self._parts()
-        if file.size() > largest_file(expected):
-            raise size_mismatch(file.path)
-        content = file.read(largest_file(expected))
-        values, arrays = unpack_session(content, identity(self._model), expected, file.path)
-        check_values(values, CAPACITY, file.path)
-        check_arrays(
-            arrays,
-            filled=values["filled"],
-            memory_length=self._engine.memory_length or 0,
-            vocabulary_size=self._vocabulary_size,
-            where=file.path,
-        )
-        self._take_over(values, list(arrays.values()))
-        self._known_files[file.path] = hashlib.sha256(content).hexdigest()
+        name, expected = os.fspath(path), self._arrays()
+        limits = {"pending": (-1, self._vocabulary_size - 1)}
+        for part, array in expected.items():
+            if part.startswith("memory") and array.dtype.kind == "i":
+                limits[part] = 0, self._engine.memory_length or 0
+        identity = model_identity(self._model)
+        position, arrays, self._known_files[name] = read_session(name, identity, expected, limits)
+        pending, self._is_used, self.seeds, *memory = arrays.values()
+        like = self._memory
+        self._memory = tf.nest.pack_sequence_as(like, [tf.constant(each) for each in memory])
+        self._pending = None if (pending < 0).any() else pending
+        self._position = position
+        self._begin_recent()
 
-    def _parts(self) -> dict[str, np.ndarray]:
-        """Returns everything that is saved, by its name in the file and in errors."""
-        pending = np.zeros((self._num_rows,), np.int32) if self._pending is None else self._pending
-        parts = {
-            **dict(named_parts("memory", self._memory)),
-            **dict(named_parts("recent", self._recent)),
-            "lengths": self._lengths,
-            "pending": pending,
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Returns the arrays of a session file."""
+        nothing = np.full((self._num_rows,), NOTHING, np.int32)
+        arrays = {
+            "pending": nothing if self._pending is None else self._pending,
             "is_used": self._is_used,
             "seeds": self.seeds,
         }
-        return {name: np.asarray(part) for name, part in parts.items()}
-
-    def _take_over(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
-        *held, self._lengths, pending, self._is_used, self.seeds = arrays
-        like = (self._memory, self._recent)
-        tensors = [tf.constant(array) for array in held]
-        self._memory, self._recent = tf.nest.pack_sequence_as(like, tensors)
-        self._pending = pending if values["has_pending"] else None
-        self._position, self._filled = values["position"], values["filled"]
+        leaves = enumerate(tf.nest.flatten(self.memory))
+        return arrays | {f"memory.{index}": np.asarray(leaf) for index, leaf in leaves}
 
 
 def writing_engine(
@@ -428,3 +391,81 @@ def _check_rows(memory: Any, num_rows: int) -> None:
     found = tf.nest.flatten(memory)[0].shape[0]
     if found != num_rows:
         raise ValueError(f"`memory` must have {num_rows} rows. Received: a memory of {found}")
+
+
+def generate(
+    model: keras.Model,
+    prompt_ids: np.ndarray | Sequence[np.ndarray],
+    *,
+    max_tokens: int = DEFAULT_NEW_TOKENS,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int | Sequence[int] | None = None,
+    sampler: Sampler | BeamSampler | str | None = None,
+    memory: Any = None,
+    memory_length: int | None = None,
+    repetition_penalty: float = 1.0,
+    stop_token_ids: Sequence[int] = (),
+    excluded_token_ids: Sequence[int] = (),
+    jit_compile: bool | None = None,
+) -> tuple[np.ndarray, Any]:
+    """Continues prompts.
+
+    For more than one call with a model, a `GenerationSession` compiles once.
+
+    Args:
+        model: as for `GenerationSession`.
+        prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that
+            may differ in length; at least one token in every row.
+        max_tokens: int. `S`, the most to write after the prompt. Defaults to `128`.
+        temperature: optional float, see `RandomSampler`. Defaults to `1`.
+        top_k: optional int, see `RandomSampler`. Defaults to `0`, all tokens.
+        top_p: optional float, see `RandomSampler`. Defaults to `0.9`.
+        min_p: optional float, see `RandomSampler`. Defaults to `0`, all tokens.
+        seed: optional int, or one for each row, see `GenerationSession`. Defaults to
+            `None`: a new one.
+        sampler: optional name or object of `txl_tf.samplers`, or a function of logits `(R, V)`
+            and seeds `(R, 2)` that returns token ids `(R,)`. It replaces the four settings of
+            `RandomSampler`.
+        memory: optional memory of the text before the prompt, from the model or from this
+            function.
+        memory_length: optional int. Tokens to remember, if not the model's.
+        repetition_penalty: float, at least 1. See `RepetitionPenalty`.
+        stop_token_ids: ints. A row ends with the first of them.
+        excluded_token_ids: ints. They are never written.
+        jit_compile: optional bool. If `True`, XLA compiles the work done for every token.
+            Defaults to `None`: from a few hundred tokens on, if the execution plan of the device
+            compiles.
+
+    Returns:
+        Tuple of an int32 array `(R, S)`, without the prompt, -1 where a row had ended, and the
+        memory after the last token but one. To continue, pass this memory and the last token as
+        the prompt. With a `BeamSampler` that returns all beams, the array is `(R, W, S)`, and
+        memory is of the best.
+
+    Raises:
+        ValueError: If a prompt is empty, an id or a setting is out of range, or `max_tokens`
+            leaves nothing to write.
+    """
+    if memory_length is None and isinstance(memory, KeyValueMemory):
+        memory_length = memory.memory_length
+    if memory_length is None and isinstance(memory, Memory):
+        memory_length = memory.states[0].shape[1]
+    if jit_compile is None and max_tokens < FEWEST_COMPILED_TOKENS:
+        jit_compile = False
+    session = GenerationSession(
+        model,
+        samplers.choose(sampler, temperature, top_k, top_p, min_p),
+        num_rows=max(1, len(prompt_ids)),
+        seed=seed,
+        memory_length=memory_length,
+        memory=memory,
+        repetition_penalty=repetition_penalty,
+        stop_token_ids=stop_token_ids,
+        excluded_token_ids=excluded_token_ids,
+        jit_compile=jit_compile,
+    )
+    written = session.write(prompt_ids, max_tokens=max_tokens)
+    return written, session.memory

@@ -1,155 +1,150 @@
-"""File of a generation session, written by one process at a time."""
+"""Session file: a NumPy archive with the memory of texts, their newest tokens and a header."""
 
-import contextlib
 import hashlib
-import os
-from types import TracebackType
-from typing import Self
+import io
+import json
+from collections.abc import Mapping
+from typing import IO
 
-from txl_tf.errors import InputMissingError, JobError, OutputExistsError, StorageError
+import keras
+import numpy as np
+
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, OutputExistsError
+from txl_tf.storage.array_files import read_array_archive
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
     first_line,
-    is_remote,
     path_exists,
     read_file,
     write_file,
 )
-from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.untrusted_files import parse_json, storage_errors
 
-_NAME_ANOTHER = "Name a file that was saved before."
+_FORMAT_VERSION = 2
+_HEADER = "header"
+_HEADER_KINDS = {"format_version": int, "model": str, "position": int}
+# Most bytes of an archive besides the data of its arrays.
+_OVERHEAD_BYTES = 1 << 16
+LAST_POSITION = 2**31 - 1
+"""Most tokens that a session writes."""
 
 
-class SessionFile:
-    """Session file that one process at a time keeps up to date, also in an object store.
+def model_identity(model: keras.Model) -> str:
+    """Returns the SHA-256 of a model's class, configuration and weights."""
+    own = [type(model).__name__, model.config.to_dict(), model.compute_dtype]
+    digest = hashlib.sha256(json.dumps(own).encode())
+    for variable in sorted(model.weights, key=lambda each: each.path):
+        digest.update(f"{variable.path} {tuple(variable.shape)} {variable.dtype}\n".encode())
+        digest.update(np.ascontiguousarray(variable).tobytes())
+    return digest.hexdigest()
 
-    While it is entered, other writers are refused. The lock is the folder `.NAME.lock` beside the
-    file, see `DirectoryLock`. Reading needs no lock: at every moment the old or the new file is
-    there.
 
-    Args:
-        path: path of the file, also a remote one.
+def write_session(
+    path: str, model: str, position: int, arrays: Mapping[str, np.ndarray], replaces: str | None
+) -> str:
+    """Writes a file completely or not at all; returns the SHA-256 of its content.
 
-    Attributes:
-        path: str.
-
-    Raises:
-        OutputExistsError: On entering, if another process is writing it.
-        StorageError: On entering, if its folder does not exist or cannot be written.
-
-    Example:
-    ```python
-    with SessionFile("story.npz") as file:
-        if file.exists():
-            session.load(file)
-        session.write(prompt_ids, max_tokens=100)
-        session.save(file)
-    ```
+    `replaces` is the SHA-256 of the only content that may be replaced. Raises OutputExistsError
+    if another process has written the file since.
     """
+    if replaces is not None and path_exists(path) and file_sha256(path) != replaces:
+        raise OutputExistsError(
+            "Another process has written this session since it was read.",
+            where=path,
+            remedy="Load it and continue from there, or save under another name.",
+        )
+    header = {"format_version": _FORMAT_VERSION, "model": model, "position": position}
+    stored = {name: array.view(_stored_dtype(array.dtype)) for name, array in arrays.items()}
+    content = io.BytesIO()
+    np.savez(content, **{_HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}, **stored)
+    write_file(path, content.getvalue())
+    return hashlib.sha256(content.getvalue()).hexdigest()
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        folder, name = os.path.split(self.path)
-        self._folder = folder or "."
-        self._lock_folder = os.path.join(self._folder, f".{name}.lock")
-        self._lock: DirectoryLock | None = None
 
-    def __enter__(self) -> Self:
-        if not is_remote(self.path) and not os.path.isdir(self._folder):
-            raise StorageError(
-                "There is no such folder.", where=self._folder, remedy="Make it, or name another."
-            )
-        lock = DirectoryLock(self._lock_folder)
+def _stored_dtype(dtype: np.dtype) -> np.dtype:
+    """NumPy's format does not know bfloat16."""
+    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
+
+
+def read_session(
+    path: str, model: str, expected: Mapping[str, np.ndarray], limits: Mapping[str, tuple[int, int]]
+) -> tuple[int, dict[str, np.ndarray], str]:
+    """Reads a file that is not trusted; returns position, arrays, and SHA-256 of its content.
+
+    The arrays have the types and shapes of those expected, finite numbers, and values within
+    `limits`. Raises InputMissingError, MismatchError for another model or other sizes, and
+    DataDamagedError.
+    """
+    most = sum(each.nbytes for each in expected.values()) + _OVERHEAD_BYTES
+    with storage_errors("The session cannot be read", path, "Name a file that was saved before."):
         try:
-            lock.__enter__()
-        except OutputExistsError as error:
-            raise OutputExistsError(
-                f"Another process is writing this session. {error.what}",
-                where=self.path,
-                remedy="Wait for it to end, end it, or name another session.",
-            ) from error
-        self._lock = lock
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        lock, self._lock = self._lock, None
-        if lock is None:
-            return
-        lock.__exit__(exception_type, exception, traceback)
-        if not is_remote(self.path):
-            # A killed process leaves the folder; the next process removes it at its end.
-            with contextlib.suppress(OSError):
-                os.rmdir(self._lock_folder)
-
-    def exists(self) -> bool:
-        """Returns `True` if the file exists."""
-        return path_exists(self.path)
-
-    def size(self) -> int:
-        """Returns the size of the file in bytes; raises as `read`."""
-        with self._reading():
-            return file_bytes(self.path)
-
-    def read(self, max_bytes: int) -> bytes:
-        """Reads the whole file.
-
-        Args:
-            max_bytes: int. A longer file is refused before it is read.
-
-        Raises:
-            InputMissingError: If the file does not exist.
-            DataDamagedError: If it is longer, or is not a regular file.
-            StorageError: If it cannot be read.
-        """
-        with self._reading():
-            return read_file(self.path, max_bytes=max_bytes)
-
-    def write(self, content: bytes, *, replaces: str | None = None) -> str:
-        """Writes the file completely or not at all.
-
-        Args:
-            content: bytes. The whole content.
-            replaces: optional str. SHA-256 of the only content that may be replaced. Defaults to
-                `None`: any.
-
-        Returns:
-            SHA-256 of the content.
-
-        Raises:
-            OutputExistsError: If another process is writing it or has written it.
-            OSError: If it cannot be written; the old file stays unchanged.
-        """
-        if self._lock is None:
-            with self:
-                return self.write(content, replaces=replaces)
-        self._lock.check()
-        if replaces is not None:
-            with contextlib.suppress(FileNotFoundError):
-                if file_sha256(self.path) != replaces:
-                    raise OutputExistsError(
-                        "Another process has written this session since it was read.",
-                        where=self.path,
-                        remedy="Load it and go on from there, or save under another name.",
-                    )
-        write_file(self.path, content)
-        return hashlib.sha256(content).hexdigest()
-
-    @contextlib.contextmanager
-    def _reading(self):
-        try:
-            yield
-        except JobError:
-            raise
+            if file_bytes(path) > most:
+                raise _size_mismatch(path)
+            content = read_file(path, max_bytes=most)
         except FileNotFoundError as error:
-            raise InputMissingError(
-                "There is no session.", where=self.path, remedy=_NAME_ANOTHER
-            ) from error
-        except OSError as error:
-            what = f"The session cannot be read: {first_line(error)}"
-            raise StorageError(what, where=self.path, remedy=_NAME_ANOTHER) from error
+            remedy = "Name a file that was saved before."
+            raise InputMissingError("There is no session.", where=path, remedy=remedy) from error
+    arrays, header = _unpack(io.BytesIO(content), most, path)
+    if header["model"] != model:
+        raise MismatchError(
+            "The session is of another model.",
+            where=path,
+            remedy="Use the checkpoint that it was begun with, or begin a new session.",
+        )
+    if arrays.keys() != expected.keys() or not 0 <= header["position"] <= LAST_POSITION:
+        raise _damaged("its arrays or its position cannot be", path)
+    for name, like in expected.items():
+        where = f"{path}, {name}"
+        if arrays[name].dtype != _stored_dtype(like.dtype):
+            raise _damaged(f"{like.dtype} is expected, and {arrays[name].dtype} is there", where)
+        if arrays[name].shape != like.shape:
+            raise _size_mismatch(where)
+        arrays[name] = array = arrays[name].view(like.dtype)
+        if array.dtype.kind not in "biu" and not np.isfinite(array).all():
+            raise _damaged("it has numbers that are not finite", where)
+        least, most = limits.get(name, (None, None))
+        if least is not None and not least <= array.min() <= array.max() <= most:
+            what = f"it must be from {least} to {most}, and is from {array.min()} to {array.max()}"
+            raise _damaged(what, where)
+    return header["position"], arrays, hashlib.sha256(content).hexdigest()
+
+
+def check_session(file: IO[bytes], where: str) -> int:
+    """Returns the number of arrays of a file, checked without its model as by `read_session`."""
+    return len(_unpack(file, None, where)[0])
+
+
+def _unpack(
+    file: IO[bytes], max_bytes: int | None, where: str
+) -> tuple[dict[str, np.ndarray], dict]:
+    try:
+        arrays = read_array_archive(file, max_bytes=max_bytes)
+        header = parse_json(arrays.pop(_HEADER, np.zeros(0, np.uint8)).tobytes())
+    except ValueError as error:
+        raise _damaged(first_line(error), where) from error
+    kinds = {name: type(value) for name, value in header.items()} if type(header) is dict else {}
+    if kinds != _HEADER_KINDS:
+        raise _damaged(f"the header must have {', '.join(_HEADER_KINDS)}", where)
+    if header["format_version"] != _FORMAT_VERSION:
+        raise MismatchError(
+            f"The session has format {header['format_version']}; this version reads "
+            f"{_FORMAT_VERSION}.",
+            where=where,
+            remedy="Use the version of txl-tf that wrote it, or begin a new session.",
+        )
+    return arrays, header
+
+
+def _size_mismatch(where: str) -> MismatchError:
+    return MismatchError(
+        "The session has another number of rows or another memory length.",
+        where=where,
+        remedy="Use those that it was begun with, or begin a new session.",
+    )
+
+
+def _damaged(what: str, where: str) -> DataDamagedError:
+    return DataDamagedError(
+        f"The file is no session, or damaged: {what}.", where=where, remedy="Begin a new one."
+    )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
-from txl_tf.causal_lm.continuation_score import Continuation, ContinuationScorer
-from txl_tf.causal_lm.text_score import score_text
+from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
+from txl_tf.causal_lm.text import score_text
 from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean

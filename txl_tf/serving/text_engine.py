@@ -19,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
-from txl_tf.causal_lm.text_score import pieces_of
-from txl_tf.causal_lm.text_session import TextPieces
+from txl_tf.causal_lm.text import TextPieces, pieces_of
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.generation.decoding import PromptReader, drawing_seeds, exclude

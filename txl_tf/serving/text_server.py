@@ -18,7 +18,7 @@ import numpy as np
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from txl_tf.causal_lm.text_session import prompt_tokens
+from txl_tf.causal_lm.text import prompt_tokens
 from txl_tf.config.base import DEFAULT_NEW_TOKENS, not_negative, positive
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.tokenizers.tokenizer import checked_token_ids

@@ -1,19 +1,29 @@
-"""Text generation with a session: prompts in, pieces of text out, stop texts."""
+"""Text of a language model: prompts, text piece by piece, stop texts, and scores by token."""
 
+import dataclasses
 import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import stop_texts
-from txl_tf.data.text import document_bytes
+from txl_tf.data.text import TextCounts, document_bytes, work_batches
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
-from txl_tf.generation.session import GenerationSession
-from txl_tf.generation.session_file import SessionFile
+from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.evaluation.text_rows import EvaluationText
+
+if TYPE_CHECKING:
+    from txl_tf.evaluation.evaluator import Evaluator
+    from txl_tf.generation.session import GenerationSession
+
+Pooling = Literal["tokens", "segments", "last", "mean"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+"""Reductions of the features of tokens to features of a text."""
 
 # The text of a token depends only on a few tokens before it.
 _CONTEXT_TOKENS = 64
@@ -40,7 +50,7 @@ class TextSession:
 
     def __init__(
         self,
-        session: GenerationSession,
+        session: "GenerationSession",
         tokenizer: Tokenizer,
         stop: str | Sequence[str] = (),
         stop_token_ids: Sequence[int] = (),
@@ -57,44 +67,8 @@ class TextSession:
         return int(self._session.seeds[0])
 
     def write(self, prompt: str | None = None, *, max_tokens: int = DEFAULT_NEW_TOKENS) -> str:
-        """Reads a prompt and returns its continuation.
-
-        Args:
-            prompt: optional str of at least one token. Defaults to `None`: continue the text
-                written last.
-            max_tokens: int. The most to generate. Defaults to `128`.
-
-        Returns:
-            The generated text, without the prompt.
-
-        Raises:
-            UsageError: If the tokenizer cannot encode the prompt, or the prompt has no token.
-            ValueError: If there is nothing to continue or to generate.
-        """
+        """Reads a prompt and returns its continuation; arguments and errors of `stream`."""
         return "".join(self.stream(prompt, max_tokens=max_tokens))
-
-    def save(self, path: str | os.PathLike[str] | SessionFile) -> None:
-        """Writes the state of the session, without the weights.
-
-        Args:
-            path: path of the file, or an entered `SessionFile`.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
-        self._session.save(path)
-
-    def load(self, path: str | os.PathLike[str] | SessionFile) -> None:
-        """Continues from a file that `save` wrote.
-
-        Args:
-            path: path of the file.
-
-        Raises:
-            JobError: As `GenerationSession.load` does.
-        """
-        self._session.load(path)
-        self._written = np.zeros((0,), np.int32)
 
     def stream(
         self, prompt: str | None = None, *, max_tokens: int = DEFAULT_NEW_TOKENS
@@ -102,16 +76,17 @@ class TextSession:
         """Reads a prompt and generates its continuation piece by piece.
 
         Args:
-            prompt: as for `write`.
+            prompt: optional str of at least one token. Defaults to `None`: continue the text
+                written last.
             max_tokens: int. The most to generate. Defaults to `128`.
 
         Yields:
-            Pieces of text, some of them empty. Bytes that are not UTF-8 become the replacement
-            character.
+            Pieces of the text after the prompt, some of them empty. Bytes that are not UTF-8
+            become the replacement character.
 
         Raises:
-            UsageError: As `write`.
-            ValueError: As `write`.
+            UsageError: If the tokenizer cannot encode the prompt, or the prompt has no token.
+            ValueError: If there is nothing to continue or to generate.
         """
         if max_tokens < 1:
             raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
@@ -133,6 +108,15 @@ class TextSession:
             if pieces.is_over:
                 return
         yield pieces.rest()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the state of the session, see `GenerationSession.save`."""
+        self._session.save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continues from a file that `save` wrote, see `GenerationSession.load`."""
+        self._session.load(path)
+        self._written = np.zeros((0,), np.int32)
 
 
 class TextPieces:
@@ -208,38 +192,126 @@ def text_until(
     return text[: _first_stop(text, stops)]
 
 
+def checked_texts(texts: Any, argument: str) -> list[str]:
+    """Returns a text or several as a list; TypeError for other types, ValueError for none."""
+    found = [texts] if isinstance(texts, str) else texts
+    if not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
+        kinds = type(texts).__name__
+        if isinstance(texts, Sequence):
+            kinds = f"{kinds} of {', '.join(sorted({type(each).__name__ for each in texts}))}"
+        raise TypeError(f"`{argument}` must be a str or a list of str. Received: {kinds}")
+    if not found:
+        raise ValueError(f"`{argument}` must have at least one text. Received: {texts!r}")
+    return list(found)
+
+
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
-    """Encodes a prompt as an int32 vector.
+    """Encodes a prompt as an int32 vector; UsageError if that is not possible or gives no token.
 
     If the tokenizer marks line ends, the last line has such a token only if the prompt ends in a
-    line feed. Raises UsageError if the tokenizer cannot encode the prompt, or the prompt has no
-    token.
+    line feed.
     """
+    where = f"prompt {prompt[:80]!a}"
     try:
         content = document_bytes(prompt)
         ids = tokenizer.encode_piece(content, begins_line=True, ends_document=False)
     except InvalidTextError as error:
-        raise UsageError(error.reason, where=f"prompt {prompt[:80]!r}") from error
+        raise UsageError(error.reason, where=where) from error
     except UnicodeEncodeError as error:
-        raise UsageError("The prompt is no UTF-8.", where=f"prompt {prompt[:80]!a}") from error
+        raise UsageError("The prompt is no UTF-8.", where=where) from error
     if not len(ids):
-        raise UsageError("There is no token in the prompt.", where=f"prompt {prompt[:80]!r}")
+        raise UsageError("There is no token in the prompt.", where=where)
     num_unknown = int(np.sum(ids == tokenizer.unknown_id))
     if num_unknown:
-        _LOGGER.warning(
-            "%d of %d tokens of the prompt are unknown to the model: %s",
-            num_unknown,
-            len(ids),
-            ", ".join(_unknown_words(tokenizer, prompt)),
+        words = (
+            word
+            for word in dict.fromkeys(prompt.split())
+            if tokenizer.unknown_id in tokenizer.encode_piece(word.encode(), True, False)
         )
+        shown = ", ".join(itertools.islice(words, _MAX_SHOWN_WORDS))
+        what = "%d of %d tokens of the prompt are unknown to the model: %s"
+        _LOGGER.warning(what, num_unknown, len(ids), shown)
     return ids.astype(np.int32)
 
 
-def _unknown_words(tokenizer: Tokenizer, prompt: str) -> Iterator[str]:
-    """Yields the first words of a prompt that have an unknown token."""
-    is_unknown = (
-        word
-        for word in dict.fromkeys(prompt.split())
-        if tokenizer.unknown_id in tokenizer.encode_piece(word.encode(), True, False)
+@dataclasses.dataclass(frozen=True, eq=False)
+class TextScore:
+    """Negative log-likelihood of a text by token; a lower one is a better prediction.
+
+    The first token is predicted from nothing and has no score.
+    """
+
+    pieces: list[str]
+    """Text of each token alone; bytes that are not UTF-8 are escaped."""
+    token_ids: np.ndarray
+    """int32 vector of the tokens."""
+    nats: np.ndarray
+    """float64 vector of the nats of each token; NaN for the first."""
+    result: EvaluationResult
+    """All figures with their denominators."""
+
+    @property
+    def total_nats(self) -> float:
+        """Sum of the nats of all tokens but the first."""
+        return self.result.total_nats
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean of the nats of all tokens but the first."""
+        return self.result.nats_per_token
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the nats per token."""
+        return self.result.perplexity
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte of the text."""
+        return self.result.bits_per_byte
+
+    @property
+    def unknown_share(self) -> float | None:
+        """Share of unknown tokens in the scored ones; None where the tokenizer knows all text."""
+        return self.result.unknown_share
+
+    def __str__(self) -> str:
+        return self.result.describe()
+
+
+def score_text(
+    evaluator: "Evaluator", tokenizer: Tokenizer, text: str, *, step: int = 0
+) -> TextScore:
+    """Scores a text; InvalidTextError if it has no encoding, ValueError for less than 2 tokens."""
+    content = text.encode()
+    token_ids = tokenizer.encode(content).astype(np.int32)
+    if len(token_ids) < 2:
+        raise ValueError(
+            "A text must have at least 2 tokens, for the first has no score. "
+            f"Received: {len(token_ids)} tokens of {text[:80]!r}"
+        )
+    nats = np.full(len(token_ids), np.nan)
+    read = evaluation_text(content, token_ids, tokenizer)
+    result = evaluator.evaluate(read, step=step, observe=nats.__setitem__)
+    return TextScore(pieces_of(tokenizer, token_ids), token_ids, nats, result)
+
+
+def evaluation_text(content: bytes, token_ids: np.ndarray, tokenizer: Tokenizer) -> EvaluationText:
+    """Returns a text of one document, with its counts, for an `Evaluator`."""
+    pieces = [piece for batch in work_batches("text", [content]) for piece in batch]
+    counts = TextCounts.of(pieces)
+    return EvaluationText.of_tokens(
+        "text",
+        token_ids,
+        num_bytes=counts.bytes,
+        num_characters=counts.characters,
+        num_words=counts.words,
+        tokenizer_kind=tokenizer.kind,
+        unknown_id=tokenizer.unknown_id,
     )
-    yield from itertools.islice(is_unknown, _MAX_SHOWN_WORDS)
+
+
+def pieces_of(tokenizer: Tokenizer, token_ids: np.ndarray) -> list[str]:
+    """Decodes each token alone; bytes that are not UTF-8 are escaped."""
+    found = (tokenizer.decode_bytes(token_ids[k : k + 1]) for k in range(len(token_ids)))
+    return [each.decode("utf-8", errors="backslashreplace") for each in found]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, text_until
+from txl_tf.causal_lm.text import TextSession, prompt_tokens, text_until
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import stop_tokens
 from txl_tf.data.tokenizers.word_splitting import WordRule

@@ -1,0 +1,223 @@
+"""Hidden states of a layer for texts of any length: features, and scores of continuations.
+
+Shape letters used in this module:
+  R texts, B rows read side by side, T segment length, S tokens or segments of a text, D hidden
+  width, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from txl_tf.causal_lm.text import POOLINGS, Pooling
+from txl_tf.evaluation.evaluation_model import exact_products
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import device_of
+from txl_tf.models.sizes import hidden_layer
+
+# Positions per softmax: with a large vocabulary more would fill the memory.
+_POSITIONS_AT_ONCE = 64
+
+
+class LayerReader:
+    """Compiled reader of texts, `B` side by side, that keeps one layer, see `hidden_layer`.
+
+    Each text begins with an empty memory. Rows are padded on the right to whole segments, which
+    no token before the padding sees, so the states of a text do not depend on the other texts.
+    """
+
+    def __init__(self, model: keras.Model, num_rows: int, layer: int | None) -> None:
+        if num_rows < 1:
+            raise ValueError(f"`batch_size` must be positive. Received: batch_size={num_rows}")
+        # On a CPU, XLA takes longer to compile than to read a few texts.
+        compiles = False if device_of(model) == "CPU" else None
+        self._engine = InferenceEngine(model, num_rows=num_rows, jit_compile=compiles)
+        self._num_rows = num_rows
+        # A recurrent model only returns its last output.
+        layer = hidden_layer(model.config, layer)
+        self._index = layer if self._engine.memory_length is not None else -1
+        self.segment_length: int = self._engine.segment_length
+        self._step = tf.function(
+            self._hidden, jit_compile=self._engine.plan.compile_read, autograph=False
+        )
+
+    def _hidden(self, token_ids: tf.Tensor, memory: Any, constants: Any) -> tuple[tf.Tensor, Any]:
+        states, memory = self._engine.hidden_states(token_ids, memory, constants=constants)
+        return ops.cast(states[self._index], "float32"), memory
+
+    def groups(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yields the indices of at most `B` texts of similar length, to limit padding."""
+        order = np.argsort(lengths, kind="stable")
+        for first in range(0, len(order), self._num_rows):
+            yield order[first : first + self._num_rows]
+
+    def read(
+        self, rows: Sequence[np.ndarray], take: Callable[[int, int, np.ndarray], None]
+    ) -> None:
+        """Reads at most `B` texts.
+
+        Calls `take` with the row, the place of the first token and the states `(S, D)` of the
+        next tokens of a text, from the start of a segment.
+        """
+        engine, longest = self._engine, max(map(len, rows))
+        num_segments = -(-longest // self.segment_length)
+        at_once = engine.plan.segments_per_read(self._num_rows, self.segment_length)
+        # Powers of two limit the number of programs for texts of all lengths.
+        step_tokens = min(at_once, 1 << (num_segments - 1).bit_length()) * self.segment_length
+        constants = engine.constants(step_tokens)
+        memory = engine.initial_memory(self._num_rows)
+        for start in range(0, longest, step_tokens):
+            token_ids = np.zeros((self._num_rows, step_tokens), np.int32)
+            pieces = [row[start : start + step_tokens] for row in rows]
+            for index, piece in enumerate(pieces):
+                token_ids[index, : len(piece)] = piece
+            # Whole segments, because absolute positions count from the end of a segment.
+            hidden, memory = self._step(tf.constant(token_ids), memory, constants)
+            states = hidden.numpy()
+            for index, piece in enumerate(pieces):
+                if len(piece):
+                    take(index, start, states[index, : len(piece)])
+
+
+def text_features(
+    reader: LayerReader, token_rows: Sequence[np.ndarray], pooling: Pooling
+) -> list[np.ndarray]:
+    """Returns float32 features: `(S, D)` by token or segment, `(D,)` of the last or the mean."""
+    if pooling not in POOLINGS:
+        raise ValueError(f"`pooling` must be one of {POOLINGS}. Received: pooling={pooling!r}")
+    lengths = [len(row) for row in token_rows]
+    if 0 in lengths:
+        raise ValueError(
+            f"A text must have at least 1 token. Received: none in text {lengths.index(0)}"
+        )
+    parts: list[list[np.ndarray]] = [[] for _ in token_rows]
+    for group in reader.groups(lengths):
+
+        def take(row: int, start: int, states: np.ndarray, group: np.ndarray = group) -> None:
+            parts[group[row]].append(_pooled(states, pooling, reader.segment_length))
+
+        reader.read([token_rows[i] for i in group], take)
+    if pooling == "mean":
+        sums = (np.sum(each, axis=0) for each in parts)
+        return [np.array(s[0] / n, np.float32) for s, n in zip(sums, lengths, strict=True)]
+    if pooling == "last":
+        return [each[-1][0] for each in parts]
+    return [np.concatenate(each).astype(np.float32) for each in parts]
+
+
+def _pooled(states: np.ndarray, pooling: Pooling, segment_length: int) -> np.ndarray:
+    """Reduces states `(S, D)` to what the features need of them; means are sums at first."""
+    if pooling == "last":
+        return states[-1:].copy()
+    if pooling == "mean":
+        return np.asarray(np.sum(states, axis=0, dtype=np.float64, keepdims=True))
+    if pooling == "tokens":
+        return states.copy()
+    starts = range(0, len(states), segment_length)
+    segments = (states[start : start + segment_length] for start in starts)
+    return np.stack([np.mean(each, axis=0, dtype=np.float64) for each in segments])
+
+
+class Continuation(NamedTuple):
+    """Tokens of a text, of a context and the continuation to score."""
+
+    token_ids: np.ndarray
+    """int32 vector of the tokens: the context and its continuation."""
+    num_context: int
+    """Number of context tokens, at least 1, which are read but not scored."""
+
+
+class ContinuationScore(NamedTuple):
+    """Negative log-likelihood of a continuation."""
+
+    nats: np.ndarray
+    """float64 vector `(S,)` of the nats of each token."""
+    is_greedy: bool
+    """True if each token is the most probable one."""
+
+
+class ContinuationScorer:
+    """Scorer of continuations, many side by side.
+
+    Each text may have any length and is read from an empty memory. With the model of an
+    `Evaluator` the results are equal. The softmax is computed only for the scored tokens.
+
+    A call yields pairs: the index of a continuation and its `ContinuationScore`; texts of similar
+    length come together. Without `checks_greedy`, `is_greedy` is False, which saves the
+    probabilities of all other tokens.
+    """
+
+    def __init__(self, model: keras.Model, batch_size: int = 8) -> None:
+        self._model = model
+        self._reader = LayerReader(model, batch_size, None)
+        self._step = tf.function(self._score_positions, autograph=False)
+
+    def __call__(
+        self, continuations: Sequence[Continuation], *, checks_greedy: bool = True
+    ) -> Iterator[tuple[int, ContinuationScore]]:
+        if any(each.num_context < 1 for each in continuations):
+            raise ValueError(
+                "A continuation must have a context of at least 1 token. "
+                f"Received: {[each.num_context for each in continuations]}"
+            )
+        scored = []
+        for place, (token_ids, num_context) in enumerate(continuations):
+            if len(token_ids) > num_context:
+                scored.append(place)
+            else:
+                yield place, ContinuationScore(np.zeros(0), True)
+        for group in self._reader.groups([len(continuations[i].token_ids) for i in scored]):
+            places = [scored[i] for i in group]
+            scores = self._score_group([continuations[i] for i in places], checks_greedy)
+            yield from zip(places, scores, strict=True)
+
+    @exact_products()
+    def _score_group(
+        self, texts: Sequence[Continuation], checks_greedy: bool
+    ) -> list[ContinuationScore]:
+        kept: list[list[np.ndarray]] = [[] for _ in texts]
+
+        def take(row: int, start: int, states: np.ndarray) -> None:
+            first = max(0, texts[row].num_context - 1 - start)
+            kept[row].append(states[first:].copy())
+
+        # Nothing follows the last token, so it is only a target.
+        self._reader.read([each.token_ids[:-1] for each in texts], take)
+        targets = [each.token_ids[each.num_context :] for each in texts]
+        hidden = np.concatenate([states for row in kept for states in row])
+        nats, is_best = self._score(hidden, np.concatenate(targets), checks_greedy)
+        stops = np.cumsum([len(each) for each in targets])[:-1]
+        pairs = zip(np.split(nats, stops), np.split(is_best, stops), strict=True)
+        return [ContinuationScore(each, bool(best.all())) for each, best in pairs]
+
+    def _score(
+        self, hidden: np.ndarray, target_ids: np.ndarray, checks_greedy: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores targets `(S,)` from hidden states `(S, D)`, some positions at a time."""
+        nats = np.zeros(len(target_ids), np.float64)
+        is_best = np.zeros(len(target_ids), bool)
+        for start in range(0, len(target_ids), _POSITIONS_AT_ONCE):
+            piece = slice(start, start + _POSITIONS_AT_ONCE)
+            count = len(target_ids[piece])
+            # Powers of two limit the number of programs.
+            padding = (1 << (count - 1).bit_length()) - count
+            states = np.pad(hidden[piece], [(0, padding), (0, 0)])
+            targets = np.pad(target_ids[piece].astype(np.int32), (0, padding))
+            found = self._step(tf.constant(states), tf.constant(targets), checks_greedy)
+            nats[piece], is_best[piece] = (each.numpy()[:count] for each in found)
+        return nats, is_best
+
+    def _score_positions(
+        self, hidden: tf.Tensor, target_ids: tf.Tensor, checks_greedy: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        states = ops.cast(hidden, self._model.compute_dtype)[None]  # [1, S, D]
+        nats = self._model.negative_log_likelihood(states, target_ids[None])[0]  # [S]
+        if not checks_greedy:
+            return nats, tf.zeros_like(target_ids, tf.bool)
+        log_probs = self._model.log_probs_of(states)[0]  # [S, V]
+        best = tf.argmax(log_probs, axis=1, output_type=target_ids.dtype)
+        return nats, tf.equal(best, target_ids)
