@@ -11,11 +11,12 @@ the rows of all texts follow each other, and `lengths` says how many each text h
 """
 
 import argparse
+import dataclasses
 import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.causal_lm.text import POOLINGS
+from txl_tf.causal_lm.text import POOLINGS, Pooling
 from txl_tf.data.documents import line_place, numbered_lines, text_of_json
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
@@ -31,6 +32,7 @@ from .trained_model import open_source, with_chosen_step
 if TYPE_CHECKING:
     import numpy as np
 
+    from txl_tf.causal_lm.model_source import ModelSource
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 _MOST_ROWS = 1 << 16
@@ -56,7 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(features, "--batch-size", 1, _MOST_ROWS, meaning, default=8)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbedJob:
+    """Checked arguments of the job."""
+
+    source: "ModelSource"
+    tokenizer: "Tokenizer"
+    text: str
+    field: str | None
+    out: str
+    layer: int
+    pooling: Pooling
+    batch_size: int
+
+
+def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
     """Checks the arguments before TensorFlow is imported."""
     if not arguments.out.endswith((".npz", ".jsonl")):
         what = "The ending says the format: .npz or .jsonl."
@@ -64,40 +80,51 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     source = open_source(arguments)
     model = source.experiment.model
     try:
-        arguments.layer = hidden_layer(model, arguments.layer)
+        layer = hidden_layer(model, arguments.layer)
     except ValueError as error:
         raise UsageError(f"{error}", where=f"--layer {arguments.layer}") from error
     rows = f"--batch-size {arguments.batch_size}"
     lengths = model.segment_length, model.effective_memory_length
     require_memory_of(reading_needs(model, arguments.batch_size, *lengths, rows), "Reading")
     check_text_file(arguments.text)
-    if source.data is None and source.tokenizer() is None:
+    tokenizer = source.tokenizer()
+    if tokenizer is None:
         raise UsageError(
             "There is no tokenizer in this folder.",
             where=f"--workdir {arguments.workdir}",
             remedy="Name a run, or a folder that was converted or exported with its vocabulary.",
         )
+    return EmbedJob(
+        source=source,
+        tokenizer=tokenizer,
+        text=arguments.text,
+        field=arguments.field,
+        out=arguments.out,
+        layer=layer,
+        pooling=arguments.pooling,
+        batch_size=arguments.batch_size,
+    )
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(job: EmbedJob) -> None:
     """Reads the texts, and writes their features."""
     import numpy as np
 
     from txl_tf.causal_lm.layer_reader import LayerReader, text_features
 
-    lines, rows = _read_texts(arguments.text, arguments.field, arguments.source.tokenizer())
-    model = with_chosen_step(arguments.source).load_model()
-    reader = LayerReader(model, min(arguments.batch_size, len(rows)), arguments.layer)
-    features = text_features(reader, rows, arguments.pooling)
+    lines, rows = _read_texts(job)
+    model = with_chosen_step(job.source).load_model()
+    reader = LayerReader(model, min(job.batch_size, len(rows)), job.layer)
+    features = text_features(reader, rows, job.pooling)
     for line, each in zip(lines, features, strict=True):
         if not np.isfinite(each).all():
             raise NonFiniteError(
                 "The features of a text are not finite.",
-                where=f"{arguments.text}, line {line}",
+                where=f"{job.text}, line {line}",
                 remedy="Name another checkpoint.",
             )
-    if arguments.out.endswith(".npz"):
-        content = _archive(features, arguments)
+    if job.out.endswith(".npz"):
+        content = _archive(features, job)
     else:
         found = zip(lines, rows, features, strict=True)
         content = "".join(
@@ -105,25 +132,23 @@ def run(arguments: argparse.Namespace) -> None:
             for line, row, each in found
         ).encode()
     remedy = "Check the folder, the disk and the permissions."
-    with storage_errors("The features cannot be written", arguments.out, remedy):
-        write_file(arguments.out, content)
+    with storage_errors("The features cannot be written", job.out, remedy):
+        write_file(job.out, content)
     shape = " x ".join(map(str, features[0].shape))
-    print(f"{len(features):,} texts, {shape} numbers in the first: {arguments.out}")
+    print(f"{len(features):,} texts, {shape} numbers in the first: {job.out}")
 
 
-def _read_texts(
-    path: str, field: str | None, tokenizer: "Tokenizer"
-) -> tuple[list[int], list["np.ndarray"]]:
+def _read_texts(job: EmbedJob) -> tuple[list[int], list["np.ndarray"]]:
     """Returns the number and the tokens of every line."""
     lines, rows = [], []
-    for number, offset, line in numbered_lines(path):
-        place = line_place(path, number, offset)
-        if field is None:
+    for number, offset, line in numbered_lines(job.text):
+        place = line_place(job.text, number, offset)
+        if job.field is None:
             text = line.removesuffix(b"\n").removesuffix(b"\r")
         else:
-            text = text_of_json(line, field, place)
+            text = text_of_json(line, job.field, place)
         try:
-            token_ids = tokenizer.encode(text).astype("int32")
+            token_ids = job.tokenizer.encode(text).astype("int32")
         except InvalidTextError as error:
             raise DataDamagedError(error.reason, where=place, remedy=_REMEDY) from error
         if not text or not len(token_ids):
@@ -131,16 +156,17 @@ def _read_texts(
         lines.append(number)
         rows.append(token_ids)
     if not rows:
-        raise DataDamagedError("The file has no text.", where=path, remedy="Give a text per line.")
+        what = "The file has no text."
+        raise DataDamagedError(what, where=job.text, remedy="Give a text per line.")
     return lines, rows
 
 
-def _archive(features: "list[np.ndarray]", arguments: argparse.Namespace) -> bytes:
+def _archive(features: "list[np.ndarray]", job: EmbedJob) -> bytes:
     import numpy as np
 
     arrays: dict[str, Any] = {
-        "layer": np.int64(arguments.layer),
-        "pooling": np.array(arguments.pooling),
+        "layer": np.int64(job.layer),
+        "pooling": np.array(job.pooling),
     }
     if features[0].ndim == 1:
         arrays["features"] = np.stack(features)

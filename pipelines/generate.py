@@ -8,6 +8,7 @@ Without a prompt it reads one from a pipe. On a terminal it asks for one after t
 """
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from .progress import say
 from .trained_model import open_source, with_chosen_step
 
 if TYPE_CHECKING:
+    from txl_tf.causal_lm.model_source import ModelSource
     from txl_tf.causal_lm.text import TextSession
 
 _MAX_PROMPT_BYTES = 16 << 20
@@ -100,7 +102,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerateJob:
+    """Checked arguments of the job."""
+
+    source: "ModelSource"
+    settings: GenerationConfig
+    prompt: str | None
+    session: str | None
+    num_samples: int
+    beams: int | None
+    memory_length: int | None
+    joins_marks: bool
+
+    def say_seed(self, seed: int | None) -> None:
+        """Prints a seed that decides the text."""
+        if self.settings.temperature and self.beams is None:
+            say(f"seed {seed}")
+
+
+def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     """Checks the arguments before TensorFlow is imported."""
     source = open_source(arguments)
     if source.data is None and source.tokenizer() is None:
@@ -112,19 +133,28 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.join_marks and not getattr(source.tokenizer(), "has_marks", False):
         what = "The vocabulary of the model has no marks like @-@."
         raise UsageError(what, where="--join-marks", remedy="Leave it out.")
-    arguments.prompt = _prompt(arguments)
-    arguments.generation = generation_config(arguments)
-    _check_combinations(arguments)
-    model, memory_length = arguments.experiment.model, arguments.memory_length
-    memory_length = model.memory_length if memory_length is None else memory_length
-    num_rows = arguments.beams or arguments.num_samples
-    where = f"--num-samples {num_rows}" if arguments.beams is None else f"--beams {num_rows}"
+    job = GenerateJob(
+        source=source,
+        settings=generation_config(arguments),
+        prompt=_prompt(arguments.prompt, arguments.prompt_file),
+        session=arguments.session,
+        num_samples=arguments.num_samples,
+        beams=arguments.beams,
+        memory_length=arguments.memory_length,
+        joins_marks=arguments.join_marks,
+    )
+    _check_combinations(job, [name for name in OF_DRAWING if getattr(arguments, name) is not None])
+    model, memory_length = source.experiment.model, job.memory_length
+    memory_length = model.effective_memory_length if memory_length is None else memory_length
+    num_rows = job.beams or job.num_samples
+    where = f"--num-samples {num_rows}" if job.beams is None else f"--beams {num_rows}"
     where = f"{where}, --memory-length {memory_length}"
     require_memory_of(reading_needs(model, num_rows, 1, memory_length, where), "Writing")
+    return job
 
 
-def _prompt(arguments: argparse.Namespace) -> str | None:
-    prompt, where = arguments.prompt, arguments.prompt_file
+def _prompt(prompt: str | None, where: str | None) -> str | None:
+    """Returns the prompt of an option, or of the file `where`, or of the standard input."""
     try:
         if where is not None:
             if not path_exists(where):
@@ -136,7 +166,7 @@ def _prompt(arguments: argparse.Namespace) -> str | None:
             where = "standard input"
             prompt = _read_pipe().decode("utf-8") or None
     except UnicodeDecodeError as error:
-        raise UsageError("The prompt is no UTF-8.", where=where) from error
+        raise UsageError("The prompt is no UTF-8.", where=str(where)) from error
     if prompt is not None and not _is_utf8(prompt):
         raise UsageError("The prompt is no UTF-8.", where=f"--prompt {prompt[:80]!a}")
     if prompt == "":
@@ -153,75 +183,68 @@ def _read_pipe() -> bytes:
     return content.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _check_combinations(arguments: argparse.Namespace) -> None:
-    has_several, session = arguments.num_samples > 1, arguments.session
-    if session is not None and (has_several or arguments.beams is not None):
+def _check_combinations(job: GenerateJob, given: list[str]) -> None:
+    if job.session is not None and (job.num_samples > 1 or job.beams is not None):
         where = "--session with --num-samples or --beams"
         raise UsageError("A session is of one text that is drawn.", where=where)
-    if has_several and arguments.beams is not None:
+    if job.num_samples > 1 and job.beams is not None:
         raise UsageError("Beams find one text.", where="--beams with --num-samples")
-    is_recurrent = not isinstance(arguments.experiment.model, ModelConfig)
-    if arguments.memory_length is not None and is_recurrent:
+    if given and job.beams is not None:
+        raise UsageError("Beams draw nothing.", where=f"--beams with {option_of(given[0])}")
+    is_recurrent = not isinstance(job.source.experiment.model, ModelConfig)
+    if job.memory_length is not None and is_recurrent:
         raise UsageError("A recurrent model has no memory length.", where="--memory-length")
-    for name in OF_DRAWING:
-        if arguments.beams is not None and getattr(arguments, name) is not None:
-            raise UsageError("Beams draw nothing.", where=f"--beams with {option_of(name)}")
     # Before the text is written, which would be lost.
-    if session is not None and not is_remote(session):
-        folder = os.path.dirname(session) or "."
+    if job.session is not None and not is_remote(job.session):
+        folder = os.path.dirname(job.session) or "."
         if not os.path.isdir(folder):
             raise StorageError("There is no such folder.", where=folder, remedy="Make it first.")
-    continues = session is not None and path_exists(session)
-    is_conversation = sys.stdin.isatty() and not has_several and arguments.beams is None
-    if arguments.prompt is None and not (is_conversation or continues):
+    continues = job.session is not None and path_exists(job.session)
+    is_conversation = sys.stdin.isatty() and job.num_samples == 1 and job.beams is None
+    if job.prompt is None and not (is_conversation or continues):
         remedy = "Give --prompt, --prompt-file or a pipe, continue a --session, or use a terminal."
         raise UsageError("There is nothing to go on from.", where="--prompt", remedy=remedy)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(job: GenerateJob) -> None:
     """Generates, and prints the text piece by piece."""
     from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
     from txl_tf.samplers import BeamSampler
 
-    source = with_chosen_step(arguments.source)
+    source = with_chosen_step(job.source)
     tokenizer = source.tokenizer()
-    if tokenizer is not None and arguments.join_marks:
+    if tokenizer is not None and job.joins_marks:
         tokenizer.joins_marks = True
     lm = TransformerXLCausalLM(source.load_model(), tokenizer)
-    words = arguments.generation.to_dict() | {"memory_length": arguments.memory_length}
-    if arguments.num_samples > 1 or arguments.beams is not None:
-        if arguments.beams is not None:
+    words = job.settings.to_dict() | {"memory_length": job.memory_length}
+    if job.num_samples > 1 or job.beams is not None:
+        if job.beams is not None:
             words = {name: each for name, each in words.items() if name not in OF_DRAWING}
-            words["sampler"] = BeamSampler(arguments.beams)
+            words["sampler"] = BeamSampler(job.beams)
         # A list of prompts, so that the result is a list.
-        texts = lm.generate([arguments.prompt], num_samples=arguments.num_samples, **words)
-        _say_seed(lm.last_seed, arguments)
+        texts = lm.generate([job.prompt], num_samples=job.num_samples, **words)
+        job.say_seed(lm.last_seed)
         for index, text in enumerate(texts):
             if len(texts) > 1:
-                sys.stdout.write(f"--- {index + 1} of {len(texts)}\n")
-            sys.stdout.write(f"{text}\n")
+                print(f"--- {index + 1} of {len(texts)}")
+            print(text)
         return
     max_tokens = words.pop("max_tokens")
     session = lm.session(**words)
-    continues = arguments.session is not None and path_exists(arguments.session)
-    if continues:
-        session.load(arguments.session)
-    _say_seed(session.seed, arguments)
-    if arguments.prompt is None and sys.stdin.isatty():
-        _converse(session, max_tokens, arguments.session, continues)
+    continues = job.session is not None and path_exists(job.session)
+    if job.session is not None and continues:
+        session.load(job.session)
+    job.say_seed(session.seed)
+    if job.prompt is None and sys.stdin.isatty():
+        _converse(session, max_tokens, job.session, continues)
         return
-    shown = arguments.prompt or ""
-    for piece in session.stream(arguments.prompt, max_tokens=max_tokens):
+    shown = job.prompt or ""
+    for piece in session.stream(job.prompt, max_tokens=max_tokens):
         # The prompt comes with the first piece, after the messages about it.
         print(shown + piece, end="", flush=True)
         shown = ""
     print(shown)
-    _save(session, arguments.session)
-
-
-def _say_seed(seed: int | None, arguments: argparse.Namespace) -> None:
-    if arguments.generation.temperature and arguments.beams is None:
-        say(f"seed {seed}")
+    _save(session, job.session)
 
 
 def _save(session: "TextSession", path: str | None) -> None:
