@@ -4,11 +4,8 @@ import argparse
 from typing import Any
 
 from txl_tf.errors import UsageError
-from txl_tf.tasks.example_files import Columns, read_own_data
-from txl_tf.tasks.examples import TASK_KINDS, TaskData, TaskKind
-from txl_tf.tasks.glue import GLUE_TASKS, read_glue
-from txl_tf.tasks.race import read_race
-from txl_tf.tasks.squad import read_squad
+from txl_tf.tasks.examples import TASK_KINDS, Columns, TaskData, TaskKind, read_own_data
+from txl_tf.tasks.published import GLUE_TASKS, read_glue, read_race, read_squad
 
 _GLUE = "glue/"
 FORMATS = ("own", "race", "squad", *(f"{_GLUE}{name}" for name in GLUE_TASKS))

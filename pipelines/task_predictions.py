@@ -7,9 +7,9 @@ from typing import Any
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.storage.staging import require_absent
+from txl_tf.tasks.answers import write_glue_submission, write_predictions, write_squad_answers
 from txl_tf.tasks.examples import Example, TaskData
 from txl_tf.tasks.metrics import compute_metrics
-from txl_tf.tasks.predictions import write_glue_submission, write_predictions, write_squad_answers
 
 from .task_arguments import read_task_data
 from .workdir import Workdir

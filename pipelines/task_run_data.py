@@ -11,10 +11,9 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator, TaskResult
-from txl_tf.tasks.example_encoding import ExampleEncoder, fingerprint_of
-from txl_tf.tasks.example_plan import ExamplePlan
+from txl_tf.tasks.encoding import ExampleEncoder, fingerprint_of
 from txl_tf.tasks.examples import TaskData
-from txl_tf.training.example_reader import ExampleReader
+from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader
 
 from .run_data import Track
 from .workdir import check_vocabulary

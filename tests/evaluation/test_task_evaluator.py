@@ -8,7 +8,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
-from txl_tf.tasks.example_encoding import ExampleEncoder
+from txl_tf.tasks.encoding import ExampleEncoder
 from txl_tf.tasks.examples import Example
 
 TASK = TaskConfig(kind="classification", labels=("no", "yes"), metric="accuracy")

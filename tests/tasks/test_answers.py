@@ -7,7 +7,7 @@ import pytest
 
 from tests.tasks.test_example_encoding import BYTES, PASSAGE, example, task_of
 from txl_tf.tasks.answers import answers_of
-from txl_tf.tasks.example_encoding import ExampleEncoder
+from txl_tf.tasks.encoding import ExampleEncoder
 
 
 def encoded(kind, *examples, **settings):

@@ -8,10 +8,8 @@ import pytest
 
 from tests.tasks.task_files import GLUE_FILES, squad_document, write_glue, write_json, write_race
 from txl_tf.errors import JobError
-from txl_tf.tasks.example_files import Columns, read_own_data
-from txl_tf.tasks.glue import read_glue
-from txl_tf.tasks.race import read_race
-from txl_tf.tasks.squad import read_squad
+from txl_tf.tasks.examples import Columns, read_own_data
+from txl_tf.tasks.published import read_glue, read_race, read_squad
 
 # Bytes that mean something in one of the forms.
 SHARP = b'\t\n\r",{}[]:\\ \x00\xff0-_eN'

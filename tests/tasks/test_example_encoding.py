@@ -10,7 +10,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterT
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
-from txl_tf.tasks.example_encoding import ExampleEncoder, fingerprint_of
+from txl_tf.tasks.encoding import ExampleEncoder, fingerprint_of
 from txl_tf.tasks.examples import Answer, Example
 
 BYTES = ByteTokenizer()

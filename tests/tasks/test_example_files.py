@@ -4,9 +4,8 @@ import pytest
 
 from tests.tasks.task_files import refusal, write_lines
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.tasks.example_files import Columns, read_own_data
-from txl_tf.tasks.examples import DEFAULT_METRICS, TASK_KINDS, Answer
-from txl_tf.tasks.metrics import metrics_of
+from txl_tf.tasks.examples import DEFAULT_METRICS, TASK_KINDS, Answer, Columns, read_own_data
+from txl_tf.tasks.metrics import METRICS
 
 PAIR = Columns(text=("text",))
 LABELLED = [{"text": "good", "label": "pos"}, {"text": "bad", "label": "neg"}]
@@ -229,4 +228,4 @@ def test_a_column_has_one_meaning():
 def test_every_kind_has_its_default_metrics():
     assert set(DEFAULT_METRICS) == set(TASK_KINDS)
     for kind, names in DEFAULT_METRICS.items():
-        assert set(names) <= set(metrics_of(kind))
+        assert set(names) <= set(METRICS[kind])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from txl_tf.errors import DataDamagedError
-from txl_tf.tasks.example_plan import ExamplePlan
+from txl_tf.training.fine_tuning import ExamplePlan
 
 
 def plan(num_examples=23, num_rows=4, seed=0, fingerprint="f"):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tasks.task_files import GLUE_FILES, refusal, write_glue
-from txl_tf.tasks.glue import GLUE_TASKS, read_glue
+from txl_tf.tasks.published import GLUE_TASKS, read_glue
 
 METRICS = {
     "cola": ("matthews",),

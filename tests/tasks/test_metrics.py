@@ -5,9 +5,10 @@ import pytest
 from scipy import stats
 from sklearn import metrics as reference
 
+from txl_tf.config.task import LOWER_IS_BETTER
 from txl_tf.errors import NonFiniteError
 from txl_tf.tasks.examples import Answer, Example
-from txl_tf.tasks.metrics import LOWER_IS_BETTER, compute_metrics, metrics_of
+from txl_tf.tasks.metrics import METRICS, compute_metrics
 
 LABELS = ("a", "b", "c")
 TWO = ("0", "1")
@@ -56,7 +57,7 @@ def test_figures_of_numbers(seed):
     source = np.random.default_rng(seed)
     right, found = source.normal(size=(2, 20)).round(1)
     figures = compute_metrics(
-        metrics_of("regression"), "regression", (), examples_of(right.tolist()), found
+        METRICS["regression"], "regression", (), examples_of(right.tolist()), found
     )
     assert figures == pytest.approx(
         {
@@ -75,7 +76,7 @@ def test_figures_of_choices_by_level():
         Example(name=name, where="f", texts=("t",), choices=("x", "y", "z"), label=label)
         for name, label in zip(names, (0, 1, 2, 0), strict=True)
     ]
-    figures = compute_metrics(metrics_of("choice"), "choice", (), examples, [0, 2, 2, 1])
+    figures = compute_metrics(METRICS["choice"], "choice", (), examples, [0, 2, 2, 1])
     assert figures == {"accuracy": 0.5, "accuracy_middle": 0.5, "accuracy_high": 1.0}
     with pytest.raises(ValueError, match="index of a class or choice"):
         compute_metrics(("accuracy",), "choice", (), examples, [0, 3, 2, 1])
@@ -91,7 +92,7 @@ def test_figures_of_words(seed):
     examples = [
         Example(name="n", where="f", texts=("w",) * len(tags), label=tags) for tags in right
     ]
-    figures = compute_metrics(metrics_of("tokens"), "tokens", labels, examples, found)
+    figures = compute_metrics(METRICS["tokens"], "tokens", labels, examples, found)
     pairs = [
         pair
         for tags, others in zip(right, found, strict=True)
@@ -120,7 +121,7 @@ def test_figures_of_spans():
 def test_classes_that_are_all_equal_are_no_error(labels, found):
     """Warnings are errors here, those of scikit-learn among them."""
     figures = compute_metrics(
-        metrics_of("classification"), "classification", TWO, examples_of(labels), np.array(found)
+        METRICS["classification"], "classification", TWO, examples_of(labels), np.array(found)
     )
     if len(set(labels)) == 1 or len(set(found)) == 1:
         assert figures["matthews"] == 0.0
@@ -141,7 +142,7 @@ def test_classes_that_are_all_equal_are_no_error(labels, found):
 )
 def test_numbers_that_are_all_equal_have_no_correlation(right, found):
     figures = compute_metrics(
-        metrics_of("regression"), "regression", (), examples_of(right), np.array(found)
+        METRICS["regression"], "regression", (), examples_of(right), np.array(found)
     )
     assert (figures["pearson"], figures["spearman"]) == (0.0, 0.0)
     assert figures["mean_squared_error"] == np.mean((np.array(right) - found) ** 2)
@@ -150,7 +151,7 @@ def test_numbers_that_are_all_equal_have_no_correlation(right, found):
 def test_a_text_of_outside_words_alone_has_no_f1():
     example = Example(name="1", where="f", texts=("w",), label=("O",))
     for labels in (("O",), ("O", "PER")):
-        figures = compute_metrics(metrics_of("tokens"), "tokens", labels, [example], [("O",)])
+        figures = compute_metrics(METRICS["tokens"], "tokens", labels, [example], [("O",)])
         assert figures == {"token_accuracy": 1.0, "token_f1": 0.0}
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.tasks.task_files import PASSAGE, refusal, squad_document, write_json
 from txl_tf.tasks.examples import Answer, Example
-from txl_tf.tasks.squad import normalized_answer, read_squad, span_scores
+from txl_tf.tasks.metrics import normalized_answer, span_scores
+from txl_tf.tasks.published import read_squad
 
 
 @pytest.mark.parametrize("version, num_questions", [("1.1", 2), ("v2.0", 3)])

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tests.tasks.test_example_encoding import BYTES, example, task_of
-from txl_tf.tasks.example_encoding import ExampleEncoder
-from txl_tf.tasks.example_plan import ExamplePlan
-from txl_tf.training.example_reader import ExampleReader
+from txl_tf.tasks.encoding import ExampleEncoder
+from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader
 
 T = 4
 EXAMPLES = {

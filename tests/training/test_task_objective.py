@@ -12,11 +12,15 @@ from tests.toy_batches import largest_relative_difference, strategy_of
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models.headed import pad_token_ids
 from txl_tf.models.language_model import create_model
-from txl_tf.tasks.example_encoding import ExampleEncoder
-from txl_tf.tasks.example_plan import ExamplePlan
+from txl_tf.tasks.encoding import ExampleEncoder
 from txl_tf.tasks.examples import Answer
-from txl_tf.training.example_reader import ExampleReader
-from txl_tf.training.task_objective import NoMemory, TaskBatch, TaskObjective
+from txl_tf.training.fine_tuning import (
+    ExamplePlan,
+    ExampleReader,
+    NoMemory,
+    TaskBatch,
+    TaskObjective,
+)
 from txl_tf.training.trainer import Trainer
 
 T = 8

@@ -14,7 +14,7 @@ from txl_tf.errors import InputMissingError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.run_folder import RunDescription, StepChoice, describe, locate, read_weights
 from txl_tf.tasks.answers import answers_of
-from txl_tf.tasks.example_encoding import ExampleEncoder
+from txl_tf.tasks.encoding import ExampleEncoder
 from txl_tf.tasks.examples import Example
 
 

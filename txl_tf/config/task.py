@@ -16,6 +16,12 @@ TaskKind = Literal["classification", "regression", "choice", "tokens", "span"]
 SERVED_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice")
 """Kinds that a signature of an export answers; words and spans are answered by `load_task`."""
 
+NO_LABEL = -1
+"""Target of a token that has no label."""
+
+LOWER_IS_BETTER = frozenset({"mean_squared_error"})
+"""Metrics of a task where the lowest value is the best."""
+
 _LABELLED = ("classification", "tokens")
 _MAX_LABELS = 65_536
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from txl_tf import metrics
-from txl_tf.tasks.metrics import LOWER_IS_BETTER
+from txl_tf.config.task import LOWER_IS_BETTER
 
 
 class _Figures:

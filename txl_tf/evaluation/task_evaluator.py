@@ -20,7 +20,7 @@ from txl_tf.evaluation.scoring_step import ReplicaRows
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import assign_weights
 from txl_tf.tasks.answers import answers_of
-from txl_tf.tasks.example_encoding import EncodedExamples
+from txl_tf.tasks.encoding import EncodedExamples
 from txl_tf.tasks.metrics import compute_metrics
 
 Track = Callable[[Iterable[Any], int], Iterable[Any]]

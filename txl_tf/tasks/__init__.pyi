@@ -1,15 +1,15 @@
 """The public names; `__init__.py` reads them from here and imports each on first use."""
 
-from txl_tf.tasks.example_files import Columns as Columns
-from txl_tf.tasks.example_files import read_own_data as read_own_data
+from txl_tf.tasks.answers import write_glue_submission as write_glue_submission
+from txl_tf.tasks.answers import write_predictions as write_predictions
+from txl_tf.tasks.answers import write_squad_answers as write_squad_answers
 from txl_tf.tasks.examples import Answer as Answer
+from txl_tf.tasks.examples import Columns as Columns
 from txl_tf.tasks.examples import Example as Example
 from txl_tf.tasks.examples import TaskData as TaskData
-from txl_tf.tasks.glue import GlueTask as GlueTask
-from txl_tf.tasks.glue import read_glue as read_glue
+from txl_tf.tasks.examples import read_own_data as read_own_data
 from txl_tf.tasks.metrics import compute_metrics as compute_metrics
-from txl_tf.tasks.predictions import write_glue_submission as write_glue_submission
-from txl_tf.tasks.predictions import write_predictions as write_predictions
-from txl_tf.tasks.predictions import write_squad_answers as write_squad_answers
-from txl_tf.tasks.race import read_race as read_race
-from txl_tf.tasks.squad import read_squad as read_squad
+from txl_tf.tasks.published import GlueTask as GlueTask
+from txl_tf.tasks.published import read_glue as read_glue
+from txl_tf.tasks.published import read_race as read_race
+from txl_tf.tasks.published import read_squad as read_squad

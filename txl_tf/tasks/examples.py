@@ -1,8 +1,28 @@
-"""Examples of a fine-tuning task, from any file format."""
+"""Examples of a fine-tuning task, and their reader for a user's own files.
+
+| kind | text columns | label column |
+|---|---|---|
+| classification | one or more texts | name of the class; in JSON also an integer or a truth value |
+| regression | one or more texts | a finite number |
+| choice | texts before the options, or none | number of the right option from 0, or its letter |
+| tokens | the words: a JSON list, or text with spaces between words | labels of the words, alike |
+| span | question and passage | the answer: see below |
+
+The options of "choice" are in several columns, or in one as a JSON list. An answer of "span" is
+text that occurs in the passage, or a JSON list of objects with `text` and `answer_start`, the first
+character. An empty text or list means that the passage has no answer.
+
+Splits whose names begin with `train` or `valid` need labels; others may lack them.
+"""
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
+from txl_tf.config.base import FrozenConfig, shown_value
 from txl_tf.config.task import TaskKind
+from txl_tf.errors import MismatchError, UsageError, did_you_mean
+from txl_tf.tasks.records import Record, near_name, number_of, read_records, shown_names
 
 TASK_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice", "tokens", "span")
 
@@ -80,3 +100,273 @@ class TaskData:
     labels: tuple[str, ...]
     splits: dict[str, list[Example]]
     metrics: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Columns(FrozenConfig):
+    """Columns of own files; of JSON Lines the fields of the objects."""
+
+    text: tuple[str, ...] = ("text",)
+    """Columns of the texts of an example, in their order."""
+    label: str | None = "label"
+    """Column of the label, or of the answer; None for files without labels."""
+    id: str | None = None
+    """Column that names the examples; without one, records are numbered from 0."""
+    choices: tuple[str, ...] = ()
+    """Columns of the options, one or more; for tasks of kind "choice" alone."""
+
+    def validate(self) -> None:
+        """Raises ValueError if a column is named twice."""
+        names = [*self.text, *self.choices, *(n for n in (self.label, self.id) if n is not None)]
+        doubled = [name for name in names if names.count(name) > 1]
+        if doubled:
+            raise ValueError(f"A column must have one meaning. Received: {doubled[0]!r} twice")
+
+
+def read_own_data(
+    paths_by_split: dict[str, str],
+    kind: TaskKind,
+    columns: Columns,
+    labels: tuple[str, ...] | None = None,
+) -> TaskData:
+    """Reads the files of all splits.
+
+    Args:
+        paths_by_split: dict. Local files by split: "train", "valid" and others.
+        kind: str. One of `TASK_KINDS`.
+        columns: `Columns`.
+        labels: optional tuple of str. Classes in their order. Defaults to the sorted classes of the
+            "train" split, or of all splits without a "train" split.
+
+    Returns:
+        `TaskData` called "own".
+
+    Raises:
+        UsageError: If the columns do not fit the kind, or a file ending is unknown.
+        MismatchError: If a column is missing, or a label is not one of the classes.
+        DataDamagedError: If a file or a record is damaged: not UTF-8, not JSON, a wrong number of
+            fields, an empty text, a missing label, a number that is not finite, a duplicate id.
+        InputMissingError: If there is no such file.
+
+    Example:
+    ```python
+    with open("reviews.csv", "w") as file:
+        for line in ("text,label", "A fine book.,good", "Too long.,bad"):
+            print(line, file=file)
+    data = read_own_data({"train": "reviews.csv"}, "classification", Columns())
+    print(data.labels, data.splits["train"][0].texts)
+    ```
+    """
+    _check_columns(kind, columns, labels)
+    splits = {
+        split: _read_split(path, kind, columns, needs_label=split.startswith(("train", "valid")))
+        for split, path in paths_by_split.items()
+    }
+    if kind in ("classification", "tokens"):
+        if labels is None:
+            labels = _labels_of(splits)
+        for examples in splits.values():
+            check_labels(examples, labels)
+    return TaskData(
+        name="own",
+        kind=kind,
+        labels=labels or (),
+        splits=splits,
+        metrics=DEFAULT_METRICS[kind],
+    )
+
+
+def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | None) -> None:
+    least, most = _NUM_TEXTS.get(kind, (0, None))
+    if kind not in TASK_KINDS:
+        problem = f"A task is one of {', '.join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}"
+    elif len(columns.text) < least or (most is not None and len(columns.text) > most):
+        needed = f"{least}" if least == most else f"at least {least}"
+        problem = f"A task of kind {kind} needs {needed} text columns; {len(columns.text)} given."
+    elif (kind == "choice") != bool(columns.choices):
+        problem = "Columns of options are for tasks of kind choice, which need at least one."
+    elif labels is not None and kind not in ("classification", "tokens"):
+        problem = f"A task of kind {kind} has no classes."
+    elif labels is not None and len(set(labels)) != max(len(labels), 2):
+        problem = "There must be at least two classes, and none twice."
+    else:
+        return
+    raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
+
+
+_NUM_TEXTS: dict[str, tuple[int, int | None]] = {
+    "classification": (1, None),
+    "regression": (1, None),
+    "choice": (0, None),
+    "tokens": (1, 1),
+    "span": (2, 2),
+}
+
+
+def _read_split(path: str, kind: TaskKind, columns: Columns, needs_label: bool) -> list[Example]:
+    required = [*columns.text, *columns.choices, *([columns.id] if columns.id else [])]
+    optional: list[str] = []
+    if columns.label is not None:
+        (required if needs_label else optional).append(columns.label)
+    elif needs_label:
+        what = "There is no label column for a split that needs labels."
+        raise UsageError(what, where=path, remedy="Name the column of the labels.")
+    records = read_records(path, required, optional)
+    examples = [_example(record, kind, columns, needs_label) for record in records]
+    check_names(examples)
+    return examples
+
+
+def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool) -> Example:
+    name = str(record.number)
+    if columns.id is not None:
+        value = record.values[columns.id]
+        name = str(value) if type(value) is int else record.text(columns.id)
+    is_words = kind == "tokens"
+    texts = _words(record, columns.text[0]) if is_words else tuple(map(record.text, columns.text))
+    example = Example(name=name, where=record.where, texts=texts)
+    if kind == "choice":
+        example = dataclasses.replace(example, choices=_choices(record, columns.choices))
+    label = None if columns.label is None else record.values.get(columns.label)
+    column = str(columns.label)
+    if kind == "span" and label is not None:
+        answers = _answers(record, column, texts[1])
+        return dataclasses.replace(example, answers=answers, is_answerable=bool(answers))
+    if label is None or (isinstance(label, str) and not label.strip()):
+        if needs_label:
+            raise record.damaged(f"The label in the field {column!r} is missing.")
+        return example
+    match kind:
+        case "regression":
+            label = number_of(record, column)
+        case "choice":
+            label = _index_of(record, column, label, len(example.choices))
+        case "tokens":
+            label = _words(record, column)
+            if len(label) != len(texts):
+                raise record.damaged(f"There are {len(texts)} words and {len(label)} labels.")
+        case _:
+            label = _class_name(record, column, label)
+    return dataclasses.replace(example, label=label)
+
+
+def check_names(examples: Iterable[Example]) -> None:
+    """Raises DataDamagedError if two examples of a split have the same name."""
+    places: dict[str, str] = {}
+    for example in examples:
+        if example.name in places:
+            raise Record(example.where, 0, {}).damaged(
+                f"The id {shown_value(example.name)} stands in {places[example.name]} too."
+            )
+        places[example.name] = example.where
+
+
+def check_labels(examples: Iterable[Example], labels: tuple[str, ...]) -> None:
+    """Raises MismatchError if the label of an example is not one of the classes."""
+    known = set(labels)
+    for example in examples:
+        for label in _names_in(example):
+            if label not in known:
+                raise MismatchError(
+                    f"The label {shown_value(label)} is no class.{near_name(label, labels)}",
+                    where=example.where,
+                    remedy=f"The {len(labels)} classes are: {shown_names(labels)}",
+                )
+
+
+def _names_in(example: Example) -> tuple[str, ...]:
+    label = example.label
+    if label is None:
+        return ()
+    return label if isinstance(label, tuple) else (str(label),)
+
+
+def _labels_of(splits: dict[str, list[Example]]) -> tuple[str, ...]:
+    sources = {"train": splits["train"]} if "train" in splits else splits
+    found = {name for examples in sources.values() for each in examples for name in _names_in(each)}
+    if len(found) < 2:
+        file = next((each[0].where.rpartition(", line")[0] for each in sources.values()), "")
+        raise MismatchError(
+            f"There must be at least two classes. Received: {shown_names(sorted(found)) or 'none'}",
+            where=file,
+            remedy="Name another label column, or give all classes.",
+        )
+    return tuple(sorted(found))
+
+
+def _class_name(record: Record, column: str, label: Any) -> str:
+    if isinstance(label, bool):
+        return "true" if label else "false"
+    if not isinstance(label, str | int):
+        raise record.damaged(
+            f"The label in the field {column!r} must be a name. Received: {shown_value(label)}"
+        )
+    return str(label)
+
+
+def _choices(record: Record, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the texts of several columns, or of the JSON list in a single column."""
+    values = record.values[columns[0]]
+    if len(columns) > 1 or not isinstance(values, list):
+        values = [record.text(name) for name in columns]
+    if not all(isinstance(each, str) and each.strip() for each in values):
+        raise record.damaged(f"The field {columns[0]!r} must be a list of texts, none empty.")
+    if len(values) < 2:
+        raise record.damaged("There must be at least two options.")
+    return tuple(values)
+
+
+def _index_of(record: Record, column: str, label: Any, num_choices: int) -> int:
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:num_choices]
+    names = {str(number): number for number in range(num_choices)}
+    names |= {letter: number for number, letter in enumerate(letters)}
+    if type(label) not in (int, str) or str(label) not in names:
+        raise record.damaged(
+            f"The field {column!r} must be the number of an option, 0 to {num_choices - 1}, or "
+            f"its letter. Received: {shown_value(label)}"
+        )
+    return names[str(label)]
+
+
+def _words(record: Record, column: str) -> tuple[str, ...]:
+    value = record.values[column]
+    words = value if isinstance(value, list) else record.text(column).split()
+    if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        raise record.damaged(f"The field {column!r} must be a list of words, none empty.")
+    return tuple(words)
+
+
+def _answers(record: Record, column: str, passage: str) -> tuple[Answer, ...]:
+    value = record.values[column]
+    if isinstance(value, list):
+        return checked_answers(record, value, passage)
+    text = record.text(column, may_be_empty=True)
+    if not text.strip():
+        return ()
+    start = passage.find(text)
+    if start < 0:
+        raise record.damaged(f"The answer does not stand in the passage: {shown_value(text)}")
+    return (Answer(text=text, start=start),)
+
+
+def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[Answer, ...]:
+    """Returns the answers of JSON objects with `text` and `answer_start`.
+
+    Raises DataDamagedError if an answer does not occur in the passage at its start.
+    """
+    answers = []
+    for value in values:
+        text = value.get("text") if isinstance(value, dict) else None
+        start = value.get("answer_start") if isinstance(value, dict) else None
+        if not isinstance(text, str) or not text.strip() or type(start) is not int:
+            raise record.damaged(
+                "An answer must have a `text` and an `answer_start`. "
+                f"Received: {shown_value(value)}"
+            )
+        if start < 0 or not passage.startswith(text, start):
+            raise record.damaged(
+                f"The answer does not stand in the passage at character {start}: "
+                f"{shown_value(text)}"
+            )
+        answers.append(Answer(text=text, start=start))
+    return tuple(answers)

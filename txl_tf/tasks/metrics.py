@@ -16,21 +16,22 @@ Undefined metrics are 0, so that training can continue: correlations, including 
 predictions or all labels are equal, and F1 if a class neither occurs nor is predicted.
 """
 
+import collections
+import re
+import string
 import warnings
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from txl_tf.config.base import shown_value
-from txl_tf.errors import NonFiniteError, did_you_mean
+from txl_tf.errors import did_you_mean
 from txl_tf.imports import require_extra
+from txl_tf.tasks.answers import not_finite
 from txl_tf.tasks.examples import Example, TaskKind
-from txl_tf.tasks.race import level_of
-from txl_tf.tasks.squad import span_scores
-
-LOWER_IS_BETTER = frozenset({"mean_squared_error"})
-"""Metrics of which the lowest is the best."""
+from txl_tf.tasks.published import level_of
 
 
 def compute_metrics(
@@ -92,12 +93,7 @@ class _Case(NamedTuple):
     predictions: Any
 
 
-def metrics_of(kind: TaskKind) -> tuple[str, ...]:
-    """Returns the names of all metrics of a task kind."""
-    return _NAMES[kind]
-
-
-_NAMES: dict[TaskKind, tuple[str, ...]] = {
+METRICS: dict[TaskKind, tuple[str, ...]] = {
     "classification": ("accuracy", "f1", "f1_macro", "matthews"),
     "regression": ("pearson", "spearman", "mean_squared_error"),
     "choice": ("accuracy", "accuracy_by_level"),
@@ -108,10 +104,10 @@ _NAMES: dict[TaskKind, tuple[str, ...]] = {
 
 def _check_names(names: Sequence[str], kind: TaskKind, labels: tuple[str, ...]) -> None:
     for name in names:
-        if name not in _NAMES[kind]:
+        if name not in METRICS[kind]:
             raise ValueError(
-                f"A metric of kind {kind} must be one of {', '.join(_NAMES[kind])}."
-                f"{did_you_mean(name, _NAMES[kind])} Received: {shown_value(name)}"
+                f"A metric of kind {kind} must be one of {', '.join(METRICS[kind])}."
+                f"{did_you_mean(name, METRICS[kind])} Received: {shown_value(name)}"
             )
     if "f1" in names and len(labels) != 2:
         raise ValueError(f"The metric `f1` must have two classes. Received: {shown_value(labels)}")
@@ -147,7 +143,7 @@ def _class_figures(case: _Case) -> dict[str, float]:
         return metrics.f1_score(right, found, labels=classes, average="macro", zero_division=0.0)
 
     figures: dict[str, Callable[[], float]] = {
-        "accuracy": lambda: metrics.accuracy_score(right, found),
+        "accuracy": lambda: np.mean(right == found),
         "f1": lambda: f1([1]),
         "f1_macro": lambda: f1(list(range(len(labels)))),
         "matthews": lambda: (
@@ -165,21 +161,18 @@ def _is_constant(values: np.ndarray) -> bool:
 
 def _number_figures(case: _Case) -> dict[str, float]:
     from scipy import stats
-    from sklearn import metrics
 
     names, _, examples, predictions = case
     found = np.asarray(predictions, np.float64)
     if found.ndim != 1:
         raise ValueError(f"A prediction must be a number. Received: an array {found.shape}")
     if not np.isfinite(found).all():
-        place = examples[int(np.argmin(np.isfinite(found)))].where
-        remedy = "Name another checkpoint, or lower the learning rate."
-        raise NonFiniteError("A prediction is not finite.", where=place, remedy=remedy)
+        raise not_finite(examples[int(np.argmin(np.isfinite(found)))])
     right = np.array([example.label for example in examples], np.float64)
     figures: dict[str, Callable[[], float]] = {
         "pearson": lambda: _correlation(stats.pearsonr, right, found),
         "spearman": lambda: _correlation(stats.spearmanr, right, found),
-        "mean_squared_error": lambda: metrics.mean_squared_error(right, found),
+        "mean_squared_error": lambda: np.mean((right - found) ** 2),
     }
     return {name: float(figures[name]()) for name in names}
 
@@ -197,20 +190,14 @@ def _correlation(
 
 
 def _choice_figures(case: _Case) -> dict[str, float]:
-    from sklearn import metrics
-
     names, _, examples, predictions = case
     found = _indices(predictions, [len(example.choices) for example in examples])
-    right = np.array([example.label for example in examples])
-    figures = {}
-    if "accuracy" in names:
-        figures["accuracy"] = float(metrics.accuracy_score(right, found))
+    is_right = found == np.array([example.label for example in examples])
+    figures = {"accuracy": float(is_right.mean())} if "accuracy" in names else {}
     if "accuracy_by_level" in names:
         levels = np.array([level_of(example) for example in examples])
         for level in filter(None, np.unique(levels).tolist()):
-            there = levels == level
-            accuracy = float(metrics.accuracy_score(right[there], found[there]))
-            figures[f"accuracy_{level}"] = accuracy
+            figures[f"accuracy_{level}"] = float(is_right[levels == level].mean())
     return figures
 
 
@@ -228,16 +215,11 @@ def _token_figures(case: _Case) -> dict[str, float]:
             )
         right.extend(example.label)  # type: ignore[arg-type]
         found.extend(tags)
-    inside = [label for label in labels if label != "O"]
-    figures: dict[str, Callable[[], float]] = {
-        "token_accuracy": lambda: metrics.accuracy_score(right, found),
-        "token_f1": lambda: (
-            metrics.f1_score(right, found, labels=inside, average="micro", zero_division=0.0)
-            if inside
-            else 0.0
-        ),
-    }
-    return {name: float(figures[name]()) for name in names}
+    figures = {"token_accuracy": float(np.mean(np.array(right) == np.array(found)))}
+    if inside := [label for label in labels if label != "O"]:
+        f1 = metrics.f1_score(right, found, labels=inside, average="micro", zero_division=0.0)
+        figures["token_f1"] = float(f1)
+    return {name: figures.get(name, 0.0) for name in names}
 
 
 def _span_figures(case: _Case) -> dict[str, float]:
@@ -253,3 +235,55 @@ _FIGURES: dict[TaskKind, Callable[[_Case], dict[str, float]]] = {
     "tokens": _token_figures,
     "span": _span_figures,
 }
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalized_answer(text: str) -> str:
+    """Normalises an answer for comparison, as the published evaluation does.
+
+    Lower case, without ASCII punctuation and the words a, an and the, single spaces between words.
+    """
+    plain = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", plain).split())
+
+
+def span_scores(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
+    """Computes exact match and F1 of answers from 0 to 1, as the published evaluations define them.
+
+    The best accepted answer of a question counts. If any question has no answer, the rules of
+    version 2.0 hold: "no answer" is predicted by an empty text, F1 is 1 if both normalised texts
+    are empty (0 in version 1.1), and figures with and without answer are added.
+    """
+    has_version_2 = not all(example.is_answerable for example in examples)
+    exact, overlap = [], []
+    for example, text in zip(examples, texts, strict=True):
+        accepted = [normalized_answer(answer.text) for answer in example.answers]
+        if has_version_2:
+            accepted = [each for each in accepted if each] or [""]
+        given = normalized_answer(text)
+        exact.append(float(given in accepted))
+        overlap.append(max(_f1(given, each, has_version_2) for each in accepted))
+    scores = {"exact_match": fmean(exact), "span_f1": fmean(overlap)}
+    if not has_version_2:
+        return scores
+    answerable = [number for number, each in enumerate(examples) if each.is_answerable]
+    others = [number for number, each in enumerate(examples) if not each.is_answerable]
+    if answerable:
+        scores["exact_match_has_answer"] = fmean(exact[number] for number in answerable)
+        scores["span_f1_has_answer"] = fmean(overlap[number] for number in answerable)
+    scores["exact_match_no_answer"] = fmean(exact[number] for number in others)
+    return scores
+
+
+def _f1(given: str, accepted: str, has_version_2: bool) -> float:
+    words, right = given.split(), accepted.split()
+    if has_version_2 and not (words and right):
+        return float(words == right)
+    num_same = (collections.Counter(words) & collections.Counter(right)).total()
+    if num_same == 0:
+        return 0.0
+    precision, recall = num_same / len(words), num_same / len(right)
+    return 2 * precision * recall / (precision + recall)

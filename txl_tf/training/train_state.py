@@ -10,10 +10,10 @@ from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
 from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights, create_model
 from txl_tf.training.attention_choice import attention_choice
+from txl_tf.training.fine_tuning import TaskObjective
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale, set_layer_rates
 from txl_tf.training.schedules import PlateauScale
-from txl_tf.training.task_objective import TaskObjective
 from txl_tf.training.weight_average import NonMonotoneTrigger, WeightAverage
 
 

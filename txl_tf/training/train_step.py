@@ -10,10 +10,10 @@ from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
 from txl_tf.models.memory import Memory, RecurrentMemory
+from txl_tf.training.fine_tuning import NoMemory
 from txl_tf.training.objective import RowGradients
 from txl_tf.training.step_records import StepRecords, batch_checksum
 from txl_tf.training.step_report import StepStatus
-from txl_tf.training.task_objective import NoMemory
 from txl_tf.training.train_state import TrainState
 
 

@@ -7,14 +7,14 @@
 | `.csv` | a header line; `csv` in strict mode, so that quoted fields may have line ends |
 
 Files may be compressed with gzip, xz or zstd: `.gz`, `.xz` and `.zst` may follow the ending. Text
-is UTF-8; a byte order mark at the beginning is dropped. Empty lines are allowed at the end of a
-file only. Nothing else is dropped or changed.
+is UTF-8; a byte order mark at the beginning is dropped. Empty lines are skipped. Nothing else is
+dropped or changed.
 """
 
 import contextlib
 import csv
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from txl_tf.config.base import shown_value
@@ -27,17 +27,14 @@ from txl_tf.errors import (
     did_you_mean,
 )
 from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import (
-    parse_json,
-    parse_json_object,
-    read_file,
-    storage_errors,
-)
+from txl_tf.storage.untrusted_files import parse_json_object, read_file, storage_errors
 
 CORRECT = "Correct the file, or take the record out."
 _MAX_FILE_BYTES = 4 << 30
+_FORMS = (".jsonl", ".json", ".tsv", ".csv")
 _COMPRESSED = (".gz", ".xz", ".zst")
 _MAX_SHOWN = 12
+_LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,12 +79,26 @@ def read_records(
     `max_broken_lines` TSV lines with too few fields are skipped. Raises MismatchError for a missing
     column, UsageError for an unknown file ending, DataDamagedError for a damaged or empty file.
     """
-    read = _FORMS[_ending(path)]
+    form = _form(path)
+    if form in (".jsonl", ".json"):
+        rows = (
+            (where, parse_json_object(line, where=where, remedy="Write one object in each line."))
+            for where, line in _lines(path)
+            if line.strip()
+        )
+    else:
+        fields = _comma_fields(path) if form == ".csv" else _tab_fields(path)
+        rows = _with_header(fields, header, max_broken_lines)
     number = 0
-    for where, values in read(path, header, max_broken_lines):
+    for where, values in rows:
         chosen = {name: values[name] for name in (*columns, *optional) if name in values}
         if missing := [name for name in columns if name not in chosen]:
-            raise _no_column(missing[0], list(values), where, is_first=number == 0)
+            # In the first record the column name is wrong; a later one is damaged.
+            raise (DataDamagedError if number else MismatchError)(
+                f"There is no column {missing[0]!r}.{near_name(missing[0], list(values))}",
+                where=where,
+                remedy=f"The columns are: {shown_names(list(values))}",
+            )
         yield Record(where, number, chosen)
         number += 1
     if number == 0:
@@ -120,7 +131,7 @@ def number_of(record: Record, column: str) -> float:
             value = float(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # Also refuses NaN.
-    if not is_number or not abs(value) <= _LARGEST_FLOAT:
+    if not is_number or not abs(value) <= _LARGEST_FLOAT32:
         raise record.damaged(
             f"The field {column!r} must be a finite number. Received: {shown_value(value)}"
         )
@@ -137,137 +148,79 @@ def shown_names(names: Sequence[str]) -> str:
     return ", ".join(shown_value(name) for name in names[:_MAX_SHOWN])
 
 
-# The largest float32.
-_LARGEST_FLOAT = 3.4028234663852886e38
-
-_Rows = Iterator[tuple[str, dict[str, Any]]]
-
-
-def _ending(path: str) -> str:
+def _form(path: str) -> str:
     name = next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
-    ending = next((end for end in _FORMS if name.endswith(end)), None)
-    if ending is None:
+    form = next((end for end in _FORMS if name.endswith(end)), None)
+    if form is None:
         raise UsageError(
             "The ending of a file says its form.",
             where=path,
             remedy=f"Name a file with one of these endings: {', '.join(_FORMS)}",
         )
-    return ending
+    return form
 
 
-def _json_rows(path: str, header: Sequence[str] | None, max_broken_lines: int) -> _Rows:
-    del header, max_broken_lines
-    for number, line in _filled(path, _lines_without_ends(path)):
-        where = _place(path, number)
-        try:
-            values = parse_json(line)
-        except ValueError as error:
-            what = f"The line is not JSON: {first_line(error)}"
-            raise DataDamagedError(what, where=where, remedy=CORRECT) from error
-        if not isinstance(values, dict):
-            what = f"The line is not a JSON object, but {shown_value(values)}."
-            raise DataDamagedError(what, where=where, remedy="Write one object in each line.")
-        yield where, values
-
-
-def _tab_rows(path: str, header: Sequence[str] | None, max_broken_lines: int) -> _Rows:
-    lines = _filled(path, _lines_without_ends(path))
-    rows = ((number, line.split("\t")) for number, line in lines)
-    return _with_header(path, rows, header, max_broken_lines)
-
-
-def _comma_rows(path: str, header: Sequence[str] | None, max_broken_lines: int) -> _Rows:
-    return _with_header(path, _filled(path, _comma_fields(path)), header, max_broken_lines)
-
-
-_FORMS: dict[str, Callable[[str, Sequence[str] | None, int], _Rows]] = {
-    ".jsonl": _json_rows,
-    ".json": _json_rows,
-    ".tsv": _tab_rows,
-    ".csv": _comma_rows,
-}
-
-
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields number and text of each line."""
+def _lines(path: str) -> Iterator[tuple[str, str]]:
+    """Yields the place and the text of each line, with its end."""
     for number, offset, line in numbered_lines(path):
+        where = f"{path}, line {number}"
         if offset > _MAX_FILE_BYTES:
             what = f"The file has more than {_MAX_FILE_BYTES:,} bytes; examples are held in memory."
             raise DataDamagedError(what, where=path, remedy="Give a part of it.")
         try:
-            text = line.decode("utf-8")
+            yield where, line.decode("utf-8")
         except UnicodeDecodeError as error:
             what = f"The line is not UTF-8, from its byte {error.start} on."
             remedy = "Convert the file to UTF-8."
-            raise DataDamagedError(what, where=_place(path, number), remedy=remedy) from error
-        yield number, text
+            raise DataDamagedError(what, where=where, remedy=remedy) from error
 
 
-def _lines_without_ends(path: str) -> Iterator[tuple[int, str]]:
-    return ((number, text.removesuffix("\n").removesuffix("\r")) for number, text in _lines(path))
+def _tab_fields(path: str) -> Iterator[tuple[str, list[str]]]:
+    for where, line in _lines(path):
+        yield where, line.removesuffix("\n").removesuffix("\r").split("\t")
 
 
-def _comma_fields(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the first line and the fields of each record; no fields for an empty line."""
-    reader = csv.reader((text for _, text in _lines(path)), strict=True)
+def _comma_fields(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the place of the first line and the fields of each record."""
+    where = ""
+
+    def texts() -> Iterator[str]:
+        nonlocal where
+        for place, text in _lines(path):
+            where = where or place
+            yield text
+
+    # The default is shorter than some articles.
+    csv.field_size_limit(MAX_LINE_BYTES)
+    reader = csv.reader(texts(), strict=True)
     while True:
-        first = reader.line_num + 1
-        # The limit is global to the process; the default is shorter than some articles.
-        limit = csv.field_size_limit(MAX_LINE_BYTES)
+        where = ""
         try:
             fields = next(reader, None)
         except csv.Error as error:
             what = f"The record is not CSV: {first_line(error)}."
-            raise DataDamagedError(what, where=_place(path, first), remedy=CORRECT) from error
-        finally:
-            csv.field_size_limit(limit)
+            raise DataDamagedError(what, where=where, remedy=CORRECT) from error
         if fields is None:
             return
-        yield first, fields
-
-
-def _filled(path: str, rows: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Passes on records that are not empty; raises an error for a record after an empty line."""
-    empty = None
-    for number, content in rows:
-        if not content or content == [""]:
-            empty = empty or number
-            continue
-        if empty is not None:
-            raise DataDamagedError("The line is empty.", where=_place(path, empty), remedy=CORRECT)
-        yield number, content
+        yield where, fields
 
 
 def _with_header(
-    path: str,
-    rows: Iterator[tuple[int, list[str]]],
-    header: Sequence[str] | None,
-    max_broken_lines: int,
-) -> _Rows:
+    rows: Iterator[tuple[str, list[str]]], header: Sequence[str] | None, max_broken_lines: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
     num_broken = 0
-    for number, fields in rows:
-        where = _place(path, number)
+    for where, fields in rows:
+        if fields in ([], [""]):
+            continue
         if header is None:
             header = fields
             if doubled := next((name for name in fields if fields.count(name) > 1), None):
                 what = f"The column {shown_value(doubled)} stands twice in the header."
                 raise DataDamagedError(what, where=where, remedy="Give each column its own name.")
-            continue
-        if len(fields) < len(header) and num_broken < max_broken_lines:
+        elif len(fields) < len(header) and num_broken < max_broken_lines:
             num_broken += 1
-            continue
-        if len(fields) != len(header):
+        elif len(fields) != len(header):
             what = f"The record has {len(fields)} fields; {len(header)} are expected."
             raise DataDamagedError(what, where=where, remedy=CORRECT)
-        yield where, dict(zip(header, fields, strict=True))
-
-
-def _no_column(column: str, known: list[str], where: str, *, is_first: bool) -> Exception:
-    what = f"There is no column {column!r}.{near_name(column, known)}"
-    remedy = f"The columns are: {shown_names(known)}"
-    # A later record without the column is damaged; in the first one the column name is wrong.
-    return (MismatchError if is_first else DataDamagedError)(what, where=where, remedy=remedy)
-
-
-def _place(path: str, number: int) -> str:
-    return f"{path}, line {number}"
+        else:
+            yield where, dict(zip(header, fields, strict=True))

@@ -11,13 +11,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from txl_tf.config.task import TaskConfig, TaskKind
+from txl_tf.config.task import NO_LABEL, TaskConfig, TaskKind
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.tasks.examples import Example
-
-NO_LABEL = -1
-"""Target of a token that has no label."""
 
 _WHITE_WORD = re.compile(r"\s*\S+")
 # Punctuation is separate, so that answers can exclude it; white space belongs to the next word.

@@ -1,0 +1,357 @@
+"""Files of published tasks: GLUE, RACE and SQuAD.
+
+GLUE (Wang et al. 2019): the folder of a task has `train.tsv`, `dev.tsv` and, optionally,
+`test.tsv`, as its download script writes them. MNLI has `dev_matched.tsv`, `dev_mismatched.tsv` and
+test files named the same way. Examples of the test files are named by the index that a submission
+uses, all others by number from 0. Some records of QQP are broken at a line end: up to
+`_MAX_BROKEN_LINES` lines with too few fields are skipped. One question of a pair of QQP may be
+empty.
+
+RACE (Lai et al. 2017): the folder has `train`, `dev` and `test`, each with `middle` and `high`.
+These contain one `.txt` file per article: a JSON object of `article`, `questions`, `options`,
+`answers` (letters) and `id`. A choice is the question with one option. If the question has blanks,
+runs of `_`, the option fills each of them; otherwise it follows the question after a space.
+
+SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018): one JSON file per split.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+
+from txl_tf.config.base import shown_value
+from txl_tf.errors import InputMissingError, UsageError, did_you_mean
+from txl_tf.storage.files import list_folder, path_exists
+from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.tasks.examples import Example, TaskData, check_labels, check_names, checked_answers
+from txl_tf.tasks.records import Record, number_of, read_json_document, read_records
+
+_MAX_BROKEN_LINES = 16
+_RACE_LEVELS = ("middle", "high")
+_RACE_SPLITS = {"train": "train", "dev": "valid", "test": "test"}
+_LETTERS = "ABCD"
+_BLANK = re.compile("_+")
+_BOTH = {"dev": "valid", "test": "test"}
+_MATCHED = {
+    "dev_matched": "valid",
+    "dev_mismatched": "valid_mismatched",
+    "test_matched": "test",
+    "test_mismatched": "test_mismatched",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueTask:
+    """Files and metrics of one task.
+
+    Args:
+        folder: str. Folder name that the download script uses.
+        texts: tuple of str. Columns of the texts.
+        label: str. Column of the label.
+        labels: tuple of str. Classes in their order; empty for a score.
+        metrics: tuple of str. The first one selects the best weights.
+        test_id: str. Column of the test files that names examples.
+        header: tuple of str. Columns of training and validation files without a header line.
+        has_broken_lines: bool. True if the published files have damaged records and empty
+            questions.
+        splits: dict. Names of the splits by file, beside "train".
+    """
+
+    folder: str
+    texts: tuple[str, ...]
+    label: str = "label"
+    labels: tuple[str, ...] = ("0", "1")
+    metrics: tuple[str, ...] = ("accuracy",)
+    test_id: str = "index"
+    header: tuple[str, ...] = ()
+    has_broken_lines: bool = False
+    splits: dict[str, str] = dataclasses.field(default_factory=lambda: _BOTH)
+
+
+_ENTAILMENT = ("entailment", "not_entailment")
+
+GLUE_TASKS = {
+    "cola": GlueTask(
+        folder="CoLA",
+        texts=("sentence",),
+        metrics=("matthews",),
+        header=("source", "label", "original_label", "sentence"),
+    ),
+    "sst2": GlueTask(folder="SST-2", texts=("sentence",)),
+    "mrpc": GlueTask(
+        folder="MRPC",
+        texts=("#1 String", "#2 String"),
+        label="Quality",
+        metrics=("accuracy", "f1"),
+    ),
+    "stsb": GlueTask(
+        folder="STS-B",
+        texts=("sentence1", "sentence2"),
+        label="score",
+        labels=(),
+        metrics=("pearson", "spearman"),
+    ),
+    "qqp": GlueTask(
+        folder="QQP",
+        texts=("question1", "question2"),
+        label="is_duplicate",
+        metrics=("accuracy", "f1"),
+        test_id="id",
+        has_broken_lines=True,
+    ),
+    "mnli": GlueTask(
+        folder="MNLI",
+        texts=("sentence1", "sentence2"),
+        label="gold_label",
+        labels=("entailment", "neutral", "contradiction"),
+        splits=_MATCHED,
+    ),
+    "qnli": GlueTask(folder="QNLI", texts=("question", "sentence"), labels=_ENTAILMENT),
+    "rte": GlueTask(folder="RTE", texts=("sentence1", "sentence2"), labels=_ENTAILMENT),
+    "wnli": GlueTask(folder="WNLI", texts=("sentence1", "sentence2")),
+}
+"""The tasks by the names that `read_glue` takes."""
+
+
+def read_glue(folder: str, task: str) -> TaskData:
+    """Reads the files of a task.
+
+    Args:
+        folder: str. The folder of the task's files.
+        task: str. Name of the task, such as `"sst2"` or `"STS-B"`; see `GLUE_TASKS`.
+
+    Returns:
+        `TaskData` with "train", "valid" and, if its file exists, "test"; for MNLI also
+        "valid_mismatched" and "test_mismatched".
+
+    Raises:
+        UsageError: If there is no such task.
+        InputMissingError: If a file other than a test file is missing.
+        MismatchError: If a file has other columns or classes.
+        DataDamagedError: If a file or a record is damaged.
+        StorageError: If a file cannot be read.
+    """
+    name = task.lower().replace("-", "")
+    if name not in GLUE_TASKS:
+        raise UsageError(
+            f"GLUE has no such task.{did_you_mean(name, GLUE_TASKS)}",
+            where=task,
+            remedy=f"The tasks are: {', '.join(GLUE_TASKS)}",
+        )
+    chosen = GLUE_TASKS[name]
+    splits = {}
+    for file, split in {"train": "train", **chosen.splits}.items():
+        path = os.path.join(folder, f"{file}.tsv")
+        if split.startswith("test"):
+            with storage_errors("The file cannot be looked for", path):
+                if not path_exists(path):
+                    continue
+        splits[split] = _read_glue_split(path, chosen, is_test=split.startswith("test"))
+    return TaskData(
+        name=f"glue/{name}",
+        kind="classification" if chosen.labels else "regression",
+        labels=chosen.labels,
+        splits=splits,
+        metrics=chosen.metrics,
+    )
+
+
+def _read_glue_split(path: str, task: GlueTask, is_test: bool) -> list[Example]:
+    columns = (*task.texts, task.test_id if is_test else task.label)
+    records = read_records(
+        path,
+        columns,
+        header=None if is_test else task.header or None,
+        max_broken_lines=_MAX_BROKEN_LINES if task.has_broken_lines and not is_test else 0,
+    )
+    examples = []
+    for record in records:
+        texts = tuple(record.text(each, may_be_empty=task.has_broken_lines) for each in task.texts)
+        if not any(text.strip() for text in texts):
+            raise record.damaged("All texts of the record are empty.")
+        name, label = str(record.number), None
+        if is_test:
+            name = record.text(task.test_id)
+        else:
+            label = record.text(task.label) if task.labels else number_of(record, task.label)
+        examples.append(Example(name=name, where=record.where, texts=texts, label=label))
+    check_names(examples)
+    if task.labels:
+        check_labels(examples, task.labels)
+    return examples
+
+
+def read_race(folder: str) -> TaskData:
+    """Reads the articles of all splits.
+
+    Args:
+        folder: str. The folder with `train`, `dev` and `test`; it may be remote.
+
+    Returns:
+        `TaskData` of kind "choice" with "train", "valid" and, if its folder exists, "test".
+        Examples are named `level/file-question`, with questions counted from 0.
+
+    Raises:
+        InputMissingError: If there are no articles.
+        DataDamagedError: If a file is damaged. The error names the file and the
+            question, counted from 1.
+        StorageError: If a file cannot be read.
+    """
+    splits = {}
+    for part, split in _RACE_SPLITS.items():
+        examples = [
+            example
+            for level in _RACE_LEVELS
+            for path in _articles(os.path.join(folder, part, level), is_needed=split != "test")
+            for example in _read_article(path, level)
+        ]
+        if examples:
+            check_names(examples)
+            splits[split] = examples
+    return TaskData(
+        name="race",
+        kind="choice",
+        labels=(),
+        splits=splits,
+        metrics=("accuracy", "accuracy_by_level"),
+    )
+
+
+def level_of(example: Example) -> str:
+    """Returns the level of an example of RACE; empty for other examples."""
+    level = example.name.partition("/")[0]
+    return level if level in _RACE_LEVELS else ""
+
+
+def _articles(folder: str, is_needed: bool) -> list[str]:
+    with storage_errors("The folder cannot be listed", folder):
+        try:
+            names = list_folder(folder)
+        except NotADirectoryError:
+            names = []
+    found = [os.path.join(folder, name) for name in names if name.endswith(".txt")]
+    if not found and is_needed:
+        remedy = "Name the folder that has train, dev and test."
+        raise InputMissingError("There are no articles here.", where=folder, remedy=remedy)
+    return found
+
+
+def _read_article(path: str, level: str) -> list[Example]:
+    record = Record(path, 0, read_json_document(path))
+    article = record.text("article")
+    lists = [record.values.get(key) for key in ("questions", "options", "answers")]
+    if not all(isinstance(each, list) and len(each) == len(lists[0]) > 0 for each in lists):
+        raise record.damaged("There must be lists of as many questions as options and answers.")
+    stem = os.path.basename(path).removesuffix(".txt")
+    examples = []
+    for number, (question, options, answer) in enumerate(zip(*lists, strict=True)):
+        place = Record(f"{path}, question {number + 1}", number, {"question": question})
+        are_texts = isinstance(options, list) and all(isinstance(each, str) for each in options)
+        if not are_texts or len(options) != len(_LETTERS):
+            raise place.damaged(f"There must be four options. Received: {shown_value(options)}")
+        if not isinstance(answer, str) or len(answer) != 1 or answer not in _LETTERS:
+            raise place.damaged(f"The answer must be A, B, C or D. Received: {shown_value(answer)}")
+        question = place.text("question")
+        examples.append(
+            Example(
+                name=f"{level}/{stem}-{number}",
+                where=place.where,
+                texts=(article,),
+                choices=tuple(question_with_option(question, option) for option in options),
+                label=_LETTERS.index(answer),
+            )
+        )
+    return examples
+
+
+def question_with_option(question: str, option: str) -> str:
+    """Puts an option into the blanks (`_`) of a question, or after a question without blanks."""
+    if _BLANK.search(question):
+        return _BLANK.sub(lambda match: option, question)
+    return f"{question} {option}"
+
+
+def read_squad(paths_by_split: dict[str, str]) -> TaskData:
+    """Reads files of either version.
+
+    Args:
+        paths_by_split: dict. JSON files by split: "train", "valid" and others. Splits
+            whose names begin with `train` or `valid` need answers; others may lack them.
+
+    Returns:
+        `TaskData` of kind "span", called "squad".
+
+    Raises:
+        InputMissingError: If there is no such file.
+        DataDamagedError: If a file is not JSON of this form, a text is empty, an id is duplicate,
+            or an answer does not occur at its start in the passage. The error names the file and
+            the question.
+        StorageError: If a file cannot be read.
+    """
+    splits = {
+        split: _read_squad_split(path, needs_answers=split.startswith(("train", "valid")))
+        for split, path in paths_by_split.items()
+    }
+    return TaskData(
+        name="squad",
+        kind="span",
+        labels=(),
+        splits=splits,
+        metrics=("span_f1", "exact_match"),
+    )
+
+
+def _read_squad_split(path: str, needs_answers: bool) -> list[Example]:
+    examples = []
+    document = Record(path, 0, read_json_document(path))
+    for article in _objects(document, "data"):
+        for paragraph in _objects(article, "paragraphs"):
+            passage = paragraph.text("context")
+            for question in _objects(paragraph, "qas"):
+                examples.append(_question(question, path, passage, needs_answers))
+    if not examples:
+        raise document.damaged("The file has no question.")
+    check_names(examples)
+    return examples
+
+
+def _objects(parent: Record, key: str) -> Iterator[Record]:
+    """Yields the objects of a list as records with their place in the file."""
+    values = parent.values.get(key)
+    if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
+        raise parent.damaged(
+            f"The field {key!r} must be a list of objects. Received: {shown_value(values)}"
+        )
+    for number, each in enumerate(values):
+        separator = "." if parent.where.endswith("]") else ", "
+        yield Record(f"{parent.where}{separator}{key}[{number}]", number, each)
+
+
+def _question(record: Record, path: str, passage: str, needs_answers: bool) -> Example:
+    name = record.text("id")
+    shown = name if name.isprintable() and len(name) <= 100 else shown_value(name)
+    question = Record(f"{path}, question {shown}", record.number, record.values)
+    texts = (question.text("question"), passage)
+    is_impossible = question.values.get("is_impossible", False)
+    answers = question.values.get("answers", None if not is_impossible else [])
+    if not isinstance(is_impossible, bool):
+        raise question.damaged(
+            "The field 'is_impossible' must be true or false. "
+            f"Received: {shown_value(is_impossible)}"
+        )
+    if answers is not None and not isinstance(answers, list):
+        raise question.damaged(
+            f"The field 'answers' must be a list. Received: {shown_value(answers)}"
+        )
+    if is_impossible and answers:
+        raise question.damaged("The question is impossible, and has answers.")
+    if needs_answers and not is_impossible and not answers:
+        raise question.damaged("The question has no answer, and is not said to be impossible.")
+    return Example(
+        name=name,
+        where=question.where,
+        texts=texts,
+        answers=checked_answers(question, answers or [], passage),
+        is_answerable=not is_impossible,
+    )

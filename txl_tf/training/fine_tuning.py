@@ -1,0 +1,295 @@
+"""Fine-tuning for a task: order, reader and training loss of examples, each read whole.
+
+Shape letters used in this module: B rows, b rows of one replica, C texts of an example, E examples,
+L positions of a text.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.task import NO_LABEL
+from txl_tf.errors import DataDamagedError
+from txl_tf.models.headed import create_headed_model, padded_inputs
+from txl_tf.models.language_model import LanguageModel
+
+if TYPE_CHECKING:
+    from txl_tf.tasks.encoding import EncodedExamples
+
+_PREFETCHED_BATCHES = 4
+# Odd and different from the steps of positions and segments, so that no two texts of a row share a
+# seed.
+_CHOICE_STEP = 0x1B873593
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExamplePlan:
+    """Order in which examples are read, shuffled for each epoch.
+
+    Each epoch reads every example once; its last batch is filled with the first examples of the
+    next epoch. The order is derived by SHA-256 and integer arithmetic from fingerprint, seed and
+    epoch, so it never changes. Raises DataDamagedError without examples, ValueError without rows.
+    """
+
+    num_examples: int
+    num_rows: int
+    seed: int
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        if self.num_rows <= 0:
+            raise ValueError(f"`num_rows` must be positive. Received: {self.num_rows}")
+        if self.num_examples <= 0:
+            raise DataDamagedError(
+                "There is no example to train on.", where="train", remedy="Name a longer file."
+            )
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps that read every example once; a fraction if the last batch is shared."""
+        return self.num_examples / self.num_rows
+
+    def positions(self, step: int) -> np.ndarray:
+        """Returns the example of every row, int64 `[B]`; `step` counts from 0 over all epochs."""
+        if step < 0:
+            raise ValueError(f"`step` must not be negative. Received: {step}")
+        return self.examples_of(step, 1)[0]
+
+    def examples_of(self, first_step: int, num_steps: int) -> np.ndarray:
+        """Returns the examples of some steps, int64 `[num_steps, B]`."""
+        begin = first_step * self.num_rows
+        end = begin + num_steps * self.num_rows
+        epochs = range(begin // self.num_examples, -(-end // self.num_examples))
+        orders = [self._order(epoch) for epoch in epochs]
+        stream = np.concatenate(orders) if orders else np.zeros(0, np.int64)
+        skipped = epochs.start * self.num_examples
+        return stream[begin - skipped : end - skipped].reshape(num_steps, self.num_rows)
+
+    def _order(self, epoch: int) -> np.ndarray:
+        return _shuffled(self.num_examples, f"{self.fingerprint}:{self.seed}:{epoch}")
+
+
+# Consecutive steps use the same epoch.
+@functools.lru_cache(maxsize=4)
+def _shuffled(num_examples: int, key: str) -> np.ndarray:
+    """Sorts the examples by a hash of the key and their index."""
+    begin = np.frombuffer(hashlib.sha256(key.encode()).digest()[:8], "<u8")[0]
+    numbers = begin + (np.arange(num_examples, dtype=np.uint64) + np.uint64(1)) * _GOLDEN
+    for shift, factor in zip((30, 27), _FACTORS, strict=True):  # SplitMix64
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * factor
+    return np.argsort(numbers ^ (numbers >> np.uint64(31)), kind="stable")
+
+
+class ExampleReader:
+    """Reader of encoded examples in the order of a plan.
+
+    All batches have the length of the longest text, in whole segments, so that a compiled program
+    sees one shape; segments without a token cost nothing. The data sets are made of TensorFlow
+    operations only, see `SegmentReader`.
+    """
+
+    def __init__(self, encoded: "EncodedExamples", plan: ExamplePlan, segment_length: int) -> None:
+        self._encoded = encoded
+        self._plan = plan
+        self._tokens_of_example = encoded.num_tokens.sum(axis=1)
+        self.length = encoded.padded_length(segment_length)
+        """Positions `L` of every text of a batch."""
+
+    @tf.autograph.experimental.do_not_convert
+    def dataset_fn(
+        self, first_step: int, rows: range, per_replica_rows: int, num_steps: int
+    ) -> tf.data.Dataset:
+        """Makes the data set of one host, as `SegmentReader.dataset_fn`.
+
+        An element is a batch of one replica: `token_ids`, int32 `(b, L)`, or `(b, C, L)` of a
+        choice; `num_tokens`, int32 `(b,)` or `(b, C)`; and `targets`, see `TaskObjective`.
+        """
+        order = self._plan.examples_of(first_step, num_steps)
+        # Rows beyond the plan repeat its rows, as padding of equal shares.
+        order = order[:, np.arange(rows.start, rows.stop) % self._plan.num_rows]
+        numbers = order.reshape(-1, per_replica_rows)
+        dataset = tf.data.Dataset.from_tensor_slices(numbers).map(self._gatherer())
+        options = tf.data.Options()
+        options.deterministic = True
+        options.autotune.enabled = False  # see `SegmentReader`
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return dataset.prefetch(_PREFETCHED_BATCHES).with_options(options)
+
+    def describe_row(self, step: int, row: int) -> str:
+        """Names the example in a row at a step, both counted from 0."""
+        example = self._encoded.examples[int(self._plan.positions(step)[row])]
+        return f"row {row} ({example.where})"
+
+    def count_tokens(self, first_step: int, last_step: int) -> int:
+        """Counts the tokens of the texts in a range of steps."""
+        numbers = self._plan.examples_of(first_step, last_step - first_step)
+        return int(self._tokens_of_example[numbers].sum())
+
+    def _gatherer(self):
+        encoded, length = self._encoded, self.length
+        stream, offsets = tf.constant(encoded.token_ids), tf.constant(encoded.offsets)
+        num_choices, targets = encoded.num_choices, tf.constant(encoded.targets)
+
+        def gather(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+            texts = numbers[:, None] * num_choices + tf.range(num_choices, dtype=numbers.dtype)
+            starts = tf.gather(offsets, texts)  # [b, C]
+            counts = tf.gather(offsets, texts + 1) - starts
+            places = starts[..., None] + tf.range(length, dtype=starts.dtype)  # [b, C, L]
+            is_token = tf.range(length, dtype=counts.dtype) < counts[..., None]
+            places = tf.where(is_token, places, 0)
+            token_ids = tf.where(is_token, tf.cast(tf.gather(stream, places), tf.int32), 0)
+            counts = tf.cast(counts, tf.int32)
+            if encoded.kind == "tokens":
+                found = tf.where(is_token[:, 0], tf.gather(targets, places[:, 0]), NO_LABEL)
+            else:
+                found = tf.gather(targets, numbers)
+            if encoded.kind != "choice":
+                token_ids, counts = token_ids[:, 0], counts[:, 0]
+            return {"token_ids": token_ids, "num_tokens": counts, "targets": found}
+
+        return gather
+
+
+class NoMemory(NamedTuple):
+    """Memory of rows whose texts are unrelated to the step before."""
+
+    def to_tensors(self) -> dict[str, tf.Tensor]:
+        """Returns an empty dict."""
+        return {}
+
+
+class TaskBatch(NamedTuple):
+    """Examples of a replica; every tensor has its rows as the first axis.
+
+    `token_ids` are int32 `(B, L)`, or `(B, C, L)` of a choice. `num_tokens` are int32 `(B,)` or
+    `(B, C)`, 0 for an absent text of a choice. `targets` are `(B, ...)`, see `TaskObjective`.
+    `dropout_seeds` are int32 `(B, 2)`; `weights` are float32 `(B,)`, 0 for padding rows.
+    """
+
+    token_ids: tf.Tensor
+    num_tokens: tf.Tensor
+    targets: tf.Tensor
+    memory: NoMemory
+    dropout_seeds: tf.Tensor
+    weights: tf.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        inputs: dict[str, tf.Tensor],
+        memory: dict[str, tf.Tensor],
+        dropout_seeds: tf.Tensor,
+        weights: tf.Tensor,
+    ) -> Self:
+        """Creates the batch of a step from its inputs; `memory` is empty."""
+        names = ("token_ids", "num_tokens", "targets")
+        return cls(
+            **{name: inputs[name] for name in names},
+            memory=NoMemory(),
+            dropout_seeds=dropout_seeds,
+            weights=weights,
+        )
+
+    @staticmethod
+    def checked_ids(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the two int32 tensors `(B, N)` that the checksum of a step covers."""
+        parts = [inputs["token_ids"], inputs["num_tokens"], inputs["targets"]]
+        if parts[-1].dtype != tf.int32:
+            parts[-1] = tf.bitcast(parts[-1], tf.int32)
+        flat = [tf.reshape(each, [each.shape[0], -1]) for each in parts]
+        ids = tf.concat(flat, axis=1)
+        return ids, tf.zeros_like(ids)
+
+
+class TaskObjective:
+    """Training loss of a task: the mean over the examples of a batch.
+
+    It is the cross-entropy of the class of a text, of the right text of a choice, of the labels of
+    a text's words (their mean in each text, so that every text counts the same) and of the first
+    and last token of a span (their sum), and the squared error of a number. `class_weights`
+    multiply the loss of a class, as in Keras. Targets are int32 `(B,)`, the class or choice;
+    float32 `(B,)`, the number; int32 `(B, L)`, the label of each token, -1 for no label; or int32
+    `(B, 2)`, the first and last token of the span.
+    """
+
+    batch_type = TaskBatch
+
+    def __init__(self, model: LanguageModel, config: ExperimentConfig) -> None:
+        self._task = config.task
+        self._global_batch_size = config.training.global_batch_size
+        self.headed_model = create_headed_model(model, config.task)
+
+    @property
+    def head_variables(self) -> list[keras.Variable]:
+        """Weights of the head."""
+        return self.headed_model.head.weights
+
+    @property
+    def auxiliary_variables(self) -> list[keras.Variable]:
+        """Empty: the head is not an auxiliary loss."""
+        return []
+
+    def initial_memory(self) -> NoMemory:
+        """Returns the memory of a row before the first step."""
+        return NoMemory()
+
+    def __call__(self, batch: TaskBatch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, NoMemory]:
+        """Computes the share of some rows; the shares of all rows add up.
+
+        Returns the objective, the loss of each row, float32 `(B,)`, and `NoMemory`.
+        """
+        inputs = padded_inputs(batch.token_ids, batch.num_tokens)
+        seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
+        weights = self.headed_model.language_model.weights
+        # Read here, because the gradient of a loop asks variables for their shape, which fails on a
+        # TPU.
+        values = [tf.convert_to_tensor(weight.value) for weight in weights]
+        with keras.StatelessScope(list(zip(weights, values, strict=True))):
+            outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
+        losses = self._losses(outputs, batch)  # [B]
+        row_losses = losses * batch.weights / self._global_batch_size
+        return tf.reduce_sum(row_losses), row_losses, batch.memory
+
+    def _losses(self, outputs: tf.Tensor, batch: TaskBatch) -> tf.Tensor:
+        match self._task.kind:
+            case "regression":
+                return tf.square(outputs[:, 0] - batch.targets)
+            case "choice":
+                return _cross_entropy(outputs, batch.targets)
+            case "tokens":
+                is_labelled = batch.targets >= 0  # [B, L]
+                losses = self._weighted(outputs, tf.maximum(batch.targets, 0))
+                losses = tf.where(is_labelled, losses, 0.0)
+                count = tf.reduce_sum(tf.cast(is_labelled, tf.float32), axis=1)
+                return tf.reduce_sum(losses, axis=1) / tf.maximum(count, 1.0)
+            case "span":
+                return tf.reduce_sum(_cross_entropy(outputs, batch.targets), axis=1)
+            case _:
+                return self._weighted(outputs, batch.targets)
+
+    def _weighted(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        losses = _cross_entropy(logits, targets)
+        if self._task.class_weights is None:
+            return losses
+        return losses * tf.gather(tf.constant(self._task.class_weights), targets)
+
+
+def _seeds_of_texts(seeds: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
+    """Derives a seed for each text of a row: `(B, 2)` unchanged, or `(B, C, 2)` of a choice."""
+    if num_tokens.shape.rank == 1:
+        return seeds
+    steps = tf.range(num_tokens.shape[1]) * _CHOICE_STEP
+    first = seeds[:, :1] + steps  # [B, C]
+    return tf.stack([first, tf.broadcast_to(seeds[:, 1:], tf.shape(first))], axis=2)
+
+
+def _cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
