@@ -9,30 +9,39 @@ With `--predict FILE` a trained run answers the examples of a file and writes th
 """
 
 import argparse
+import dataclasses
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.task import TaskKind
 from txl_tf.data.manifest import MANIFEST_FILE
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.run_folder import kind
 from txl_tf.storage.files import path_exists
-from txl_tf.tasks.examples import TaskData
+from txl_tf.storage.staging import require_absent
+from txl_tf.tasks.answers import write_glue_submission, write_predictions, write_squad_answers
+from txl_tf.tasks.examples import TASK_KINDS, Columns, Example, TaskData, read_own_data
+from txl_tf.tasks.metrics import compute_metrics
+from txl_tf.tasks.published import GLUE_TASKS, read_glue, read_race, read_squad
 
 from .arguments import add_config_argument, add_device_arguments, add_number, add_override_argument
 from .finetuning_settings import MAX_EPOCHS, finetuning_experiment
-from .initial_weights import add_initial_arguments, initial_weights
+from .initial_weights import InitialWeights, add_initial_arguments, initial_weights
 from .memory_needs import require_training_memory
-from .task_arguments import add_task_arguments, has_task_files, read_task_data
-from .task_predictions import add_prediction_arguments, check_prediction_arguments, predict
 from .train import RunOptions, run_training
 from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
-    from txl_tf.training.run_time import RunClock
+
+_GLUE = "glue/"
+_FORMATS = ("own", "race", "squad", *(f"{_GLUE}{name}" for name in GLUE_TASKS))
+_SPLITS = ("train", "valid")
+_OWN_OPTIONS = ("task", "text_columns", "label_column", "choice_columns", "id_column")
+_ENDINGS = (".jsonl", ".tsv", ".json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +57,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "times that every example is read (default: 3)"
     add_number(run, "--epochs", 1, MAX_EPOCHS, meaning)
     add_override_argument(run)
-    add_task_arguments(parser)
-    add_prediction_arguments(parser)
+    _add_task_arguments(parser)
     add_initial_arguments(parser)
     add_device_arguments(parser, "train on")
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the files of a task and of its predictions."""
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="own",
+        metavar="NAME",
+        help="own, race, squad or glue/TASK (default: own)",
+    )
+    data.add_argument("--data", metavar="DIR", help="folder of the files of GLUE or RACE")
+    for split, use in zip(_SPLITS, ("to train on", "to evaluate"), strict=True):
+        meaning = f"examples {use}: .jsonl, .tsv, .csv"
+        data.add_argument(f"--{split}", metavar="FILE", help=meaning)
+    own = parser.add_argument_group("own files")
+    own.add_argument(
+        "--task", choices=TASK_KINDS, metavar="KIND", help=f"one of {', '.join(TASK_KINDS)}"
+    )
+    own.add_argument(
+        "--text-columns", metavar="NAME", nargs="+", help="columns of the texts (default: text)"
+    )
+    own.add_argument(
+        "--label-column", metavar="NAME", help="column of the label or answer (default: label)"
+    )
+    own.add_argument(
+        "--choice-columns", metavar="NAME", nargs="+", help="columns of the texts to choose from"
+    )
+    own.add_argument("--id-column", metavar="NAME", help="column that names the examples")
+    group = parser.add_argument_group("predictions")
+    group.add_argument(
+        "--predict", metavar="FILE|SPLIT", help="examples to answer; of GLUE and RACE a split"
+    )
+    group.add_argument("--out", metavar="FILE", help="answers to write: .jsonl, .tsv, .json")
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning:
+    """Checked job: examples and settings to train with, if any, and what to predict."""
+
+    workdir: Workdir
+    arguments: argparse.Namespace
+    data: TaskData | None
+    experiment: ExperimentConfig | None = None
+    initial: InitialWeights | None = None
+
+
+def check_arguments(arguments: argparse.Namespace) -> FineTuning:
     """Checks the arguments before TensorFlow is imported."""
     require_extra("finetune", "sklearn", "scipy", purpose="Fine-tuning")
     workdir = Workdir(arguments.workdir)
@@ -66,70 +120,187 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where=arguments.workdir,
             remedy="Give it as --init-from, and choose a new --workdir.",
         )
-    check_prediction_arguments(arguments, begun)
-    arguments.task_data = None
-    if not has_task_files(arguments):
+    _check_predictions(arguments, begun)
+    if all(getattr(arguments, name) is None for name in ("data", *_SPLITS)):
         if arguments.predict is None:
             raise UsageError(
                 "There is nothing to do.", where="--train", remedy="Name examples to train on."
             )
-        return
+        return FineTuning(workdir, arguments, None)
+    paths = {split: getattr(arguments, split) for split in _SPLITS}
     labels = None if begun is None or begun.task is None else begun.task.labels
-    arguments.task_data = data = read_task_data(arguments, labels)
+    data = _read_task_data(arguments, paths, arguments.task, labels)
     if "train" not in data.splits:
         raise InputMissingError(
             "There are no examples to train on.", where="--train", remedy="Name their file."
         )
-    arguments.experiment = finetuning_experiment(arguments, data, begun)
-    arguments.initial = initial_weights(arguments, workdir, arguments.experiment)
-    require_training_memory(
-        arguments.experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu
-    )
+    experiment = finetuning_experiment(arguments, data, begun)
+    initial = initial_weights(arguments, workdir, experiment)
+    require_training_memory(experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu)
+    return FineTuning(workdir, arguments, data, experiment, initial)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def _check_predictions(arguments: argparse.Namespace, begun: ExperimentConfig | None) -> None:
+    if arguments.predict is None:
+        if arguments.out is not None:
+            raise UsageError("This goes with --predict.", where="--out")
+        return
+    if arguments.out is not None:
+        if not arguments.out.endswith(_ENDINGS):
+            what = "The ending says the format: .jsonl, .tsv or .json."
+            raise UsageError(what, where=f"--out {arguments.out}", remedy="Name such a file.")
+        require_absent(arguments.out)
+    if arguments.format in ("own", "squad") and not os.path.isfile(arguments.predict):
+        raise InputMissingError(
+            "There is no such file.", where=f"--predict {arguments.predict}", remedy="Name one."
+        )
+    if begun is None and arguments.train is None and arguments.data is None:
+        raise InputMissingError(
+            "There is no run in this folder.",
+            where=arguments.workdir,
+            remedy="Name examples to train on, or the folder of a run.",
+        )
+
+
+def _read_task_data(
+    arguments: argparse.Namespace,
+    paths_by_split: dict[str, str | None],
+    task_kind: TaskKind | None,
+    labels: tuple[str, ...] | None,
+) -> TaskData:
+    """Reads the files of a task in their format; GLUE and RACE are in the folder of `--data`.
+
+    `labels` are the classes of an existing model, by default those in the training examples.
+    """
+    paths = {split: path for split, path in paths_by_split.items() if path is not None}
+    if arguments.format == "own":
+        _refuse(arguments, ("data",), "own files are named by --train and --valid")
+        return _read_own_data(arguments, paths, task_kind or "classification", labels)
+    _refuse(arguments, _OWN_OPTIONS, "only own files have columns to name")
+    if arguments.format == "squad":
+        _refuse(arguments, ("data",), "files of squad are named by --train and --valid")
+        return read_squad(paths)
+    _refuse(arguments, _SPLITS, f"the files of {arguments.format} are named by --data")
+    if arguments.data is None:
+        raise UsageError("The folder of the files is missing.", where="--data")
+    if arguments.format == "race":
+        return read_race(arguments.data)
+    return read_glue(arguments.data, arguments.format.removeprefix(_GLUE))
+
+
+def _read_own_data(
+    arguments: argparse.Namespace,
+    paths: dict[str, str],
+    task_kind: TaskKind,
+    labels: tuple[str, ...] | None,
+) -> TaskData:
+    given: dict[str, Any] = {
+        "text": arguments.text_columns and tuple(arguments.text_columns),
+        "label": arguments.label_column,
+        "choices": arguments.choice_columns and tuple(arguments.choice_columns),
+        "id": arguments.id_column,
+    }
+    try:
+        columns = Columns(**{name: value for name, value in given.items() if value})
+    except ValueError as error:
+        raise UsageError(f"{error}", where="--text-columns") from error
+    return read_own_data(paths, task_kind, columns, labels)
+
+
+def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], reason: str) -> None:
+    for name in names:
+        if getattr(arguments, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"This option is for another format: {reason}.", where=option)
+
+
+def run(job: FineTuning) -> None:
     """Trains to the end of the run, and writes the requested predictions."""
+    if job.data is not None:
+        with PreemptionWatcher() as watcher:
+            _train(job, job.data, watcher)
+    if job.arguments.predict is not None:
+        _predict(job)
+
+
+def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
     from txl_tf.training.run_time import RunClock
 
     clock = RunClock()
-    if arguments.task_data is not None:
-        with PreemptionWatcher() as watcher:
-            _train(arguments, arguments.task_data, watcher, clock)
-    if arguments.predict is not None:
-        predict(arguments)
-
-
-def _train(
-    arguments: argparse.Namespace, data: TaskData, watcher: PreemptionWatcher, clock: "RunClock"
-) -> None:
     # The CPU must be split before TensorFlow's first operation.
     from txl_tf.distribution.strategy import create_strategy
 
-    strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
-    from .task_run_data import FineTuningData
+    strategy = create_strategy(job.arguments.tpu, job.arguments.cpu_replicas)
+    from .finetuning_data import FineTuningData
 
-    workdir, experiment = Workdir(arguments.workdir), arguments.experiment
-    tokenizer = _tokenizer(arguments, workdir, experiment)
-    run_data = FineTuningData(data, tokenizer, experiment)
-    options = RunOptions(watcher=watcher, initial=arguments.initial, clock=clock)
-    run_training(experiment, run_data, workdir, strategy, **options)
-    print(workdir.tensorboard_line)
+    assert job.experiment is not None
+    run_data = FineTuningData(data, _tokenizer(job, job.experiment), job.experiment)
+    options = RunOptions(watcher=watcher, initial=job.initial, clock=clock)
+    run_training(job.experiment, run_data, job.workdir, strategy, **options)
+    print(job.workdir.tensorboard_line)
 
 
-def _tokenizer(
-    arguments: argparse.Namespace, workdir: Workdir, experiment: ExperimentConfig
-) -> "Tokenizer":
+def _predict(job: FineTuning) -> None:
+    """Predicts the examples, prints figures if they have labels, and writes the answers."""
+    from txl_tf.causal_lm.text_task import load_task
+
+    arguments, path = job.arguments, job.arguments.out
+    task = load_task(job.workdir.folder)
+    data, examples = _examples_to_predict(job, task.task.kind, task.task.labels)
+    predictions, scores = task.answer(examples)
+    if all(each.is_labelled for each in examples):
+        own = data.metrics, data.kind, data.labels, examples, predictions
+        figures = compute_metrics(*own)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        print(f"{arguments.predict}: {shown} ({len(examples):,} examples)")
+    if path is None:
+        return
+    if path.endswith(".jsonl"):
+        write_predictions(path, data, examples, predictions, scores)
+    elif data.kind == "span" and path.endswith(".json"):
+        write_squad_answers(path, examples, predictions)
+    elif data.kind in ("classification", "regression") and path.endswith(".tsv"):
+        write_glue_submission(path, data, examples, predictions)
+    else:
+        raise UsageError(
+            f"Answers of kind {data.kind} are not of this form.",
+            where=f"--out {path}",
+            remedy="Name a .jsonl file.",
+        )
+    print(f"{len(examples):,} answers: {path}")
+
+
+def _examples_to_predict(
+    job: FineTuning, task_kind: TaskKind, labels: tuple[str, ...] | None
+) -> tuple[TaskData, list[Example]]:
+    named = job.arguments.predict
+    if job.arguments.format in ("own", "squad"):
+        paths: dict[str, str | None] = {"test": named}
+        data = _read_task_data(job.arguments, paths, task_kind, labels)
+        return data, data.splits["test"]
+    # These formats read all splits before training.
+    assert job.data is not None
+    if named not in job.data.splits:
+        raise UsageError(
+            f"There is no split {named} in these files.",
+            where=f"--predict {named}",
+            remedy=f"There are: {', '.join(job.data.splits)}.",
+        )
+    return job.data, job.data.splits[named]
+
+
+def _tokenizer(job: FineTuning, experiment: ExperimentConfig) -> "Tokenizer":
     """Returns the tokenizer of the run, of its source, of `--vocabulary`, or of bytes."""
     from txl_tf.causal_lm.model_folder import run_tokenizer
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
-    if workdir.has_run():
-        return run_tokenizer(workdir.folder, workdir.read()[1])
+    if job.workdir.has_run():
+        return run_tokenizer(job.workdir.folder, job.workdir.read()[1])
     found = None
-    if arguments.initial is not None:
-        found = arguments.initial.source.tokenizer()
-    if found is None and arguments.vocabulary is not None:
-        found = given_tokenizer(arguments.vocabulary)
+    if job.initial is not None:
+        found = job.initial.source.tokenizer()
+    if found is None and job.arguments.vocabulary is not None:
+        found = given_tokenizer(job.arguments.vocabulary)
     if found is not None:
         return found
     if experiment.model.vocabulary_size != ByteTokenizer.vocabulary_size:

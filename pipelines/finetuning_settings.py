@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.causal_lm.model_source import open_model
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
@@ -10,10 +10,12 @@ from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.config.task import TaskConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.errors import UsageError
-from txl_tf.tasks.examples import TaskData
 
 from .arguments import fit_vocabulary, load_experiment, overridden_settings, override
 from .initial_weights import overrides_of
+
+if TYPE_CHECKING:
+    from txl_tf.tasks.examples import TaskData
 
 MAX_EPOCHS = 100_000
 _DEFAULT_EPOCHS = 3
@@ -25,7 +27,7 @@ _UNKNOWN_STEPS = 2**30
 
 
 def finetuning_experiment(
-    arguments: argparse.Namespace, data: TaskData, begun: ExperimentConfig | None
+    arguments: argparse.Namespace, data: "TaskData", begun: ExperimentConfig | None
 ) -> ExperimentConfig:
     """Returns the settings of a fine-tuning run; a run that was begun keeps its own.
 
@@ -102,7 +104,9 @@ def _defaults(model: ModelConfig | LSTMConfig | QRNNConfig) -> dict[str, Any]:
     }
 
 
-def _begin(arguments: argparse.Namespace, data: TaskData, overrides: list[str]) -> ExperimentConfig:
+def _begin(
+    arguments: argparse.Namespace, data: "TaskData", overrides: list[str]
+) -> ExperimentConfig:
     """Returns the settings before the steps are known."""
     if arguments.init_from is not None:
         if arguments.config is not None:
@@ -120,7 +124,7 @@ def _begin(arguments: argparse.Namespace, data: TaskData, overrides: list[str]) 
     return override(ExperimentConfig.from_dict(values), overrides)
 
 
-def _task(data: TaskData) -> TaskConfig:
+def _task(data: "TaskData") -> TaskConfig:
     margin = None
     if data.kind == "span" and any(not each.is_answerable for each in data.splits["train"]):
         margin = 0.0
@@ -134,6 +138,6 @@ def _task(data: TaskData) -> TaskConfig:
     )
 
 
-def _steps_of(num_epochs: int, data: TaskData, experiment: ExperimentConfig) -> int:
+def _steps_of(num_epochs: int, data: "TaskData", experiment: ExperimentConfig) -> int:
     num_rows = experiment.training.global_batch_size
     return max(math.ceil(num_epochs * len(data.splits["train"]) / num_rows), 1)

@@ -143,7 +143,7 @@ def _class_figures(case: _Case) -> dict[str, float]:
         return metrics.f1_score(right, found, labels=classes, average="macro", zero_division=0.0)
 
     figures: dict[str, Callable[[], float]] = {
-        "accuracy": lambda: np.mean(right == found),
+        "accuracy": lambda: float(np.mean(right == found)),
         "f1": lambda: f1([1]),
         "f1_macro": lambda: f1(list(range(len(labels)))),
         "matthews": lambda: (
@@ -172,7 +172,7 @@ def _number_figures(case: _Case) -> dict[str, float]:
     figures: dict[str, Callable[[], float]] = {
         "pearson": lambda: _correlation(stats.pearsonr, right, found),
         "spearman": lambda: _correlation(stats.spearmanr, right, found),
-        "mean_squared_error": lambda: np.mean((right - found) ** 2),
+        "mean_squared_error": lambda: float(np.mean((right - found) ** 2)),
     }
     return {name: float(figures[name]()) for name in names}
 

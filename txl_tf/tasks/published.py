@@ -19,6 +19,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from txl_tf.config.base import shown_value
 from txl_tf.errors import InputMissingError, UsageError, did_you_mean
@@ -240,7 +241,7 @@ def _articles(folder: str, is_needed: bool) -> list[str]:
 def _read_article(path: str, level: str) -> list[Example]:
     record = Record(path, 0, read_json_document(path))
     article = record.text("article")
-    lists = [record.values.get(key) for key in ("questions", "options", "answers")]
+    lists: list[Any] = [record.values.get(key) for key in ("questions", "options", "answers")]
     if not all(isinstance(each, list) and len(each) == len(lists[0]) > 0 for each in lists):
         raise record.damaged("There must be lists of as many questions as options and answers.")
     stem = os.path.basename(path).removesuffix(".txt")

@@ -80,6 +80,7 @@ def read_records(
     column, UsageError for an unknown file ending, DataDamagedError for a damaged or empty file.
     """
     form = _form(path)
+    rows: Iterator[tuple[str, dict[str, Any]]]
     if form in (".jsonl", ".json"):
         rows = (
             (where, parse_json_object(line, where=where, remedy="Write one object in each line."))
