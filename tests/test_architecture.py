@@ -104,6 +104,7 @@ LOADED_FIRST = (
 NOT_LOADED_FIRST = (
     "pipelines.analysis.*",
     "pipelines.evaluation.*",
+    "pipelines.finetuning_data",
 )
 
 
