@@ -242,7 +242,8 @@ class RepetitionPenalty:
     that a used token always becomes less probable.
 
     Args:
-        penalty: float, at least 1. 1 changes nothing, 1.2 is usual.
+        penalty: float, at least 1. 1 changes nothing, 1.2 is usual. Or a tensor `(B,)` with one
+            value per row, which is not checked.
 
     Call arguments:
         logits: float tensor `(B, V)`.
@@ -259,15 +260,20 @@ class RepetitionPenalty:
     """
 
     def __init__(self, penalty=1.2):
-        if not 1.0 <= penalty < float("inf"):
+        if not _is_per_row(penalty) and not 1.0 <= penalty < float("inf"):
             raise ValueError(
                 f"`penalty` must be at least 1 and finite. Received: penalty={penalty}"
             )
         self.penalty = penalty
 
     def __call__(self, logits, is_used):
-        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-        return ops.where(is_used, log_probs * self.penalty, log_probs)
+        def lower(logits, penalty):
+            log_probs = ops.log_softmax(logits, axis=-1)
+            lowered = ops.where(is_used, log_probs * penalty, log_probs)
+            # Rounding must not change a row without a penalty.
+            return ops.where(penalty == 1.0, logits, lowered) if _is_per_row(penalty) else lowered
+
+        return _restricted(ops.cast(logits, "float32"), self.penalty, 1.0, lower)
 
 
 _BY_NAME: dict[str, Callable[[], Any]] = {

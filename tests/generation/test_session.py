@@ -175,19 +175,19 @@ def test_rows_may_have_settings_of_their_own(model):
     other = running.sibling()
     other.restart(4, settings=rows)
     np.testing.assert_array_equal(other.write(RAGGED, max_tokens=8), written)
-    assert running._writer._run.experimental_get_tracing_count() == 1
+    assert running._writer.experimental_get_tracing_count() == 1
     running.write(max_tokens=1)  # goes on where it was
 
 
 def test_nothing_is_compiled_twice(greedy):
     greedy.restart()
     greedy.write(prompt(17), max_tokens=3)
-    before = greedy._writer._run.experimental_get_tracing_count()
+    before = greedy._writer.experimental_get_tracing_count()
     for count in (1, 2, 7):
         greedy.write(max_tokens=count)
     greedy.restart(seed=8)
     greedy.write(prompt(4), max_tokens=70)
-    assert greedy._writer._run.experimental_get_tracing_count() == before == 1
+    assert greedy._writer.experimental_get_tracing_count() == before == 1
 
 
 def test_a_model_without_recurrence_sees_the_segment(model):

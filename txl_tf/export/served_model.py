@@ -14,101 +14,16 @@ import tensorflow as tf
 from txl_tf.export import guards
 from txl_tf.export.sampling import WriterSettings
 from txl_tf.export.served_weights import ServedWeights
-from txl_tf.generation.decoding import drawing_seeds, exclude
+from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.samplers import RandomSampler
+from txl_tf.samplers import RandomSampler, RepetitionPenalty
 
 
 def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
     """Returns a `tf.function` that several signatures share, so that the export has one copy."""
     return tf.function(function, input_signature=specs, autograph=False)
-
-
-class TokenWriter:
-    """Token generator within a graph, from a first token and a memory.
-
-    It keeps keys and values where positions allow it, and the inputs of every layer, from which
-    it makes the memory on the wire.
-    """
-
-    def __init__(self, model: TransformerXL, excluded_token_ids: Sequence[int] = ()) -> None:
-        self._model = model
-        self._excluded_token_ids = excluded_token_ids
-        self._engine = InferenceEngine(model)
-
-    def write(
-        self, pending: tf.Tensor, memory: Memory, settings: WriterSettings, is_used: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Memory]:
-        """Writes after `pending`, the newest tokens `(B,)`, which `memory` does not contain yet.
-
-        Runs inside the scope of the graph's weights; `is_used` `(B, V)` marks the tokens read.
-        Returns tokens `(B, S)` and their nats `(B, S)`, zeros after a row's end, counts `(B,)`,
-        and the memory of all tokens but the last.
-        """
-        sampler = RandomSampler(
-            settings.temperature, settings.top_k, settings.top_p, settings.min_p
-        )
-        width = tf.reduce_max(settings.max_tokens)
-        arrays = (
-            tf.TensorArray(tf.int32, size=width, element_shape=[None]),
-            tf.TensorArray(tf.float32, size=width, element_shape=[None]),
-            # Inputs of each layer, from which the memory is made.
-            tf.TensorArray(tf.float32, size=width, element_shape=[len(memory.states), None, None]),
-        )
-
-        constants = self._engine.constants(1)
-        penalty = settings.repetition_penalty[:, None]
-        has_penalty = tf.reduce_any(penalty > 1.0)
-
-        def goes_on(_index, _pending, is_active, *_):
-            return tf.reduce_any(is_active)
-
-        def body(index, pending, is_active, counts, is_used, arrays, state):
-            log_probs, inputs, state = self._step(pending, state, constants)
-            scores = tf.cond(
-                has_penalty,
-                lambda: tf.where(is_used, log_probs * penalty, log_probs),
-                lambda: log_probs,
-            )
-            scores = exclude(scores, self._excluded_token_ids)
-            token_ids = sampler(scores, drawing_seeds(settings.seed, index))
-            is_used = tf.cond(
-                has_penalty,
-                lambda: is_used | tf.one_hot(token_ids, is_used.shape[1], True, False),
-                lambda: is_used,
-            )
-            nll = -tf.gather(log_probs, token_ids, batch_dims=1)
-            written = (
-                tf.where(is_active, token_ids, 0),
-                tf.where(is_active, nll, 0.0),
-                inputs,
-            )
-            arrays = tuple(
-                array.write(index, each) for array, each in zip(arrays, written, strict=True)
-            )
-            counts += tf.cast(is_active, tf.int32)
-            is_end = tf.reduce_any(token_ids[:, None] == settings.stop_token_ids, axis=1)
-            is_active &= (counts < settings.max_tokens) & ~is_end
-            return index + 1, token_ids, is_active, counts, is_used, arrays, state
-
-        none = tf.zeros_like(pending)
-        begin = (tf.constant(0), pending, tf.equal(none, 0), none, is_used, arrays)
-        steps, _, _, counts, _, arrays, _ = tf.while_loop(
-            goes_on, body, (*begin, self._engine.adopt(memory))
-        )
-        token_ids, nll, inputs = (array.gather(tf.range(steps)) for array in arrays)
-        padding = [[0, 0], [0, width - steps]]
-        token_ids, nll = (tf.pad(tf.transpose(each), padding) for each in (token_ids, nll))
-        inputs = tf.unstack(tf.transpose(inputs, [1, 2, 0, 3]))
-        return token_ids, nll, counts, memory.extended(inputs, counts)
-
-    def _step(self, token_ids, state, constants):
-        """Returns log-probabilities `(B, V)`, layer inputs `(L, B, D)` and the next state."""
-        hidden, state = self._engine.hidden_states(token_ids[:, None], state, constants=constants)
-        inputs = tf.stack([each[:, 0] for each in hidden[:-1]])
-        return self._model.log_probs_of(hidden[-1])[:, 0], inputs, state
 
 
 class ServedModel:
@@ -132,7 +47,8 @@ class ServedModel:
         self._weights = weights
         # Hidden states are half the size of keys and values on the wire.
         self._engine = InferenceEngine(model, keeps="hidden_states")
-        self._writer = TokenWriter(model, excluded_token_ids)
+        self._writing_engine = InferenceEngine(model)
+        self._excluded_token_ids = excluded_token_ids
         self._read_segment = self._traced_segment()
         ids, rows = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         memory = self._memory_spec()
@@ -262,12 +178,51 @@ class ServedModel:
         _, memory = self._read(
             weights, read_ids, lengths - 1, memory, nothing, lambda carry, *_: carry
         )
-        pending = tf.gather(token_ids, lengths - 1, batch_dims=1)
         with self._with_weights(weights):
-            written, nll, counts, memory = self._writer.write(
-                pending, memory, settings, self._used(token_ids, lengths)
+            return self._written(token_ids, lengths, settings, memory)
+
+    def _written(self, token_ids, lengths, settings, memory):
+        """Writes after the last token of each row, the only one that memory does not contain."""
+        width, num_layers = tf.reduce_max(settings.max_tokens), len(memory.states)
+        constants = self._writing_engine.constants(1)
+
+        def step(token_ids, is_active, recent):
+            index, inputs, state = recent
+            hidden, state = self._writing_engine.hidden_states(
+                token_ids[:, None], state, constants=constants
             )
-        return written, guards.finite(nll, "nll"), counts, memory
+            # The inputs of each layer, from which the memory is made.
+            inputs = inputs.write(index, tf.stack([each[:, 0] for each in hidden[:-1]]))
+            return self._model.log_probs_of(hidden[-1])[:, 0], (index + 1, inputs, state)
+
+        rules = TokenRules(
+            RandomSampler(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
+            RepetitionPenalty(settings.repetition_penalty),
+            settings.stop_token_ids,
+            self._excluded_token_ids,
+        )
+        pending = tf.gather(token_ids, lengths - 1, batch_dims=1)
+        zeros = tf.zeros_like(pending)
+        inputs = tf.TensorArray(
+            tf.float32, size=0, dynamic_size=True, element_shape=[num_layers, None, None]
+        )
+        state = DecodingState(
+            pending=pending,
+            is_finished=tf.equal(zeros, 1),
+            is_used=self._used(token_ids, lengths),
+            lengths=zeros,
+            position=tf.constant(0),
+            recent=(tf.constant(0), inputs, self._writing_engine.adopt(memory)),
+        )
+        written, state = write_tokens(
+            step, rules, settings.seed, state, settings.max_tokens, width, with_nats=True
+        )
+        token_ids, nll = (tf.transpose(each) for each in written)
+        is_written = tf.sequence_mask(state.lengths, width)
+        token_ids, nll = tf.where(is_written, token_ids, 0), tf.where(is_written, nll, 0.0)
+        inputs = tf.unstack(tf.transpose(state.recent[1].stack(), [1, 2, 0, 3]))
+        memory = memory.extended(inputs, state.lengths)
+        return token_ids, guards.finite(nll, "nll"), state.lengths, memory
 
     def _used(self, token_ids, lengths):
         """Marks the tokens that occur in each row, bool `(B, V)`."""

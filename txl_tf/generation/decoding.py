@@ -2,11 +2,11 @@
 
 Shape letters used in this module:
   B rows, W beams of each, R = B * W rows, P prompt length, T tokens of a piece,
-  C capacity, V vocabulary, S tokens to write.
+  C capacity, V vocabulary, S tokens to write, K token ids.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from keras import ops
 from txl_tf.hashed_bits import mixed
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.adaptive_embedding import check_token_ids
-from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
+from txl_tf.samplers import BeamSampler, RepetitionPenalty
 
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""
@@ -106,45 +106,42 @@ def common_length(lengths: np.ndarray) -> np.ndarray:
     return lengths[0] if (lengths == lengths[0]).all() else lengths
 
 
-class TokenRules:
-    """Tokens that end a text, tokens never written, and the repetition penalty."""
+class TokenRules(NamedTuple):
+    """How tokens are chosen and which of them end a text, for all rows or for each.
 
-    def __init__(
-        self,
-        repetition_penalty: float,
-        stop_token_ids: tuple[int, ...],
-        excluded_token_ids: tuple[int, ...],
-        vocabulary_size: int,
-    ) -> None:
-        self._penalty = None if repetition_penalty == 1.0 else RepetitionPenalty(repetition_penalty)
-        self._stop_token_ids = stop_token_ids
-        self._excluded_token_ids = excluded_token_ids
-        self.vocabulary_size = vocabulary_size
+    Ids are a sequence, or a tensor `(R, K)` in which -1 stands for none.
+    """
+
+    sampler: Any
+    penalty: RepetitionPenalty = RepetitionPenalty(1.0)
+    stop_token_ids: Any = ()
+    excluded_token_ids: Any = ()
 
     def apply(self, logits: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
         """Returns the scores `(R, V)` to choose by; `is_used` is `(R, 0)` without penalty."""
-        scores = logits if self._penalty is None else self._penalty(logits, is_used)
-        return exclude(scores, self._excluded_token_ids)
+        logits = self.penalty(logits, is_used)
+        excluded = _id_rows(self.excluded_token_ids)
+        if excluded.shape[1] == 0:
+            return logits
+        token_ids = tf.range(logits.shape[-1])[:, None]
+        is_excluded = tf.reduce_any(token_ids == excluded[:, None], axis=2)
+        return tf.where(is_excluded, -np.inf, logits)
 
     def use(self, is_used: tf.Tensor, token_ids: tf.Tensor) -> tf.Tensor:
         """Returns the next `is_used`, with tokens `(R,)` marked as used."""
-        if self._penalty is None:
+        if is_used.shape[1] == 0:
             return is_used
-        return is_used | tf.one_hot(token_ids, self.vocabulary_size, True, False)
+        return is_used | tf.one_hot(token_ids, is_used.shape[1], True, False)
 
     def is_stop(self, token_ids: tf.Tensor) -> tf.Tensor:
         """Marks the tokens that end their texts, bool `(R,)`."""
-        is_stop = tf.zeros_like(token_ids, tf.bool)
-        for stop_token_id in self._stop_token_ids:
-            is_stop |= token_ids == stop_token_id
-        return is_stop
+        return tf.reduce_any(token_ids[:, None] == _id_rows(self.stop_token_ids), axis=1)
 
 
-def exclude(logits: tf.Tensor, token_ids: Sequence[int]) -> tf.Tensor:
-    """Returns logits `(R, V)` with some tokens at minus infinity."""
-    for token_id in token_ids:
-        logits = tf.where(tf.range(logits.shape[-1]) == token_id, -np.inf, logits)
-    return logits
+def _id_rows(token_ids: Any) -> tf.Tensor:
+    if isinstance(token_ids, tf.Tensor):
+        return token_ids
+    return tf.constant([list(token_ids)], tf.int32)
 
 
 def drawing_seeds(seeds: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
@@ -162,9 +159,9 @@ class DecodingState(NamedTuple):
     """State that changes from token to token.
 
     `pending` int32 `(R,)` are the newest tokens, not read yet, and `is_finished` bool `(R,)`
-    marks stop tokens among them. `is_used` bool `(R, V)` marks tokens read or written; it is
-    `(R, 0)` without a penalty. `lengths` int32 `(R,)` counts the tokens since the last update of
-    memory, `position` all tokens written. `recent` is the engine's state beside memory.
+    marks rows that ended. `is_used` bool `(R, V)` marks tokens read or written; it is
+    `(R, 0)` without a penalty. `lengths` int32 `(R,)` counts the tokens read of each row,
+    `position` those written, as a number or `(R,)`. `recent` belongs to the step.
     """
 
     pending: Any
@@ -175,72 +172,56 @@ class DecodingState(NamedTuple):
     recent: Any
 
 
-class TokenLoop:
-    """Sampling loop: decodes a token, samples the next, repeats.
+def write_tokens(
+    step: Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any]],
+    rules: TokenRules,
+    seeds: tf.Tensor,
+    state: DecodingState,
+    max_tokens: tf.Tensor | int,
+    capacity: tf.Tensor | int,
+    *,
+    with_nats: bool = False,
+) -> tuple[list[tf.Tensor], DecodingState]:
+    """Samples tokens: reads the newest of each row, samples the next, and repeats.
 
-    The number of tokens is an argument, so all lengths share one program, and the loop stops when
-    all rows have ended. Without a `sampler` each call gives the settings; `capacity` is `C`, the
-    tokens that the engine keeps beside memory.
+    `step` maps tokens `(R,)`, the rows at work, bool `(R,)`, and `recent` to log-probabilities
+    `(R, V)` and the next `recent`. `max_tokens`, a number or `(R,)`, is at most `capacity`; the
+    loop stops earlier when all rows have ended. Returns int32 tokens `(C, R)`, `NOTHING` where a
+    row had ended and invalid after the last step; with nats their float32 `(C, R)` too.
     """
+    shape = state.pending.shape
 
-    def __init__(
-        self, engine: InferenceEngine, sampler: Sampler | None, rules: TokenRules, capacity: int
-    ) -> None:
-        self._engine = engine
-        self._capacity = capacity
-        self._sampler = sampler
-        self._rules = rules
-        self._run = tf.function(self._loop, autograph=False, jit_compile=engine.plan.compile_step)
+    def is_active(index: tf.Tensor, state: DecodingState) -> tf.Tensor:
+        return tf.logical_not(state.is_finished) & (index < max_tokens)
 
-    def __call__(
-        self,
-        memory: Any,
-        constants: Any,
-        state: DecodingState,
-        seeds: Any,
-        settings: tuple[Any, ...],
-        max_tokens: int,
-    ) -> tuple[tf.Tensor, DecodingState]:
-        """Writes int32 tokens `(C, R)`; only the first `max_tokens` are valid.
+    def goes_on(index: tf.Tensor, state: DecodingState, _: Any) -> tf.Tensor:
+        return tf.reduce_any(is_active(index, state))
 
-        `settings` are the arguments of `RandomSampler`, each `(R,)`; empty with a sampler.
-        """
-        seeds, *settings = (tf.constant(each) for each in (seeds, *settings))
-        return self._run(memory, constants, state, seeds, settings, tf.constant(max_tokens))
-
-    def _loop(self, memory, constants, state, seeds, settings, max_tokens):
-        num_rows = state.pending.shape[0]
-        written = tf.fill([self._capacity, num_rows], NOTHING)
-
-        def goes_on(index, state, _):
-            return (index < max_tokens) & tf.logical_not(tf.reduce_all(state.is_finished))
-
-        def body(index, state, written):
-            column, state = self._step(memory, constants, state, seeds, settings)
-            return index + 1, state, ops.slice_update(written, [index, 0], column[None])
-
-        _, state, written = tf.while_loop(goes_on, body, (tf.constant(0), state, written))
-        return written, state
-
-    def _step(self, memory, constants, state, seeds, settings):
-        is_active = tf.logical_not(state.is_finished)
-        logits, recent = self._engine.step(
-            state.pending, is_active, memory, state.recent, constants
-        )
-        logits = self._rules.apply(logits, state.is_used)
-        seeds = drawing_seeds(seeds, state.position)
-        sampler = RandomSampler(*settings) if self._sampler is None else self._sampler
-        token_ids = tf.ensure_shape(sampler(logits, seeds), [state.pending.shape[0]])
-        pending = tf.where(is_active, token_ids, state.pending)
+    def body(index: tf.Tensor, state: DecodingState, written: list[tf.TensorArray]) -> Any:
+        is_written = is_active(index, state)
+        log_probs, recent = step(state.pending, is_written, state.recent)
+        scores = rules.apply(log_probs, state.is_used)
+        token_ids = rules.sampler(scores, drawing_seeds(seeds, state.position))
+        pending = tf.where(is_written, tf.ensure_shape(token_ids, shape), state.pending)
+        new = [tf.where(is_written, pending, NOTHING)]
+        if with_nats:
+            nats = -tf.gather(log_probs, pending, batch_dims=1)
+            new.append(tf.where(is_written, nats, 0.0))
         state = DecodingState(
             pending=pending,
-            is_finished=state.is_finished | self._rules.is_stop(pending),
-            is_used=self._rules.use(state.is_used, pending),
-            lengths=state.lengths + tf.cast(is_active, tf.int32),
+            is_finished=state.is_finished | rules.is_stop(pending),
+            is_used=rules.use(state.is_used, pending),
+            lengths=state.lengths + tf.cast(is_written, tf.int32),
             position=state.position + 1,
             recent=recent,
         )
-        return tf.where(is_active, pending, NOTHING), state
+        written = [array.write(index, each) for array, each in zip(written, new, strict=True)]
+        return index + 1, state, written
+
+    dtypes = [tf.int32, tf.float32] if with_nats else [tf.int32]
+    written = [tf.TensorArray(dtype, size=capacity, element_shape=shape) for dtype in dtypes]
+    _, state, written = tf.while_loop(goes_on, body, (tf.constant(0), state, written))
+    return [array.stack() for array in written], state
 
 
 class BeamSearch:
@@ -250,9 +231,9 @@ class BeamSearch:
     only the states written since then are reordered.
     """
 
-    def __init__(self, engine: InferenceEngine, sampler: BeamSampler, rules: TokenRules) -> None:
+    def __init__(self, engine: InferenceEngine, rules: TokenRules) -> None:
         self._engine = engine
-        self._sampler = sampler
+        self._sampler: BeamSampler = rules.sampler
         self._rules = rules
         self._run = tf.function(self._search, autograph=False, jit_compile=engine.plan.compile_step)
 
@@ -317,7 +298,7 @@ class BeamSearch:
         width = self._sampler.num_beams
         log_probs = self._rules.apply(log_probs, is_used)
         scores, parents, next_ids = self._sampler(
-            tf.reshape(log_probs, [-1, width, self._rules.vocabulary_size]),
+            tf.reshape(log_probs, [-1, width, log_probs.shape[-1]]),
             scores,
             tf.reshape(is_finished, [-1, width]),
         )

@@ -22,10 +22,10 @@ from txl_tf.generation.decoding import (
     DecodingState,
     PromptReader,
     Sampler,
-    TokenLoop,
     TokenRules,
     common_length,
     prompt_rows,
+    write_tokens,
 )
 from txl_tf.generation.session_file import (
     LAST_POSITION,
@@ -37,7 +37,7 @@ from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.memory import KeyValueMemory
 from txl_tf.models.memory import Memory
 from txl_tf.models.stateful import language_model_of
-from txl_tf.samplers import BeamSampler, RandomSampler
+from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
 
 CAPACITY = 64
 """Tokens that are kept beside memory before they are merged into it."""
@@ -113,18 +113,14 @@ class GenerationSession:
         self._has_penalty = repetition_penalty != 1.0
         self._sampler = sampler
         self._num_rows = num_rows
-        rules = TokenRules(
-            repetition_penalty,
-            tuple(stop_token_ids),
-            tuple(excluded_token_ids),
-            self._vocabulary_size,
-        )
-        self._writer: BeamSearch | TokenLoop
+        penalty = RepetitionPenalty(repetition_penalty)
+        rules = TokenRules(sampler, penalty, stop_token_ids, excluded_token_ids)
+        self._writer: Any
         if isinstance(sampler, BeamSampler):
-            self._writer = BeamSearch(self._engine, sampler, rules)
+            self._writer = BeamSearch(self._engine, rules)
             self._constants = self._engine.step_constants(num_rows * sampler.num_beams)
         else:
-            self._writer = TokenLoop(self._engine, sampler, rules, CAPACITY)
+            self._writer = _token_writer(self._engine, rules)
             self._constants = self._engine.step_constants(num_rows)
         self._known_files: dict[str, str] = {}
         self.restart(seed, memory)
@@ -212,12 +208,11 @@ class GenerationSession:
                 f"written. Received: max_tokens={max_tokens}"
             )
         self._read(prompt_ids)
-        if isinstance(self._writer, TokenLoop):
+        if not isinstance(self._sampler, BeamSampler):
             return self._write_tokens(max_tokens)
         written = self._search(max_tokens)
         self._note(written[:, 0])
-        returns_all = isinstance(self._sampler, BeamSampler) and self._sampler.return_all_beams
-        return written if returns_all else written[:, 0]
+        return written if self._sampler.return_all_beams else written[:, 0]
 
     def _read(self, prompt_ids: Any) -> None:
         if prompt_ids is None:
@@ -257,8 +252,13 @@ class GenerationSession:
                 position=tf.constant(self._position, tf.int32),
                 recent=self._recent,
             )
-            columns, state = self._writer(
-                self._memory, self._constants, state, self.seeds, self._settings, count
+            (columns,), state = self._writer(
+                self._memory,
+                self._constants,
+                state,
+                tf.constant(self.seeds),
+                [tf.constant(each) for each in self._settings],
+                tf.constant(count),
             )
             steps = int(state.position) - self._position
             written[:, done : done + steps] = columns.numpy()[:steps].T
@@ -356,6 +356,20 @@ def writing_engine(
     return InferenceEngine(
         model, memory_length, num_rows=num_rows, writes=True, jit_compile=jit_compile
     )
+
+
+def _token_writer(engine: InferenceEngine, rules: TokenRules) -> Any:
+    """Returns `write_tokens` as a graph function, whose `settings` are those of `RandomSampler`."""
+
+    def write(memory, constants, state, seeds, settings, max_tokens):
+        def step(token_ids, is_active, recent):
+            return engine.step(token_ids, is_active, memory, recent, constants)
+
+        sampler = RandomSampler(*settings) if rules.sampler is None else rules.sampler
+        chosen = rules._replace(sampler=sampler)
+        return write_tokens(step, chosen, seeds, state, max_tokens, CAPACITY)
+
+    return tf.function(write, autograph=False, jit_compile=engine.plan.compile_step)
 
 
 def _check(num_rows: int, ids: dict[str, Sequence[int]], vocabulary_size: int) -> None:

@@ -22,9 +22,15 @@ from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.text import TextPieces, pieces_of
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
-from txl_tf.generation.decoding import PromptReader, drawing_seeds, exclude
+from txl_tf.generation.decoding import (
+    NOTHING,
+    DecodingState,
+    PromptReader,
+    TokenRules,
+    write_tokens,
+)
 from txl_tf.generation.session import CAPACITY, writing_engine
-from txl_tf.samplers import RandomSampler
+from txl_tf.samplers import RandomSampler, RepetitionPenalty
 
 MAX_LOGPROBS = 5
 """Most alternatives of a token that are returned with their log-probabilities."""
@@ -432,24 +438,31 @@ class TextEngine:
         seeds: tf.Tensor,
         positions: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        size = pending.shape[0]
+        def step(token_ids: tf.Tensor, is_active: tf.Tensor, recent: Any) -> tuple[Any, Any]:
+            log_probs, recent = self._engine.step(
+                token_ids, is_active, memory, recent[0], constants
+            )
+            return log_probs, (recent, log_probs)
 
-        def step(recent: Any, *_: Any) -> tuple[Any, tf.Tensor, tf.Tensor]:
-            log_probs, recent = self._engine.step(pending, is_active, memory, recent, constants)
-            penalty = settings["repetition_penalty"][:, None]
-            lowered = tf.nn.log_softmax(log_probs) * tf.where(is_used, penalty, 1.0)
-            logits = tf.where(penalty == 1.0, log_probs, lowered)
-            known = exclude(logits, excluded_tokens(self.tokenizer, allow_unknown=False))
-            logits = tf.where(settings["allow_unknown"][:, None], logits, known)
-            sampler = RandomSampler(*(settings[name] for name in _SAMPLER_SETTINGS))
-            return recent, sampler(logits, drawing_seeds(seeds, positions)), log_probs
-
-        # In a loop of one turn, as XLA compiles again for each number of recent tokens elsewhere.
-        nothing = (tf.zeros([size], tf.int32), tf.zeros([size, self.vocabulary_size]))
-        recent, drawn, log_probs = tf.while_loop(
-            lambda *_: True, step, (recent, *nothing), maximum_iterations=1
+        unknown = tf.constant(excluded_tokens(self.tokenizer, allow_unknown=False), tf.int32)
+        rules = TokenRules(
+            RandomSampler(*(settings[name] for name in _SAMPLER_SETTINGS)),
+            RepetitionPenalty(settings["repetition_penalty"]),
+            excluded_token_ids=tf.where(settings["allow_unknown"][:, None], NOTHING, unknown),
         )
-        return drawn, log_probs, recent
+        log_probs = tf.zeros([pending.shape[0], self.vocabulary_size])
+        state = DecodingState(
+            pending=pending,
+            is_finished=tf.logical_not(is_active),
+            is_used=is_used,
+            lengths=tf.zeros_like(pending),
+            position=positions,
+            recent=(recent, log_probs),
+        )
+        # XLA would compile a step outside a loop again for each number of recent tokens.
+        _, state = write_tokens(step, rules, seeds, state, max_tokens=1, capacity=1)
+        recent, log_probs = state.recent
+        return state.pending, log_probs, recent
 
     def _warm_up(self) -> None:
         """Compiles the programs, so that the first request need not wait for them."""
