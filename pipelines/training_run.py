@@ -12,7 +12,7 @@ import tensorflow as tf
 from txl_tf.adapter_base import BASE, read_base
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.model_building import named_variables
+from txl_tf.convert.tensors import named_variables
 from txl_tf.converted_folder import write_converted
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief

@@ -69,7 +69,7 @@ def model_of_converted(config: ModelConfig, arrays: "dict[str, np.ndarray]") -> 
 
     Raises MismatchError if they belong to another model.
     """
-    from txl_tf.convert.model_building import named_variables
+    from txl_tf.convert.tensors import named_variables
     from txl_tf.models.language_model import assign_weights
     from txl_tf.models.transformer_xl import TransformerXL
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from txl_tf import ModelConfig, TransformerXL
-from txl_tf.convert.model_building import named_variables
+from txl_tf.convert.tensors import named_variables
 
 SIZES = {
     "vocabulary_size": 60,

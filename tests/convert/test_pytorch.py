@@ -8,9 +8,8 @@ import pytest
 from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden
 from tests.convert.models import assert_same_weights, family_config, random_model, weights_of
 from txl_tf.convert import load_hugging_face, load_nvidia_pytorch, load_official_pytorch
-from txl_tf.convert import pytorch_names as systems
-from txl_tf.convert.hugging_face import hugging_face_tensors
-from txl_tf.convert.pytorch_names import pytorch_table
+from txl_tf.convert import pytorch as systems
+from txl_tf.convert.pytorch import hugging_face_tensors, pytorch_table
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 
 LOADERS = {
@@ -108,7 +107,7 @@ def test_copies_may_be_left_out_and_must_not_differ(tmp_path):
     tensors["crit.out_layers.2.weight"] = tensors["crit.out_layers.2.weight"] + 1.0
     with pytest.raises(MismatchError) as caught:
         load_hugging_face(save(tmp_path, tensors, golden.config))
-    assert caught.value.differences.unequal == ("crit.out_layers.2.weight",)
+    assert caught.value.differences == {"unequal": ["crit.out_layers.2.weight"]}
 
 
 def changed(tensors, name, array):
@@ -118,8 +117,8 @@ def changed(tensors, name, array):
 DAMAGES = {
     "missing": lambda t, n: {name: array for name, array in t.items() if name != n},
     "misshapen": lambda t, n: changed(t, n, t[n][:-1]),
-    "surplus": lambda t, n: changed(t, f"{n}.more", t[n]),
-    "non_finite": lambda t, n: changed(t, n, np.full_like(t[n], np.nan)),
+    "unexpected": lambda t, n: changed(t, f"{n}.more", t[n]),
+    "not finite": lambda t, n: changed(t, n, np.full_like(t[n], np.nan)),
 }
 
 
@@ -130,8 +129,8 @@ def test_wrong_tensors_are_refused_by_name(kind, tmp_path):
     path = save(tmp_path, DAMAGES[kind](golden.state_dict, name), golden.config)
     with pytest.raises((DataDamagedError, MismatchError)) as caught:
         load_hugging_face(path)
-    assert (type(caught.value) is DataDamagedError) == (kind == "non_finite")
-    named = getattr(caught.value.differences, kind)
+    assert (type(caught.value) is DataDamagedError) == (kind == "not finite")
+    (named,) = caught.value.differences.values()
     assert len(named) == 1 and named[0].startswith(name)
     assert name in str(caught.value) and len(str(caught.value).splitlines()) == 3
 
@@ -254,7 +253,7 @@ def test_two_projections_of_one_cluster_become_two_tables(system, width, tmp_pat
     name = f"{system.prefix}word_emb"
     tensors[f"{name}.emb_layers.0.weight"] = table
     tensors[f"{name}.emb_projs.0"], tensors["crit.out_projs.0"] = inner, outer
-    tensors[systems.output_weight(system, 0)] = table
+    tensors[system.output_name("weight", 0)] = table
     weights = weights_of(load(save(tmp_path, tensors), memory_length=8))
     np.testing.assert_allclose(weights["embedding/table"], table @ inner.T, atol=1e-5)
     np.testing.assert_allclose(weights["softmax/table"], table @ outer.T, atol=1e-5)

@@ -27,7 +27,7 @@ def write_model_folder(
     vocabulary files. Raises OutputExistsError if the folder exists, and ValueError for another
     kind of model or a tokenizer with another vocabulary.
     """
-    from txl_tf.convert.model_building import named_variables
+    from txl_tf.convert.tensors import named_variables
 
     if not isinstance(model.config, ModelConfig):
         raise ValueError(

@@ -1,9 +1,6 @@
-"""Model sizes inferred from tensor shapes, and settings known for published models.
+"""Configuration of a converted model: found in shapes, given, stored beside them, or assumed.
 
 Published models are recognised by depth, width and the first cutoff.
-
-Shape letters used in this module: L layers, N heads, H head width, D hidden width, F inner
-width.
 """
 
 import dataclasses
@@ -14,88 +11,46 @@ from typing import Any
 
 from txl_tf.config.base import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.foreign_tensors import Shape, TensorDifferences, mismatch
+from txl_tf.convert.tensors import differences_error
 from txl_tf.errors import MismatchError
 
-DEFAULT_SEGMENT_LENGTH = 128
+Shape = tuple[int, ...]
 
-_LARGE_CHARACTERS = {
-    "segment_length": 128,
-    "memory_length": 3800,
-    "clamp_length": 1000,
-    "same_length": True,
-    "dropout": 0.15,
-    "attention_dropout": 0.15,
+_DEFAULT_SEGMENT_LENGTH = 128
+
+# Layers, hidden width and first cutoff of published models, and their evaluation and dropout.
+_PUBLISHED_FIELDS = (
+    *("segment_length", "memory_length", "clamp_length", "dropout", "attention_dropout"),
+    "same_length",
+)
+_PUBLISHED: dict[tuple[int, int, int | None], tuple[Any, ...]] = {
+    (12, 512, None): (80, 2100, 820, 0.1, 0.0, True),
+    (24, 1024, None): (128, 3800, 1000, 0.15, 0.15, True),
+    (16, 410, 20000): (64, 640, 400, 0.1, 0.0, True),
+    (16, 512, 19997): (64, 640, 400, 0.1, 0.0, True),
+    (18, 1024, 20000): (128, 1600, 1000, 0.2, 0.2, True),
+    (18, 1024, 19997): (128, 1600, 1000, 0.2, 0.2, True),
+    (18, 1024, 60000): (32, 128, None, 0.1, 0.0, True),
+    (24, 1280, 60000): (32, 128, None, 0.05, 0.05, True),
 }
-_BASE_CHARACTERS = {
-    "segment_length": 80,
-    "memory_length": 2100,
-    "clamp_length": 820,
-    "same_length": True,
-    "dropout": 0.1,
-}
-_LARGE_WIKITEXT = {
-    "segment_length": 128,
-    "memory_length": 1600,
-    "clamp_length": 1000,
-    "same_length": True,
-    "dropout": 0.2,
-    "attention_dropout": 0.2,
-}
-_BASE_WIKITEXT = {
-    "segment_length": 64,
-    "memory_length": 640,
-    "clamp_length": 400,
-    "same_length": True,
-    "dropout": 0.1,
-}
-_SENTENCES = {"segment_length": 32, "memory_length": 128, "same_length": True}
-
-_SETTINGS: dict[tuple[int, int, int | None], dict[str, Any]] = {
-    (24, 1024, None): _LARGE_CHARACTERS,
-    (12, 512, None): _BASE_CHARACTERS,
-    (18, 1024, 20000): _LARGE_WIKITEXT,
-    (16, 410, 20000): _BASE_WIKITEXT,
-    (16, 512, 19997): _BASE_WIKITEXT,
-    (18, 1024, 19997): _LARGE_WIKITEXT,
-    (24, 1280, 60000): {**_SENTENCES, "dropout": 0.05, "attention_dropout": 0.05},
-    (18, 1024, 60000): {**_SENTENCES, "dropout": 0.1},
-}
-
-
-def published_settings(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the published model of these sizes; empty for other models."""
-    cutoffs = sizes.get("cutoffs") or (None,)
-    return dict(_SETTINGS.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), {}))
-
-
 _ANY_SIZES = {
-    "vocabulary_size": MAX_TOKEN_IDS,
-    "num_layers": 1,
-    "hidden_dim": MAX_WIDTH,
-    "num_heads": 1,
-    "head_dim": 1,
-    "intermediate_dim": 1,
-    "segment_length": 1,
-    "memory_length": 0,
+    **{"vocabulary_size": MAX_TOKEN_IDS, "num_layers": 1, "hidden_dim": MAX_WIDTH},
+    **{"num_heads": 1, "head_dim": 1, "intermediate_dim": 1},
+    **{"segment_length": 1, "memory_length": 0},
 }
 
 
-def required_shape(
-    shapes: dict[str, Shape], name: str, ranks: tuple[int, ...], where: str
-) -> Shape:
+def required_shape(shapes: dict[str, Shape], name: str, num_axes: int, where: str) -> Shape:
     """Returns the shape of a tensor that every checkpoint of this kind has.
 
     Raises MismatchError if it is missing or has another number of axes.
     """
     if name not in shapes:
-        raise mismatch(TensorDifferences(missing=(name,)), where)
-    shape = shapes[name]
-    if len(shape) not in ranks or 0 in shape:
-        rank = " or ".join(map(str, ranks))
-        text = f"{name} is {shape}, not of {rank} axes"
-        raise mismatch(TensorDifferences(misshapen=(text,)), where)
-    return shape
+        raise differences_error({"missing": [name]}, where)
+    if len(shapes[name]) != num_axes or 0 in shapes[name]:
+        text = f"{name} is {shapes[name]}, not of {num_axes} axes"
+        raise differences_error({"misshapen": [text]}, where)
+    return shapes[name]
 
 
 def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
@@ -109,23 +64,30 @@ def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
     return next(number for number in itertools.count() if number not in numbers)
 
 
-def division_factor_of(widths: list[int], where: str) -> int:
-    """Infers the ratio of the widths of consecutive clusters; MismatchError if none fits."""
-    if len(widths) == 1:
-        return 1
-    for factor in range(1, widths[0] + 1):
+def vocabulary_sizes(
+    tables: list[Shape], cutoffs: tuple[int, ...] | None, where: str
+) -> dict[str, Any]:
+    """Infers the vocabulary from the tables of the embedding; several tables tell the cutoffs.
+
+    Raises MismatchError if their widths do not fall by one factor.
+    """
+    rows, widths = zip(*tables, strict=True)
+    if len(tables) > 1:
+        cutoffs = tuple(itertools.accumulate(rows[:-1]))
+    factors = range(1, widths[0] + 1) if len(widths) > 1 else (1,)
+    for factor in factors:
         if all(widths[0] // factor**i == width for i, width in enumerate(widths)):
-            return factor
+            return {
+                "vocabulary_size": sum(rows),
+                "cutoffs": cutoffs or (),
+                "embedding_dim": widths[0],
+                "division_factor": factor,
+            }
     raise MismatchError(
-        f"The widths of the clusters, {widths}, do not fall by one factor.",
+        f"The widths of the clusters, {list(widths)}, do not fall by one factor.",
         where=where,
         remedy="Such a checkpoint cannot be loaded.",
     )
-
-
-def cutoffs_of(cluster_sizes: list[int]) -> tuple[int, ...]:
-    """Returns the first ids of all clusters except the first."""
-    return tuple(itertools.accumulate(cluster_sizes[:-1]))
 
 
 def check_settings(settings: dict[str, Any]) -> None:
@@ -134,17 +96,11 @@ def check_settings(settings: dict[str, Any]) -> None:
     Raises ValueError if one is no such field, is not valid, or has no counterpart in other
     implementations.
     """
-    unknown = sorted(set(settings) - set(ModelConfig.__dataclass_fields__))
-    if unknown:
-        raise ValueError(
-            "What shapes cannot tell is given by fields of `ModelConfig`, such as "
-            f"`memory_length` or `clamp_length`. Received: {', '.join(unknown)}"
-        )
     config = ModelConfig.from_dict({**_ANY_SIZES, **settings})
     if config.position_encoding != "transformer_xl":
-        raise ValueError(
-            '`position_encoding` must be "transformer_xl" for a model of another implementation. '
-            f"Received: position_encoding={config.position_encoding!r}"
+        config.refuse(
+            '`position_encoding` must be "transformer_xl" for a model of another implementation.',
+            "position_encoding",
         )
 
 
@@ -162,10 +118,11 @@ def config_from(
     `defaults` of the implementation, published model. Raises MismatchError if they contradict the
     tensors or make no model, ValueError if a setting is not valid or the memory length is missing.
     """
+    stored = stored or {}
     differing = [
-        f"{name}={sizes[name]!r}, not {settings[name]!r}"
-        for name in settings
-        if name in sizes and _plain(sizes[name]) != _plain(settings[name])
+        f"{name}={sizes[name]!r}, not {value!r}"
+        for name, value in {**stored, **settings}.items()
+        if name in sizes and sizes[name] != (tuple(value) if isinstance(value, list) else value)
     ]
     if differing:
         raise MismatchError(
@@ -174,18 +131,22 @@ def config_from(
             remedy="Leave out what the checkpoint tells itself.",
         )
     try:
-        ModelConfig.from_dict({"segment_length": 1, "memory_length": 0, **sizes})
+        ModelConfig.from_dict({"segment_length": 1, "memory_length": 0, **stored, **sizes})
     except ValueError as error:
         raise MismatchError(
-            f"The tensors of the checkpoint make no model: {error}",
+            f"The checkpoint and the configuration beside it make no model: {error}",
             where=where,
-            remedy="Check that it is a whole checkpoint of this implementation.",
+            remedy="Check that it is whole, or give the file of tensors alone.",
         ) from error
+    cutoffs = sizes.get("cutoffs") or (None,)
+    published = _PUBLISHED.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), ())
     sources: dict[str, Mapping[str, Any]] = {
-        "assumed: the default": {"segment_length": DEFAULT_SEGMENT_LENGTH},
-        "assumed: as in the published model of these sizes": published_settings(sizes),
+        "assumed: the default": {"segment_length": _DEFAULT_SEGMENT_LENGTH},
+        "assumed: as in the published model of these sizes": dict(
+            zip(_PUBLISHED_FIELDS, published, strict=False)
+        ),
         "assumed: as in the code that wrote it": defaults,
-        "found in config.json": stored or {},
+        "found in config.json": stored,
         "given": settings,
         "found in the tensors": sizes,
     }
@@ -202,7 +163,3 @@ def config_from(
             f"published size. Received: {settings or 'no settings'}"
         )
     return ModelConfig.from_dict(values)
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

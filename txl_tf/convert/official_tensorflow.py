@@ -4,6 +4,7 @@ Shape letters used in this module: L layers, V vocabulary, E embedding width, D 
 inner width, N heads, H head width.
 """
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,20 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.foreign_tensors import ForeignTensor, Shape
-from txl_tf.convert.model_building import (
-    model_from_tensors,
-    numbered,
-    uses_own_projection,
-)
 from txl_tf.convert.model_sizes import (
+    Shape,
     check_settings,
     config_from,
     count_numbered,
-    cutoffs_of,
-    division_factor_of,
     required_shape,
+    vocabulary_sizes,
+)
+from txl_tf.convert.tensors import (
+    ForeignTensor,
+    model_from_tensors,
+    numbered,
+    same,
+    uses_own_projection,
 )
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
@@ -32,7 +34,7 @@ from txl_tf.storage.array_files import open_tensor_bundle
 from txl_tf.storage.files import first_line
 
 # Optimizer state and step.
-IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")
+_IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")
 
 _EMBEDDING = "transformer/adaptive_embed"
 _SOFTMAX = "transformer/adaptive_softmax"
@@ -53,7 +55,11 @@ _BIASES = {"transformer/r_w_bias": "content_bias", "transformer/r_r_bias": "posi
 
 def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
     """Returns the mapping of every tensor of a model's official TensorFlow checkpoint."""
-    table = _embedding(config) + _softmax(config) + _attention_biases(config)
+    table = _vocabulary(config)
+    for name, variable in _BIASES.items():
+        each = tuple(f"block_{i}/attention/{variable}" for i in range(config.num_layers))
+        stacked = ForeignTensor(name=name, variables=each, join="stack")
+        table.append(same(name, variable) if config.share_attention_biases else stacked)
     for index in range(config.num_layers):
         theirs, ours = f"transformer/layer_{index}", f"block_{index}"
         parts = ("query", "key", "value")
@@ -65,57 +71,30 @@ def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
                 axis=1,
             )
         )
-        table += [
-            _same(f"{theirs}/{name}", f"{ours}/{variable}")
-            for name, variable in _OF_A_BLOCK.items()
-        ]
+        for name, variable in _OF_A_BLOCK.items():
+            table.append(same(f"{theirs}/{name}", f"{ours}/{variable}"))
     return table
 
 
-def _same(name: str, variable: str) -> ForeignTensor:
-    return ForeignTensor(name=name, variables=(variable,))
-
-
-def _embedding(config: ModelConfig) -> list[ForeignTensor]:
+def _vocabulary(config: ModelConfig) -> list[ForeignTensor]:
     clusters = config.clusters
     count = len(clusters.table_shapes)
-    folders = [f"{_EMBEDDING}/cutoff_{i}" for i in range(count)] if count > 1 else [_EMBEDDING]
-    table = [
-        _same(f"{folder}/lookup_table", name)
-        for folder, name in zip(folders, numbered("embedding/table", count), strict=True)
-    ]
-    names = numbered("embedding/projection", count)
-    for folder, name, shape in zip(folders, names, clusters.projection_shapes, strict=True):
+    table = []
+    for index, shape in enumerate(clusters.projection_shapes):
+        folder = f"{_EMBEDDING}/cutoff_{index}" if count > 1 else _EMBEDDING
+        table.append(same(f"{folder}/lookup_table", numbered("embedding/table", count)[index]))
         if shape is not None:
-            table.append(_same(f"{folder}/proj_W", name))
-    return table
-
-
-def _softmax(config: ModelConfig) -> list[ForeignTensor]:
+            name = numbered("embedding/projection", count)[index]
+            table.append(same(f"{folder}/proj_W", name))
     if not config.cutoffs:
-        return [_same(f"{_SOFTMAX}/bias", "softmax/bias")]
-    table = [
-        _same(f"{_SOFTMAX}/cutoff_0/cluster_W", "softmax/cluster_weight"),
-        _same(f"{_SOFTMAX}/cutoff_0/cluster_b", "softmax/cluster_bias"),
-    ]
-    for index, shape in enumerate(config.clusters.output_projection_shapes):
-        table.append(_same(f"{_SOFTMAX}/cutoff_{index}/b", f"softmax/bias_{index}"))
+        return [*table, same(f"{_SOFTMAX}/bias", "softmax/bias")]
+    table.append(same(f"{_SOFTMAX}/cutoff_0/cluster_W", "softmax/cluster_weight"))
+    table.append(same(f"{_SOFTMAX}/cutoff_0/cluster_b", "softmax/cluster_bias"))
+    for index, shape in enumerate(clusters.output_projection_shapes):
+        table.append(same(f"{_SOFTMAX}/cutoff_{index}/b", f"softmax/bias_{index}"))
         if shape is not None and uses_own_projection(config, index):
-            table.append(_same(f"{_SOFTMAX}/cutoff_{index}/proj", f"softmax/projection_{index}"))
+            table.append(same(f"{_SOFTMAX}/cutoff_{index}/proj", f"softmax/projection_{index}"))
     return table
-
-
-def _attention_biases(config: ModelConfig) -> list[ForeignTensor]:
-    if config.share_attention_biases:
-        return [_same(name, variable) for name, variable in _BIASES.items()]
-    return [
-        ForeignTensor(
-            name=name,
-            variables=tuple(f"block_{i}/attention/{variable}" for i in range(config.num_layers)),
-            join="stack",
-        )
-        for name, variable in _BIASES.items()
-    ]
 
 
 _CONVENTIONS = {"layer_norm_epsilon": 1e-12, "same_length_keys": "memory_and_self"}
@@ -161,11 +140,10 @@ def load_official_tensorflow(
     check_settings(what_shapes_cannot_tell)
     prefix = _prefix(Path(checkpoint_prefix))
     tensors = _read(prefix)
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    sizes = _sizes(shapes, str(prefix))
+    sizes = _sizes({name: tensor.shape for name, tensor in tensors.items()}, str(prefix))
     config = config_from(sizes, _CONVENTIONS, what_shapes_cannot_tell, str(prefix), origins=origins)
     table = official_tensorflow_table(config)
-    return model_from_tensors(config, table, tensors, str(prefix), IGNORED, dtype)
+    return model_from_tensors(config, table, tensors, str(prefix), _IGNORED, dtype)
 
 
 def _prefix(path: Path) -> Path:
@@ -192,7 +170,7 @@ def _read(prefix: Path) -> dict[str, np.ndarray]:
         return {
             name: np.asarray(reader.get_tensor(name))
             for name in sorted(stored)
-            if not IGNORED.fullmatch(name)
+            if not _IGNORED.fullmatch(name)
         }
     except (OSError, tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
         raise DataDamagedError(
@@ -203,52 +181,34 @@ def _read(prefix: Path) -> dict[str, np.ndarray]:
 
 
 def _sizes(shapes: dict[str, Shape], where: str) -> dict[str, Any]:
-    biases = required_shape(shapes, "transformer/r_w_bias", (2, 3), where)  # [L, N, H] or [N, H]
-    kernel = required_shape(shapes, "transformer/layer_0/ff/layer_1/kernel", (2,), where)
+    kernel = required_shape(shapes, "transformer/layer_0/ff/layer_1/kernel", 2, where)  # [D, F]
+    has_shared_biases = len(shapes.get("transformer/r_w_bias", ())) == 2  # [N, H], or [L, N, H]
+    num_axes = 2 if has_shared_biases else 3
+    *_, num_heads, head_dim = required_shape(shapes, "transformer/r_w_bias", num_axes, where)
+    num_clusters = count_numbered(shapes, _SOFTMAX + r"/cutoff_(\d+)/")
+    names, cutoffs = [f"{_EMBEDDING}/lookup_table"], None
+    if count_numbered(shapes, _EMBEDDING + r"/cutoff_(\d+)/"):
+        names = [f"{_EMBEDDING}/cutoff_{i}/lookup_table" for i in range(max(1, num_clusters))]
+    elif num_clusters:
+        biases = [f"{_SOFTMAX}/cutoff_{index}/b" for index in range(num_clusters - 1)]
+        sizes = [required_shape(shapes, name, 1, where)[0] for name in biases]
+        cutoffs = tuple(itertools.accumulate(sizes))
+    tables = [required_shape(shapes, name, 2, where) for name in names]  # [V, E]
+    widths = [width for _, width in tables]
+    projects_same_dim = True
+    if len(widths) > 1 and kernel[0] in widths:
+        projects_same_dim = f"{_EMBEDDING}/cutoff_{widths.index(kernel[0])}/proj_W" in shapes
+    tails = range(1, max(1, num_clusters))
+    has_tail_projections = any(f"{_SOFTMAX}/cutoff_{index}/proj" in shapes for index in tails)
     return {
         "num_layers": count_numbered(shapes, r"transformer/layer_(\d+)/"),
         "hidden_dim": kernel[0],
         "intermediate_dim": kernel[1],
-        "num_heads": biases[-2],
-        "head_dim": biases[-1],
-        "share_attention_biases": len(biases) == 2,
-        **_vocabulary_sizes(shapes, kernel[0], where),
-    }
-
-
-def _vocabulary_sizes(shapes: dict[str, Shape], hidden_dim: int, where: str) -> dict[str, Any]:
-    num_clusters = count_numbered(shapes, _SOFTMAX + r"/cutoff_(\d+)/")
-    if count_numbered(shapes, _EMBEDDING + r"/cutoff_(\d+)/"):
-        tables = [
-            required_shape(shapes, f"{_EMBEDDING}/cutoff_{index}/lookup_table", (2,), where)
-            for index in range(max(1, num_clusters))
-        ]
-    else:
-        tables = [required_shape(shapes, f"{_EMBEDDING}/lookup_table", (2,), where)]  # [V, E]
-    if len(tables) > 1:
-        cluster_sizes = [table[0] for table in tables]
-    elif num_clusters:
-        cluster_sizes = [
-            required_shape(shapes, f"{_SOFTMAX}/cutoff_{index}/b", (1,), where)[0]
-            for index in range(num_clusters)
-        ]
-    else:
-        cluster_sizes = [tables[0][0]]
-    widths = [table[1] for table in tables]
-    tails = range(1, max(1, num_clusters))
-    has_tail_projections = any(f"{_SOFTMAX}/cutoff_{index}/proj" in shapes for index in tails)
-    return {
-        "vocabulary_size": sum(table[0] for table in tables),
-        "cutoffs": cutoffs_of(cluster_sizes),
-        "embedding_dim": widths[0],
-        "division_factor": division_factor_of(widths, where),
-        "project_same_dim": _projects_same_dim(shapes, widths, hidden_dim),
+        "num_heads": num_heads,
+        "head_dim": head_dim,
+        "share_attention_biases": has_shared_biases,
+        **vocabulary_sizes(tables, cutoffs, where),
+        "project_same_dim": projects_same_dim,
         "share_tail_projections": num_clusters > 1 and not has_tail_projections,
         "tie_weights": True,
     }
-
-
-def _projects_same_dim(shapes: dict[str, Shape], widths: list[int], hidden_dim: int) -> bool:
-    if len(widths) == 1 or hidden_dim not in widths:
-        return True
-    return f"{_EMBEDDING}/cutoff_{widths.index(hidden_dim)}/proj_W" in shapes

@@ -19,32 +19,18 @@ _MAX_BYTES = 16 * 2**30
 # Errors that the unpickler raises for content that is not a pickle.
 _DAMAGED = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError),
-    *(RecursionError, TypeError, ValueError, struct.error),
+    *(RecursionError, TypeError, ValueError, struct.error, pickle.UnpicklingError),
 )
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
 _VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab", "__main__.Vocab")
-# Classes that become a plain dict.
-_DICTS = frozenset({"collections.OrderedDict", "collections.Counter"})
-# Functions that make an object of the class that is their first argument.
-_RECONSTRUCTORS = frozenset({"copy_reg._reconstructor", "copyreg._reconstructor"})
 # Names in arrays of encoded text and in old classes.
-_INERT = frozenset(
-    {
-        *_CORPUS,
-        *_VOCABULARY,
-        "__builtin__.object",
-        "_codecs.encode",
-        "builtins.object",
-        "numpy._core.multiarray._reconstruct",
-        "numpy._core.multiarray.scalar",
-        "numpy.core.multiarray._reconstruct",
-        "numpy.core.multiarray.scalar",
-        "numpy.dtype",
-        "numpy.ndarray",
-    }
+_OTHERS = (
+    *("__builtin__.object", "builtins.object", "_codecs.encode", "numpy.dtype", "numpy.ndarray"),
+    *("numpy._core.multiarray._reconstruct", "numpy._core.multiarray.scalar"),
+    *("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
 )
 
-# Opcodes that no vocabulary needs: sets, extensions, persistent ids.
+# Opcodes that no vocabulary needs: sets, extensions, persistent ids, buffers.
 _REFUSED = b"".join(
     (
         *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.NEWOBJ_EX),
@@ -60,11 +46,11 @@ class InertObject:
     kind = ""
     state: Any = None
 
-    def __init__(self, *arguments: Any) -> None:
-        pass
-
     def __new__(cls, *arguments: Any) -> "InertObject":
         return object.__new__(cls)
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -83,25 +69,24 @@ class _DataUnpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         full_name = f"{module}.{name}"
-        if full_name in _DICTS:
+        if full_name in ("collections.OrderedDict", "collections.Counter"):
             return _dict_of
-        if full_name in _RECONSTRUCTORS:
+        if full_name in ("copy_reg._reconstructor", "copyreg._reconstructor"):
             return _reconstructed
-        if full_name in _INERT:
+        if full_name in (*_CORPUS, *_VOCABULARY, *_OTHERS):
             return type("InertObject", (InertObject,), {"kind": full_name})
         raise ValueError(f"it asks for {full_name[:100]!r}, which is not data")
 
     def _load_dict(self) -> None:
+        self.append(_pairs_of(self.pop_mark()))
+
+    def _load_items(self) -> None:
         items = self.pop_mark()
-        self.append(_dict_of(zip(items[::2], items[1::2], strict=True)))
+        self.stack[-1].update(_pairs_of(items))
 
     def _load_item(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
         self.stack[-1].update(_dict_of([(key, value)]))
-
-    def _load_items(self) -> None:
-        items = self.pop_mark()
-        self.stack[-1].update(_dict_of(zip(items[::2], items[1::2], strict=True)))
 
     def _refuse(self) -> None:
         raise ValueError("it uses an operation that is not for data")
@@ -119,6 +104,10 @@ def _reconstructed(kind: Any, *arguments: Any) -> InertObject:
     if not (isinstance(kind, type) and issubclass(kind, InertObject)):
         raise ValueError("it makes an object of something that is not a class")
     return kind()
+
+
+def _pairs_of(items: list[Any]) -> dict[Any, Any]:
+    return _dict_of(zip(items[::2], items[1::2], strict=True))
 
 
 def _dict_of(content: Any = ()) -> dict[Any, Any]:
@@ -157,15 +146,14 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     if not path.is_file():
         raise InputMissingError("There is no such file.", where=str(path))
     try:
-        num_bytes = path.stat().st_size
-        if num_bytes > _MAX_BYTES:
+        if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
         with path.open("rb") as file:
             # Reads from a map are limited to the file's size, whatever length the pickle declares.
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             root = _DataUnpickler(content, encoding="bytes").load()
         return _vocabulary(root)
-    except (*_DAMAGED, pickle.UnpicklingError) as error:
+    except _DAMAGED as error:
         raise DataDamagedError(
             f"The pickle is not read: {error}.",
             where=str(path),
@@ -202,15 +190,17 @@ def write_symbols(vocabulary: Python2Vocabulary, path: str | Path) -> Path:
 def _vocabulary(root: Any) -> Python2Vocabulary:
     if not isinstance(root, InertObject) or root.kind not in (*_CORPUS, *_VOCABULARY):
         raise ValueError("it holds neither a Corpus nor a Vocab")
-    corpus = _attributes(root)
-    is_corpus = root.kind in _CORPUS
-    vocabulary = _attributes(corpus.get("vocab")) if is_corpus else corpus
-    symbols = _symbols(vocabulary.get("idx2sym"))
-    _check_ids(vocabulary.get("sym2idx"), len(symbols))
-    dataset = corpus.get("dataset") if is_corpus else None
+    corpus = _attributes(root) if root.kind in _CORPUS else {"vocab": root}
+    idx2sym = _attributes(corpus.get("vocab")).get("idx2sym")
+    if not isinstance(idx2sym, list) or not idx2sym:
+        raise ValueError("its vocabulary has no list `idx2sym` of symbols")
+    symbols = _decoded(idx2sym)
+    if len(set(symbols)) != len(symbols):
+        raise ValueError("two ids have the same symbol")
+    dataset = corpus.get("dataset")
     return Python2Vocabulary(
-        symbols=symbols,
-        cutoffs=_cutoffs(corpus.get("cutoffs"), len(symbols)) if is_corpus else (),
+        symbols=tuple(symbols),
+        cutoffs=_cutoffs(corpus.get("cutoffs"), len(symbols)),
         dataset=None if dataset is None else _decoded([dataset])[0],
     )
 
@@ -224,38 +214,15 @@ def _attributes(value: Any) -> dict[str, Any]:
     return attributes
 
 
-def _symbols(idx2sym: Any) -> tuple[str, ...]:
-    if not isinstance(idx2sym, list) or not idx2sym:
-        raise ValueError("its vocabulary has no list `idx2sym` of symbols")
-    symbols = _decoded(idx2sym)
-    if len(set(symbols)) != len(symbols):
-        raise ValueError("two ids have the same symbol")
-    return tuple(symbols)
-
-
 def _decoded(values: list[Any]) -> list[str]:
-    """Decodes Python 2 text: as UTF-8 if valid, else as Latin-1."""
+    """Decodes Python 2 text: as UTF-8 if all of it is valid, else as Latin-1."""
     if not all(isinstance(value, str | bytes) for value in values):
         raise ValueError("a symbol is not a text")
-    for encoding in ("utf-8", "latin-1"):
-        try:
-            texts = [
-                value.decode(encoding) if isinstance(value, bytes) else value for value in values
-            ]
-            for text in texts:
-                text.encode("utf-8")  # fails for a lone surrogate
-        except UnicodeDecodeError:
-            continue
-        return texts
-    raise AssertionError("every byte is a character of Latin-1")
-
-
-def _check_ids(sym2idx: Any, num_symbols: int) -> None:
-    if sym2idx is None:
-        return
-    ids = list(sym2idx.values()) if isinstance(sym2idx, dict) else []
-    if not all(type(each) is int for each in ids) or sorted(ids) != list(range(num_symbols)):
-        raise ValueError("`sym2idx` and `idx2sym` do not agree")
+    try:
+        encoded = [each if isinstance(each, bytes) else each.encode("utf-8") for each in values]
+        return [each.decode("utf-8") for each in encoded]
+    except UnicodeDecodeError:
+        return [each.decode("latin-1") if isinstance(each, bytes) else each for each in values]
 
 
 def _cutoffs(values: Any, num_symbols: int) -> tuple[int, ...]:

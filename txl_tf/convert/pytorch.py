@@ -1,152 +1,251 @@
-"""Loaders of PyTorch state dicts from the official code and from NVIDIA.
+"""Models of three PyTorch implementations: the official code, NVIDIA's and Hugging Face's.
 
-Shape letters used in this module: N heads, H head width, D hidden width, F inner width, C tail
-clusters.
+PyTorch stores the kernel of a linear layer with the outputs first.
+
+Shape letters used in this module: N heads, H head width, D hidden width, E embedding width, F
+inner width, V vocabulary.
 """
 
+import dataclasses
+import json
+import os
+import re
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from txl_tf.convert.foreign_tensors import Shape, find_tensor_file, read_tensors
-from txl_tf.convert.model_building import model_from_tensors
+from txl_tf.config.model import ModelConfig
 from txl_tf.convert.model_sizes import (
     check_settings,
     config_from,
     count_numbered,
-    cutoffs_of,
-    division_factor_of,
     required_shape,
+    vocabulary_sizes,
 )
-from txl_tf.convert.pytorch_names import (
-    IGNORED,
-    NVIDIA_PYTORCH,
-    OFFICIAL_PYTORCH,
-    PytorchSystem,
-    output_weight,
-    pytorch_table,
+from txl_tf.convert.tensors import (
+    ForeignTensor,
+    find_tensor_file,
+    model_from_tensors,
+    named_variables,
+    numbered,
+    read_tensors,
+    same,
+    uses_own_projection,
+    write_safetensors,
 )
-from txl_tf.errors import MismatchError
+from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.storage.files import first_line
+from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.untrusted_files import parse_json_object, read_json_object, storage_errors
 
 
-def pytorch_sizes(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PytorchSystem:
+    """Names and conventions of one implementation."""
+
+    prefix: str
+    """Prefix of decoder names."""
+    reverses_clusters: bool
+    """True if the last cluster entry of the head belongs to the first tail."""
+    lists_softmax: bool
+    """True if the softmax has lists of parameters instead of linear layers."""
+    same_length_keys: Literal["memory_and_self", "memory"]
+    """Keys that a query sees with `same_length`."""
+
+    def output_name(self, kind: Literal["weight", "bias"], index: int) -> str:
+        """Returns the name of a table of the softmax, or of its bias, by its number."""
+        if self.lists_softmax:
+            return f"crit.out_layers_{'weights' if kind == 'weight' else 'biases'}.{index}"
+        return f"crit.out_layers.{index}.{kind}"
+
+    def count(self, names: dict[str, Any], folder: str) -> int:
+        """Counts the layers, tables or projections below a name."""
+        return count_numbered(names, re.escape(f"{self.prefix}{folder}") + r"\.(\d+)\b")
+
+
+HUGGING_FACE = PytorchSystem(
+    prefix="transformer.",
+    reverses_clusters=False,
+    lists_softmax=False,
+    same_length_keys="memory",
+)
+OFFICIAL_PYTORCH = PytorchSystem(
+    prefix="", reverses_clusters=True, lists_softmax=False, same_length_keys="memory"
+)
+NVIDIA_PYTORCH = PytorchSystem(
+    prefix="", reverses_clusters=True, lists_softmax=True, same_length_keys="memory_and_self"
+)
+
+# Frequencies of the sinusoids, computed from the width.
+_IGNORED = re.compile(r"(transformer\.)?pos_emb\.inv_freq")
+_TABLES, _PROJECTIONS = "word_emb.emb_layers", "word_emb.emb_projs"
+
+_KERNELS_OF_A_BLOCK = {
+    "dec_attn.r_net.weight": "attention/position/kernel",
+    "dec_attn.o_net.weight": "attention/output/kernel",
+    "pos_ff.CoreNet.0.weight": "feed_forward/inner/kernel",
+    "pos_ff.CoreNet.3.weight": "feed_forward/outer/kernel",
+}
+_VECTORS_OF_A_BLOCK = {
+    "dec_attn.layer_norm.weight": "attention_norm/gamma",
+    "dec_attn.layer_norm.bias": "attention_norm/beta",
+    "pos_ff.CoreNet.0.bias": "feed_forward/inner/bias",
+    "pos_ff.CoreNet.3.bias": "feed_forward/outer/bias",
+    "pos_ff.layer_norm.weight": "feed_forward_norm/gamma",
+    "pos_ff.layer_norm.bias": "feed_forward_norm/beta",
+}
+_BIASES = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
+
+
+def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
+    """Returns the mapping of every tensor of a model's state dict."""
+    table = _embedding(config, system) + _softmax(config, system)
+    for index in range(config.num_layers):
+        theirs, ours = f"{system.prefix}layers.{index}", f"block_{index}"
+        parts = ("query", "key", "value")
+        table.append(
+            ForeignTensor(
+                name=f"{theirs}.dec_attn.qkv_net.weight",
+                variables=tuple(f"{ours}/attention/{part}/kernel" for part in parts),
+                join="concatenate",
+                axis=1,
+                is_transposed=True,
+            )
+        )
+        for name, variable in _KERNELS_OF_A_BLOCK.items():
+            table.append(_transposed(f"{theirs}.{name}", f"{ours}/{variable}"))
+        for name, variable in _VECTORS_OF_A_BLOCK.items():
+            table.append(same(f"{theirs}.{name}", f"{ours}/{variable}"))
+        for name, variable in _BIASES.items():
+            if not config.share_attention_biases:
+                table.append(same(f"{theirs}.dec_attn.{name}", f"{ours}/attention/{variable}"))
+            elif system.prefix:  # Hugging Face also stores shared biases in every layer.
+                table.append(same(f"{theirs}.dec_attn.{name}", variable, is_copy=True))
+    if config.share_attention_biases:
+        table += [same(f"{system.prefix}{name}", ours) for name, ours in _BIASES.items()]
+    return table
+
+
+def _transposed(name: str, variable: str, *, is_copy: bool = False) -> ForeignTensor:
+    return dataclasses.replace(same(name, variable, is_copy=is_copy), is_transposed=True)
+
+
+def _embedding(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
+    shapes = config.clusters.projection_shapes
+    table = [
+        same(f"{system.prefix}{_TABLES}.{index}.weight", name)
+        for index, name in enumerate(numbered("embedding/table", len(shapes)))
+    ]
+    for index, name in enumerate(numbered("embedding/projection", len(shapes))):
+        if shapes[index] is not None:
+            table.append(_transposed(f"{system.prefix}{_PROJECTIONS}.{index}", name))
+            if system.lists_softmax:
+                table.append(_transposed(f"crit.shared_out_projs.{index}", name, is_copy=True))
+    return table
+
+
+def _softmax(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
+    clusters = config.clusters
+    num_tables, num_clusters = len(clusters.table_shapes), len(clusters.sizes)
+    layer = "embedding" if config.tie_weights else "softmax"
+    table = [
+        same(system.output_name("weight", index), name, is_copy=config.tie_weights)
+        for index, name in enumerate(numbered(f"{layer}/table", num_tables))
+    ]
+    biases = numbered("softmax/bias", num_clusters)
+    if num_tables == 1 < num_clusters:
+        # A single table for all clusters has a single bias.
+        name = system.output_name("bias", 0)
+        table.append(ForeignTensor(name=name, variables=tuple(biases), join="concatenate"))
+    else:
+        table += [same(system.output_name("bias", i), name) for i, name in enumerate(biases)]
+    shared = numbered("embedding/projection", num_tables)
+    for index, shape in enumerate(clusters.output_projection_shapes):
+        if shape is None:
+            continue
+        name, is_own = f"crit.out_projs.{index}", uses_own_projection(config, index)
+        ours = f"softmax/projection_{index}" if is_own else shared[min(index, num_tables - 1)]
+        table.append(_transposed(name, ours, is_copy=not is_own))
+    for name in ("cluster_weight", "cluster_bias") if config.cutoffs else ():
+        entry = same(f"crit.{name}", f"softmax/{name}")
+        table.append(dataclasses.replace(entry, is_reversed=system.reverses_clusters))
+    return table
+
+
+def _sizes(
     tensors: dict[str, np.ndarray],
     system: PytorchSystem,
     cutoffs: tuple[int, ...] | None,
     where: str,
 ) -> dict[str, Any]:
-    """Infers sizes from the tensors.
-
-    Raises MismatchError if a tensor of a size is missing or misshapen, ValueError if `cutoffs` are
-    needed.
-    """
+    """Infers sizes from the tensors; ValueError if `cutoffs` are needed and not given."""
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    block = f"{system.prefix}layers.0"
-    shared_name = f"{system.prefix}r_w_bias"
-    has_shared_biases = shared_name in shapes
-    bias_name = shared_name if has_shared_biases else f"{block}.dec_attn.r_w_bias"
-    kernel = required_shape(shapes, f"{block}.pos_ff.CoreNet.0.weight", (2,), where)  # [F, D]
-    biases = required_shape(shapes, bias_name, (2,), where)  # [N, H]
+    block, bias = f"{system.prefix}layers.0", f"{system.prefix}r_w_bias"
+    has_shared_biases = bias in shapes
+    kernel = required_shape(shapes, f"{block}.pos_ff.CoreNet.0.weight", 2, where)  # [F, D]
+    bias = bias if has_shared_biases else f"{block}.dec_attn.r_w_bias"
+    num_heads, head_dim = required_shape(shapes, bias, 2, where)  # [N, H]
+    names = [f"{_TABLES}.{i}.weight" for i in range(max(1, system.count(tensors, _TABLES)))]
+    tables = [required_shape(shapes, f"{system.prefix}{name}", 2, where) for name in names]
+    num_tails = shapes["crit.cluster_bias"][0] if shapes.get("crit.cluster_bias") else 0
+    if len(tables) == 1:
+        if num_tails and cutoffs is None:
+            raise ValueError(
+                f"`cutoffs` must be given, {num_tails} of them, because all clusters of this "
+                "checkpoint are rows of one table. Received: cutoffs=None"
+            )
+        if (given := len(cutoffs or ())) != num_tails:
+            what = f"The checkpoint has {num_tails} clusters of rare tokens, not {given}."
+            raise MismatchError(what, where=where, remedy="Give one cutoff per cluster.")
+    num_projections = system.count(tensors, _PROJECTIONS)
     return {
-        "num_layers": count_numbered(shapes, _escaped(system.prefix) + r"layers\.(\d+)\."),
+        "num_layers": system.count(tensors, "layers"),
         "hidden_dim": kernel[1],
         "intermediate_dim": kernel[0],
-        "num_heads": biases[0],
-        "head_dim": biases[1],
+        "num_heads": num_heads,
+        "head_dim": head_dim,
         "share_attention_biases": has_shared_biases,
         "project_same_dim": True,
-        **_vocabulary_sizes(shapes, system, cutoffs, where),
-        "tie_weights": _are_tied(tensors, system),
-        "share_tail_projections": _tails_are_shared(tensors, system),
+        **vocabulary_sizes(tables, cutoffs, where),
+        "tie_weights": all(
+            _are_equal(tensors, system.output_name("weight", i), f"{system.prefix}{name}")
+            for i, name in enumerate(names)
+        ),
+        "share_tail_projections": num_tails > 0
+        and all(
+            _are_equal(
+                tensors,
+                f"crit.out_projs.{index}",
+                f"{system.prefix}{_PROJECTIONS}.{min(index, num_projections - 1)}",
+            )
+            for index in range(1, num_tails + 1)
+        ),
     }
-
-
-def _vocabulary_sizes(
-    shapes: dict[str, Shape], system: PytorchSystem, cutoffs: tuple[int, ...] | None, where: str
-) -> dict[str, Any]:
-    folder = f"{system.prefix}word_emb.emb_layers"
-    count = count_numbered(shapes, _escaped(folder) + r"\.(\d+)\.weight")
-    tables = [
-        required_shape(shapes, f"{folder}.{index}.weight", (2,), where)
-        for index in range(max(1, count))
-    ]
-    num_tails = shapes["crit.cluster_bias"][0] if shapes.get("crit.cluster_bias") else 0
-    if len(tables) > 1:
-        cutoffs = cutoffs_of([rows for rows, _ in tables])
-    elif num_tails and cutoffs is None:
-        raise ValueError(
-            f"`cutoffs` must be given, {num_tails} of them, because all clusters of this "
-            "checkpoint are rows of one table. Received: cutoffs=None"
-        )
-    elif len(cutoffs or ()) != num_tails:
-        raise MismatchError(
-            f"The checkpoint has {num_tails} clusters of rare tokens, not {len(cutoffs or ())}.",
-            where=where,
-            remedy="Give one cutoff per cluster.",
-        )
-    widths = [width for _, width in tables]
-    return {
-        "vocabulary_size": sum(rows for rows, _ in tables),
-        "cutoffs": tuple(cutoffs or ()),
-        "embedding_dim": widths[0],
-        "division_factor": division_factor_of(widths, where),
-    }
-
-
-def _are_tied(tensors: dict[str, np.ndarray], system: PytorchSystem) -> bool:
-    """True if all existing softmax tables equal the embedding's."""
-    folder = f"{system.prefix}word_emb.emb_layers"
-    count = count_numbered(tensors, _escaped(folder) + r"\.(\d+)\.weight")
-    return all(
-        _are_equal(tensors, output_weight(system, index), f"{folder}.{index}.weight")
-        for index in range(count)
-    )
-
-
-def _tails_are_shared(tensors: dict[str, np.ndarray], system: PytorchSystem) -> bool:
-    """True if all existing tail projections equal the embedding's."""
-    folder = f"{system.prefix}word_emb.emb_projs"
-    count = count_numbered(tensors, _escaped(folder) + r"\.(\d+)")
-    num_clusters = 1
-    if "crit.cluster_bias" in tensors:
-        num_clusters += tensors["crit.cluster_bias"].size
-    return num_clusters > 1 and all(
-        _are_equal(tensors, f"crit.out_projs.{index}", f"{folder}.{min(index, count - 1)}")
-        for index in range(1, num_clusters)
-    )
 
 
 def _are_equal(tensors: dict[str, np.ndarray], copy: str, original: str) -> bool:
-    if copy not in tensors or original not in tensors:
-        return True
-    return np.array_equal(tensors[copy], tensors[original])
+    """True also if one of them is left out."""
+    both = copy in tensors and original in tensors
+    return not both or np.array_equal(tensors[copy], tensors[original])
 
 
-def _escaped(name: str) -> str:
-    return name.replace(".", r"\.")
-
-
-_FIRST = ("emb_layers.0.weight", "emb_projs.0")
 # Prefix in state dicts of models wrapped for several devices.
 _WRAPPED = "module."
 
 
-def model_from_state_dict(
+def _model_from_state_dict(
     tensors: dict[str, np.ndarray],
     system: PytorchSystem,
     stored: dict[str, Any],
     settings: dict[str, Any],
     where: str,
     dtype: str,
-    origins: dict[str, str] | None = None,
+    origins: dict[str, str] | None,
 ) -> TransformerXL:
-    """Builds a model from a state dict and the fields `stored` in a file beside it.
-
-    `origins` is filled with the origin of every field. Raises MismatchError if tensors or sizes do
-    not fit, DataDamagedError if a value is not finite, ValueError if a setting is not valid.
-    """
+    """Builds a model from a state dict and the fields `stored` in a file beside it."""
     if tensors and all(name.startswith(_WRAPPED) for name in tensors):
         tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
     if not any(name.startswith("crit.") for name in tensors):
@@ -157,20 +256,17 @@ def model_from_state_dict(
             remedy="Save the whole model, such as TransfoXLLMHeadModel.",
         )
     tensors, stored = _without_projections_of_one_cluster(tensors, system, stored)
-    cutoffs = settings.get("cutoffs", stored.get("cutoffs"))
-    cutoffs = None if cutoffs is None else tuple(cutoffs)
-    sizes = pytorch_sizes(tensors, system, cutoffs, where)
+    known = {**stored, **settings}
+    cutoffs = known.get("cutoffs")
+    sizes = _sizes(tensors, system, None if cutoffs is None else tuple(cutoffs), where)
     # Tensors declared as tied are compared later, one by one.
-    for name in ("tie_weights", "share_tail_projections"):
-        sizes[name] = settings.get(name, stored.get(name, sizes[name]))
-    defaults = {
-        "layer_norm_epsilon": 1e-5,
-        "same_length_keys": system.same_length_keys,
+    sizes |= {
+        name: known[name] for name in ("tie_weights", "share_tail_projections") if name in known
     }
-    _check_stored(stored, sizes, where)
+    defaults = {"layer_norm_epsilon": 1e-5, "same_length_keys": system.same_length_keys}
     config = config_from(sizes, defaults, settings, where, stored, origins)
     table = pytorch_table(config, system)
-    return model_from_tensors(config, table, tensors, where, IGNORED, dtype)
+    return model_from_tensors(config, table, tensors, where, _IGNORED, dtype)
 
 
 def _without_projections_of_one_cluster(
@@ -181,8 +277,8 @@ def _without_projections_of_one_cluster(
     A `TransformerXL` without clusters has one projection for embedding and softmax. Two, or one
     between equal widths, become one table each of the hidden width.
     """
-    table, projection = (f"{system.prefix}word_emb.{name}" for name in _FIRST)
-    output, output_projection = output_weight(system, 0), "crit.out_projs.0"
+    table, projection = f"{system.prefix}{_TABLES}.0.weight", f"{system.prefix}{_PROJECTIONS}.0"
+    output, output_projection = system.output_name("weight", 0), "crit.out_projs.0"
     inner = tensors.get(projection)
     if inner is None or "crit.cluster_weight" in tensors or table not in tensors:
         return tensors, stored
@@ -194,24 +290,12 @@ def _without_projections_of_one_cluster(
     outer = tensors.get(output_projection, inner)
     others[output] = _product(tensors.get(output, tensors[table]), outer)
     others[table] = _product(tensors[table], inner)
-    changed = {"embedding_dim": others[table].shape[-1], "tie_weights": False}
-    return others, {**stored, **changed}
+    return others, {**stored, "embedding_dim": others[table].shape[-1], "tie_weights": False}
 
 
 def _product(table: np.ndarray, projection: np.ndarray) -> np.ndarray:
     """Returns `[V, E]` times the transpose of `[D, E]`, rounded once."""
     return (table.astype(np.float64) @ projection.astype(np.float64).T).astype(np.float32)
-
-
-def _check_stored(stored: dict[str, Any], sizes: dict[str, Any], where: str) -> None:
-    try:
-        config_from(sizes, {}, {"memory_length": 0, **stored}, where)
-    except ValueError as error:
-        raise MismatchError(
-            f"The configuration beside the tensors is not valid: {error}",
-            where=where,
-            remedy="Correct it, or give the file of tensors alone.",
-        ) from error
 
 
 def load_official_pytorch(
@@ -244,7 +328,7 @@ def load_official_pytorch(
         InputMissingError: If there is no such file, or a package is missing.
         DataDamagedError: If it cannot be read, or a value is not finite.
         MismatchError: If a tensor is missing, unexpected or misshapen, or a setting contradicts the
-            shapes.
+            shapes. The attribute `differences` of an error about tensors lists all of them.
         ValueError: If a setting is not valid.
     """
     return _load(source, OFFICIAL_PYTORCH, what_shapes_cannot_tell, dtype, origins)
@@ -260,18 +344,36 @@ def load_nvidia_pytorch(
     """Loads a state dict of NVIDIA's PyTorch code (DeepLearningExamples).
 
     Its checkpoints contain custom objects beside the state dict. If such a file does not load, save
-    `checkpoint["model_state"]` alone.
-
-    Args:
-        source: as in `load_official_pytorch`.
-        dtype: str. Dtype policy of the model.
-        origins: as in `load_official_pytorch`.
-        **what_shapes_cannot_tell: as in `load_official_pytorch`.
-
-    Raises:
-        JobError, ValueError: See `load_official_pytorch`.
+    `checkpoint["model_state"]` alone. Arguments and errors are those of `load_official_pytorch`.
     """
     return _load(source, NVIDIA_PYTORCH, what_shapes_cannot_tell, dtype, origins)
+
+
+def load_hugging_face(
+    source: str | Path,
+    *,
+    dtype: str = "float32",
+    origins: dict[str, str] | None = None,
+    **what_shapes_cannot_tell: Any,
+) -> TransformerXL:
+    """Loads a model of Hugging Face's Transformers.
+
+    Sizes are inferred from the tensors. Other settings come from the arguments, the `config.json`
+    beside the tensors, or the published model of these sizes, in this order.
+
+    Args:
+        source: path of a folder or of a file of tensors, as in `load_official_pytorch`, or of the
+            index of several.
+        dtype: str. Dtype policy of the model.
+        origins: as in `load_official_pytorch`.
+        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless a
+            `config.json` or a published model defines it.
+
+    Raises:
+        JobError, ValueError: See `load_official_pytorch`. MismatchError also if the configuration
+            beside the tensors is not supported.
+    """
+    return _load(source, HUGGING_FACE, what_shapes_cannot_tell, dtype, origins)
 
 
 def _load(
@@ -283,5 +385,152 @@ def _load(
 ) -> TransformerXL:
     check_settings(settings)
     path = find_tensor_file(source)
-    tensors, _ = read_tensors(path)
-    return model_from_state_dict(tensors, system, {}, settings, str(path), dtype, origins)
+    tensors, text = read_tensors(path)
+    stored = _stored_fields(path, text) if system is HUGGING_FACE else {}
+    return _model_from_state_dict(tensors, system, stored, settings, str(path), dtype, origins)
+
+
+_CONFIG_FILE = "config.json"
+_WEIGHTS_FILE = "model.safetensors"
+_CONFIG_REMEDY = "Restore it from a copy, or give the file of tensors alone."
+# Names of Hugging Face, and of the fields with the same values.
+_FIELDS = {
+    "vocab_size": "vocabulary_size",
+    "n_layer": "num_layers",
+    "d_model": "hidden_dim",
+    "d_embed": "embedding_dim",
+    "n_head": "num_heads",
+    "d_head": "head_dim",
+    "d_inner": "intermediate_dim",
+    "div_val": "division_factor",
+    "mem_len": "memory_length",
+    "tgt_len": "segment_length",
+    "dropout": "dropout",
+    "dropatt": "attention_dropout",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "init_std": "initializer_stddev",
+    "init_range": "initializer_range",
+    "proj_init_std": "projection_stddev",
+    "same_length": "same_length",
+    "pre_lnorm": "pre_norm",
+    "tie_word_embeddings": "tie_weights",
+    "cutoffs": "cutoffs",
+}
+# Other values define an unsupported model.
+_ONLY = {"attn_type": 0, "ext_len": 0}
+_NO_CLAMP = -1
+
+
+def _stored_fields(path: Path, text: str | None) -> dict[str, Any]:
+    """Returns the `ModelConfig` fields of the configuration in a file of tensors, or beside it."""
+    beside = path.with_name(_CONFIG_FILE)
+    if text is not None:
+        config = parse_json_object(text, where=str(path), remedy=_CONFIG_REMEDY)
+    elif os.path.lexists(beside):
+        try:
+            config = read_json_object(str(beside), remedy=_CONFIG_REMEDY)
+        except OSError as error:
+            what = f"The configuration beside the tensors cannot be read: {first_line(error)}"
+            raise DataDamagedError(what, where=str(beside), remedy=_CONFIG_REMEDY) from error
+    else:
+        return {}
+    for name, only in _ONLY.items():
+        if config.get(name, only) != only:
+            what = f"The configuration has {name}={config[name]!r}; only {only} is supported."
+            raise MismatchError(what, where=str(path), remedy="Such a model cannot be loaded.")
+    given = {name: value for name, value in config.items() if value is not None}
+    fields = {field: given[name] for name, field in _FIELDS.items() if name in given}
+    if given.get("cutoffs") == []:
+        fields.pop("division_factor", None)  # a single cluster has no division
+    if "clamp_len" in given:
+        fields["clamp_length"] = (
+            None if given["clamp_len"] in (0, _NO_CLAMP) else given["clamp_len"]
+        )
+    if "untie_r" in given:
+        fields["share_attention_biases"] = not given["untie_r"]
+    if isinstance(tied := given.get("tie_projs"), list):
+        fields["share_tail_projections"] = len(tied) > 1 and all(tied[1:])
+    elif "proj_share_all_but_first" in given:
+        shares = bool(given["proj_share_all_but_first"] and given.get("cutoffs"))
+        fields["share_tail_projections"] = shares
+    return fields
+
+
+def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
+    """Saves a model so that `TransfoXLLMHeadModel.from_pretrained` loads it.
+
+    Args:
+        model: `TransformerXL`.
+        folder: path of the folder to create.
+
+    Returns:
+        The folder, with `config.json` and `model.safetensors`.
+
+    Raises:
+        ValueError: If the model has an option that Hugging Face does not have.
+        OutputExistsError: If the folder exists; it is left alone.
+        UsageError: If the package safetensors is not installed.
+        StorageError: If the folder cannot be written.
+    """
+    config = _hugging_face_config(model.config)
+    folder = Path(folder)
+    remedy = "Make room, or choose another folder."
+    with (
+        storage_errors("The model cannot be written", str(folder), remedy),
+        StagingFolder(str(folder), last_file=_CONFIG_FILE) as staging,
+    ):
+        written = Path(staging.path)
+        (written / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        write_safetensors(written / _WEIGHTS_FILE, hugging_face_tensors(model))
+        # The package safetensors makes its files readable by the owner only.
+        shutil.copymode(written / _CONFIG_FILE, written / _WEIGHTS_FILE)
+        staging.publish()
+    return folder
+
+
+def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
+    """Returns the float32 state dict with Hugging Face's names, including tied copies."""
+    arrays = {
+        name: np.asarray(variable.numpy(), dtype=np.float32)
+        for name, variable in named_variables(model).items()
+    }
+    table = pytorch_table(model.config, HUGGING_FACE)
+    tensors = {entry.name: entry.to_theirs(arrays) for entry in table}
+    exponents = np.arange(0.0, model.config.hidden_dim, 2.0) / model.config.hidden_dim
+    tensors["transformer.pos_emb.inv_freq"] = (10000.0**-exponents).astype(np.float32)
+    return tensors
+
+
+def _hugging_face_config(config: ModelConfig) -> dict[str, Any]:
+    """Builds the `config.json`; ValueError for an option that Hugging Face does not have."""
+    needed: dict[str, Any] = {
+        "position_encoding": "transformer_xl",
+        "recurrence": True,
+        "variational_dropout": False,
+    }
+    if config.same_length:
+        needed["same_length_keys"] = "memory"
+    if config.division_factor > 1 and config.hidden_dim in config.clusters.widths:
+        needed["project_same_dim"] = True
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            reason = f"Hugging Face's Transformer-XL is always as with `{name}={value!r}` here."
+            config.refuse(reason, name)
+    plain = config.to_dict()
+    share_tails = config.share_tail_projections
+    return {
+        "architectures": ["TransfoXLLMHeadModel"],
+        "model_type": "transfo-xl",
+        "torch_dtype": "float32",
+        **{name: plain[field] for name, field in _FIELDS.items()},
+        "d_embed": config.clusters.embedding_dim,
+        "adaptive": True,
+        "attn_type": 0,
+        "clamp_len": config.clamp_length or _NO_CLAMP,
+        "init": config.initializer,
+        "proj_share_all_but_first": share_tails,
+        "sample_softmax": -1,
+        # Without clusters the embedding's projection is the only one.
+        "tie_projs": [not config.cutoffs, *(share_tails for _ in config.cutoffs)],
+        "untie_r": not config.share_attention_biases,
+    }

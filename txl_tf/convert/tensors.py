@@ -1,0 +1,330 @@
+"""Tensors of other implementations: their files, the variables they hold, a model from them."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+from txl_tf.config.model import ModelConfig
+from txl_tf.errors import DataDamagedError, InputMissingError, JobError, MismatchError
+from txl_tf.imports import require_extra
+from txl_tf.models.sizes import num_parameters
+from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.storage.array_files import read_array_archive
+from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForeignTensor:
+    """Mapping between a tensor of a checkpoint and variables of a model.
+
+    To build the tensor, variables are joined, transposed, then reversed along the first axis.
+    """
+
+    name: str
+    """Name in the checkpoint."""
+    variables: tuple[str, ...]
+    """Paths of the variables that it contains, in order."""
+    join: Literal["none", "concatenate", "stack"] = "none"
+    """How several variables are joined: along `axis`, or a new first axis."""
+    axis: int = 0
+    is_transposed: bool = False
+    is_reversed: bool = False
+    is_copy: bool = False
+    """True for an optional copy of another tensor, which must not differ."""
+
+    def to_theirs(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        """Builds the tensor from the variables."""
+        parts = [arrays[name] for name in self.variables]
+        joined = parts[0]
+        if self.join == "stack":
+            joined = np.stack(parts)
+        elif self.join == "concatenate":
+            joined = np.concatenate(parts, axis=self.axis)
+        if self.is_transposed:
+            joined = joined.T
+        return joined[::-1] if self.is_reversed else joined
+
+    def to_ours(
+        self, tensor: np.ndarray, variables: dict[str, keras.Variable]
+    ) -> dict[str, np.ndarray]:
+        """Splits the tensor into the variables."""
+        if self.is_reversed:
+            tensor = tensor[::-1]
+        if self.is_transposed:
+            tensor = tensor.T
+        if self.join == "stack":
+            return dict(zip(self.variables, tensor, strict=True))
+        if self.join == "concatenate":
+            lengths = [variables[name].shape[self.axis] for name in self.variables]
+            parts = np.split(tensor, np.cumsum(lengths)[:-1], axis=self.axis)
+            return dict(zip(self.variables, parts, strict=True))
+        return {self.variables[0]: tensor}
+
+
+def same(name: str, variable: str, *, is_copy: bool = False) -> ForeignTensor:
+    """Returns the mapping of a tensor that is one variable as it is."""
+    return ForeignTensor(name=name, variables=(variable,), is_copy=is_copy)
+
+
+def numbered(name: str, count: int) -> list[str]:
+    """Returns names of several variables, numbered if there is more than one."""
+    return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
+
+
+def uses_own_projection(config: ModelConfig, cluster: int) -> bool:
+    """True if the softmax projection of the cluster, if any, is separate from the embedding's."""
+    return bool(config.cutoffs) and not (config.share_tail_projections and cluster > 0)
+
+
+SHARED_BIASES = ("content_bias", "position_bias")
+
+
+def named_variables(model: TransformerXL) -> dict[str, keras.Variable]:
+    """Returns the variables of a model by names independent of Keras' names."""
+    shared = {}
+    if model.config.share_attention_biases:
+        shared = {getattr(model, name).path: name for name in SHARED_BIASES}
+    return {shared.get(variable.path, variable.path): variable for variable in model.weights}
+
+
+# A checkpoint with fewer numbers than this part of the model's is refused before it is built.
+_LEAST_PART = 1 / 4
+
+
+def model_from_tensors(
+    config: ModelConfig,
+    table: list[ForeignTensor],
+    tensors: dict[str, np.ndarray],
+    where: str,
+    ignored: re.Pattern[str],
+    dtype: str,
+) -> TransformerXL:
+    """Builds a model from the tensors of a checkpoint, if all of them fit.
+
+    Raises MismatchError for missing, unexpected or misshapen tensors or unequal copies,
+    DataDamagedError for values that are not finite, both with all `differences`.
+    """
+    needed, found = num_parameters(config), sum(tensor.size for tensor in tensors.values())
+    if found < _LEAST_PART * needed:
+        what = f"The checkpoint has {found:,} numbers; a model of its sizes has {needed:,}."
+        raise MismatchError(what, where=where, remedy="Check that it is whole.")
+    model = TransformerXL(config, dtype=dtype)
+    variables = named_variables(model)
+    initial = {name: variable.numpy() for name, variable in variables.items()}
+    known = {entry.name for entry in table}
+    present = [entry for entry in table if entry.name in tensors]
+    differences = {
+        "missing": [each.name for each in table if each not in present and not each.is_copy],
+        "unexpected": [name for name in tensors if not (name in known or ignored.fullmatch(name))],
+        "misshapen": [
+            text
+            for each in present
+            if (text := _misshape(each.name, tensors[each.name], each.to_theirs(initial).shape))
+        ],
+    }
+    _require_none(differences, where)
+    values: dict[str, np.ndarray] = {}
+    originals: dict[str, np.ndarray] = {}
+    for entry in present:
+        with np.errstate(over="ignore"):  # larger values become infinite and are refused
+            values[entry.name] = tensors[entry.name].astype(np.float32, copy=False)
+        if not entry.is_copy:
+            originals |= entry.to_ours(values[entry.name], variables)
+    non_finite = [name for name, value in values.items() if not np.isfinite(value).all()]
+    unequal = [
+        each.name
+        for each in present
+        if each.is_copy
+        and each.name not in non_finite
+        and not np.array_equal(values[each.name], each.to_theirs(originals))
+    ]
+    _require_none({"unequal": unequal, "not finite": non_finite}, where)
+    for name, variable in variables.items():
+        variable.assign(originals[name])
+    return model
+
+
+def _misshape(name: str, tensor: np.ndarray, expected: tuple[int, ...]) -> str | None:
+    # bfloat16 is not of NumPy's kind "f".
+    if tensor.dtype.kind != "f" and tensor.dtype.name != "bfloat16":
+        return f"{name} is {tensor.dtype}, not a float"
+    if tensor.shape != expected:
+        return f"{name} is {tensor.shape}, not {expected}"
+    return None
+
+
+_NUM_SHOWN = 3
+
+
+def _require_none(differences: dict[str, list[str]], where: str) -> None:
+    if any(differences.values()):
+        raise differences_error(differences, where)
+
+
+def differences_error(differences: dict[str, list[str]], where: str) -> JobError:
+    """Creates the error of tensors that do not fit, by kind, with the attribute `differences`."""
+    found = {kind: sorted(names) for kind, names in differences.items() if names}
+    kinds = []
+    for kind, names in found.items():
+        more = f" and {len(names) - _NUM_SHOWN} more" if len(names) > _NUM_SHOWN else ""
+        kinds.append(f"{len(names)} {kind}: {', '.join(names[:_NUM_SHOWN])}{more}")
+    what = f"Tensors of the checkpoint do not fit. {'; '.join(kinds)}"
+    remedy = "Check that it is whole, of this implementation, and the settings given."
+    error: JobError = MismatchError(what, where=where, remedy=remedy)
+    if found.keys() == {"not finite"}:
+        error = DataDamagedError(what, where=where, remedy="Take an earlier checkpoint.")
+    error.differences = found  # type: ignore[attr-defined]
+    return error
+
+
+_STATE_DICT = "state_dict/"
+_CONFIG = "config"
+_TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+_SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
+# Suffix of the index of a model in several files.
+_INDEX = ".index.json"
+# Largest number of tensors that share bytes.
+_MAX_SHARING = 8
+# Names of the state dict in a training checkpoint.
+_NESTED = ("model_state", "state_dict")
+
+
+def find_tensor_file(source: str | Path) -> Path:
+    """Finds the tensor file of a path; in a folder, an index precedes safetensors, npz and torch.
+
+    Raises InputMissingError without a file, MismatchError for several files of one kind.
+    """
+    source = Path(source)
+    if source.is_file():
+        return source
+    for suffix in (_INDEX, *_SUFFIXES):
+        found = sorted(path for path in source.glob(f"*{suffix}") if path.is_file())
+        if len(found) > 1:
+            raise MismatchError(
+                f"There are {len(found)} files that end in {suffix}.",
+                where=str(source),
+                remedy=f"Give the path of one of them; a model in parts has a file *{_INDEX}.",
+            )
+        if found:
+            return found[0]
+    raise InputMissingError(
+        "There is no file of tensors.",
+        where=str(source),
+        remedy=f"A file of tensors ends in {', '.join(_SUFFIXES)}.",
+    )
+
+
+def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
+    """Reads all tensors of a file, and its configuration as JSON text, if it has one.
+
+    Names in a `.npz` file may begin with `state_dict/`. Raises DataDamagedError for a file that
+    cannot be read without running code, InputMissingError without PyTorch, UsageError without
+    safetensors.
+    """
+    if path.name.endswith(_INDEX):
+        return _read_parts(path), None
+    if path.suffix in _TORCH_SUFFIXES:
+        return _read_torch(path), None
+    try:
+        if path.suffix == ".safetensors":
+            return _read_safetensors(path), None
+        if path.suffix == ".npz":
+            return _read_npz(path)
+        raise ValueError(f"their file must end in {', '.join(_SUFFIXES)}")
+    except (OSError, TypeError, ValueError) as error:
+        what = f"The tensors cannot be read: {first_line(error)}"
+        remedy = "Restore the file from a copy."
+        raise DataDamagedError(what, where=str(path), remedy=remedy) from error
+
+
+def _read_parts(path: Path) -> dict[str, np.ndarray]:
+    """Reads the tensors of all files that an index names, in its folder."""
+    remedy = "Restore the index from a copy."
+    with storage_errors("The index of the tensors cannot be read", str(path), remedy):
+        places = read_json_object(str(path), remedy=remedy).get("weight_map")
+    files = list(places.values()) if isinstance(places, dict) else [None]
+    names = {name for name in files if isinstance(name, str) and Path(name).name == name}
+    if not names.issuperset(files):
+        raise DataDamagedError(
+            "`weight_map` must name the file of every tensor.", where=str(path), remedy=remedy
+        )
+    tensors: dict[str, np.ndarray] = {}
+    for name in sorted(names):
+        if name.endswith(_INDEX) or not path.with_name(name).is_file():
+            raise InputMissingError(
+                f"A part of the model is missing: {name}",
+                where=str(path),
+                remedy="Download or copy all parts.",
+            )
+        tensors |= read_tensors(path.with_name(name))[0]
+    return tensors
+
+
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes tensors for PyTorch; raises UsageError without the package safetensors."""
+    arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    _safetensors(str(path)).numpy.save_file(arrays, str(path), metadata={"format": "pt"})
+
+
+def _safetensors(where: str) -> Any:
+    require_extra("convert", "safetensors", purpose="This file", where=where)
+    import safetensors.numpy
+
+    return safetensors
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    safetensors = _safetensors(str(path))
+    try:
+        with safetensors.safe_open(str(path), framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(first_line(error)) from error
+
+
+def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
+    with path.open("rb") as file:
+        arrays = read_array_archive(file)
+    config = arrays.pop(_CONFIG, None)
+    prefix = _STATE_DICT if any(name.startswith(_STATE_DICT) for name in arrays) else ""
+    tensors = {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+    return tensors, None if config is None else str(config)
+
+
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    try:
+        import torch
+    except ImportError as error:
+        raise InputMissingError(
+            "The package torch, which reads this file, is not installed.",
+            where=str(path),
+            remedy="Install torch, or convert the file to safetensors where it is.",
+        ) from error
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        for key in _NESTED:
+            if isinstance(content, dict) and isinstance(content.get(key), dict):
+                content = content[key]
+        # Tied tensors share storage; a view may expand to far more memory than the file has.
+        num_bytes = sum(each.numel() * each.element_size() for each in content.values())
+        if num_bytes > _MAX_SHARING * path.stat().st_size:
+            raise ValueError(f"The tensors expand to {num_bytes} bytes.")
+        return {
+            name: (each.float() if each.is_floating_point() else each).detach().numpy()
+            for name, each in content.items()
+        }
+    except Exception as error:  # torch raises many kinds of errors
+        raise DataDamagedError(
+            f"The file is not a state dict that loads without running code: {type(error).__name__}",
+            where=str(path),
+            remedy="Save it again in its own environment: torch.save(model.state_dict(), FILE).",
+        ) from error
