@@ -78,7 +78,8 @@ class _DataUnpickler(pickle._Unpickler):
         raise ValueError(f"it asks for {full_name[:100]!r}, which is not data")
 
     def _load_dict(self) -> None:
-        self.append(_pairs_of(self.pop_mark()))
+        items = self.pop_mark()
+        self.append(_pairs_of(items))
 
     def _load_items(self) -> None:
         items = self.pop_mark()
