@@ -123,7 +123,7 @@ def _generate(experiment: Any, num_rows: int) -> Turn:
     """Generates with a full memory in float32; a single row token by token, as when streaming."""
     from txl_tf.generation import GenerationSession
     from txl_tf.generation.session import CAPACITY
-    from txl_tf.models.language_model import create_model
+    from txl_tf.models import create_model
     from txl_tf.samplers import RandomSampler
 
     config = experiment.model

@@ -20,7 +20,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.distribution.strategy import is_chief
-from txl_tf.evaluation.attention_mass import AttentionMass
+from txl_tf.evaluation.attention import AttentionMass
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.evaluation.task_evaluator import TaskEvaluator

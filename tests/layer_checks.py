@@ -12,7 +12,7 @@ import pytest
 from keras import ops
 
 from tests.reference import max_difference
-from txl_tf import hashed_bits
+from txl_tf import stateless_random
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 needs_tensorflow = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow backend only")
@@ -25,13 +25,13 @@ else:
 def drawn_seeds(monkeypatch):
     """Returns a list that gets the seeds of every mask that is drawn from now on."""
     seeds = []
-    draw = hashed_bits.random_bits
+    draw = stateless_random.random_bits
 
     def spy(row_seeds, sizes):
         seeds.append(tuple(ops.convert_to_numpy(row_seeds).ravel().tolist()))
         return draw(row_seeds, sizes)
 
-    monkeypatch.setattr("txl_tf.hashed_bits.random_bits", spy)
+    monkeypatch.setattr("txl_tf.stateless_random.random_bits", spy)
     return seeds
 
 

@@ -14,18 +14,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Floors of the package: each part may import itself and the parts named here.
 LOWEST = {"errors", "imports", "machine_memory", "metrics"}
-TENSORS = {"functional", "hashed_bits", *LOWEST}
+TENSORS = {"functional", "stateless_random", *LOWEST}
 MODELS = {"config", "layers", "models", "storage", "tpu_kernels", *TENSORS}
 ALLOWED = {
     "errors": set(),
     "imports": {"errors"},
     "machine_memory": {"errors"},
     "metrics": set(),
-    "processor_products": set(),
     "storage": LOWEST,
     "config": {"storage", *LOWEST},
-    "hashed_bits": set(),
-    "functional": {"hashed_bits", *LOWEST},
+    "stateless_random": set(),
+    "functional": {"stateless_random", *LOWEST},
     "tpu_kernels": {"config", *TENSORS},
     "layers": {"config", "tpu_kernels", *TENSORS},
     "samplers": {"config", *TENSORS},
@@ -58,11 +57,20 @@ ALLOWED = {
 }
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {
-    *("config", "errors", "functional", "hashed_bits", "inference", "layers", "metrics", "models"),
-    *("processor_products", "samplers", "tasks"),
+    *(
+        "config",
+        "errors",
+        "functional",
+        "stateless_random",
+        "inference",
+        "layers",
+        "metrics",
+        "models",
+    ),
+    *("stateless_random", "tasks"),
 }
 # All other kernels may import JAX at their top, and nobody may import them there.
-WITHOUT_JAX = {"__init__", "attention_plan", "inference_plan", "kernel_choice"}
+WITHOUT_JAX = {"__init__", "attention_plan", "kernel_choice"}
 # Recomputing activations takes an interface of each backend, compiling a part that of TensorFlow.
 FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py", "txl_tf/layers/rematerialization.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
@@ -91,7 +99,6 @@ LOADED_FIRST = (
     "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",
     "txl_tf.tpu_kernels.attention_plan",
-    "txl_tf.tpu_kernels.inference_plan",
     "txl_tf.tpu_kernels.kernel_choice",
     "txl_tf.training.ledger",
     "txl_tf.training.step_report",

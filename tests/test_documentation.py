@@ -23,7 +23,7 @@ from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from tests.small_run import write_run
 from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
-from txl_tf.evaluation.attention_profiler import profiled_config
+from txl_tf.evaluation.attention import profiled_config
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 _FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -134,7 +134,7 @@ DOCSTRINGS = {
 SLOW = {
     "txl_tf.causal_lm.text.TextSession",
     "txl_tf.causal_lm.text_task.TextTask",
-    "txl_tf.evaluation.attention_profiler.AttentionProfiler",
+    "txl_tf.evaluation.attention.AttentionProfiler",
     "txl_tf.generation.session.GenerationSession",
     "txl_tf.models.headed.TransformerXLWithHead",
     "txl_tf.models.stateful.StatefulTransformerXL",

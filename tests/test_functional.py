@@ -7,7 +7,7 @@ from keras import ops
 
 from tests import reference
 from tests.layer_checks import needs_tensorflow, tf
-from txl_tf import functional, hashed_bits
+from txl_tf import functional, stateless_random
 
 FIRST_BITS = [3831238515, 645351235, 3893462067, 1268351527]  # of the seed (1, 2)
 LENGTHS = [(1, 1), (1, 2), (2, 2), (1, 6), (2, 3), (3, 3), (4, 9), (5, 6), (7, 7), (8, 16)]
@@ -198,7 +198,7 @@ def test_random_bits_are_the_hash_of_seed_and_place():
     """Every backend draws these numbers, and every later version must, too."""
     seeds = [[0, 0], [1, 2], [-1, 7], [2**31 - 1, -(2**31)]]
     bits = ops.convert_to_numpy(
-        hashed_bits.random_bits(ops.convert_to_tensor(seeds, "int32"), [2, 3, 4])
+        stateless_random.random_bits(ops.convert_to_tensor(seeds, "int32"), [2, 3, 4])
     )
     assert bits.dtype == np.uint32
     for row, seed in enumerate(seeds):
@@ -209,7 +209,7 @@ def test_random_bits_are_the_hash_of_seed_and_place():
 
 def test_random_bits_of_no_further_axes_are_one_number_per_row():
     seeds = ops.convert_to_tensor([[1, 2], [3, 4]], "int32")
-    bits = ops.convert_to_numpy(hashed_bits.random_bits(seeds, []))
+    bits = ops.convert_to_numpy(stateless_random.random_bits(seeds, []))
     assert bits.tolist() == [hashed(1, 2, 0), hashed(3, 4, 0)]
 
 

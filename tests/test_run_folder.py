@@ -12,7 +12,7 @@ from tests.pipelines.txl_process import error_lines, run_txl
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.run_description import identity
 from txl_tf.run_folder import describe, kind, locate
 from txl_tf.training.checkpoint_store import CheckpointStore

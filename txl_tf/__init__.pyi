@@ -46,9 +46,9 @@ from txl_tf.export.saved_model import export_saved_model as export_saved_model
 from txl_tf.generation.session import GenerationSession as GenerationSession
 from txl_tf.generation.session import generate as generate
 from txl_tf.inference.engine import InferenceEngine as InferenceEngine
-from txl_tf.inference.memory import KeyValueMemory as KeyValueMemory
 from txl_tf.models.headed import TransformerXLWithHead as TransformerXLWithHead
 from txl_tf.models.headed import pad_token_ids as pad_token_ids
+from txl_tf.models.memory import KeyValueMemory as KeyValueMemory
 from txl_tf.models.memory import Memory as Memory
 from txl_tf.models.presets import preset as preset
 from txl_tf.models.stateful import StatefulTransformerXL as StatefulTransformerXL

@@ -12,7 +12,7 @@ import math
 import keras
 from keras import ops
 
-from txl_tf.hashed_bits import GOLDEN_RATIO, mixed
+from txl_tf.stateless_random import GOLDEN_RATIO, mixed
 
 MASKED_SCORE = -1e30
 """Score of a masked pair; its exp() is 0."""

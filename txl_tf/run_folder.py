@@ -322,7 +322,8 @@ def build_model(
 
     Raises MismatchError if they belong to another model.
     """
-    from txl_tf.models.language_model import assign_weights, create_model
+    from txl_tf.models import create_model
+    from txl_tf.models.language_model import assign_weights
 
     model = create_model(config, dtype="float32")
     assign_weights({variable.path: variable for variable in model.weights}, weights)

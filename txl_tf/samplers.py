@@ -11,7 +11,7 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.errors import did_you_mean
-from txl_tf.hashed_bits import random_bits
+from txl_tf.stateless_random import random_bits
 
 IMPOSSIBLE_SCORE = -1e30
 """Score of an unused beam, below all others."""

@@ -42,7 +42,7 @@ from ..trained_model import open_dataset, open_source
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.evaluation.attention_profiler import AttentionProfile, AttentionProfiler
+    from txl_tf.evaluation.attention import AttentionProfile, AttentionProfiler
 
 REPORT_FILE = "attention.json"
 
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _create_profiler(arguments: argparse.Namespace) -> "tuple[int | None, AttentionProfiler]":
-    from txl_tf.evaluation.attention_profiler import AttentionProfiler, profiled_config
+    from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
 
     experiment = arguments.experiment
     model, evaluation = experiment.model, experiment.evaluation

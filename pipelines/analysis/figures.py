@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_tf.evaluation.attention_profiler import HIGHEST_SHARE, TERMS, AttentionProfile
+from txl_tf.evaluation.attention import HIGHEST_SHARE, TERMS, AttentionProfile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

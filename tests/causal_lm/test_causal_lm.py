@@ -10,8 +10,7 @@ from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
-from txl_tf.models import presets
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model, presets
 from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
 
 # Every token is a character, so that any text that is written can be read back.

@@ -10,7 +10,7 @@ from txl_tf.causal_lm import layer_reader
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 
 TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
 # Several segments, the border in the first one, in a later one and at the first token.

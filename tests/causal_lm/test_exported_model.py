@@ -13,7 +13,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.exported_model import exported_version
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.export import ExportOptions, export_saved_model
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 
 
 @pytest.fixture(scope="module")

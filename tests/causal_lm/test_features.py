@@ -8,7 +8,7 @@ from tests.small_models import small_config
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.config.model import LSTMConfig
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 
 TOKENIZER = CharacterTokenizer(list("abcdefghij "))
 # Shorter than a segment, as long as one, and longer than what is read at once.

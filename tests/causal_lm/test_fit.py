@@ -15,7 +15,7 @@ from txl_tf.config.model import LSTMConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.text_batches import ordered_batches
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 

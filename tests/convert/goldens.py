@@ -105,4 +105,10 @@ def last_attention(model, inputs, memory):
         config.same_length_keys,
     )
     attention = model.blocks[-1].attention
-    return attention.attention_probabilities(inputs, memory.states[-1], mask, **arguments)
+    return attention(
+        inputs,
+        memory=memory.states[-1],
+        attention_mask=mask,
+        return_probabilities=True,
+        **arguments,
+    )

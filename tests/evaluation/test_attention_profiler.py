@@ -12,8 +12,8 @@ from tests.layer_checks import randomize_weights
 from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf import functional
-from txl_tf.evaluation.attention_profiler import AttentionProfiler, by_distance, profiled_config
-from txl_tf.layers.relative_attention import RelativeAttention
+from txl_tf.evaluation.attention import AttentionProfiler, by_distance, profiled_config, score_terms
+from txl_tf.layers.attention import RelativeAttention
 from txl_tf.models.transformer_xl import TransformerXL
 
 T, M = 3, 5
@@ -56,11 +56,9 @@ def test_the_terms_are_those_of_the_paper_and_sum_to_the_scores():
     memory = generator.normal(size=(1, M, 8)).astype("float32")
     encoding = functional.relative_positional_encoding(M + T, 8)
     mask = functional.causal_memory_mask(T, M)
-    terms = layer.score_terms(inputs, encoding, memory)
+    terms = score_terms(layer, inputs, encoding, memory)
     summed = ops.softmax(functional.mask_scores(sum(terms), mask))
-    probabilities = layer.attention_probabilities(
-        inputs, memory, mask, position_encoding=encoding, content_bias=None, position_bias=None
-    )
+    probabilities = layer(inputs, encoding, memory, mask, return_probabilities=True)
     np.testing.assert_allclose(summed, probabilities, atol=1e-6)
 
     weights = reference_variants.attention_weights(layer)

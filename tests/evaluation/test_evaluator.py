@@ -16,7 +16,7 @@ from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.inference import execution_plan
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.trainer import Trainer
 

@@ -10,7 +10,7 @@ from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.windows import ContextLosses, WindowScorer, without_memory
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
 V, T = 11, 4

@@ -19,7 +19,7 @@ from txl_tf.export.saved_model import create_signatures
 from txl_tf.export.served_model import ServedModel
 from txl_tf.export.served_weights import ServedWeights
 from txl_tf.export.token_signatures import WireMemory
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 
 CHARACTERS = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
 WORDS = ["a", "fox", "sleeps", "the", "dog", ".", "<unk>"]

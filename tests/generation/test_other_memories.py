@@ -8,7 +8,7 @@ from tests.layer_checks import randomize_weights
 from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.generation import GenerationSession, generate
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.samplers import BeamSampler, GreedySampler
 
 SIZES = {
@@ -85,13 +85,13 @@ def test_one_beam_is_greedy_and_several_score_higher():
 
 
 def test_a_memory_length_is_not_for_recurrent_models():
-    with pytest.raises(ValueError, match=r"have no length\. Received: memory_length=7"):
+    with pytest.raises(ValueError, match=r"has the length 1\. Received: memory_length=7"):
         GenerationSession(made("lstm"), GreedySampler(), memory_length=7)
 
 
 def test_the_memory_of_another_model_is_refused():
     model = made("sinusoidal")
-    with pytest.raises(ValueError, match=r"`memory` must be a `Memory`\. Received: memory of type"):
+    with pytest.raises(ValueError, match="must have the shapes"):
         GenerationSession(model, GreedySampler(), memory=made("lstm").initial_memory(1))
     with pytest.raises(ValueError, match="must have the shapes"):
         GenerationSession(model, GreedySampler(), memory=model.initial_memory(1, 3))

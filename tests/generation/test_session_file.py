@@ -12,7 +12,7 @@ from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, OutputExistsError
 from txl_tf.generation import GenerationSession
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.samplers import RandomSampler
 

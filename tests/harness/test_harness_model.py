@@ -17,7 +17,7 @@ from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.harness import HarnessModel
 from txl_tf.harness.__main__ import main
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from txl_tf.config.model import LSTMConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.evaluation.windows import ContextLosses
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding, check_token_ids
+from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, check_token_ids
 from txl_tf.models.recurrent import LSTMLanguageModel
 
 SETTINGS = adaptive_reference.SETTINGS

@@ -7,8 +7,7 @@ from tests import adaptive_reference
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
 from tests.slow_case import slow_case
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
-from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
+from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 
 SETTINGS = adaptive_reference.SETTINGS
 RNG = np.random.default_rng(0)

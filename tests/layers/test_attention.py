@@ -71,9 +71,7 @@ def test_absolute_attention_matches_the_oracle(layer, segment_length, memory_len
 def test_probabilities_are_what_the_call_reads_with(layer):
     inputs, memory = random(B, 4, D), random(B, 3, D, seed=1)
     mask = functional.causal_memory_mask(4, 3)
-    probabilities = ops.convert_to_numpy(
-        layer.attention_probabilities(inputs, memory, attention_mask=mask)
-    )
+    probabilities = ops.convert_to_numpy(layer(inputs, memory, mask, return_probabilities=True))
     np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, atol=1e-6)
     assert not np.any(probabilities[~np.broadcast_to(mask, probabilities.shape)])
     values = np.concatenate([memory, inputs], axis=1) @ ops.convert_to_numpy(layer.value.kernel)

@@ -10,7 +10,7 @@ from tests.layer_checks import built, check_layer, needs_tensorflow, random, ran
 from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf import functional
-from txl_tf.layers.relative_attention import RelativeAttention
+from txl_tf.layers.attention import RelativeAttention
 
 B, D, N, H = 2, 6, 2, 4
 
@@ -146,7 +146,7 @@ def test_half_precision_keeps_the_softmax_in_float32(layer):
         return softmax(scores, axis=axis)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txl_tf.layers.relative_attention.ops.softmax", spy)
+        patch.setattr("txl_tf.layers.attention.ops.softmax", spy)
         outputs = attend(half, random(B, 4, D), random(B, 3, D))
     assert seen == ["float32"]
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"

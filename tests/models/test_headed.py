@@ -9,8 +9,8 @@ from tests.layer_checks import randomize_weights
 from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf.layers import ChoiceHead, PooledHead, SpanHead, TokenHead
+from txl_tf.models import create_model
 from txl_tf.models.headed import TransformerXLWithHead, pad_token_ids
-from txl_tf.models.language_model import create_model
 
 T = 4
 HEADS = {

@@ -10,7 +10,8 @@ from tests.models.variants import SIZES, B, T, V, score, token_ids
 from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError
-from txl_tf.models.language_model import LanguageModel, assign_weights, create_model
+from txl_tf.models import create_model
+from txl_tf.models.language_model import LanguageModel, assign_weights
 from txl_tf.models.transformer_xl import TransformerXL
 
 

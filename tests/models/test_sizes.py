@@ -11,7 +11,7 @@ from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.models.sizes import (
     NOTICE_SECONDS,
     CheckpointCost,

@@ -151,7 +151,7 @@ def test_half_precision_scores_in_float32_close_to_float32(model, dtype):
 
 def test_memory_of_another_depth_is_refused(model):
     memory = model.initial_memory(B)
-    with pytest.raises(ValueError, match="layers"):
+    with pytest.raises(ValueError, match="must have 2 states"):
         model(token_ids(T), memory._replace(states=memory.states[:1]))
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import MismatchError
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.models.weight_transfer import (
     require_same_weights,
     rows_of_shared_tokens,

@@ -98,8 +98,7 @@ def assert_segments_match(model, oracle):
         assert max_difference(hidden, expected_hidden) <= 1e-5
         for state, expected_state in zip(memory.states, states, strict=True):
             assert max_difference(state, expected_state) <= 1e-5
-        if valid_length is not None:
-            assert ops.convert_to_numpy(memory.valid_length).tolist() == valid_length
+        assert ops.convert_to_numpy(memory.valid_length).tolist() == valid_length
 
 
 def assert_two_segments_equal_one_pass(model, whole, memory_length=None):

@@ -7,7 +7,7 @@ from pipelines.memory_needs import training_needs
 from tests.pipelines.conftest import EXPERIMENT
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
 
 SMALL = ExperimentConfig.from_dict(EXPERIMENT)

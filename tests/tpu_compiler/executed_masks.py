@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.tpu_compiler.host_replicas import HostReplicas
-from txl_tf import hashed_bits
+from txl_tf import stateless_random
 from txl_tf.tpu_compiler.replica_program import ReplicaProgram
 from txl_tf.training.train_step import TrainStep
 
@@ -28,7 +28,7 @@ def drawing_function(runs, name):
 
     def draw():
         seeds = step.dropout_seeds(tf.identity(trainer._state.optimizer.iterations.value))
-        return hashed_bits.random_bits(seeds, SHAPE)
+        return stateless_random.random_bits(seeds, SHAPE)
 
     def draw_on_replicas():
         return strategy.run(draw)

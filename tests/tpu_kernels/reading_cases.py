@@ -70,7 +70,7 @@ def _by_token(memory, case):
     width = case.num_heads * case.head_dim
     pair = memory.keys[0], memory.values[0]
     if len(pair[0].shape) == 4:
-        pair = memory.by_token(*pair)
+        pair = np.transpose(pair[0], [0, 3, 1, 2]), np.transpose(pair[1], [0, 2, 1, 3])
     shape = case.rows, -1, width
     lasts = slice(memory.memory_length - case.memory_length, None)
     empty = np.zeros((case.rows, 0, width), "float32")

@@ -17,7 +17,7 @@ from tests.tpu_kernels.attention_cases import (
 )
 from tests.tpu_kernels.reading_cases import ReadingCase, reading_differences
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.tpu_kernels import attention_export
+from txl_tf.tpu_kernels import attention_call
 from txl_tf.tpu_kernels.attention_tile import Tile
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
@@ -49,9 +49,9 @@ def test_a_fault_in_the_shift_is_seen(monkeypatch):
     """A control: distances one row off."""
     original = Tile.rolled
     monkeypatch.setattr(Tile, "rolled", lambda self, values, by: original(self, values, by + 1))
-    attention_export.exported.cache_clear()
+    attention_call.exported.cache_clear()
     found, read = differences(Case()), reading_differences(ReadingCase())
-    attention_export.exported.cache_clear()
+    attention_call.exported.cache_clear()
     assert found["value"] > 0.01 and found["distances"] > 0.1
     assert read["first read"] > 0.01 and read["second read"] > 0.01
 
@@ -131,6 +131,6 @@ def test_programs_for_a_tpu_name_no_folder_of_this_machine(direction):
 
     sizes = {"num_rows": 1, "segment_length": 16, "memory_length": 16, "num_heads": 1}
     plan = AttentionPlan(**sizes, head_dim=128, dtype="bfloat16")
-    module = attention_export.exported(plan, direction, "tpu").mlir_module()
+    module = attention_call.exported(plan, direction, "tpu").mlir_module()
     assert "tpu_custom_call" in module
     assert ".py" not in module and "txl_tf" not in module

@@ -8,11 +8,13 @@ import tensorflow as tf
 from txl_tf.tpu_compiler.chips import Topology
 from txl_tf.tpu_compiler.compiler import TpuCompiler
 from txl_tf.tpu_compiler.lowering import lower
-from txl_tf.tpu_kernels.attention_call import attend, attend_in_inference
-from txl_tf.tpu_kernels.attention_export import argument_shapes
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan
-from txl_tf.tpu_kernels.inference_kernel import inference_shapes
-from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
+from txl_tf.tpu_kernels.attention_call import (
+    argument_shapes,
+    attend,
+    attend_in_inference,
+    inference_shapes,
+)
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan, places_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of, tile_of
+from txl_tf.tpu_kernels.attention_plan import InferencePlan, places_of, tile_of
 
 SIZES = {"num_rows": 2, "num_heads": 8, "head_dim": 64, "dtype": "bfloat16"}
 

@@ -10,8 +10,8 @@ from tests.small_models import small_config
 from tests.tasks.test_example_encoding import BYTES, PASSAGE, example
 from tests.toy_batches import largest_relative_difference, strategy_of
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.models import create_model
 from txl_tf.models.headed import pad_token_ids
-from txl_tf.models.language_model import create_model
 from txl_tf.tasks.encoding import ExampleEncoder
 from txl_tf.tasks.examples import Answer
 from txl_tf.training.fine_tuning import (

@@ -32,7 +32,7 @@ from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens, stop_tokens
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import StatefulTransformerXL, language_model_of
 from txl_tf.models.transformer_xl import TransformerXL

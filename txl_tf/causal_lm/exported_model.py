@@ -85,7 +85,7 @@ def load_exported(version: str) -> "keras.Model":
     """
     import tensorflow as tf
 
-    from txl_tf.models.language_model import create_model
+    from txl_tf.models import create_model
 
     verify_export(version)
     model = create_model(read_export_card(version).model, dtype="float32")

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from txl_tf.causal_lm.text import POOLINGS, Pooling
+from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.evaluation_model import exact_products
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import device_of
@@ -39,7 +40,7 @@ class LayerReader:
         self._num_rows = num_rows
         # A recurrent model only returns its last output.
         layer = hidden_layer(model.config, layer)
-        self._index = layer if self._engine.memory_length is not None else -1
+        self._index = layer if isinstance(model.config, ModelConfig) else -1
         self.segment_length: int = self._engine.segment_length
         self._step = tf.function(
             self._hidden, jit_compile=self._engine.plan.compile_read, autograph=False

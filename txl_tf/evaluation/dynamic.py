@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.models.memory import Memory, RecurrentMemory
+from txl_tf.models.memory import Memory
 
 _EPSILON = 1e-3
 
@@ -120,9 +120,9 @@ class DynamicReader:
         token_ids: tf.Tensor,
         target_ids: tf.Tensor,
         is_scored: tf.Tensor,
-        memory: Memory | RecurrentMemory,
+        memory: Memory,
         document_starts: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, Memory | RecurrentMemory, list[tf.Tensor]]:
+    ) -> tuple[tf.Tensor, Memory, list[tf.Tensor]]:
         """Scores one segment `(B, T)` of every row.
 
         Only scored tokens are learned from. Returns the nats, float32 `(B, T)`, the next memory,

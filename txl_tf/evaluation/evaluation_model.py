@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.models.language_model import create_model
+from txl_tf.models import create_model
 
 # Smaller ones save too little, and may be read while a model is built.
 _SMALLEST_BYTES = 2**16

@@ -33,7 +33,7 @@ from txl_tf.evaluation.text_rows import (
     empty_batch,
 )
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.models.language_model import assign_weights
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels.kernel_choice import AttentionChoice

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
 from txl_tf.models.transformer_xl import TransformerXL
 

@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from txl_tf.hashed_bits import mixed
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.samplers import BeamSampler, RepetitionPenalty
+from txl_tf.stateless_random import mixed
 
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""

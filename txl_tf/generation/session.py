@@ -34,8 +34,7 @@ from txl_tf.generation.session_file import (
     write_session,
 )
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.memory import KeyValueMemory
-from txl_tf.models.memory import Memory
+from txl_tf.models.memory import KeyValueMemory, Memory
 from txl_tf.models.stateful import language_model_of
 from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
 
@@ -62,7 +61,7 @@ class GenerationSession:
             in any row; rows with one prompt and one seed write the same. Defaults
             to `None`: a new one.
         memory_length: optional int. Tokens to remember, if not the model's.
-        memory: optional `Memory`, `KeyValueMemory` or `RecurrentMemory` of the preceding text.
+        memory: optional `Memory` or `KeyValueMemory` of the preceding text.
         repetition_penalty: float, at least 1. See `RepetitionPenalty`; it applies to tokens read
             or written in this session.
         stop_token_ids: ints. A row ends with the first of them.
@@ -463,10 +462,8 @@ def generate(
         ValueError: If a prompt is empty, an id or a setting is out of range, or `max_tokens`
             leaves nothing to write.
     """
-    if memory_length is None and isinstance(memory, KeyValueMemory):
+    if memory_length is None and isinstance(memory, Memory | KeyValueMemory):
         memory_length = memory.memory_length
-    if memory_length is None and isinstance(memory, Memory):
-        memory_length = memory.states[0].shape[1]
     if jit_compile is None and max_tokens < FEWEST_COMPILED_TOKENS:
         jit_compile = False
     session = GenerationSession(

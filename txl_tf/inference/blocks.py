@@ -1,9 +1,10 @@
-"""Decoder block in inference: one residual path, three attention kernels.
+"""Decoder block in inference: one residual path, four ways to attend.
 
 Shape letters used in this module:
   B rows of memory, W rows that share one of them, R = B * W rows, T segment
   length, M memory length, K = M + T key length, C tokens of a part of the
-  segment or capacity for recent tokens, D hidden width, N heads, H head width.
+  segment or capacity for recent tokens, D hidden width, N heads, H head width,
+  P places of memory on a chip, S rows of its table of distances.
 """
 
 import functools
@@ -13,7 +14,50 @@ import math
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory
+from txl_tf.layers.attention import RelativeAttention, ShawAttention
+from txl_tf.layers.visible_keys import side_by_side
+from txl_tf.tpu_kernels.attention_plan import InferencePlan
+
+
+def scaled_query_kernel(attention):
+    """Returns the query kernel divided by `sqrt(H)`, `(D, N * H)`.
+
+    Scaling the weights costs less than scaling every query.
+    """
+    return ops.cast(attention.query.kernel, attention.compute_dtype) * attention.head_dim**-0.5
+
+
+def split_queries(attention, scaled_query, biases):
+    """Returns the queries for contents and for distances, `(B, T, N, H)` each.
+
+    `scaled_query`, `(B, T, N * H)`, is inputs times `scaled_query_kernel`.
+    """
+    query, scale = attention.split_heads(scaled_query), attention.head_dim**-0.5
+    if isinstance(attention, RelativeAttention):
+        return tuple(query + bias * scale for bias in attention.biases(**biases))
+    if isinstance(attention, ShawAttention):
+        return query + ops.cast(attention.content_bias, attention.compute_dtype) * scale, query
+    return query, query
+
+
+def distance_keys(attention, key_length, encoding):
+    """Returns the keys of all distances, and their scores, the same for all queries, or `None`.
+
+    They depend on the weights alone. Row `j` of `encoding` `(K, D)` is the distance `K - 1 - j`.
+    Keys are `(N, H, K + 1)`, scores `(N, 1, K + 1)`: column 0 belongs to no distance, as
+    `functional.relative_shift` drops it when it reads scores by distance as scores by key.
+    """
+    padding, scores = [[0, 0], [0, 0], [1, 0]], None
+    if isinstance(attention, RelativeAttention):
+        keys = attention.split_heads(attention.distance_table(encoding)[None])[0]  # [K, N, H]
+    else:
+        keys = attention.of_distances(attention.distance_keys, key_length)
+    if isinstance(attention, ShawAttention):
+        rows = functional.distances_to_end(key_length, attention.num_positions)
+        scores = ops.transpose(ops.take(attention.distance_bias, rows, axis=0))[:, None]
+        scores = ops.cast(scores * attention.head_dim**-0.5, attention.compute_dtype)
+        scores = ops.pad(scores, padding)
+    return ops.pad(ops.transpose(keys, [1, 2, 0]), padding), scores
 
 
 class InferenceBlock:
@@ -49,12 +93,13 @@ class InferenceBlock:
 
 
 class BatchedBlock(InferenceBlock):
-    """Block that reads segments, with all rows and heads in one product.
+    """Block that reads segments, with all rows and heads in one product."""
 
-    `memory_class` is `KeyValueMemory` or a subclass, which defines the layout of keys and values.
-    """
+    KEYS_AXIS, VALUES_AXIS = 3, 2  # of the places of memory
 
-    memory_class = KeyValueMemory
+    def arranged(self, keys, values):
+        """Arranges keys and values `(B, M, N, H)` as in memory."""
+        return ops.transpose(keys, [0, 2, 3, 1]), ops.transpose(values, [0, 2, 1, 3])
 
     def project(self, hidden):
         """Returns the keys and values of inputs `(B, T, D)` in the layout of the memory."""
@@ -64,38 +109,37 @@ class BatchedBlock(InferenceBlock):
     def _project_normalized(self, hidden):
         attention = self._attention
         projected = attention.key(hidden), attention.value(hidden)
-        return self.memory_class.arranged(*map(attention.split_heads, projected))
+        return self.arranged(*map(attention.split_heads, projected))
 
-    def __call__(self, hidden, keys, values, mask_scores, distance_keys, lengths=None):
+    def __call__(self, hidden, keys, values, mask_scores, distances, lengths=None):
         """Reads one segment; returns hidden states `(B, T, D)`, and the next keys and values.
 
         `keys` are `(B, N, H, M)`, `values` `(B, N, M, H)`. `mask_scores` broadcast to
         `(B, N, T, K + 1)`, over distances: 0 where attention is allowed, very negative elsewhere.
-        `distance_keys` are of `K` distances; `lengths` as in `functional.last_positions`.
+        `distances` are `distance_keys` of `K` distances; `lengths` as in
+        `functional.last_positions`.
         """
         inputs = self._attention_inputs(hidden)
-        new_keys, new_values = self._project_normalized(inputs)
-        num_places = values.shape[self.memory_class.VALUES_AXIS]
-        keys, values = self._put_together((keys, values), (new_keys, new_values))
-        attended = self._attend(inputs, keys, values, mask_scores, distance_keys)
+        new = self._project_normalized(inputs)
+        num_places = values.shape[self.VALUES_AXIS]
+        keys, values = self._put_together((keys, values), new)
+        attended = self._attend(inputs, keys, values, mask_scores, distances)
         hidden = self._transform(hidden, self._attention.output_projection(attended))
-        return hidden, *self._remembered(keys, values, lengths, num_places)
+        return hidden, *self._remembered((keys, values), lengths, num_places)
 
     def _put_together(self, memory, new):
         """Concatenates keys and values of memory and segment."""
-        axes = self.memory_class.KEYS_AXIS, self.memory_class.VALUES_AXIS
-        pairs = zip(zip(memory, new, strict=True), axes, strict=True)
-        return [ops.concatenate(pair, axis=axis) for pair, axis in pairs]
+        pairs = zip(memory, new, (self.KEYS_AXIS, self.VALUES_AXIS), strict=True)
+        return [ops.concatenate([old, more], axis=axis) for old, more, axis in pairs]
 
-    def _remembered(self, keys, values, lengths, num_places):
+    def _remembered(self, keys_and_values, lengths, num_places):
         """Returns the last positions of keys and values of memory and segment."""
-        axes = self.memory_class.KEYS_AXIS, self.memory_class.VALUES_AXIS
-        pairs = zip((keys, values), axes, strict=True)
+        pairs = zip(keys_and_values, (self.KEYS_AXIS, self.VALUES_AXIS), strict=True)
         return [functional.last_positions(each, axis, lengths, num_places) for each, axis in pairs]
 
-    def _attend(self, inputs, keys, values, mask_scores, distance_keys):
+    def _attend(self, inputs, keys, values, mask_scores, distances):
         """Returns the results of all heads side by side, `(B, T, N * H)`."""
-        scores = self._scores(inputs, keys, mask_scores, distance_keys)
+        scores = self._scores(inputs, keys, mask_scores, distances)
         probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
         attended = ops.transpose(ops.matmul(probabilities, values), [0, 2, 1, 3])
         width = self._attention.num_heads * self._attention.head_dim
@@ -103,16 +147,16 @@ class BatchedBlock(InferenceBlock):
 
     def _queries(self, inputs):
         """Returns content and distance queries, `(B, N, T, H)` each."""
-        query = ops.matmul(inputs, self._attention.scaled_query_kernel())
-        queries = self._attention.queries(query, **self._biases)
+        query = ops.matmul(inputs, scaled_query_kernel(self._attention))
+        queries = split_queries(self._attention, query, self._biases)
         return [ops.transpose(each, [0, 2, 1, 3]) for each in queries]
 
-    def _scores(self, inputs, keys, mask_scores, distance_keys):
-        content_query, distance_query = self._queries(inputs)
+    def _scores(self, inputs, keys, mask_scores, distances):
+        (content_query, distance_query), (of_distances, scores) = self._queries(inputs), distances
         # oneDNN fuses the addition of the mask into the product.
-        over_distances = self._masked_products(distance_query, distance_keys.keys, mask_scores)
-        if distance_keys.scores is not None:
-            over_distances = over_distances + distance_keys.scores  # [B, N, T, K + 1]
+        over_distances = self._masked_products(distance_query, of_distances, mask_scores)
+        if scores is not None:
+            over_distances = over_distances + scores  # [B, N, T, K + 1]
         over_keys = functional.shift_padded(over_distances)  # [B, N, T, K]
         return functional.at_least_float32(ops.matmul(content_query, keys) + over_keys)
 
@@ -133,22 +177,23 @@ class PerHeadBlock(BatchedBlock):
     `functional.relative_shift` is a view. A part attends only as far back as its memory, which
     saves work, while all other layers read the whole segment at once.
 
-    Keys are `(B, N, K, H)`, so that the keys of a part are a view too. The program grows with
-    heads and rows, so it suits neither compilers nor many rows.
+    The program grows with heads and rows, so it suits neither compilers nor many rows.
 
     `mask_scores` are a tuple with one tensor per part, in order, that broadcasts to
     `(B, C, M + C + 1)`, over distances. A part attends to the `M + C` keys that end with its own;
-    `distance_keys` are of the `M + C` distances of the longest part.
+    `distances` are those of the longest part, `M + C`.
     """
 
-    memory_class = PerHeadMemory
-
-    def _attend(self, inputs, keys, values, mask_scores, distance_keys):
-        num_heads, width = self._attention.num_heads, self._attention.head_dim
-        num_tokens, key_length = inputs.shape[1], values.shape[2]
-        queries = [_matrices(each, [num_tokens, width]) for each in self._queries(inputs)]
-        keys, values = (_matrices(each, [key_length, width]) for each in (keys, values))
-        parts = _parts(mask_scores, distance_keys, key_length - num_tokens)
+    def _attend(self, inputs, keys, values, mask_scores, distances):
+        num_heads, num_tokens = self._attention.num_heads, inputs.shape[1]
+        queries = [_matrices(each) for each in self._queries(inputs)]
+        keys, values = _matrices(keys), _matrices(values)
+        memory_length = values[0].shape[0] - num_tokens
+        starts = itertools.accumulate((mask.shape[1] for mask in mask_scores[:-1]), initial=0)
+        parts = [
+            _Part(start, memory_length, mask, *distances)
+            for start, mask in zip(starts, mask_scores, strict=True)
+        ]
         attended = []
         for index in range(len(keys)):
             row, head = divmod(index, num_heads)
@@ -172,41 +217,33 @@ class _Part:
     to `(B, C, M + C + 1)`; `distance_keys` have as many distances or more.
     """
 
-    def __init__(self, start, memory_length, mask, distance_keys):
+    def __init__(self, start, memory_length, mask, distance_keys, distance_scores):
         num_tokens, width = mask.shape[1:]
         self._tokens = slice(start, start + num_tokens)
         self._keys = slice(start, start + memory_length + num_tokens)
         self._masks = ops.unstack(mask, axis=0)
         # The surplus distances are too far.
-        self._distance_keys = [head[:, -width:] for head in ops.unstack(distance_keys.keys, axis=0)]
+        self._distance_keys = [head[:, -width:] for head in ops.unstack(distance_keys, axis=0)]
         self._distance_scores = None
-        if distance_keys.scores is not None:
-            self._distance_scores = distance_keys.scores[..., -width:]
+        if distance_scores is not None:
+            self._distance_scores = distance_scores[..., -width:]
 
     def attend(self, content_queries, distance_queries, keys, values, row, head):
-        """Returns the result `(C, H)` of one head from its keys and values `(K, H)`."""
-        keys, values = keys[self._keys], values[self._keys]
+        """Returns the result `(C, H)` of one head from its keys `(H, K)` and values `(K, H)`."""
+        keys, values = keys[:, self._keys], values[self._keys]
         scores = ops.matmul(distance_queries[self._tokens], self._distance_keys[head])
         scores = scores + self._masks[row if len(self._masks) > 1 else 0]
         if self._distance_scores is not None:
             scores = scores + self._distance_scores[head]
-        contents = ops.matmul(content_queries[self._tokens], ops.transpose(keys))
+        contents = ops.matmul(content_queries[self._tokens], keys)
         scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
         probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
         return ops.matmul(probabilities, values)
 
 
-def _parts(masks, distance_keys, memory_length):
-    starts = itertools.accumulate((mask.shape[1] for mask in masks[:-1]), initial=0)
-    return [
-        _Part(start, memory_length, mask, distance_keys)
-        for start, mask in zip(starts, masks, strict=True)
-    ]
-
-
-def _matrices(tensor, shape):
-    """Splits a tensor into its matrices, without a copy."""
-    return ops.unstack(ops.reshape(tensor, [-1, *shape]), axis=0)
+def _matrices(tensor):
+    """Splits `(B, N, ...)` into its `B * N` matrices, without a copy."""
+    return ops.unstack(ops.reshape(tensor, [-1, *tensor.shape[2:]]), axis=0)
 
 
 def _shifted(scores):
@@ -214,6 +251,68 @@ def _shifted(scores):
     num_tokens, width = scores.shape
     read_in_order = ops.reshape(scores, [num_tokens * width])
     return ops.reshape(read_in_order[num_tokens:], [num_tokens, width - 1])
+
+
+class OnChipBlock(BatchedBlock):
+    """Block that reads segments by the attention kernel for TPUs, mainly for long memories.
+
+    Moving scores `(B, N, T, K)` through the memory of a TPU takes longer than all arithmetic. The
+    kernel computes them tile by tile, shifts them on the chip, and also writes the next memory.
+    `keys` and `values` are `(B, P, N * H)`, the heads of a token side by side, so neither writing
+    nor reading transposes them. Places in front may be unused, as moving whole tiles is faster.
+    `mask_scores` are `VisibleKeys`, and `distances` `(S, N * H)` come from `distance_table`.
+    """
+
+    KEYS_AXIS = VALUES_AXIS = 1
+
+    def arranged(self, keys, values):
+        width = self._attention.num_heads * self._attention.head_dim
+        shape = [*(-1 if each is None else each for each in keys.shape[:2]), width]
+        return ops.reshape(keys, shape), ops.reshape(values, shape)
+
+    def plan_of_table(self, kernel, num_tokens, num_places):
+        """Returns an `InferencePlan` for the table of distances of `T` tokens."""
+        return InferencePlan(
+            num_rows=1,
+            segment_length=num_tokens,
+            memory_length=num_places,
+            num_heads=self._attention.num_heads,
+            head_dim=self._attention.head_dim,
+            dtype=self._attention.compute_dtype,
+            **kernel.of_plans,
+        )
+
+    def distance_table(self, plan, encoding):
+        """Returns the keys `(S, N * H)` of all distances.
+
+        Row `j` of `encoding` `(K, D)` encodes the distance `K - 1 - j`; `K` includes padding.
+        """
+        table = self._attention.distance_table(encoding)
+        return ops.pad(table, [[0, plan.table_length - plan.padded_key_length], [0, 0]])
+
+    def __call__(self, hidden, keys, values, mask_scores, distances, lengths=None):
+        # Imported here, as it needs TensorFlow and JAX.
+        from txl_tf.tpu_kernels.attention_call import attend_in_inference
+
+        inputs = self._attention_inputs(hidden)
+        query = self._attention.query(inputs)  # [B, T, N * H]
+        new = self._project_normalized(inputs)
+        num_tokens, num_places = query.shape[1], keys.shape[1]
+        plan = mask_scores.inference_plan(query, self._attention.num_heads)
+        attended, *next_memory = attend_in_inference(
+            plan,
+            mask_scores.kernel.platform,
+            mask_scores.first_keys(num_tokens),
+            (query, *new),
+            (keys, values),
+            distances,
+            side_by_side(self._attention.biases(**self._biases)),
+        )
+        if lengths is not None or not plan.writes_memory:
+            together = self._put_together((keys, values), new)
+            next_memory = self._remembered(together, lengths, num_places)
+        hidden = self._transform(hidden, self._attention.output_projection(attended))
+        return hidden, *next_memory
 
 
 class TokenBlock(InferenceBlock):
@@ -242,7 +341,7 @@ class TokenBlock(InferenceBlock):
         attention = self._attention
         kernels = [attention.key.kernel, attention.value.kernel]
         kernels = [ops.cast(kernel, attention.compute_dtype) for kernel in kernels]
-        return ops.concatenate([attention.scaled_query_kernel(), *kernels], axis=-1)
+        return ops.concatenate([scaled_query_kernel(attention), *kernels], axis=-1)
 
     def __call__(self, hidden, memory, recent, position, mask_scores, kernel, over_distances):
         """Reads one token per row; returns hidden states `(R, 1, D)` and the next `recent`.
@@ -286,7 +385,7 @@ class TokenBlock(InferenceBlock):
         attention = self._attention
         projected = self._product(self._attention_inputs(hidden), kernel)  # [R, 1, 3 * N * H]
         query, key, value = ops.split(projected, 3, axis=-1)
-        queries = attention.queries(query, **self._biases)
+        queries = split_queries(attention, query, self._biases)
         # With one token, heads are in order for either axis first.
         shape = [-1, attention.num_heads, 1, attention.head_dim]
         queries = tuple(ops.reshape(each, shape) for each in queries)

@@ -8,12 +8,12 @@ Shape letters used in this module:
 import keras
 from keras import ops
 
+from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan, device_of
-from txl_tf.inference.memory import KeyValueMemory, RecentTokens
 from txl_tf.inference.relative_model import RelativeModel, TokenModel
-from txl_tf.layers.adaptive_embedding import check_rank, check_token_ids
-from txl_tf.models.memory import Memory, check_memory
+from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
+from txl_tf.models.memory import KeyValueMemory, Memory, check_memory
 from txl_tf.models.stateful import language_model_of
 
 
@@ -47,7 +47,7 @@ class InferenceEngine:
         model: the model.
         plan: `ExecutionPlan`.
         segment_length: int.
-        memory_length: int, or None for recurrent models.
+        memory_length: int, 1 for recurrent models.
         keeps_states: bool. True if memory is the model's own.
     """
 
@@ -68,20 +68,20 @@ class InferenceEngine:
                 '`keeps` must be "auto", "keys_and_values" or "hidden_states". '
                 f"Received: keeps={keeps!r}"
             )
-        is_recurrent = not isinstance(config, ModelConfig)
-        if is_recurrent and memory_length is not None:
+        self._is_recurrent = not isinstance(config, ModelConfig)
+        if self._is_recurrent and memory_length not in (None, 1):
             raise ValueError(
-                "The states of a recurrent model have no length. "
+                "The memory of a recurrent model has the length 1. "
                 f"Received: memory_length={memory_length}"
             )
-        if is_recurrent and keeps == "keys_and_values":
+        if self._is_recurrent and keeps == "keys_and_values":
             raise ValueError(f"A recurrent model has no keys. Received: keeps={keeps!r}")
         self.model = model
         self.keeps_states = keeps == "hidden_states" or (
             keeps == "auto" and not config.has_relative_positions
         )
-        if memory_length is None and not is_recurrent:
-            memory_length = config.effective_memory_length
+        if memory_length is None:
+            memory_length = 1 if self._is_recurrent else config.effective_memory_length
         self.memory_length = memory_length
         self.segment_length = segment_length or config.segment_length
         self.plan = plan or ExecutionPlan.choose(
@@ -99,11 +99,11 @@ class InferenceEngine:
             num_rows: int. `B`.
 
         Returns:
-            `KeyValueMemory`, `Memory` or `RecurrentMemory`.
+            `KeyValueMemory` or `Memory`.
         """
         if self._relative is not None:
             return self._relative.initial_memory(num_rows)
-        if self.memory_length is None:
+        if self._is_recurrent:
             return self.model.initial_memory(num_rows)
         return self.model.initial_memory(num_rows, self.memory_length)
 
@@ -111,7 +111,7 @@ class InferenceEngine:
         """Converts the memory of the model or of another engine.
 
         Args:
-            memory: `Memory`, `RecurrentMemory` or `KeyValueMemory`.
+            memory: `Memory` or `KeyValueMemory`.
 
         Returns:
             Memory of this engine.
@@ -121,15 +121,7 @@ class InferenceEngine:
         """
         if self._relative is None:
             return self._checked_states(memory)
-        if isinstance(memory, Memory):
-            memory = self._relative.project_memory(memory)
-        if not isinstance(memory, KeyValueMemory):
-            raise ValueError(
-                "`memory` must be a `Memory` or a `KeyValueMemory`. "
-                f"Received: memory of type {type(memory).__name__}"
-            )
-        # Rearranged once here: a transpose in every read would read and write all keys.
-        return self._relative.rearranged(memory)
+        return self._relative.adopt(memory)
 
     def _checked_states(self, memory):
         expected = self.initial_memory(1)
@@ -245,21 +237,20 @@ class InferenceEngine:
                 self.segment_length,
                 document_starts,
             )
-        is_recurrent = self.memory_length is None
-        is_ragged = lengths is not None and (is_recurrent or len(lengths.shape) > 0)
+        is_ragged = lengths is not None and (self._is_recurrent or len(lengths.shape) > 0)
         if is_ragged and not self.model.config.has_relative_positions:
             raise ValueError(
                 "Rows of several lengths are for models with relative positions. "
                 f"Received: lengths={lengths}"
             )
-        if is_recurrent:
+        if self._is_recurrent:
             outputs, memory = self.model(token_ids, memory)
             return [outputs], memory
         hidden_states, next_memory = self.model.hidden_states(
             token_ids, memory, document_starts=document_starts
         )
         if lengths is not None:
-            next_memory = memory.extended(hidden_states[:-1], lengths)
+            next_memory = _extended(memory, hidden_states[:-1], lengths)
         return hidden_states, next_memory
 
     def score(self, token_ids, target_ids, memory, **as_read):
@@ -286,7 +277,7 @@ class InferenceEngine:
             num_rows: int. `R`, which decides the fastest form.
 
         Returns:
-            `StepConstants`, or an empty tuple.
+            Tuple, possibly empty.
         """
         if self._relative is None:
             return ()
@@ -301,7 +292,7 @@ class InferenceEngine:
             capacity: int. `C`, the most tokens before `finish`.
 
         Returns:
-            `RecentTokens` of `R` rows, or the model's memory of `R` rows.
+            Room for the recent tokens of `R` rows, or the model's memory of `R` rows.
 
         Raises:
             ValueError: If the plan's kernel is not `"batched"`.
@@ -375,7 +366,7 @@ class InferenceEngine:
             tuple(ops.take(each, rows, axis=0) for each in tensors)
             for tensors in (recent.keys, recent.values)
         )
-        return RecentTokens(keys, values, recent.length)
+        return recent._replace(keys=keys, values=values)
 
     def finish(self, memory, recent, lengths):
         """Merges the tokens that were read one at a time into memory.
@@ -392,3 +383,19 @@ class InferenceEngine:
         if self._relative is None:
             return recent
         return self._tokens.append(memory, recent, lengths)
+
+
+def _extended(memory, inputs, lengths):
+    """Returns a `Memory` after the first `lengths` of the tokens of `inputs`, `L` of `(B, T, D)`.
+
+    Lengths are int32 `(B,)`, or a scalar, the same for all rows.
+    """
+    memory_length = memory.memory_length
+    states = tuple(
+        functional.last_positions(
+            ops.concatenate([state, ops.cast(new, state.dtype)], axis=1), 1, lengths, memory_length
+        )
+        for state, new in zip(memory.states, inputs, strict=True)
+    )
+    valid_length = functional.next_valid_length(memory.valid_length, memory_length, lengths)
+    return Memory(states, valid_length)

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from txl_tf.config.model import ModelConfig, RecurrentConfig
-from txl_tf.tpu_kernels.inference_plan import places_of
+from txl_tf.tpu_kernels.attention_plan import places_of
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 # Products of this many rows take the least time per token; more rows make large scores.

@@ -6,20 +6,23 @@ Shape letters used in this module:
   width, N heads, H head width, V vocabulary, L layers.
 """
 
+from typing import Any, NamedTuple
+
 from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS
-from txl_tf.inference.blocks import BatchedBlock, PerHeadBlock, TokenBlock, product_in_halves
-from txl_tf.inference.execution_plan import ExecutionPlan
-from txl_tf.inference.memory import (
-    FoldedDistances,
-    KeyValueMemory,
-    RecentTokens,
-    StepConstants,
+from txl_tf.inference.blocks import (
+    BatchedBlock,
+    OnChipBlock,
+    PerHeadBlock,
+    TokenBlock,
+    distance_keys,
+    product_in_halves,
 )
-from txl_tf.inference.on_chip_block import OnChipBlock
+from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.layers.visible_keys import VisibleKeys
+from txl_tf.models.memory import KeyValueMemory, Memory
 
 # Folding reads less and computes more, and costs more above this number of rows.
 _MAX_FOLDED_ROWS = 2
@@ -58,9 +61,7 @@ class RelativeModel:
         self.biases = {}
         if config.share_attention_biases:
             self.biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
-        block_class = _BLOCKS[plan.kernel]
-        self.memory_class = block_class.memory_class
-        self.blocks = [block_class(block, self.biases) for block in model.blocks]
+        self.blocks = [_BLOCKS[plan.kernel](block, self.biases) for block in model.blocks]
 
     def initial_memory(self, num_rows, num_places=None):
         """Returns the `KeyValueMemory` of `B` rows that have read nothing."""
@@ -69,62 +70,58 @@ class RelativeModel:
         shape = (num_rows, num_places, config.num_heads, config.head_dim)
         dtype = self.model.compute_dtype
         empty = [
-            self.memory_class.arranged(ops.zeros(shape, dtype), ops.zeros(shape, dtype))
-            for _ in range(config.num_layers)
+            block.arranged(ops.zeros(shape, dtype), ops.zeros(shape, dtype))
+            for block in self.blocks
         ]
-        return self.memory_class(
-            *zip(*empty, strict=True), valid_length=ops.zeros((num_rows,), dtype="int32")
-        )
+        return KeyValueMemory(*zip(*empty, strict=True), ops.zeros((num_rows,), "int32"))
 
-    def rearranged(self, memory):
-        """Converts a `KeyValueMemory` of another kernel to the layout of the blocks.
-
-        Raises ValueError for another length, or from a kernel for TPUs to other blocks.
-        """
-        is_own = type(memory) is self.memory_class
-        expected = self.num_places if is_own else self.memory_length
-        if memory.memory_length != expected:
+    def adopt(self, memory):
+        """Projects a `Memory`, or checks a `KeyValueMemory` of another engine."""
+        if isinstance(memory, Memory):
+            unused = [[0, 0], [self.num_places - self.memory_length, 0], [0, 0]]
+            pairs = zip(self.blocks, memory.states, strict=True)
+            projected = [block.project(ops.pad(state, unused)) for block, state in pairs]
+            memory = KeyValueMemory(*zip(*projected, strict=True), memory.valid_length)
+        if not isinstance(memory, KeyValueMemory):
             raise ValueError(
-                f"`memory` must be of length {expected}. "
+                "`memory` must be a `Memory` or a `KeyValueMemory`. "
+                f"Received: memory of type {type(memory).__name__}"
+            )
+        if (len(memory.keys[0].shape) == 3) != (self._plan.kernel == "on_chip"):
+            raise ValueError(
+                "Memory of the kernel for TPUs stays with engines that have it, as it does not "
+                "say how many of its places are for use. "
+                f"Received: keys of shape {tuple(memory.keys[0].shape)}"
+            )
+        if memory.memory_length != self.num_places:
+            raise ValueError(
+                f"`memory` must be of length {self.num_places}. "
                 f"Received: a memory of length {memory.memory_length}"
             )
-        if is_own:
-            # An engine with a longer memory may have filled more positions.
-            valid_length = ops.minimum(memory.valid_length, self.memory_length)
-            return memory._replace(valid_length=valid_length)
-        num_unused = [[0, 0], [self.num_places - self.memory_length, 0], [0, 0], [0, 0]]
-        arranged = []
-        for pair in zip(memory.keys, memory.values, strict=True):
-            padded = (ops.pad(each, num_unused) for each in memory.by_token(*pair))
-            arranged.append(self.memory_class.arranged(*padded))
-        return self.memory_class(*zip(*arranged, strict=True), memory.valid_length)
-
-    def project_memory(self, memory):
-        """Projects a `Memory` to a `KeyValueMemory` of the same length."""
-        num_unused = [[0, 0], [self.num_places - self.memory_length, 0], [0, 0]]
-        pairs = zip(self.blocks, memory.states, strict=True)
-        projected = [block.project(ops.pad(state, num_unused)) for block, state in pairs]
-        return self.memory_class(*zip(*projected, strict=True), memory.valid_length)
+        # An engine with a longer memory may have filled more positions.
+        valid_length = ops.minimum(memory.valid_length, self.memory_length)
+        return memory._replace(valid_length=valid_length)
 
     def position_keys(self, key_length):
-        """Returns a tuple of `L` `DistanceKeys`, of `K` distances."""
-        encoding = self.model.positions.sinusoids(
-            key_length, self.config.hidden_dim, self.model.compute_dtype
-        )
+        """Returns the `distance_keys` of all layers, of `K` distances."""
+        encoding = self.sinusoids(key_length)
         return tuple(
-            block.attention.project_distances(key_length, encoding) for block in self.model.blocks
+            distance_keys(block.attention, key_length, encoding) for block in self.model.blocks
+        )
+
+    def sinusoids(self, key_length):
+        return self.model.positions.sinusoids(
+            key_length, self.config.hidden_dim, self.model.compute_dtype
         )
 
     def position_keys_of_read(self, num_tokens, segment_length=None):
-        """Returns a tuple of `L` `distance_keys` of blocks, for reading `T` tokens at once."""
+        """Returns the `distances` of all blocks, for reading `T` tokens at once."""
         if self._plan.kernel != "on_chip":
             together = self.tokens_together(num_tokens, segment_length)
             return self.position_keys(self.memory_length + together)
         kernel = self._plan.attention_kernel
         plan = self.blocks[0].plan_of_table(kernel, num_tokens, self.num_places)
-        encoding = self.model.positions.sinusoids(
-            plan.padded_key_length, self.config.hidden_dim, self.model.compute_dtype
-        )
+        encoding = self.sinusoids(plan.padded_key_length)
         return tuple(block.distance_table(plan, encoding) for block in self.blocks)
 
     def tokens_together(self, num_tokens, segment_length=None):
@@ -151,10 +148,10 @@ class RelativeModel:
         hidden_states = [hidden]
         masks = self._masks(num_tokens, memory, segment_length, document_starts)
         next_keys, next_values = [], []
-        for block, keys, values, distance_keys in zip(
+        for block, keys, values, distances in zip(
             self.blocks, memory.keys, memory.values, position_keys, strict=True
         ):
-            hidden, keys, values = block(hidden, keys, values, masks, distance_keys, lengths)
+            hidden, keys, values = block(hidden, keys, values, masks, distances, lengths)
             hidden_states.append(hidden)
             next_keys.append(keys)
             next_values.append(values)
@@ -162,7 +159,7 @@ class RelativeModel:
         valid_length = functional.next_valid_length(
             memory.valid_length, self.memory_length, num_read, document_starts
         )
-        return hidden_states, self.memory_class(tuple(next_keys), tuple(next_values), valid_length)
+        return hidden_states, KeyValueMemory(tuple(next_keys), tuple(next_values), valid_length)
 
     def _masks(self, num_tokens, memory, segment_length, document_starts):
         """Returns the argument `mask_scores` of the blocks."""
@@ -223,10 +220,25 @@ def _own_segment_mask(num_tokens, memory_length, segment_length):
     return ops.expand_dims(allowed, (0, 1))
 
 
+class FoldedDistances(NamedTuple):
+    """Position projections applied to the query, which is cheaper for one or two rows.
+
+    The product of a query with the projected sinusoids equals the product of the projected query
+    with the sinusoids. For one row that reads one table instead of the keys of all distances of
+    all layers. Projections are `(N, H, D)`; column `j` of the sinusoids `(D, M + 1)` belongs to
+    the distance `M - j`.
+    """
+
+    projections: tuple[Any, ...]
+    sinusoids: Any
+
+
 class TokenModel:
     """Model that reads one token per row; memory stays, and new tokens are kept beside it.
 
-    The keys of the `RelativeModel` are `(B, N, H, M)`.
+    Moving all of memory by one place for every token would cost more than all arithmetic on it.
+    The `recent` tokens are a `KeyValueMemory` of their own with `C` places, which fills from the
+    left; its valid length is a scalar, the same for all rows. They move to memory together.
     """
 
     def __init__(self, relative, plan):
@@ -237,19 +249,19 @@ class TokenModel:
         self._blocks = [TokenBlock(each, relative.biases, product) for each in self._model.blocks]
 
     def initial_recent(self, num_rows, capacity):
-        """Returns the empty `RecentTokens` of `R` rows, with room for `C` tokens."""
+        """Returns the empty recent tokens of `R` rows, with room for `C`."""
         empty = self._relative.initial_memory(num_rows, capacity)
-        return RecentTokens(empty.keys, empty.values, ops.zeros((), dtype="int32"))
+        return empty._replace(valid_length=ops.zeros((), dtype="int32"))
 
     def moved(self, memory, capacity):
-        """Moves memory into new `RecentTokens`, see `InferenceEngine.begin_in_place`."""
+        """Moves memory into recent tokens, see `InferenceEngine.begin_in_place`."""
         along_keys, along_values = ([[0, 0]] * axis + [[0, capacity]] for axis in (3, 2))
-        recent = RecentTokens(
+        recent = KeyValueMemory(
             tuple(ops.pad(keys, along_keys) for keys in memory.keys),
             tuple(ops.pad(values, [*along_values, [0, 0]]) for values in memory.values),
             ops.convert_to_tensor(memory.memory_length, dtype="int32"),
         )
-        empty = self._relative.memory_class(
+        empty = KeyValueMemory(
             tuple(keys[..., :0] for keys in memory.keys),
             tuple(values[..., :0, :] for values in memory.values),
             memory.valid_length,
@@ -257,17 +269,19 @@ class TokenModel:
         return empty, recent
 
     def constants(self, num_rows, memory_length):
-        """Computes the `StepConstants` of `R` rows, which depend only on weights and sizes."""
+        """Computes what depends only on weights and sizes, for steps of `R` rows.
+
+        Returns the kernels `(D, 3 * N * H)` of all layers from inputs to query, key and value,
+        and a `FoldedDistances` or the `distance_keys` of all layers.
+        """
         kernels = tuple(block.projection_kernel() for block in self._blocks)
-        return StepConstants(kernels, self._distances(num_rows, memory_length))
+        return kernels, self._distances(num_rows, memory_length)
 
     def _distances(self, num_rows, memory_length):
         has_sinusoids = self.config.position_encoding == "transformer_xl"
         if not has_sinusoids or num_rows > _MAX_FOLDED_ROWS:
             return self._relative.position_keys(memory_length + 1)
-        sinusoids = self._model.positions.sinusoids(
-            memory_length + 1, self.config.hidden_dim, self._model.compute_dtype
-        )
+        sinusoids = self._relative.sinusoids(memory_length + 1)
         projections = tuple(block.folding_projection() for block in self._blocks)
         return FoldedDistances(projections, ops.transpose(sinusoids))
 
@@ -275,16 +289,17 @@ class TokenModel:
         """Reads one token per row; `R / B` consecutive rows share a row of memory.
 
         `recent` must have room for one more token. Returns the float32 log-probabilities `(R, V)`
-        of the next token and the next `RecentTokens`.
+        of the next token and the next recent tokens.
         """
-        capacity, position = recent.keys[0].shape[3], recent.length
+        capacity, position = recent.keys[0].shape[3], recent.valid_length
+        kernels, distances = constants
         mask_scores = self._mask_scores(memory, token_ids.shape[0], capacity, position)
         hidden = self._model.embedding(ops.expand_dims(token_ids, 1))  # [R, 1, D]
         keys, values = [], []
         for index, block in enumerate(self._blocks):
 
             def over_distances(query, index=index):
-                scores = _distance_scores(query, constants.distances, index)  # [R, N, 1, M + 1]
+                scores = _distance_scores(query, distances, index)  # [R, N, 1, M + 1]
                 return _by_place(scores, memory.memory_length, capacity, position)
 
             hidden, (new_keys, new_values) = block(
@@ -293,13 +308,13 @@ class TokenModel:
                 (recent.keys[index], recent.values[index]),
                 position,
                 mask_scores,
-                constants.kernels[index],
+                kernels[index],
                 over_distances,
             )
             keys.append(new_keys)
             values.append(new_values)
         log_probs = ops.squeeze(self._model.log_probs_of(hidden), axis=1)
-        return log_probs, RecentTokens(tuple(keys), tuple(values), position + 1)
+        return log_probs, KeyValueMemory(tuple(keys), tuple(values), position + 1)
 
     def append(self, memory, recent, lengths):
         """Moves recent tokens into memory, see `InferenceEngine.finish`."""
@@ -346,9 +361,10 @@ def _distance_scores(query, distances, index):
         scores = ops.matmul(ops.reshape(folded, [-1, width]), distances.sinusoids)
         scores = ops.reshape(scores, [num_heads, num_rows, scores.shape[-1]])
     else:
-        scores = ops.matmul(heads_first, distances[index].keys)
-        if distances[index].scores is not None:
-            scores = scores + distances[index].scores
+        keys, added = distances[index]
+        scores = ops.matmul(heads_first, keys)
+        if added is not None:
+            scores = scores + added
         scores = scores[..., 1:]  # column 0 belongs to no distance
     return ops.expand_dims(ops.transpose(scores, [1, 0, 2]), axis=2)
 

@@ -1,11 +1,14 @@
 """Layers of Transformer-XL and of its baselines, for Keras 3."""
 
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
-from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
-from txl_tf.layers.attention import AbsoluteAttention, ShawAttention, TwoTermShawAttention
+from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
+from txl_tf.layers.attention import (
+    AbsoluteAttention,
+    RelativeAttention,
+    ShawAttention,
+    TwoTermShawAttention,
+)
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout
-from txl_tf.layers.relative_attention import RelativeAttention
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
 
 __all__ = [

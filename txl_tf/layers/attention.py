@@ -1,12 +1,11 @@
-"""Multi-head attention over segment and memory; absolute and Shaw position encodings.
+"""Multi-head attention over segment and memory, with the positions of Transformer-XL and others.
 
-Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
-length, D hidden width, N heads, H head width, P learned distances.
+Shapes end the names of tensors: B rows, T segment length, M memory length, K = M + T key length,
+N heads, H head width. Further letters in this module: D hidden width, P learned distances.
 """
 
 import functools
 import operator
-from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -14,6 +13,7 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.feed_forward import SeededDropout, normal_unless
+from txl_tf.layers.visible_keys import VisibleKeys
 
 
 class MemoryAttention(keras.layers.Layer):
@@ -41,6 +41,8 @@ class MemoryAttention(keras.layers.Layer):
             where attention is allowed.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. If `True`, dropout is active.
+        return_probabilities: bool. If `True`, the probability of every key for every query is
+            returned instead: `(B, N, T, K)`, float32, or float64 if the layer computes in it.
 
     Returns:
         Float tensor `(B, T, D)`.
@@ -85,17 +87,6 @@ class MemoryAttention(keras.layers.Layer):
     def _weight(self, name, shape):
         return self.add_weight(shape=shape, initializer=self.kernel_initializer.clone(), name=name)
 
-    def scaled_query_kernel(self):
-        """Returns the query kernel divided by `sqrt(H)`, `(D, N * H)`.
-
-        Scaling the weights costs less than scaling every query.
-        """
-        return ops.cast(self.query.kernel, self.compute_dtype) * self.head_dim**-0.5
-
-    def split_heads(self, tensor):
-        """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""
-        return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])
-
     def call(
         self,
         inputs,
@@ -103,35 +94,57 @@ class MemoryAttention(keras.layers.Layer):
         attention_mask=None,
         dropout_seed=None,
         training=False,
-        **position,
+        return_probabilities=False,
     ):
-        addends = self._score_addends(inputs, memory, position)
-        drop = self._dropped_probabilities
-        if self.compute_dtype != "float32":
-            # In float32 nothing is cast, and TensorFlow's softmax is faster.
-            drop = compiled_part(drop)
-        probabilities = drop(addends, attention_mask, dropout_seed, training)  # [B, N, T, K]
-        value = self._heads_first(self._project_keys(self.value, inputs, memory))  # [B, N, K, H]
-        attended = ops.transpose(ops.matmul(probabilities, value), [0, 2, 1, 3])
-        width = self.num_heads * self.head_dim
-        attended = ops.reshape(attended, [-1, ops.shape(inputs)[1], width])  # [B, T, N * H]
-        return self.output_projection(attended)  # [B, T, D]
+        query_BTNH = self.split_heads(self.query(inputs))
+        scores_BNTK = (self._scores(query_BTNH, self._keys(inputs, memory)),)
+        if return_probabilities:
+            return self._softmax(scores_BNTK, attention_mask)
+        weights_BNTK = self._weights(scores_BNTK, attention_mask, dropout_seed, training)
+        attended_BNTH = ops.matmul(weights_BNTK, self._values(inputs, memory))
+        return self.output_projection(self._join_heads(attended_BNTH))
 
-    def attention_probabilities(self, inputs, memory=None, attention_mask=None, **position):
-        """Computes the attention probability of every key for every query.
+    def _scores(self, query_BTNH, key_BNHK):
+        return self._product(query_BTNH * self.head_dim**-0.5, key_BNHK)
 
-        Args:
-            inputs: as in a call.
-            memory: as in a call.
-            attention_mask: as in a call.
-            **position: further call arguments of a subclass.
+    def _product(self, query_BTNH, key_BNHK):
+        """Multiplies queries with keys, of all rows alike if `B` of the keys is 1."""
+        if self.num_heads > 1:
+            return ops.matmul(ops.transpose(query_BTNH, [0, 2, 1, 3]), key_BNHK)
+        # Without an axis of heads: on a CPU, TensorFlow 2.20 fuses this product with a sum and
+        # crashes with one head.
+        return ops.matmul(query_BTNH[:, :, 0], key_BNHK[:, 0])[:, None]
 
-        Returns:
-            Float32 tensor `(B, N, T, K)`, float64 if the layer computes in it.
-        """
-        return self._probabilities(self._score_addends(inputs, memory, position), attention_mask)
+    def _weights(self, *arguments):
+        """Returns probabilities with dropout, in the dtype of the product with the values."""
+        if self.compute_dtype == "float32":
+            # Nothing is cast, and TensorFlow's softmax is faster.
+            return self._dropped_softmax(*arguments)
+        return compiled_part(self._dropped_softmax)(*arguments)
 
-    def _project_keys(self, projection, inputs, memory):
+    def _dropped_softmax(self, scores_BNTK, attention_mask, dropout_seed, training):
+        probabilities_BNTK = ops.cast(
+            self._softmax(scores_BNTK, attention_mask), self.compute_dtype
+        )
+        return self.probability_dropout(probabilities_BNTK, seed=dropout_seed, training=training)
+
+    def _softmax(self, scores_BNTK, attention_mask):
+        """Adds the terms of the scores, masks them, and divides them among the keys."""
+        # In half precision, sums over thousands of keys lose small probabilities.
+        score_BNTK = functional.at_least_float32(functools.reduce(operator.add, scores_BNTK))
+        if attention_mask is not None:
+            score_BNTK = functional.mask_scores(score_BNTK, attention_mask)
+        return functional.softmax_over_keys(score_BNTK)
+
+    def _keys(self, inputs, memory):
+        key_BKNH = self.split_heads(self.project(self.key, inputs, memory))
+        return ops.transpose(ops.transpose(key_BKNH, [0, 2, 1, 3]), [0, 1, 3, 2])  # BNHK
+
+    def _values(self, inputs, memory):
+        value_BKNH = self.split_heads(self.project(self.value, inputs, memory))
+        return ops.transpose(value_BKNH, [0, 2, 1, 3])  # BNKH
+
+    def project(self, projection, inputs, memory=None):
         """Projects memory and segment, `(B, K, N * H)`."""
         projected = projection(inputs)
         if memory is None or memory.shape[1] == 0:
@@ -141,40 +154,14 @@ class MemoryAttention(keras.layers.Layer):
         of_memory = projection(ops.cast(memory, inputs.dtype))
         return ops.concatenate([of_memory, projected], axis=1)
 
-    def _heads_first(self, tensor):
-        """Turns `(B, T, N * H)` into `(B, N, T, H)`, the layout for TensorFlow's products."""
-        return ops.transpose(self.split_heads(tensor), [0, 2, 1, 3])
+    def split_heads(self, tensor):
+        """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""
+        return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])
 
-    def _score_addends(self, inputs, memory, position):
-        query = self.query(inputs)  # [B, T, N * H]
-        key = self._heads_first(self._project_keys(self.key, inputs, memory))  # [B, N, K, H]
-        return self._scores(self.split_heads(query), ops.transpose(key, [0, 1, 3, 2]), **position)
-
-    def _scores(self, query, key):
-        """Returns addends of scores `(B, N, T, K)`, from `(B, T, N, H)` and `(B, N, H, K)`."""
-        return (self._products(query * self.head_dim**-0.5, key),)
-
-    def _products(self, query, key):
-        """Multiplies queries `(B, T, N, H)` with keys `(..., N, H, K)`: `(B, N, T, K)`."""
-        if self.num_heads > 1:
-            return ops.matmul(ops.transpose(query, [0, 2, 1, 3]), key)
-        # Without an axis of heads: on a CPU, TensorFlow 2.20 fuses this product with a sum and
-        # crashes with one head.
-        return ops.matmul(query[:, :, 0], key[:, 0])[:, None]
-
-    def _dropped_probabilities(self, addends, attention_mask, dropout_seed, training):
-        probabilities = self._probabilities(addends, attention_mask)
-        # Cast back before the product with the values, which runs in the compute dtype.
-        return self.probability_dropout(
-            ops.cast(probabilities, self.compute_dtype), seed=dropout_seed, training=training
-        )
-
-    def _probabilities(self, addends, attention_mask):
-        # In half precision, sums over thousands of keys lose small probabilities.
-        scores = functional.at_least_float32(functools.reduce(operator.add, addends))
-        if attention_mask is not None:
-            scores = functional.mask_scores(scores, attention_mask)
-        return functional.softmax_over_keys(scores)
+    def _join_heads(self, attended_BNTH):
+        width = self.num_heads * self.head_dim
+        attended_BTNH = ops.transpose(attended_BNTH, [0, 2, 1, 3])
+        return ops.reshape(attended_BTNH, [-1, ops.shape(attended_BTNH)[1], width])
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape
@@ -190,28 +177,127 @@ class MemoryAttention(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
+class RelativeAttention(MemoryAttention):
+    """Multi-head attention with the positions of Transformer-XL.
+
+    Scores are the four terms of Dai et al. (2019), Section 3.3: (a) content
+    and content, (b) content and position, (c) content bias `u`, (d) position
+    bias `v`, computed as
+
+        ((q + u) . k + relative_shift((q + v) . r)) / sqrt(H)
+
+    where `r`, the projection of the position encoding, is computed once per distance instead of
+    once per pair (Appendix B).
+
+    Args:
+        num_heads: int. Number of heads `N`.
+        head_dim: int. Width `H` of one head.
+        own_biases: bool. If `True`, the layer has its own biases `u` and `v`; otherwise they are
+            call arguments, and several layers can share them.
+        **kwargs: other keyword arguments passed to `MemoryAttention`.
+
+    Call arguments:
+        position_encoding: float tensor `(K, D)`; row `j` encodes the distance
+            `K - 1 - j`.
+        attention_mask: as in `MemoryAttention`, or `VisibleKeys`, with which a kernel for TPUs
+            attends.
+        content_bias: float tensor `(N, H)`, without `own_biases`.
+        position_bias: float tensor `(N, H)`, without `own_biases`.
+        Others are as in `MemoryAttention`.
+
+    Returns:
+        Float tensor `(B, T, D)`.
+
+    Raises:
+        ValueError: If `num_heads` or `head_dim` is not positive, or a bias is missing without
+            `own_biases`.
+    """
+
+    def __init__(self, num_heads, head_dim, *, own_biases=True, **kwargs):
+        super().__init__(num_heads, head_dim, **kwargs)
+        self.own_biases = own_biases
+
+    def build(self, inputs_shape, **other_shapes):
+        super().build(inputs_shape)
+        self.position = self._projection(
+            inputs_shape[-1], self.num_heads * self.head_dim, "position"
+        )
+        if self.own_biases:
+            self.content_bias = self._weight("content_bias", (self.num_heads, self.head_dim))
+            self.position_bias = self._weight("position_bias", (self.num_heads, self.head_dim))
+
+    def call(
+        self,
+        inputs,
+        position_encoding,
+        memory=None,
+        attention_mask=None,
+        content_bias=None,
+        position_bias=None,
+        dropout_seed=None,
+        training=False,
+        return_probabilities=False,
+    ):
+        content_bias_NH, position_bias_NH = self.biases(content_bias, position_bias)
+        if isinstance(attention_mask, VisibleKeys):
+            attended = attention_mask.attend(
+                self.query(inputs),
+                self.project(self.key, inputs, memory),
+                self.project(self.value, inputs, memory),
+                self.distance_table(position_encoding),
+                (content_bias_NH, position_bias_NH),
+                *self._dropout_of_kernel(inputs, dropout_seed, training),
+            )
+            return self.output_projection(attended)
+        scale = self.head_dim**-0.5  # of the queries: the scores are K / H times as many
+        query_BTNH = self.split_heads(self.query(inputs))
+        key_BNHK = self._keys(inputs, memory)
+        # All rows share the distances: K projections, where keys need B * K.
+        position_KNH = self.split_heads(self.distance_table(position_encoding)[None])[0]
+        position_NHK = ops.transpose(position_KNH, [1, 2, 0])
+        # Terms (a) and (c) share one product, (b) and (d) the other.
+        content_BNTK = self._product((query_BTNH + content_bias_NH) * scale, key_BNHK)
+        distance_BNTK = self._product((query_BTNH + position_bias_NH) * scale, position_NHK[None])
+        scores_BNTK = content_BNTK, functional.relative_shift(distance_BNTK)
+        if return_probabilities:
+            return self._softmax(scores_BNTK, attention_mask)
+        weights_BNTK = self._weights(scores_BNTK, attention_mask, dropout_seed, training)
+        attended_BNTH = ops.matmul(weights_BNTK, self._values(inputs, memory))
+        return self.output_projection(self._join_heads(attended_BNTH))
+
+    def biases(self, content_bias=None, position_bias=None):
+        """Returns both biases `(N, H)`, the layer's own or those given, in the compute dtype."""
+        if self.own_biases:
+            content_bias, position_bias = self.content_bias, self.position_bias
+        if content_bias is None or position_bias is None:
+            raise ValueError(
+                "A layer without biases of its own needs `content_bias` and `position_bias`. "
+                f"Received: content_bias={content_bias}, position_bias={position_bias}"
+            )
+        return [ops.cast(bias, self.compute_dtype) for bias in (content_bias, position_bias)]
+
+    def distance_table(self, position_encoding):
+        """Projects the encodings `(K, D)` of all distances to keys `(K, N * H)`."""
+        return self.position(position_encoding[None])[0]
+
+    def _dropout_of_kernel(self, inputs, dropout_seed, training):
+        """Returns the rate and the seed of each row, 0 and `None` where nothing is dropped."""
+        if not training or self.dropout == 0:
+            return 0.0, None
+        num_rows = ops.shape(inputs)[0]
+        return self.dropout, self.probability_dropout.seeds_of_rows(num_rows, dropout_seed)
+
+    def get_config(self):
+        return {**super().get_config(), "own_biases": self.own_biases}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
 class AbsoluteAttention(MemoryAttention):
     """Multi-head attention of Vaswani et al. (2017), Section 3.2, with a memory.
 
     It adds no positions: they must be part of `inputs` and `memory`. Arguments and
     results are the same as in `MemoryAttention`.
     """
-
-
-class DistanceKeys(NamedTuple):
-    """Keys of all distances of one layer, computed from the weights alone.
-
-    Column 0 belongs to no distance: it is the column that `functional.relative_shift` drops when
-    it reads scores by distance as scores by key. Column `1 + j` belongs to the distance
-    `K - 1 - j`.
-
-    Attributes:
-        keys: float tensor `(N, H, K + 1)`.
-        scores: optional float tensor `(N, 1, K + 1)`, the same for all queries.
-    """
-
-    keys: Any
-    scores: Any = None
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -240,6 +326,8 @@ class TwoTermShawAttention(MemoryAttention):
      - [Shaw et al., 2018](https://arxiv.org/abs/1803.02155)
     """
 
+    has_biases = False
+
     def __init__(self, num_heads, head_dim, num_positions, **kwargs):
         super().__init__(num_heads, head_dim, **kwargs)
         if num_positions <= 0:
@@ -250,42 +338,30 @@ class TwoTermShawAttention(MemoryAttention):
 
     def build(self, inputs_shape, **other_shapes):
         super().build(inputs_shape)
-        self._build_terms()
+        num_positions, heads = self.num_positions, (self.num_heads, self.head_dim)
+        if self.has_biases:
+            self.content_bias = self._weight("content_bias", heads)
+        self.distance_keys = self._weight("distance_keys", (num_positions, *heads))
+        if self.has_biases:
+            self.distance_bias = self._weight("distance_bias", (num_positions, self.num_heads))
 
-    def _build_terms(self):
-        self.distance_keys = self._weight(
-            "distance_keys", (self.num_positions, self.num_heads, self.head_dim)
-        )
+    def _scores(self, query_BTNH, key_BNHK):
+        key_length = ops.shape(key_BNHK)[3]
+        distance_KNH = self.of_distances(self.distance_keys, key_length)
+        distance_BNTK = ops.einsum("btnh,knh->bntk", query_BTNH, distance_KNH)
+        if self.has_biases:
+            # A biased query needs one product; `q . k` and `u . k` apart would be two.
+            query_BTNH = query_BTNH + ops.cast(self.content_bias, self.compute_dtype)
+            # Added over distances, so that one shift moves both to the keys.
+            bias_KN = self.of_distances(self.distance_bias, key_length)
+            distance_BNTK = distance_BNTK + ops.transpose(bias_KN)[None, :, None]
+        content_BNTK = self._product(query_BTNH, key_BNHK)
+        return (content_BNTK + functional.relative_shift(distance_BNTK)) * self.head_dim**-0.5
 
-    def _scores(self, query, key):
-        distances = functional.distances_to_end(ops.shape(key)[3], self.num_positions)
-        content_scores = self._products(self._content_query(query), key)
-        scores = content_scores + functional.relative_shift(self._distance_scores(query, distances))
-        return (scores * self.head_dim**-0.5,)
-
-    def _content_query(self, query):
-        return query
-
-    def _distance_scores(self, query, distances):
-        distance_keys = ops.cast(
-            ops.take(self.distance_keys, distances, axis=0), self.compute_dtype
-        )  # [K, N, H]
-        return ops.einsum("btnh,knh->bntk", query, distance_keys)
-
-    def queries(self, scaled_query):
-        """Computes the queries for contents and for distances, `(B, T, N, H)` each.
-
-        `scaled_query`, `(B, T, N * H)`, is inputs times `scaled_query_kernel`.
-        """
-        query = self.split_heads(scaled_query)
-        return query, query
-
-    def project_distances(self, key_length, encoding=None):
-        """Returns the learned `DistanceKeys` of `K` distances; `encoding` is not used."""
-        distances = functional.distances_to_end(key_length, self.num_positions)
-        keys = ops.transpose(ops.take(self.distance_keys, distances, axis=0), [1, 2, 0])
-        padding = [[0, 0], [0, 0], [1, 0]]
-        return DistanceKeys(ops.pad(ops.cast(keys, self.compute_dtype), padding))  # [N, H, K + 1]
+    def of_distances(self, table, key_length):
+        """Returns the rows of a learned table for the distances `K - 1` to 0."""
+        rows = functional.distances_to_end(key_length, self.num_positions)
+        return ops.cast(ops.take(table, rows, axis=0), self.compute_dtype)
 
     def get_config(self):
         return {**super().get_config(), "num_positions": self.num_positions}
@@ -313,33 +389,4 @@ class ShawAttention(TwoTermShawAttention):
         ValueError: If a size is not positive.
     """
 
-    def _build_terms(self):
-        self.content_bias = self._weight("content_bias", (self.num_heads, self.head_dim))
-        super()._build_terms()
-        self.distance_bias = self._weight("distance_bias", (self.num_positions, self.num_heads))
-
-    def _content_query(self, query):
-        # A biased query needs one product; `q . k` and `u . k` apart would be two.
-        return query + ops.cast(self.content_bias, self.compute_dtype)
-
-    def _distance_scores(self, query, distances):
-        distance_bias = ops.cast(
-            ops.take(self.distance_bias, distances, axis=0), self.compute_dtype
-        )  # [K, N]
-        # Added over distances, so that one shift moves both to the keys.
-        scores = super()._distance_scores(query, distances)
-        return scores + ops.transpose(distance_bias)[None, :, None]
-
-    def queries(self, scaled_query):
-        """Computes the queries for contents and for distances; see `TwoTermShawAttention`."""
-        query, _ = super().queries(scaled_query)
-        content_bias = ops.cast(self.content_bias, self.compute_dtype)
-        return query + content_bias * self.head_dim**-0.5, query
-
-    def project_distances(self, key_length, encoding=None):
-        """Returns the `DistanceKeys` of `K` distances, with scores from the learned numbers."""
-        distances = functional.distances_to_end(key_length, self.num_positions)
-        scores = ops.transpose(ops.take(self.distance_bias, distances, axis=0))[:, None]
-        scores = ops.cast(scores * self.head_dim**-0.5, self.compute_dtype)
-        keys = super().project_distances(key_length).keys
-        return DistanceKeys(keys, ops.pad(scores, [[0, 0], [0, 0], [1, 0]]))
+    has_biases = True

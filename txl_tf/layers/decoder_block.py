@@ -1,80 +1,125 @@
-"""Decoder block of Transformer-XL, with or without its own memory.
+"""Decoder block of Transformer-XL, its positions, and the variables of its own memory.
 
 Shape letters used in this module:
   B rows, T segment length, M memory length, K = M + T key length,
   D hidden width, F inner width, N heads, H head width, P learned positions.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.attention import AbsoluteAttention, ShawAttention, TwoTermShawAttention
+from txl_tf.config.base import FrozenConfig
+from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
+from txl_tf.layers.attention import (
+    AbsoluteAttention,
+    RelativeAttention,
+    ShawAttention,
+    TwoTermShawAttention,
+)
 from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout, normal_unless
-from txl_tf.layers.positions import Positions
-from txl_tf.layers.relative_attention import RelativeAttention
 
 
-class MemoryVariables:
-    """Variables for remembered hidden states and their filled length.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Positions(FrozenConfig):
+    """Encoding of positions, and how far back a query attends.
 
-    They depend on the batch size and begin empty, so they are state and not weights: Keras does
-    not find them here, and neither saves nor loads them. A layer adds them to its property
-    `variables`, because a step on JAX only changes variables listed there.
+    Positions come in five ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"` and
+    `"shaw_two_terms"` (Shaw et al., 2018; see `ShawAttention` and `TwoTermShawAttention`),
+    `"learned"`, a table of absolute positions added to the inputs of each block (Al-Rfou et al.,
+    2019), and `"sinusoidal"`, added to the inputs of the first block (Vaswani et al., 2017).
+    Absolute positions are counted from the end of the segment.
 
-    Args:
-        shapes: mapping from names to the shapes `(B, M, D)` of states.
-        dtype: str. Dtype of the states.
-
-    Attributes:
-        variables: list of variables: the states, then the int32 valid length `(B,)`.
+    Raises:
+        ValueError: If a value is out of its range, or the size of the table does not match the
+            encoding.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: str) -> None:
-        def create(shape: tuple[int, ...], dtype: str, name: str) -> Any:
-            # Remembered states are not rounded again when they are read.
-            options = {"trainable": False, "autocast": False, "name": name}
-            return keras.Variable("zeros", shape, dtype, **options)
+    encoding: PositionEncoding = "transformer_xl"
+    """One of the five encodings."""
+    num_positions: int | None = None
+    """Rows `P` of a learned table; farther positions share the last row."""
+    clamp_length: int | None = None
+    """Distances above this share one sinusoid; None means no clamp."""
+    same_length: bool = False
+    """True if every query sees the same number of keys."""
+    same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
+    """This number, see `functional.causal_memory_mask`."""
 
-        self.variables = [create(shape, dtype, name) for name, shape in shapes.items()]
-        num_rows = next(iter(shapes.values()))[0]
-        self.variables.append(create((num_rows,), "int32", "valid_length"))
+    def validate(self) -> None:
+        has_table = self.encoding in LEARNED_ENCODINGS
+        if has_table != (self.num_positions is not None and self.num_positions > 0):
+            raise ValueError(
+                f"`num_positions` must be positive for {', '.join(LEARNED_ENCODINGS)} "
+                "and None for others. "
+                f"Received: encoding={self.encoding!r}, num_positions={self.num_positions}"
+            )
 
-    def read(self, num_rows: Any = None) -> list[Any]:
-        """Returns the present memory of the first rows.
+    @classmethod
+    def of_model(cls, config: ModelConfig) -> "Positions":
+        """Returns the positions set by a model's configuration."""
+        names = ("num_positions", "clamp_length", "same_length", "same_length_keys")
+        others = {name: getattr(config, name) for name in names}
+        return cls(encoding=config.position_encoding, **others)
 
-        Args:
-            num_rows: optional int or int tensor, at most `B`. Defaults to `None`: all rows.
+    def sinusoids(self, key_length: Any, hidden_dim: int, dtype: str) -> Any:
+        """Returns the encodings `(K, D)` of the distances `K - 1` to 0."""
+        return functional.relative_positional_encoding(
+            key_length, hidden_dim, self.clamp_length, dtype=dtype
+        )
 
-        Returns:
-            List of a tensor for each variable.
-        """
-        # Copies, because a variable may be assigned before its value is used.
-        tensors = [ops.copy(variable) for variable in self.variables]
-        return tensors if num_rows is None else [tensor[:num_rows] for tensor in tensors]
+    def farthest(self, memory_length: int) -> int | None:
+        """Returns the largest distance that a query sees; `None` if it sees all."""
+        if not self.same_length:
+            return None
+        return memory_length - (self.same_length_keys == "memory")
 
-    def write(self, *tensors: Any, num_rows: Any = None) -> None:
-        """Replaces the memory of the first rows; the others keep theirs.
+    def mask(self, segment_length: Any, memory_length: int, valid_length: Any = None) -> Any:
+        """Returns `functional.causal_memory_mask`, bool `(B or 1, 1, T, K)`."""
+        return functional.causal_memory_mask(
+            segment_length, memory_length, valid_length, self.same_length, self.same_length_keys
+        )
 
-        Args:
-            *tensors: a tensor of `num_rows` rows for each variable.
-            num_rows: as in `read`.
-        """
-        for variable, tensor in zip(self.variables, tensors, strict=True):
-            if num_rows is not None:
-                kept = ops.convert_to_tensor(variable)[num_rows:]
-                # The compiler cannot infer the sum of rows.
-                tensor = ops.reshape(ops.concatenate([tensor, kept], axis=0), variable.shape)
-            variable.assign(tensor)
 
-    def reset(self) -> None:
-        """Clears the memory of all rows."""
-        for variable in self.variables:
-            variable.assign(ops.zeros(variable.shape, variable.dtype))
+def create_state(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Any]:
+    """Creates variables for remembered states, and last for their int32 valid length `(B,)`.
+
+    They depend on the batch size and begin empty, so they are no weights. A layer keeps them from
+    Keras' tracking, so that they are neither saved nor loaded, but names them in `variables`,
+    because a step on JAX only changes variables listed there.
+    """
+    # Remembered states are not rounded again when they are read.
+    options = {"trainable": False, "autocast": False}
+    variables = [keras.Variable("zeros", shape, dtype, **options) for shape in shapes]
+    return [*variables, keras.Variable("zeros", shapes[0][:1], "int32", **options)]
+
+
+def read_state(variables: Sequence[Any], num_rows: Any = None) -> list[Any]:
+    """Returns a tensor for each variable; of the first rows, if given their number."""
+    # Copies, because a variable may be assigned before its value is used.
+    tensors = [ops.copy(variable) for variable in variables]
+    return tensors if num_rows is None else [tensor[:num_rows] for tensor in tensors]
+
+
+def write_state(variables: Sequence[Any], tensors: Sequence[Any], num_rows: Any = None) -> None:
+    """Replaces the state of all rows, or of the first ones; the others keep theirs."""
+    for variable, tensor in zip(variables, tensors, strict=True):
+        if num_rows is not None:
+            kept = ops.convert_to_tensor(variable)[num_rows:]
+            # The compiler cannot infer the sum of rows.
+            tensor = ops.reshape(ops.concatenate([tensor, kept], axis=0), variable.shape)
+        variable.assign(tensor)
+
+
+def clear_state(variables: Sequence[Any]) -> None:
+    """Empties the memory of all rows."""
+    for variable in variables:
+        variable.assign(ops.zeros(variable.shape, variable.dtype))
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -178,7 +223,7 @@ class DecoderBlock(keras.layers.Layer):
         self.kernel_initializer = normal_unless(kernel_initializer)
         self.stateful = stateful
         self.memory_length = memory_length
-        self._own_memory = None
+        self.__dict__["_state"] = ()  # past Keras' tracking, see `create_state`
         self._create_layers()
 
     def _create_layers(self):
@@ -225,15 +270,15 @@ class DecoderBlock(keras.layers.Layer):
 
     @property
     def memory(self):
-        return self._own_memory.variables[0]
+        return self._state[0]
 
     @property
     def valid_length(self):
-        return self._own_memory.variables[1]
+        return self._state[1]
 
     @property
     def variables(self):
-        return super().variables + (self._own_memory.variables if self._own_memory else [])
+        return [*super().variables, *self._state]
 
     def build(self, inputs_shape, **other_shapes):
         batch_size, _, hidden_dim = inputs_shape
@@ -254,7 +299,7 @@ class DecoderBlock(keras.layers.Layer):
                     f"`keras.Input(batch_shape=...)`. Received: inputs_shape={inputs_shape}"
                 )
             shape = (batch_size, self.memory_length, hidden_dim)
-            self._own_memory = MemoryVariables({"memory": shape}, self.dtype)
+            self.__dict__["_state"] = create_state([shape], self.dtype)
 
     def call(
         self,
@@ -273,7 +318,7 @@ class DecoderBlock(keras.layers.Layer):
                 raise ValueError(
                     f"A block with `stateful=True` keeps its own memory. Received: memory={memory}"
                 )
-            memory, valid_length = self._own_memory.read()
+            memory, valid_length = read_state(self._state)
         memory_length = 0 if memory is None else memory.shape[1]
         if attention_mask is None:
             attention_mask = self.positions.mask(ops.shape(inputs)[1], memory_length, valid_length)
@@ -292,10 +337,8 @@ class DecoderBlock(keras.layers.Layer):
             inputs, memory, attention_mask, dropout_seed, training, **position
         )
         if self.stateful:
-            self._own_memory.write(
-                functional.next_memory(memory, inputs),
-                functional.next_valid_length(valid_length, memory_length, ops.shape(inputs)[1]),
-            )
+            length = functional.next_valid_length(valid_length, memory_length, ops.shape(inputs)[1])
+            write_state(self._state, [functional.next_memory(memory, inputs), length])
         return outputs
 
     def _transform(self, inputs, memory, attention_mask, seed, training, **position):
@@ -368,7 +411,7 @@ class DecoderBlock(keras.layers.Layer):
                 "Only a built block with `stateful=True` has a memory to reset. "
                 f"Received: stateful={self.stateful}, built={self.built}"
             )
-        self._own_memory.reset()
+        clear_state(self._state)
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape

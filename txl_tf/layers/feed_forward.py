@@ -7,7 +7,7 @@ F inner width.
 import keras
 from keras import ops
 
-from txl_tf import functional, hashed_bits
+from txl_tf import functional, stateless_random
 from txl_tf.layers.compiled_parts import compiled_part
 
 
@@ -16,10 +16,10 @@ class SeededDropout(keras.layers.Layer):
     """Dropout that draws from a given seed, or from its own generator.
 
     The mask of a row is a hash of the row's seed and the index in the row, see
-    `hashed_bits.random_bits`. With seeds of rows of the global batch, it does not depend on the
-    number of replicas or parts, on the order, or on the backend. Under `tf.distribute` Keras' own
-    dropout would draw the same mask on every replica, and its hidden generator makes a repeated
-    step differ.
+    `stateless_random.random_bits`. With seeds of rows of the global batch, it does not depend on
+    the number of replicas or parts, on the order, or on the backend. Under `tf.distribute` Keras'
+    own dropout would draw the same mask on every replica, and its hidden generator makes a
+    repeated step differ.
 
     Args:
         rate: float in `[0, 1)`. Fraction of the inputs set to 0; the others
@@ -73,10 +73,10 @@ class SeededDropout(keras.layers.Layer):
     def _mask(self, shape, seed):
         """Returns the elements to keep: bool tensor that broadcasts to `shape`."""
         sizes = [1 if axis in self.shared_axes else shape[axis] for axis in range(1, len(shape))]
-        bits = hashed_bits.random_bits(seed, sizes)
-        unused = ops.cast(32 - hashed_bits.DRAWN_BITS, "uint32")
+        bits = stateless_random.random_bits(seed, sizes)
+        unused = ops.cast(32 - stateless_random.DRAWN_BITS, "uint32")
         drawn = ops.cast(ops.right_shift(bits, unused), "int32")
-        return drawn >= hashed_bits.dropout_threshold(self.rate)
+        return drawn >= stateless_random.dropout_threshold(self.rate)
 
     def seeds_of_rows(self, num_rows, seed=None):
         """Returns the seed of each row.

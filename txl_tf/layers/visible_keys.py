@@ -5,13 +5,14 @@ length, N heads, H head width.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan
-from txl_tf.tpu_kernels.inference_plan import InferencePlan
+from txl_tf.stateless_random import random_keys
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 
@@ -38,9 +39,41 @@ class VisibleKeys:
     segment_length: int | None = None
     num_unused: int = 0
 
-    def plan(self, query: Any, num_heads: int, dropout: float) -> AttentionPlan:
-        """Makes the plan of the kernel for queries `(B, T, N * H)`."""
-        return AttentionPlan(**self._sizes(query, num_heads), dropout=dropout)
+    def attend(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        distances: Any,
+        biases: Sequence[Any],
+        dropout: float,
+        seeds: Any,
+    ) -> Any:
+        """Attends by the kernel to keys and values of memory and segment; with gradients.
+
+        Queries are `(B, T, N * H)`, keys and values `(B, K, N * H)`, distances `(K, N * H)`, and
+        both biases `(N, H)`. Seeds of dropout are `(B, 2)`, or `None` without. Returns
+        `(B, T, N * H)`.
+        """
+        # Imported here, as it needs TensorFlow and JAX.
+        from txl_tf.tpu_kernels.attention_call import attend
+
+        num_rows, num_tokens, _ = query.shape
+        hash_keys = ops.zeros((2, num_rows), "int32")
+        if seeds is not None:
+            hash_keys = ops.cast(ops.stack(random_keys(seeds)), "int32")
+        num_heads = biases[0].shape[0]
+        return attend(
+            AttentionPlan(**self._sizes(query, num_heads), dropout=dropout),
+            self.kernel.platform,
+            self.first_keys(num_tokens),
+            hash_keys,
+            query,
+            key,
+            value,
+            distances,
+            side_by_side(biases),
+        )
 
     def inference_plan(self, query: Any, num_heads: int) -> InferencePlan:
         """Makes the plan of the inference kernel, which reads memory and segment separately."""
@@ -67,11 +100,7 @@ class VisibleKeys:
     def first_keys(self, num_tokens: int) -> Any:
         """Returns the first key that queries may see.
 
-        Args:
-            num_tokens: int. `T`.
-
-        Returns:
-            Int32 tensor `(B,)`, or `(B, T)` with documents or several segments.
+        Int32 `(B,)`, or `(B, T)` with documents or several segments.
         """
         first = self.memory_length - ops.cast(self.valid_length, "int32")
         if not self._has_query_starts(num_tokens):
@@ -86,6 +115,11 @@ class VisibleKeys:
             of_segments = queries // self.segment_length * self.segment_length
             first = ops.maximum(first, ops.expand_dims(of_segments + self.num_unused, 0))
         return first
+
+
+def side_by_side(biases: Sequence[Any]) -> Any:
+    """Returns both biases `(N, H)` in the layout of the kernel, float32 `(2, N * H)`."""
+    return ops.stack([ops.reshape(ops.cast(bias, "float32"), [-1]) for bias in biases])
 
 
 def _latest_starts(document_starts: Any) -> Any:

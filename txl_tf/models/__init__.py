@@ -1,1 +1,35 @@
 """Models: Transformer-XL, its baselines and their memory."""
+
+from typing import TYPE_CHECKING, Any
+
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+
+if TYPE_CHECKING:
+    from txl_tf.models.language_model import LanguageModel
+
+
+def create_model(
+    config: ModelConfig | LSTMConfig | QRNNConfig,
+    *,
+    rematerialize: bool = False,
+    attention_kernel: Any = None,
+    dtype: Any = None,
+) -> "LanguageModel":
+    """Builds the language model of a configuration, with initial weights.
+
+    Only a `TransformerXL` can rematerialise (otherwise ValueError) or use an `attention_kernel`.
+    """
+    # Imported here, as jobs read presets and sizes before they load TensorFlow.
+    from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
+    from txl_tf.models.transformer_xl import TransformerXL
+
+    if isinstance(config, ModelConfig):
+        options = {"rematerialize": rematerialize, "attention_kernel": attention_kernel}
+        return TransformerXL(config, **options, dtype=dtype)
+    if rematerialize:
+        raise ValueError(
+            "Only a `TransformerXL` can rematerialize its activations. "
+            f"Received: rematerialize={rematerialize}, config={config}"
+        )
+    model_class = LSTMLanguageModel if isinstance(config, LSTMConfig) else QRNNLanguageModel
+    return model_class(config, dtype=dtype)

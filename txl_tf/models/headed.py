@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.task import TaskConfig
-from txl_tf.layers.adaptive_embedding import check_rank, check_token_ids
+from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
 from txl_tf.models.language_model import LanguageModel, ModelWithLoss
 from txl_tf.models.stateful import language_model_of

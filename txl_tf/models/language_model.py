@@ -1,4 +1,4 @@
-"""Interface of all language models, and `create_model`, which builds one from its config.
+"""Interface of all language models, and the loading of their weights.
 
 Shape letters used in this module: B rows, T segment length, D hidden width, V vocabulary.
 """
@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 from txl_tf.config.frozen_parts import FrozenParts
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError
-from txl_tf.layers.adaptive_embedding import check_rank, check_token_ids
+from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
 from txl_tf.models.memory import Memory, check_memory
 
 
@@ -37,8 +37,8 @@ class LanguageModel(keras.Model):
     """Base class of models that read segments of tokens and carry memory.
 
     A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and returns hidden
-    states `(B, T, D)` and the next memory. A subclass sets `config_class` and `memory_class`,
-    creates `embedding` and `softmax`, and defines `call` and `initial_memory`.
+    states `(B, T, D)` and the next memory. A subclass sets `config_class`, creates `embedding` and
+    `softmax`, and defines `call`, `initial_memory`, `num_states` and `numbered_layers`.
 
     Args:
         config: configuration of the class `config_class`, or the dict that its
@@ -53,7 +53,6 @@ class LanguageModel(keras.Model):
     """
 
     config_class: type = ModelConfig
-    memory_class: type = Memory
     # Keras' signature for saving would be a call without memory.
     _default_save_signature = None
 
@@ -85,7 +84,12 @@ class LanguageModel(keras.Model):
 
     def check_memory(self, memory, token_ids):
         """Raises ValueError for memory of another model, or known to be of another batch."""
-        check_memory(memory, self.memory_class, token_ids)
+        check_memory(memory, Memory, token_ids)
+        if len(memory.states) != self.num_states:
+            raise ValueError(
+                f"`memory` must have {self.num_states} states. "
+                f"Received: {len(memory.states)} states"
+            )
 
     def export(self, *args, input_signature=None, **kwargs):
         if input_signature is None:
@@ -96,8 +100,13 @@ class LanguageModel(keras.Model):
         super().export(*args, input_signature=input_signature, **kwargs)
 
     def initial_memory(self, batch_size):
-        """Returns the memory, of the model's kind, of `B` rows that have read nothing."""
+        """Returns the `Memory` of `B` rows that have read nothing."""
         raise NotImplementedError
+
+    @property
+    def num_states(self):
+        """Number of states in a memory."""
+        return self.config.num_layers
 
     @property
     def numbered_layers(self):
@@ -175,33 +184,6 @@ class LanguageModel(keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         return cls(**config)
-
-
-def create_model(
-    config: ModelConfig | LSTMConfig | QRNNConfig,
-    *,
-    rematerialize: bool = False,
-    attention_kernel=None,
-    dtype=None,
-) -> LanguageModel:
-    """Builds the language model of a configuration, with initial weights.
-
-    Only a `TransformerXL` can rematerialise (otherwise ValueError) or use an `attention_kernel`.
-    """
-    # Imported here, because these modules import the base class from this one.
-    from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
-    from txl_tf.models.transformer_xl import TransformerXL
-
-    if isinstance(config, ModelConfig):
-        options = {"rematerialize": rematerialize, "attention_kernel": attention_kernel}
-        return TransformerXL(config, **options, dtype=dtype)
-    if rematerialize:
-        raise ValueError(
-            "Only a `TransformerXL` can rematerialize its activations. "
-            f"Received: rematerialize={rematerialize}, config={config}"
-        )
-    model_class = LSTMLanguageModel if isinstance(config, LSTMConfig) else QRNNLanguageModel
-    return model_class(config, dtype=dtype)
 
 
 def assign_weights(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:

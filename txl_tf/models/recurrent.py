@@ -9,12 +9,11 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
-from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
+from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from txl_tf.layers.feed_forward import SeededDropout
 from txl_tf.layers.quasi_recurrent import QuasiRecurrent
 from txl_tf.models.language_model import LanguageModel
-from txl_tf.models.memory import RecurrentMemory
+from txl_tf.models.memory import Memory
 
 
 class RecurrentLanguageModel(LanguageModel):
@@ -30,7 +29,6 @@ class RecurrentLanguageModel(LanguageModel):
     """
 
     config_class = RecurrentConfig
-    memory_class = RecurrentMemory
 
     def __init__(self, config, **kwargs):
         # Autocasting would round the given states.
@@ -97,19 +95,35 @@ class RecurrentLanguageModel(LanguageModel):
 
         hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, E]
         next_states = []
-        states = memory.by_layer(self.config.num_layers)
-        steps = zip(self.recurrent_layers, self.layer_dropouts, states, strict=True)
+        steps = zip(self.recurrent_layers, self.layer_dropouts, self._by_layer(memory), strict=True)
         for site, (layer, dropout, state) in enumerate(steps, start=1):
             hidden, next_state = self.run_layer(layer, hidden, state)
-            next_states.append(next_state)
+            next_states += next_state
             hidden = drop(dropout, hidden, site)  # [B, T, D], in the end [B, T, E]
-        return hidden, RecurrentMemory.of_layers(next_states)
+        states = (ops.expand_dims(ops.stop_gradient(state), 1) for state in next_states)
+        return hidden, Memory(tuple(states), ops.ones_like(memory.valid_length))
+
+    def _by_layer(self, memory):
+        """Returns the two states of every layer, zeros for a row that has read nothing.
+
+        No gradient flows through them, which truncates back-propagation through time at the
+        segment boundary.
+        """
+        has_read = ops.expand_dims(memory.valid_length > 0, 1)  # [B, 1]
+        states = [ops.stop_gradient(state[:, 0]) for state in memory.states]
+        states = [ops.where(has_read, state, ops.zeros_like(state)) for state in states]
+        return list(zip(states[::2], states[1::2], strict=True))
+
+    @property
+    def num_states(self):
+        """Number of states in a memory, two for every layer."""
+        return 2 * self.config.num_layers
 
     def initial_memory(self, batch_size):
-        """Returns the `RecurrentMemory` of `B` rows that have read nothing: zeros."""
-        return RecurrentMemory.empty(
-            widths=self.state_widths(), batch_size=batch_size, dtype=self.state_dtype()
-        )
+        """Returns the `Memory` of `B` rows that have read nothing."""
+        shapes = [(batch_size, 1, width) for pair in self.state_widths() for width in pair]
+        states = tuple(ops.zeros(shape, self.state_dtype()) for shape in shapes)
+        return Memory(states, ops.zeros((batch_size,), "int32"))
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -130,13 +144,12 @@ class LSTMLanguageModel(RecurrentLanguageModel):
 
     Call arguments:
         token_ids: int tensor `(B, T)` with values in `[0, V)`.
-        memory: `RecurrentMemory` of the segments before, from
-            `initial_memory` or a call.
+        memory: `Memory` of the segments before, from `initial_memory` or a call.
         dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`. It determines all dropout masks.
         training: bool. If `True`, dropout is active.
 
     Returns:
-        Tuple of the hidden states `(B, T, E)` and the next `RecurrentMemory`.
+        Tuple of the hidden states `(B, T, E)` and the next `Memory`.
 
     Raises:
         ValueError: If `memory` does not have `L` layers.

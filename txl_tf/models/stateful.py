@@ -12,8 +12,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from txl_tf.layers.adaptive_embedding import check_rank
-from txl_tf.layers.decoder_block import MemoryVariables
+from txl_tf.layers.adaptive_softmax import check_rank
+from txl_tf.layers.decoder_block import clear_state, create_state, read_state, write_state
 from txl_tf.models.language_model import LanguageModel, ModelWithLoss
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -147,17 +147,23 @@ class StatefulTransformerXL(ModelWithLoss):
         )
         self.transformer_xl.build((batch_size, None))
         self.config = config = self.transformer_xl.config
-        shape = (batch_size, config.effective_memory_length, config.hidden_dim)
-        self._shapes = {f"memory_{layer}": shape for layer in range(config.num_layers)}
-        self._trained_memory = self._empty_memory()
-        self._evaluate_memory = self._predict_memory = None
-        self._current_memory = self._trained_memory
+        # Past Keras' tracking, see `create_state`: variables by use, and the use of this call.
+        self.__dict__.update(_states={}, _use="fit")
+        self._create_state("fit")
         self.built = True
+
+    def _create_state(self, use):
+        """Creates the variables of `fit`, `evaluate` or `predict`, unless they exist."""
+        if use not in self._states:
+            config = self.config
+            shape = (self.batch_size, config.effective_memory_length, config.hidden_dim)
+            shapes = [shape] * config.num_layers
+            self._states[use] = create_state(shapes, self.transformer_xl.compute_dtype)
 
     @property
     def memory(self):
         """The current `Memory` of training and of calls of the model."""
-        *states, valid_length = self._trained_memory.read()
+        *states, valid_length = read_state(self._states["fit"])
         return Memory(tuple(states), valid_length)
 
     @property
@@ -167,9 +173,7 @@ class StatefulTransformerXL(ModelWithLoss):
 
     @property
     def variables(self):
-        return super().variables + [
-            each for memory in self._memories() for each in memory.variables
-        ]
+        return [*super().variables, *itertools.chain(*self._states.values())]
 
     def __call__(self, token_ids, *args, **kwargs):
         check_batch(token_ids, self.batch_size)
@@ -179,23 +183,22 @@ class StatefulTransformerXL(ModelWithLoss):
     def call(self, token_ids, training=False):
         is_whole = token_ids.shape[0] == self.batch_size
         num_rows = None if is_whole else ops.shape(token_ids)[0]
-        *states, valid_length = self._current_memory.read(num_rows)
+        variables = self._states[self._use]
+        *states, valid_length = read_state(variables, num_rows)
         memory = Memory(tuple(states), valid_length)
         hidden, memory = self.transformer_xl(token_ids, memory, training=training)
-        self._current_memory.write(*memory.states, memory.valid_length, num_rows=num_rows)
+        write_state(variables, [*memory.states, memory.valid_length], num_rows)
         return self.transformer_xl.log_probs_of(hidden)
 
     def make_train_function(self, force=False):
         self._make_checking("train_function", super().make_train_function, force)
 
     def make_test_function(self, force=False):
-        if self._evaluate_memory is None:
-            self._evaluate_memory = self._empty_memory()
+        self._create_state("evaluate")
         self._make_checking("test_function", super().make_test_function, force)
 
     def make_predict_function(self, force=False):
-        if self._predict_memory is None:
-            self._predict_memory = self._empty_memory()
+        self._create_state("predict")
         self._make_checking("predict_function", super().make_predict_function, force)
 
     def _make_checking(self, name, make, force):
@@ -206,37 +209,28 @@ class StatefulTransformerXL(ModelWithLoss):
         if keras.backend.backend() == "tensorflow":
             setattr(self, name, with_checked_batches(getattr(self, name), self.batch_size))
 
-    def _empty_memory(self):
-        return MemoryVariables(self._shapes, self.transformer_xl.compute_dtype)
-
-    def _memories(self):
-        memories = (self._trained_memory, self._evaluate_memory, self._predict_memory)
-        return [memory for memory in memories if memory is not None]
-
     # A step is traced, or runs, within these calls, which fix the memory it reads.
     def train_step(self, *state_and_data):
-        check_batch(state_and_data[-1], self.batch_size)
-        with self._using(self._trained_memory):
-            return super().train_step(*state_and_data)
+        return self._step("fit", super().train_step, state_and_data)
 
     def test_step(self, *state_and_data):
-        check_batch(state_and_data[-1], self.batch_size)
-        with self._using(self._evaluate_memory):
-            return super().test_step(*state_and_data)
+        return self._step("evaluate", super().test_step, state_and_data)
 
     def predict_step(self, *state_and_data):
+        return self._step("predict", super().predict_step, state_and_data)
+
+    def _step(self, use, step, state_and_data):
         check_batch(state_and_data[-1], self.batch_size)
-        with self._using(self._predict_memory):
-            return super().predict_step(*state_and_data)
+        with self._using(use):
+            return step(*state_and_data)
 
     @contextlib.contextmanager
-    def _using(self, memory):
-        before = self._current_memory
-        self._current_memory = memory
+    def _using(self, use):
+        self._use, before = use, self._use
         try:
             yield
         finally:
-            self._current_memory = before
+            self._use = before
 
     def default_loss(self):
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -251,33 +245,33 @@ class StatefulTransformerXL(ModelWithLoss):
 
     def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         self.make_test_function()
-        with self._beginning_empty(self._evaluate_memory):
+        with self._beginning_empty("evaluate"):
             return super().evaluate(x, y, batch_size or self.batch_size, *args, **kwargs)
 
     def predict(self, x, batch_size=None, *args, **kwargs):
         self.make_predict_function()
-        with self._beginning_empty(self._predict_memory):
+        with self._beginning_empty("predict"):
             return super().predict(x, batch_size or self.batch_size, *args, **kwargs)
 
     def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
         if input_signature is None:
             input_signature = [keras.InputSpec("int32", (None, None))]
         self.make_predict_function()
-        with self._beginning_empty(self._predict_memory), self._using(self._predict_memory):
+        with self._beginning_empty("predict"), self._using("predict"):
             super().export(filepath, format, input_signature=input_signature, **kwargs)
 
     @contextlib.contextmanager
-    def _beginning_empty(self, memory):
-        memory.reset()
+    def _beginning_empty(self, use):
+        clear_state(self._states[use])
         try:
             yield
         finally:
-            memory.reset()
+            clear_state(self._states[use])
 
     def reset_state(self):
         """Clears all memories, of training, evaluation and prediction."""
-        for memory in self._memories():
-            memory.reset()
+        for variables in self._states.values():
+            clear_state(variables)
 
     def get_config(self):
         return {

@@ -10,11 +10,9 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
-from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
-from txl_tf.layers.decoder_block import DecoderBlock
+from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
+from txl_tf.layers.decoder_block import DecoderBlock, Positions
 from txl_tf.layers.feed_forward import SeededDropout
-from txl_tf.layers.positions import Positions
 from txl_tf.layers.rematerialization import rematerialized_call
 from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.models.language_model import LanguageModel
@@ -306,7 +304,7 @@ class TransformerXL(LanguageModel):
         return ops.logical_and(mask, same_document)
 
     def attention_inputs(self, layer, hidden, memory):
-        """Returns the arguments of a layer's `attention_probabilities`, without absolute positions.
+        """Returns the arguments of a layer's attention, without absolute positions.
 
         Args:
             layer: int. From 0.
@@ -337,11 +335,6 @@ class TransformerXL(LanguageModel):
 
     def check_memory(self, memory, token_ids):
         super().check_memory(memory, token_ids)
-        if len(memory.states) != self.config.num_layers:
-            raise ValueError(
-                f"`memory` must have states of {self.config.num_layers} layers. "
-                f"Received: states of {len(memory.states)}"
-            )
         if not self.config.recurrence and memory.states[0].shape[1] != 0:
             raise ValueError(
                 "A model with `recurrence=False` has no memory. "
@@ -381,11 +374,9 @@ class TransformerXL(LanguageModel):
         """
         if memory_length is None:
             memory_length = self.config.effective_memory_length
-        config = self.config
-        shape = {"num_layers": config.num_layers, "hidden_dim": config.hidden_dim}
-        memory = Memory.empty(
-            **shape, batch_size=batch_size, memory_length=memory_length, dtype=self.compute_dtype
-        )
+        shape = (batch_size, memory_length, self.config.hidden_dim)
+        states = (ops.zeros(shape, self.compute_dtype) for _ in self.blocks)
+        memory = Memory(tuple(states), ops.zeros((batch_size,), "int32"))
         return memory.filled() if zeros_count else memory
 
     def get_config(self):

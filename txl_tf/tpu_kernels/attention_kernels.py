@@ -1,4 +1,4 @@
-"""Forward and backward pass of relative attention as Pallas kernels.
+"""Forward and backward pass of relative attention, and reading with a memory, as Pallas kernels.
 
 Scores are computed tile by tile on the chip, summed with a running maximum and never written to
 memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
@@ -6,7 +6,8 @@ the distances of Dai et al. (2019): the shift of a tile's scores is a roll of it
 
 Shape letters used in this module: B rows, T segment length, K key length with padding, N heads,
 H head width, G columns of a group of heads, P rows of the table of distances with padding,
-A queries and C keys of a tile, W distances of a tile.
+A queries and C keys of a tile, W distances of a tile; in inference S keys of the segment with
+padding, P places of memory, R rows of the table of distances.
 """
 
 import functools
@@ -19,8 +20,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.functional import MASKED_SCORE
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan
-from txl_tf.tpu_kernels.kernel_grid import KernelBlocks, KernelProgram, merged, only
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
+from txl_tf.tpu_kernels.attention_tile import KernelBlocks, KernelProgram, merged, only
 
 
 def forward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
@@ -287,3 +288,74 @@ def _end_sums_of_group(program: KernelProgram, result: Any, sums: Any) -> None:
     @pl.when(jnp.logical_and(is_last_row, program.block == plan.num_query_blocks - 1))
     def _() -> None:
         result[...] = sums[...].astype(result.dtype)
+
+
+def inference_kernel(plan: InferencePlan, is_interpreted: bool = False) -> Callable[..., Any]:
+    """Makes the kernel of inference, a function of padded arrays, which also moves memory on.
+
+    Keys of memory and segment stay separate: on a TPU, concatenating them and slicing the next
+    memory takes longer than attention. The next memory is written from the data already on the
+    chip.
+
+    It takes int32 scalars, queries `(B, T, N * H)`, keys and values of the segment
+    `(B, S, N * H)`, keys and values of memory `(B, P, N * H)`, distances `(R, N * H)`, float32
+    biases `(2, N * H)` and, where queries have their own starts, the first keys
+    `(B, T / A, 1, A)`. It returns the attended values `(B, T, N * H)` and, where the plan writes
+    memory, its next keys and values. `is_interpreted` runs it as plain operations, on any device.
+    """
+    blocks = KernelBlocks(plan)
+    segment, memory = map(blocks.of_keys, (plan.segment_key_length, plan.memory_length))
+    inputs = [blocks.queries, segment, segment, memory, memory]
+    # The table, the biases and the first keys are as in the other kernels.
+    inputs += blocks.inputs[3:]
+    outputs = [blocks.queries, *([memory, memory] if plan.writes_memory else [])]
+    kernel = functools.partial(_inference_kernel, plan)
+    return blocks.call(kernel, inputs, outputs, [], plan.forward_flops, is_interpreted)
+
+
+def _inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
+    """Attends from a tile of queries to memory and segment; the first writes the next memory."""
+    num_inputs = 8 if plan.has_query_starts else 7
+    inputs, (attended, *next_memory) = references[:num_inputs], references[num_inputs:]
+    query, key, value, memory_key, memory_value, distances, biases, *first_keys = inputs
+    starts = first_keys[0] if first_keys else None
+    of_memory = KernelProgram(plan, scalars, starts)
+    of_segment = KernelProgram(plan.of_segment, scalars, starts)
+    memory_tiles, segment_tiles = (
+        plan.memory_length // each.block_keys for each in (plan, plan.of_segment)
+    )
+    parts = [
+        (of_memory, KeyTiles(memory_key, memory_value, of_memory.first_tile, memory_tiles)),
+        (
+            of_segment,
+            KeyTiles(
+                key,
+                value,
+                jnp.maximum(of_segment.first_tile, segment_tiles),
+                of_segment.end_tile,
+                num_before=segment_tiles,
+            ),
+        ),
+    ]
+    queries = QueriesOfTile(of_memory, query[0], biases, distances)
+    results = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
+    for head in range(plan.heads_per_group):
+        state = queries.start()
+        for program, tiles in parts:
+            state = queries.attend(head, state, program, tiles)
+        _, total, sums = state
+        results = merged(of_memory.tile.is_of_head(head), sums / total, results)
+    attended[0] = results.astype(attended.dtype)
+    if plan.writes_memory:
+        pairs = zip(next_memory, (memory_key, memory_value), (key, value), strict=True)
+        pl.when(of_memory.block == 0)(functools.partial(_move_on, plan, list(pairs)))
+
+
+def _move_on(plan: InferencePlan, references: list[tuple[Any, Any, Any]]) -> None:
+    """Writes the last places of memory and segment as the next memory."""
+    num_new = min(plan.segment_length, plan.memory_length)
+    num_kept = plan.memory_length - num_new
+    for result, memory, segment in references:
+        if num_kept:
+            result[0, :num_kept, :] = memory[0, num_new:, :]
+        result[0, num_kept:, :] = segment[0, plan.segment_length - num_new : plan.segment_length, :]

@@ -5,8 +5,7 @@ import importlib.metadata
 from typing import Any, Literal, Self
 
 from txl_tf.config.model import ModelConfig, RecurrentConfig
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan
-from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan, places_of
 
 KernelSetting = Literal["auto", "always", "never"]
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
-from txl_tf.models.memory import Memory, RecurrentMemory
+from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
 _SECOND_TARGET_WEIGHT = 0.5
@@ -135,7 +135,6 @@ class Batch(NamedTuple):
         weights: tf.Tensor,
     ) -> Self:
         """Creates the batch of a step from its inputs and memory, by name."""
-        kind = Memory if "valid_length" in memory else RecurrentMemory
         starts = inputs.get("document_starts")
         if starts is None:
             # Not `None`, which cannot be split into parts like the other tensors.
@@ -144,7 +143,7 @@ class Batch(NamedTuple):
             token_ids=inputs["token_ids"],
             target_ids=inputs["target_ids"],
             document_starts=starts,
-            memory=kind.from_tensors(memory).forget(inputs["start_of_stream"]),
+            memory=Memory.from_tensors(memory).forget(inputs["start_of_stream"]),
             dropout_seeds=dropout_seeds,
             weights=weights,
         )
@@ -185,7 +184,7 @@ class TrainingObjective:
         """Empty: the language model has no head."""
         return []
 
-    def initial_memory(self) -> Memory | RecurrentMemory:
+    def initial_memory(self) -> Memory:
         """Returns the memory of a row before the first step."""
         return self._model.initial_memory(1)
 

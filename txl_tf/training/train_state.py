@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
+from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters
-from txl_tf.models.language_model import assign_weights, create_model
+from txl_tf.models.language_model import assign_weights
 from txl_tf.training.attention_choice import attention_choice
 from txl_tf.training.fine_tuning import TaskObjective
 from txl_tf.training.objective import TrainingObjective

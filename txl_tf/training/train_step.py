@@ -9,7 +9,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
-from txl_tf.models.memory import Memory, RecurrentMemory
+from txl_tf.models.memory import Memory
 from txl_tf.training.fine_tuning import NoMemory
 from txl_tf.training.objective import RowGradients
 from txl_tf.training.step_records import StepRecords, batch_checksum
@@ -125,7 +125,7 @@ class TrainStep:
         self,
         row_losses: tf.Tensor,
         gradients: list[tf.Tensor],
-        memory: Memory | RecurrentMemory | NoMemory,
+        memory: Memory | NoMemory,
         before: dict[str, tf.Tensor],
         step: tf.Tensor,
         first_step: tf.Tensor,
@@ -214,7 +214,7 @@ class TrainStep:
     def _write_memory(
         self,
         before: dict[str, tf.Tensor],
-        memory: Memory | RecurrentMemory | NoMemory,
+        memory: Memory | NoMemory,
         finite_rows: tf.Tensor,
         is_advanced: tf.Tensor,
     ) -> None:
@@ -239,7 +239,7 @@ def _drawn_once(seed: int) -> int:
         return int(drawn.numpy())
 
 
-def memory_specs(memory: Memory | RecurrentMemory | NoMemory) -> dict[str, tf.TensorSpec]:
+def memory_specs(memory: Memory | NoMemory) -> dict[str, tf.TensorSpec]:
     """Returns the specs of a memory by name, without the axis of rows, for a `ReplicaState`."""
     return {
         name: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
