@@ -18,7 +18,7 @@ from txl_tf.errors import (
     UsageError,
     did_you_mean,
 )
-from txl_tf.run_folder import StepChoice
+from txl_tf.run import StepChoice
 from txl_tf.storage.files import read_file
 from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from txl_tf.config.base import parse_setting
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
+from txl_tf.model_folder import open_model, tokenizer_from, write_model_folder
 from txl_tf.storage.staging import require_absent
 
 from .arguments import add_override_argument, add_step_argument
 from .progress import plain_table
-from .trained_model import open_source
 
 if TYPE_CHECKING:
     from txl_tf.models.transformer_xl import TransformerXL
@@ -82,7 +82,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         _require_source(arguments.source, arguments.from_system)
         arguments.settings = _settings(arguments.overrides)
     elif way == "to_system":
-        open_source(arguments)
+        arguments.source = open_model(arguments.workdir, arguments.step)
     elif not Path(arguments.vocabulary).is_file():
         where = f"--vocabulary {arguments.vocabulary}"
         raise InputMissingError("There is no such file.", where=where)
@@ -107,8 +107,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _write(model: "TransformerXL", arguments: argparse.Namespace) -> None:
-    from txl_tf.causal_lm.model_folder import tokenizer_from, write_model_folder
-
     tokenizer = None if arguments.data is None else tokenizer_from(arguments.data)
     try:
         write_model_folder(model, arguments.out, tokenizer)

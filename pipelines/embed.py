@@ -20,6 +20,7 @@ from txl_tf.causal_lm.text import POOLINGS, Pooling
 from txl_tf.data.documents import line_place, numbered_lines, text_of_json
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
+from txl_tf.model_folder import ModelFolder, open_model
 from txl_tf.models.sizes import hidden_layer
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
@@ -27,12 +28,11 @@ from txl_tf.storage.untrusted_files import storage_errors
 from .arguments import MAX_COUNT, add_model_arguments, add_number
 from .evaluation.scores import check_text_file
 from .memory_needs import reading_needs, require_memory_of
-from .trained_model import open_source, with_chosen_step
+from .workdir import with_chosen_step
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from txl_tf.causal_lm.model_source import ModelSource
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 _MOST_ROWS = 1 << 16
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class EmbedJob:
     """Checked arguments of the job."""
 
-    source: "ModelSource"
+    source: ModelFolder
     tokenizer: "Tokenizer"
     text: str
     field: str | None
@@ -77,8 +77,8 @@ def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
     if not arguments.out.endswith((".npz", ".jsonl")):
         what = "The ending says the format: .npz or .jsonl."
         raise UsageError(what, where=f"--out {arguments.out}", remedy="Name such a file.")
-    source = open_source(arguments)
-    model = source.experiment.model
+    source = open_model(arguments.workdir, arguments.step)
+    model = source.description.model
     try:
         layer = hidden_layer(model, arguments.layer)
     except ValueError as error:

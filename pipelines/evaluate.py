@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
+from txl_tf.model_folder import open_model
 
 from .arguments import (
     MAX_SECONDS,
@@ -35,8 +36,7 @@ from .arguments import (
 from .evaluation.scores import TextScores, check_text_file
 from .memory_needs import require_evaluation_memory
 from .progress import say, show_progress
-from .trained_model import open_dataset, open_source
-from .workdir import Workdir
+from .workdir import Workdir, open_dataset
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before TensorFlow is imported."""
-    experiment = open_source(arguments).experiment
+    arguments.source = open_model(arguments.workdir, arguments.step)
     for assignment in arguments.overrides:
         if not assignment.startswith("evaluation."):
             raise UsageError(
@@ -104,7 +104,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.text is not None:
         # By default one row, so that every token has the longest possible memory.
         overrides.insert(0, "evaluation.batch_size=1")
-    arguments.experiment = override(experiment, overrides)
+    arguments.experiment = override(arguments.source.experiment, overrides)
     _check_combination(arguments)
     require_evaluation_memory(
         arguments.experiment.model, arguments.experiment.evaluation, tpu=arguments.tpu
@@ -123,7 +123,7 @@ def _check_combination(arguments: argparse.Namespace) -> None:
         if option in given and needed not in given:
             where = f"--{option.replace('_', '-')}"
             raise UsageError(f"This goes with --{needed}.", where=where, remedy="Leave it out.")
-    has_tokenizer = arguments.text is not None and _has_tokenizer(arguments)
+    has_tokenizer = arguments.text is not None and arguments.source.description.tokenizer
     if arguments.data is None and not has_tokenizer:
         if arguments.text is None:
             raise UsageError(
@@ -134,7 +134,7 @@ def _check_combination(arguments: argparse.Namespace) -> None:
             where=f"--workdir {arguments.workdir}",
             remedy="Name the prepared data set of the model, which has its vocabulary: --data DIR.",
         )
-    if arguments.watch and not arguments.source.is_run:
+    if arguments.watch and arguments.source.run is None:
         what = "Only a run gets new checkpoints."
         raise UsageError(what, where="--watch", remedy="Leave it out, or name a run.")
     is_dynamic = arguments.experiment.evaluation.dynamic_learning_rate is not None
@@ -144,11 +144,6 @@ def _check_combination(arguments: argparse.Namespace) -> None:
             where="--set evaluation.dynamic_learning_rate",
             remedy="Leave out --tpu and --cpu-replicas.",
         )
-
-
-def _has_tokenizer(arguments: argparse.Namespace) -> bool:
-    source = arguments.source
-    return source.data is not None or source.tokenizer() is not None
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -181,7 +176,7 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     dataset = _open_dataset(arguments)
     # Before the weights are read, so that weights and figures belong to the same run.
     source = arguments.source
-    writes = arguments.is_chief and source.is_run
+    writes = arguments.is_chief and source.run is not None
     board_folder = Workdir(source.folder).guarded_tensorboard() if writes else None
     step, weights = source.read_weights()
     evaluator = _create_evaluator(arguments, strategy)
@@ -190,7 +185,7 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     documents = None if per_document is None else DocumentScores(dataset, split)
     observe = None if documents is None else documents.observe
     result = evaluate_split(
-        evaluator, dataset, split, step or 0, show_progress, observe, arguments.num_words
+        evaluator, dataset, split, step, show_progress, observe, arguments.num_words
     )
     if documents is not None and arguments.is_chief:
         documents.write(per_document)
@@ -240,7 +235,7 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
         text = dataclasses.replace(text, num_words=arguments.num_words)
     result = evaluator.evaluate(
         text,
-        step=step or 0,
+        step=step,
         track=show_progress,
         observe=scores.observe,
         statistics_text=statistics_text(evaluator, dataset),
@@ -270,8 +265,7 @@ def _create_evaluator(
 def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
     arguments.split = arguments.split or "valid"
     split = arguments.split if arguments.text is None else None
-    identity = arguments.source.tokenizer_identity()
-    return open_dataset(arguments.data, arguments.experiment, identity, split)
+    return open_dataset(arguments.data, arguments.experiment, arguments.source.description, split)
 
 
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":

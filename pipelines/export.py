@@ -20,13 +20,12 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.causal_lm.model_source import ModelSource
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.config.task import SERVED_KINDS
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.run_folder import build_model
+from txl_tf.model_folder import ModelFolder, build_model, open_model
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.untrusted_files import read_json_object
 
@@ -40,8 +39,7 @@ from .arguments import (
 from .evaluation.watch import read_evaluations
 from .generate import OF_DRAWING, add_generation_arguments, generation_config, option_of
 from .memory_needs import reading_needs, require_memory_of
-from .trained_model import open_dataset, open_source, with_chosen_step
-from .workdir import Workdir
+from .workdir import Workdir, open_dataset, with_chosen_step
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -93,7 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before TensorFlow is imported."""
-    open_source(arguments)
+    arguments.source = open_model(arguments.workdir, arguments.step)
+    arguments.experiment = arguments.source.experiment
     if not isinstance(arguments.experiment.model, ModelConfig):
         raise UsageError(
             "Only models with attention are exported; this one is recurrent.",
@@ -133,10 +132,10 @@ def run(arguments: argparse.Namespace) -> None:
     from txl_tf.export import ExportOptions, export_saved_model, next_version
 
     step, model = _read_model(arguments)
-    experiment, data = arguments.experiment, arguments.source.tokenizer_identity()
+    experiment, described = arguments.experiment, arguments.source.description
     dataset = None
     if arguments.data is not None:
-        dataset = open_dataset(arguments.data, experiment, data, arguments.split, verify=False)
+        dataset = open_dataset(arguments.data, experiment, described, arguments.split, verify=False)
     version = next_version(arguments.out) if arguments.version is None else arguments.version
     options = ExportOptions(
         weights=arguments.weights,
@@ -173,7 +172,7 @@ def _report(folder: str, options: "ExportOptions") -> None:
     print(f"SavedModel: {folder}")
 
 
-def _read_model(arguments: argparse.Namespace) -> "tuple[int | None, TransformerXL]":
+def _read_model(arguments: argparse.Namespace) -> "tuple[int, TransformerXL]":
     config = arguments.experiment.model
     step, weights = arguments.source.read_weights()
     if arguments.memory_length is not None:
@@ -217,21 +216,17 @@ def _required_tokenizer(
     return tokenizer
 
 
-def _card(
-    arguments: argparse.Namespace, model: "TransformerXL", step: int | None
-) -> dict[str, Any]:
+def _card(arguments: argparse.Namespace, model: "TransformerXL", step: int) -> dict[str, Any]:
     experiment = arguments.experiment.replace(model=model.config)
     license_ = {} if arguments.license is None else {"license": arguments.license}
     source = arguments.source
-    if source.data is None or step is None:
-        card = model_card(experiment, {}, step or 0)
-        # The rest of the training of a converted model or an export is unknown.
-        known = (
-            ("software", "model") if step is None else ("software", "model", "evaluation", "step")
-        )
+    if source.run is None:
+        card = model_card(experiment, {}, step)
+        # The rest of the training is unknown.
+        known = ("software", "model", "evaluation", "step")
         return license_ | {name: card[name] for name in known}
-    quality = measured_quality(Workdir(source.folder), step) if source.is_run else {}
-    return license_ | model_card(experiment, arguments.data_identity, step, **quality)
+    quality = measured_quality(Workdir(source.folder), step)
+    return license_ | model_card(experiment, source.run.data, step, **quality)
 
 
 def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
@@ -301,12 +296,13 @@ def export_fine_tuned(
     from txl_tf.causal_lm.text_task import load_task
     from txl_tf.export import ExportOptions, export_task, next_version
 
-    source: ModelSource = arguments.source
+    source: ModelFolder = arguments.source
     task = load_task(source.folder, source.step)
     version = next_version(arguments.out) if arguments.version is None else arguments.version
     options = ExportOptions(weights=arguments.weights, max_text_bytes=arguments.max_text_bytes)
     experiment = arguments.experiment
-    card = model_card(experiment, arguments.data_identity, task.step)
+    data = {} if source.run is None else source.run.data
+    card = model_card(experiment, data, task.step)
     if arguments.license is not None:
         card = {"license": arguments.license, **card}
     folder = os.path.join(arguments.out, str(version))

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.task import TaskKind
-from txl_tf.data.manifest import MANIFEST_FILE
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
-from txl_tf.run_folder import kind
-from txl_tf.storage.files import path_exists
+from txl_tf.model_folder import open_model, tokenizer_from
 from txl_tf.storage.staging import require_absent
 from txl_tf.tasks.answers import write_glue_submission, write_predictions, write_squad_answers
 from txl_tf.tasks.examples import TASK_KINDS, Columns, Example, TaskData, read_own_data
@@ -113,7 +111,7 @@ def check_arguments(arguments: argparse.Namespace) -> FineTuning:
     require_extra("finetune", "sklearn", "scipy", purpose="Fine-tuning")
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
-    begun = workdir.read()[0] if workdir.has_run() else None
+    begun = workdir.describe().experiment if workdir.has_run() else None
     if begun is not None and begun.task is None:
         raise MismatchError(
             "A run of language modelling was begun here.",
@@ -291,16 +289,15 @@ def _examples_to_predict(
 
 def _tokenizer(job: FineTuning, experiment: ExperimentConfig) -> "Tokenizer":
     """Returns the tokenizer of the run, of its source, of `--vocabulary`, or of bytes."""
-    from txl_tf.causal_lm.model_folder import run_tokenizer
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
-    if job.workdir.has_run():
-        return run_tokenizer(job.workdir.folder, job.workdir.read()[1])
     found = None
-    if job.initial is not None:
+    if job.workdir.has_run():
+        found = open_model(job.workdir.folder).tokenizer()
+    elif job.initial is not None:
         found = job.initial.source.tokenizer()
     if found is None and job.arguments.vocabulary is not None:
-        found = given_tokenizer(job.arguments.vocabulary)
+        found = tokenizer_from(job.arguments.vocabulary)
     if found is not None:
         return found
     if experiment.model.vocabulary_size != ByteTokenizer.vocabulary_size:
@@ -310,24 +307,3 @@ def _tokenizer(job: FineTuning, experiment: ExperimentConfig) -> "Tokenizer":
             remedy="Name the prepared data set of its training.",
         )
     return ByteTokenizer()
-
-
-def given_tokenizer(folder: str) -> "Tokenizer":
-    """Returns the tokenizer of a data set or a model; InputMissingError if it has none."""
-    from txl_tf.causal_lm.model_folder import tokenizer_from
-    from txl_tf.causal_lm.model_source import open_model
-
-    if kind(folder) is None and path_exists(os.path.join(folder, MANIFEST_FILE)):
-        return tokenizer_from(folder)
-    try:
-        found = open_model(folder).tokenizer()
-    except InputMissingError:
-        found = None
-    if found is None:
-        raise InputMissingError(
-            "The folder has no vocabulary.",
-            where=f"--vocabulary {folder}",
-            remedy="Name a data set, a run, a checkpoint in it, an export, or a model that was "
-            "converted with --data.",
-        )
-    return found

@@ -4,12 +4,12 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.causal_lm.model_source import open_model
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.config.task import TaskConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.errors import UsageError
+from txl_tf.model_folder import open_model
 
 from .arguments import fit_vocabulary, load_experiment, overridden_settings, override
 from .initial_weights import overrides_of
@@ -111,7 +111,7 @@ def _begin(
     if arguments.init_from is not None:
         if arguments.config is not None:
             raise UsageError("The model is that of --init-from.", where="--config")
-        model = open_model(arguments.init_from, arguments.init_step).experiment.model
+        model = open_model(arguments.init_from, arguments.init_step).description.model
     elif arguments.config is not None:
         model = load_experiment(arguments.config, []).model
     else:

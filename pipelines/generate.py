@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, StorageError, UsageError
+from txl_tf.model_folder import ModelFolder, open_model
 from txl_tf.storage.files import is_remote, path_exists, read_file
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_COUNT, add_memory_length_argument, add_model_arguments, add_number
 from .memory_needs import reading_needs, require_memory_of
 from .progress import say
-from .trained_model import open_source, with_chosen_step
+from .workdir import with_chosen_step
 
 if TYPE_CHECKING:
-    from txl_tf.causal_lm.model_source import ModelSource
     from txl_tf.causal_lm.text import TextSession
 
 _MAX_PROMPT_BYTES = 16 << 20
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class GenerateJob:
     """Checked arguments of the job."""
 
-    source: "ModelSource"
+    source: ModelFolder
     settings: GenerationConfig
     prompt: str | None
     session: str | None
@@ -123,8 +123,8 @@ class GenerateJob:
 
 def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     """Checks the arguments before TensorFlow is imported."""
-    source = open_source(arguments)
-    if source.data is None and source.tokenizer() is None:
+    source = open_model(arguments.workdir, arguments.step)
+    if source.description.tokenizer is None:
         raise InputMissingError(
             "The model has no tokenizer, which turns text into tokens.",
             where=f"--workdir {arguments.workdir}",
@@ -144,7 +144,7 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
         joins_marks=arguments.join_marks,
     )
     _check_combinations(job, [name for name in OF_DRAWING if getattr(arguments, name) is not None])
-    model, memory_length = source.experiment.model, job.memory_length
+    model, memory_length = source.description.model, job.memory_length
     memory_length = model.effective_memory_length if memory_length is None else memory_length
     num_rows = job.beams or job.num_samples
     where = f"--num-samples {num_rows}" if job.beams is None else f"--beams {num_rows}"
@@ -191,7 +191,7 @@ def _check_combinations(job: GenerateJob, given: list[str]) -> None:
         raise UsageError("Beams find one text.", where="--beams with --num-samples")
     if given and job.beams is not None:
         raise UsageError("Beams draw nothing.", where=f"--beams with {option_of(given[0])}")
-    is_recurrent = not isinstance(job.source.experiment.model, ModelConfig)
+    is_recurrent = not isinstance(job.source.description.model, ModelConfig)
     if job.memory_length is not None and is_recurrent:
         raise UsageError("A recurrent model has no memory length.", where="--memory-length")
     # Before the text is written, which would be lost.

@@ -3,33 +3,50 @@
 import argparse
 import functools
 import json
-from typing import TYPE_CHECKING, Any, Self
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.models.weight_transfer import (
-    require_same_weights,
-    rows_of_shared_tokens,
-    shared_tokens,
-    weights_sha256,
-)
-from txl_tf.run_folder import StepChoice, kind
+from txl_tf.model_folder import ModelFolder, find_model, open_model, weights_sha256
+from txl_tf.run import RunStart, StepChoice
 
 from .arguments import add_step_argument
 from .workdir import Workdir, lasting_path
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from txl_tf.causal_lm.model_source import ModelSource
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.training.trainer import Trainer
 
     from .run_data import RunData
 
+AnyConfig = ModelConfig | LSTMConfig | QRNNConfig
 VOCABULARIES = ("same", "shared")
 _OPTIONS = ("init_step", "init_vocabulary")
 _ANOTHER = "Give what the run was begun with, or choose a new --workdir."
+# These affect neither the shape nor the training of a weight.
+_FREE_FIELDS = (
+    "segment_length",
+    "memory_length",
+    "recurrence",
+    "clamp_length",
+    "same_length",
+    "same_length_keys",
+    "dropout",
+    "variational_dropout",
+    "attention_dropout",
+    "initializer",
+    "initializer_stddev",
+    "initializer_range",
+    "projection_stddev",
+)
+# Weights with a row for every token: one array, or one per cluster of the vocabulary.
+_ROWS = re.compile(r"(embedding/table|softmax/table|softmax/bias)(?:_(\d+))?")
 
 
 def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,35 +83,24 @@ def overrides_of(arguments: argparse.Namespace) -> list[str]:
 class InitialWeights:
     """Weights of another model that a run begins from.
 
-    `vocabulary` is "same" or "shared". `start` is the description in `run.json` of a run that was
-    begun; the source must still have its SHA-256.
+    `vocabulary` is "same" or "shared". `begun` is the start in `run.json` of a run that was begun;
+    the source must still have its SHA-256.
     """
 
     def __init__(
-        self,
-        folder: str,
-        step: StepChoice,
-        vocabulary: str,
-        start: dict[str, Any] | None = None,
+        self, folder: str, step: StepChoice, vocabulary: Any, begun: RunStart | None = None
     ) -> None:
         self._folder = lasting_path(folder)
         self._step = step
         self._vocabulary = vocabulary
-        self._start = start
-
-    @classmethod
-    def of_start(cls, start: dict[str, Any]) -> Self:
-        """Returns the weights that a run was begun with, from their description."""
-        return cls(start["source"], start["step"], start["vocabulary"], start)
+        self._begun = begun
 
     @functools.cached_property
-    def source(self) -> "ModelSource":
+    def source(self) -> ModelFolder:
         """Source of the weights, opened on first use."""
-        from txl_tf.causal_lm.model_source import open_model
-
-        # `start` has a step for every source, but only a run has steps to choose from.
-        is_written_down = self._start is not None and kind(self._folder) != "run"
-        return open_model(self._folder, None if is_written_down else self._step)
+        # `begun` has a step for every source, but only a run has steps to choose from.
+        has_steps = self._begun is None or find_model(self._folder)[0] == "run"
+        return open_model(self._folder, self._step if has_steps else None)
 
     @property
     def shares_vocabulary(self) -> bool:
@@ -104,54 +110,54 @@ class InitialWeights:
     def require_fit(self, experiment: ExperimentConfig) -> None:
         """Raises MismatchError if the weights do not fit the model of a run."""
         require_same_weights(
-            self.source.experiment.model,
+            self.source.description.model,
             experiment.model,
             self._folder,
             shares_vocabulary=self.shares_vocabulary,
         )
 
-    def require_vocabulary(self, identity: dict[str, Any]) -> None:
+    def require_vocabulary(self, data: dict[str, Any]) -> None:
         """Raises MismatchError if the weights belong to another vocabulary."""
-        found = self.source.tokenizer_identity()
+        found = self.source.description
         if self.shares_vocabulary:
-            if found is None:
+            if found.tokenizer is None:
                 raise MismatchError(
                     "The source has no vocabulary, so its tokens cannot be compared.",
                     where=self._folder,
                     remedy="Convert it again with --data, which keeps the tokenizer.",
                 )
-        elif found is not None and found["tokenizer_sha256"] != identity["tokenizer_sha256"]:
+        elif found.tokenizer_sha256 not in (None, data["tokenizer_sha256"]):
             raise MismatchError(
-                f"The weights are for another vocabulary ({found['tokenizer']}) than that of the "
-                f"data set ({identity['tokenizer']}).",
+                f"The weights are for another vocabulary ({found.tokenizer}) than that of the "
+                f"data set ({data['tokenizer']}).",
                 where=self._folder,
                 remedy="Prepare the text with the tokenizer of the source, or take the rows of "
                 "tokens that both have with --init-vocabulary shared.",
             )
 
     @functools.cached_property
-    def _read(self) -> "tuple[int | None, dict[str, np.ndarray]]":
+    def _read(self) -> tuple[int, dict[str, np.ndarray]]:
         return self.source.read_weights()
 
-    @functools.cached_property
-    def description(self) -> dict[str, Any]:
-        """`RunDescription.start` of the weights, which are read now.
+    def start_of(self, data: dict[str, Any]) -> RunStart:
+        """Reads the weights, and returns the start of a run on `data`; errors of both checks."""
+        self.require_vocabulary(data)
+        return self._start
 
-        MismatchError if the run was begun with other weights.
-        """
+    @functools.cached_property
+    def _start(self) -> RunStart:
         step, weights = self._read
-        sha256 = weights_sha256(weights)
-        start = {
-            "source": self._folder,
-            "kind": self.source.kind,
-            "step": step,
-            "vocabulary": self._vocabulary,
-            "sha256": sha256,
-        }
-        if self._start is not None and sha256 != self._start["sha256"]:
+        start = RunStart(
+            source=self._folder,
+            kind=self.source.kind,
+            step=step,
+            vocabulary=self._vocabulary,
+            sha256=weights_sha256(weights),
+        )
+        if self._begun is not None and start.sha256 != self._begun.sha256:
             raise MismatchError(
-                f"The weights have SHA-256 {sha256[:12]}; the run began from "
-                f"{self._start['sha256'][:12]} and has no checkpoint yet.",
+                f"The weights have SHA-256 {start.sha256[:12]}; the run began from "
+                f"{self._begun.sha256[:12]} and has no checkpoint yet.",
                 where=self._folder,
                 remedy="Restore the source from a copy, or choose a new --workdir.",
             )
@@ -159,13 +165,13 @@ class InitialWeights:
 
     def assign_to(self, trainer: "Trainer", data: "RunData") -> list[str]:
         """Assigns the weights to a trainer at step 0; returns lines that describe changes."""
-        _ = self.description  # compares with the start of the run
+        _ = self._start  # compares with the start of the run
         _, weights = self._read
         said = []
-        if self.source.stored_as != "float32":
+        if self.source.description.stored_as != "float32":
             said.append(
-                f"The export stores its weights as {self.source.stored_as}: training begins from "
-                "the rounded numbers."
+                f"The export stores its weights as {self.source.description.stored_as}: training "
+                "begins from the rounded numbers."
             )
         if self.shares_vocabulary:
             weights, line = self._shared(weights, trainer, data.tokenizer)
@@ -188,7 +194,7 @@ class InitialWeights:
                 remedy="Leave out --init-from, or prepare the text with similar tokens.",
             )
         initial = {variable.path: variable.numpy() for variable in trainer.model.weights}
-        configs = self.source.experiment.model, trainer.model.config
+        configs = self.source.description.model, trainer.model.config
         line = f"{len(pairs):,} of {tokenizer.vocabulary_size:,} tokens are in both vocabularies."
         return rows_of_shared_tokens(weights, initial, *configs, pairs), line
 
@@ -212,7 +218,9 @@ def initial_weights(
         start = workdir.describe().start
         if arguments.init_from is not None:
             _require_same_start(start, arguments)
-        return None if start is None else InitialWeights.of_start(start)
+        if start is None:
+            return None
+        return InitialWeights(start.source, start.step, start.vocabulary, start)
     if arguments.init_from is None:
         if experiment.training.adapter_rank is not None:
             raise UsageError(
@@ -229,7 +237,7 @@ def initial_weights(
     return found
 
 
-def _require_same_start(start: dict[str, Any] | None, arguments: argparse.Namespace) -> None:
+def _require_same_start(start: RunStart | None, arguments: argparse.Namespace) -> None:
     asked: dict[str, Any] = {
         "source": lasting_path(arguments.init_from),
         "vocabulary": arguments.init_vocabulary or VOCABULARIES[0],
@@ -237,8 +245,8 @@ def _require_same_start(start: dict[str, Any] | None, arguments: argparse.Namesp
     if isinstance(arguments.init_step, int):
         asked["step"] = arguments.init_step
     for name, value in asked.items():
-        if start is None or start[name] != value:
-            stored = "initial weights" if start is None else f"{name} {start[name]}"
+        if start is None or getattr(start, name) != value:
+            stored = "initial weights" if start is None else f"{name} {getattr(start, name)}"
             raise MismatchError(
                 f"Another run was begun here: it began from {stored}, not from {name} {value}.",
                 where=arguments.workdir,
@@ -246,8 +254,85 @@ def _require_same_start(start: dict[str, Any] | None, arguments: argparse.Namesp
             )
 
 
-def describe_start(start: dict[str, Any]) -> str:
-    """Describes the weights that a run began from in a few words."""
-    step = "" if start["step"] is None else f", step {start['step']:,}"
-    rows = ", rows of shared tokens" if start["vocabulary"] == "shared" else ""
-    return f"{start['kind']} {start['source']}{step}{rows}, SHA-256 {start['sha256'][:12]}"
+def require_same_weights(
+    stored: AnyConfig, config: AnyConfig, where: str, *, shares_vocabulary: bool = False
+) -> None:
+    """Raises MismatchError, with the differing settings, if weights do not fit a model.
+
+    Lengths, clamp and dropout may differ. Settings that change the function of the weights, such
+    as `pre_norm` and `layer_norm_epsilon`, may not, though their shapes would fit. With
+    `shares_vocabulary` vocabularies and cluster bounds may differ, see `rows_of_shared_tokens`.
+    """
+    if type(stored) is type(config):
+        values = [_deciding(each, shares_vocabulary) for each in (stored, config)]
+    else:
+        values = [{"model.kind": getattr(each, "kind", None)} for each in (stored, config)]
+    differences = describe_differences(*values)
+    if differences:
+        raise MismatchError(
+            f"The weights are of another model; {differences}",
+            where=where,
+            remedy="Leave --config out, or the section `model` of its file, to take the model of "
+            "the source; or give the stored values with --set model.FIELD=VALUE.",
+        )
+
+
+def _deciding(config: AnyConfig, shares_vocabulary: bool) -> dict[str, Any]:
+    values = {name: each for name, each in config.to_dict().items() if name not in _FREE_FIELDS}
+    values["embedding_dim"] = values["embedding_dim"] or values["hidden_dim"]
+    if isinstance(config, ModelConfig):
+        # These two settings have no effect without cutoffs or a division factor.
+        values["share_tail_projections"] = config.share_tail_projections and bool(config.cutoffs)
+        values["project_same_dim"] = config.project_same_dim or config.division_factor == 1
+    if shares_vocabulary:
+        del values["vocabulary_size"]
+        values["clusters"] = len(values.pop("cutoffs", ())) + 1
+    return {f"model.{name}": value for name, value in values.items()}
+
+
+def shared_tokens(stored: Sequence[bytes], texts: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Returns the pairs of ids of tokens with equal text in two vocabularies."""
+    ids = {text: index for index, text in enumerate(stored)}
+    return [(ids[text], index) for index, text in enumerate(texts) if text in ids]
+
+
+def rows_of_shared_tokens(
+    weights: Mapping[str, np.ndarray],
+    initial: Mapping[str, np.ndarray],
+    stored: AnyConfig,
+    config: AnyConfig,
+    pairs: Sequence[tuple[int, int]],
+) -> dict[str, np.ndarray]:
+    """Returns weights for another vocabulary: rows of shared tokens, others initial.
+
+    The clusters of an adaptive embedding have their own widths and projections, so a token that
+    changes its cluster gets initial rows. `require_same_weights` must have passed; `pairs` come
+    from `shared_tokens`.
+    """
+    if not pairs:
+        return dict(initial)
+    before, after = np.array(pairs).T
+    firsts, others = _cluster_starts(stored), _cluster_starts(config)
+    cluster_before, cluster_after = (
+        np.searchsorted(starts, ids, "right") - 1
+        for starts, ids in ((firsts, before), (others, after))
+    )
+    moved: dict[str, np.ndarray] = {}
+    for path, array in initial.items():
+        match = _ROWS.fullmatch(path)
+        if match is None:
+            moved[path] = weights[path]
+            continue
+        rows = np.array(array)
+        cluster = int(match[2] or 0)
+        is_here = np.ones(len(before), bool)
+        if match[2] is not None:
+            is_here = (cluster_before == cluster) & (cluster_after == cluster)
+        origins = (firsts[cluster], others[cluster]) if match[2] is not None else (0, 0)
+        rows[after[is_here] - origins[1]] = weights[path][before[is_here] - origins[0]]
+        moved[path] = rows
+    return moved
+
+
+def _cluster_starts(config: AnyConfig) -> np.ndarray:
+    return np.array([0, *getattr(config, "cutoffs", ())])

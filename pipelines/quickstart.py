@@ -20,7 +20,7 @@ import numpy as np
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import NonFiniteError, PreemptedError, UsageError
-from txl_tf.run_folder import build_model
+from txl_tf.model_folder import build_model
 
 from .arguments import add_override_argument, overridden_settings, override
 from .configs import NAMED_EXPERIMENTS
@@ -154,7 +154,9 @@ def with_fastest_policy(arguments: argparse.Namespace, workdir: Workdir) -> Expe
     if _POLICY in overridden_settings(arguments.overrides):
         return experiment
     if workdir.has_run():
-        return override(experiment, [f"{_POLICY}={workdir.read()[0].training.dtype_policy}"])
+        return override(
+            experiment, [f"{_POLICY}={workdir.describe().experiment.training.dtype_policy}"]
+        )
     policy = "mixed_bfloat16" if bfloat16_gain() >= WORTHWHILE_GAIN else "float32"
     return override(experiment, [f"{_POLICY}={policy}"])
 
@@ -255,5 +257,5 @@ def _export(
     from .export import model_card
 
     quality = {result.split: result.to_dict() for result in results}
-    card = model_card(experiment, workdir.read()[1], step, **quality)
+    card = model_card(experiment, workdir.describe().data, step, **quality)
     export_saved_model(model, folder, card, tokenizer=ByteTokenizer())

@@ -21,7 +21,7 @@ from typing import Any
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
 from txl_tf.imports import require_extra
-from txl_tf.run_folder import locate
+from txl_tf.model_folder import open_model
 from txl_tf.storage.files import is_folder, list_folder, path_exists, write_file
 from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 
@@ -83,7 +83,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Reads the run and writes the page."""
-    page = Page(Workdir(locate(arguments.workdir)[0]), arguments.analyses)
+    page = Page(Workdir(open_model(arguments.workdir).folder), arguments.analyses)
     remedy = "Check the folder and the permissions, or name another file with --out."
     with storage_errors("The page cannot be written", arguments.out, remedy):
         write_file(arguments.out, page.html().encode("utf-8", "replace"))
@@ -139,7 +139,8 @@ class Page:
 
         training, data = self._run.experiment.training, self._run.data
         step = max(self._figures.get("train", {}), default=0)
-        settings = {**self._run.experiment.to_dict(), "data": data, "start": self._run.start}
+        start = self._run.start and self._run.start.to_dict()
+        settings = {**self._run.experiment.to_dict(), "data": data, "start": start}
         last = self._processes[-1] if self._processes else {}
         environment: dict[str, Any] = {
             name: last[name] for name in ("environment", "peak") if name in last

@@ -1,11 +1,11 @@
 """Start of a training run in a few lines: model, devices, step, length, folder."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
 from txl_tf.models.sizes import num_embedding_parameters, num_parameters
+from txl_tf.run import RunStart
 
-from .initial_weights import describe_start
 from .progress import plain_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def start_banner(
     data: "RunData",
     strategy: "tf.distribute.Strategy",
     workdir: "Workdir",
-    start: dict[str, Any] | None = None,
+    start: RunStart | None = None,
 ) -> str:
     """Returns the lines that a run begins with."""
     model, training = experiment.model, experiment.training
@@ -31,7 +31,7 @@ def start_banner(
     if training.adapter_rank is not None:
         alpha = training.adapter_alpha or training.adapter_rank
         adapters = f"rank {training.adapter_rank}, alpha {alpha:g}; all other weights are frozen"
-    begins = [("begins", describe_start(start))] if start is not None else []
+    begins = [("begins", str(start))] if start is not None else []
     table = (
         (
             "model",

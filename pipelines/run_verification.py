@@ -2,19 +2,14 @@
 
 import os
 
-from txl_tf.adapter_base import BASE, read_base
-from txl_tf.causal_lm.model_folder import run_tokenizer
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.converted_folder import converted_config, converted_identity
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.models.weight_transfer import weights_sha256
-from txl_tf.run_description import RunDescription
-from txl_tf.run_folder import read_weights
+from txl_tf.model_folder import BASE, open_model, read_base, weights_sha256
+from txl_tf.run import RunDescription, RunStart
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .evaluation.watch import RESULTS_FILE, read_evaluations
-from .initial_weights import describe_start
 from .progress import ReportBytes
 from .workdir import Workdir
 
@@ -37,7 +32,7 @@ def verify_run(folder: str, report: ReportBytes) -> list[str]:
             remedy=_RESTORE,
         ) from error
     lines = [f"verified: description {folder}/run.json"]
-    lines.append(_verify_vocabulary(workdir, run.data))
+    lines.append(_verify_vocabulary(workdir, run))
     lines += _verify_base(workdir, run)
     lines += _verify_start(workdir, run.start)
     checkpoints = verify_checkpoints(workdir.checkpoints, run.identity(), report)
@@ -55,23 +50,23 @@ def verify_run(folder: str, report: ReportBytes) -> list[str]:
     return lines
 
 
-def _verify_start(workdir: Workdir, start: dict | None) -> list[str]:
+def _verify_start(workdir: Workdir, start: RunStart | None) -> list[str]:
     """Compares the checkpoint of step 0 with the weights that the run began from."""
     from txl_tf.training.checkpoint_store import CheckpointStore
 
     if start is None:
         return []
-    line = f"start {describe_start(start)}"
+    line = f"start {start}"
     # At step 0, averages equal the weights. With another vocabulary, some rows are not the
     # source's.
-    if start["vocabulary"] != "same" or 0 not in CheckpointStore(workdir.checkpoints, {}).steps():
+    if start.vocabulary != "same" or 0 not in CheckpointStore(workdir.checkpoints, {}).steps():
         return [f"not covered: {line}; its checkpoint is not there or has other rows"]
-    _, weights = read_weights(workdir.folder, 0)
+    _, weights = open_model(workdir.folder, 0).read_weights()
     found = weights_sha256(weights)
-    if found != start["sha256"]:
+    if found != start.sha256:
         raise DataDamagedError(
             f"The weights of step 0 have SHA-256 {found}; run.json says that the run "
-            f"began from {start['sha256']}.",
+            f"began from {start.sha256}.",
             where=workdir.checkpoints,
             remedy=_RESTORE,
         )
@@ -86,15 +81,16 @@ def _verify_base(workdir: Workdir, run: RunDescription) -> list[str]:
     return [f"verified: frozen weights {place}, {num_arrays} arrays"]
 
 
-def verify_converted(folder: str, report: ReportBytes) -> list[str]:
-    """Verifies a model that `txl convert` has brought in, as `verify_run` does."""
-    config = converted_config(folder)
-    checkpoints = Workdir(folder).checkpoints
-    lines = verify_checkpoints(checkpoints, converted_identity(config), report)
-    if not lines:
-        raise DataDamagedError("The weights are missing.", where=checkpoints, remedy=_RESTORE)
-    # The identity in each checkpoint contains the configuration, so both were compared.
-    return [f"verified: configuration {folder}/config.json", *lines]
+def verify_model(folder: str, report: ReportBytes) -> list[str]:
+    """Verifies a model of its own, such as one from `txl convert`, as `verify_run` does."""
+    source = open_model(folder)
+    step, weights = source.read_weights()
+    report("model", sum(array.nbytes for array in weights.values()))
+    tokenizer = source.tokenizer()
+    lines = [f"verified: configuration {folder}/config.json"]
+    if tokenizer is not None:
+        lines.append(f"verified: vocabulary of {tokenizer.vocabulary_size} tokens")
+    return [*lines, f"verified: weights of step {step}, {len(weights)} arrays"]
 
 
 def verify_checkpoints(folder: str, run_identity: dict | None, report: ReportBytes) -> list[str]:
@@ -120,20 +116,21 @@ def verify_checkpoints(folder: str, run_identity: dict | None, report: ReportByt
     return lines
 
 
-def _verify_vocabulary(workdir: Workdir, data: dict) -> str:
+def _verify_vocabulary(workdir: Workdir, run: RunDescription) -> str:
     from txl_tf.data.tokenizers import TOKENIZERS
 
-    kind = data["tokenizer"]
+    kind = run.data["tokenizer"]
     if kind not in (tokenizer.kind for tokenizer in TOKENIZERS):
         return f"not covered: the tokenizer {ascii(kind)[:40]}, which is not one of this program"
     try:
-        tokenizer = run_tokenizer(workdir.folder, data)
+        tokenizer = open_model(workdir.folder).tokenizer()
+        assert tokenizer is not None
     except InputMissingError as error:
         raise DataDamagedError(error.what, where=error.where, remedy=error.remedy) from error
-    if tokenizer.vocabulary_size != data["vocabulary_size"]:
+    if tokenizer.vocabulary_size != run.data["vocabulary_size"]:
         raise DataDamagedError(
             f"The vocabulary has {tokenizer.vocabulary_size} tokens; `data.vocabulary_size` of "
-            f"run.json says {data['vocabulary_size']}.",
+            f"run.json says {run.data['vocabulary_size']}.",
             where=workdir.vocabulary,
             remedy=_RESTORE,
         )
@@ -238,7 +235,7 @@ def latest_explained_step(described: RunDescription, steps: list[int]) -> int:
 def _evidence(workdir: Workdir, described: RunDescription) -> str | None:
     if described.first_checkpoint_step is not None:
         return f"there was one of step {described.first_checkpoint_step}"
-    if path_exists(workdir.best_checkpoint):
+    if path_exists(os.path.join(workdir.checkpoints, "best.json")):
         return "best.json names one"
     names = [name for name in list_folder(workdir.evaluations) if not name.startswith(".")]
     files = (os.path.join(workdir.evaluations, name, RESULTS_FILE) for name in names)

@@ -14,9 +14,9 @@ import signal
 import socket
 from typing import TYPE_CHECKING
 
-from txl_tf.causal_lm.model_source import open_model
 from txl_tf.errors import InputMissingError, StorageError
 from txl_tf.imports import require_extra
+from txl_tf.model_folder import open_model
 
 from .arguments import MAX_COUNT, add_number, add_step_argument
 from .memory_needs import reading_needs, require_memory_of

@@ -16,11 +16,11 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from txl_tf.causal_lm.model_source import open_model
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import MismatchError, PreemptedError, UsageError
+from txl_tf.model_folder import open_model
 
 from .arguments import (
     add_config_argument,
@@ -291,7 +291,7 @@ def _experiment(
     overrides, source = overrides_of(arguments), None
     size = None if manifest is None else manifest.vocabulary_size
     if workdir.has_run() and arguments.config is None:
-        return override(workdir.read()[0], overrides)
+        return override(workdir.describe().experiment, overrides)
     if arguments.init_from is not None and not workdir.has_run():
         source = open_model(arguments.init_from, arguments.init_step).experiment
     if arguments.config is not None:

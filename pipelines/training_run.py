@@ -9,15 +9,12 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from txl_tf.adapter_base import BASE, read_base
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.tensors import named_variables
-from txl_tf.converted_folder import write_converted
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import MismatchError, PreemptedError, StorageError
-from txl_tf.run_folder import run_folder_error
+from txl_tf.model_folder import read_base, write_base
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
@@ -82,14 +79,16 @@ class TrainingRun:
         with contextlib.ExitStack() as exits:
             folder, run_id = WritableFolder.at(workdir.folder), None
             own = experiment, self._data.identity
-            place = self._data.folder
+            start, place = None, self._data.folder
+            if self._initial is not None and not workdir.has_run():
+                start = self._initial.start_of(self._data.identity)
             if self._is_chief:
                 folder = exits.enter_context(workdir.lock()).folder
-                self._described = workdir.take_up(*own, folder, self._initial, place)
+                self._described = workdir.take_up(*own, folder, start, place)
                 run_id = self._described.run_id
                 workdir.keep_vocabulary(self._data.vocabulary_files, folder)
             else:
-                self._described = workdir.take_up(*own, None, self._initial)
+                self._described = workdir.take_up(*own, None, start)
             self._folder = folder
             training = experiment.training
             self.trainer = Trainer(
@@ -151,7 +150,9 @@ class TrainingRun:
             for line in self._initial.assign_to(self.trainer, self._data):
                 self._say(line)
             if self._is_chief:
-                _write_base(self.trainer, self._folder)
+                model, frozen = self._experiment.model, self.trainer.frozen_weights()
+                if frozen and isinstance(model, ModelConfig):  # only this model has adapters
+                    write_base(self._folder, model, frozen)
             # After this checkpoint the source is not needed any more.
             self._save()
         if self._watcher is not None:
@@ -389,19 +390,3 @@ class TrainingRun:
     def _say(self, text: str) -> None:
         if self._is_chief:
             self._progress.say(text)
-
-
-def _write_base(trainer: Trainer, folder: WritableFolder) -> None:
-    """Writes the frozen weights of a run with adapters, in the place of what a kill left."""
-    frozen = trainer.frozen_weights()
-    if not frozen:
-        return
-    names = {variable.path: name for name, variable in named_variables(trainer.model).items()}
-    arrays = {names[path]: array for path, array in frozen.items()}
-    config = trainer.config.model
-    assert isinstance(config, ModelConfig)  # only this model has adapters
-    try:
-        folder.remove_folder(BASE)
-        write_converted(folder.subfolder(BASE), config, arrays)
-    except OSError as error:
-        raise run_folder_error(folder.path, "written", error) from error

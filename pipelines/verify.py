@@ -16,10 +16,10 @@ import os
 import re
 from collections.abc import Callable
 
-from txl_tf.converted_folder import CHECKPOINTS, CONFIG_FILE
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
-from txl_tf.export.export_verification import GRAPH_FILE, verify_export
-from txl_tf.run_folder import RUN_FILE
+from txl_tf.export.export_verification import verify_export
+from txl_tf.model_folder import CONFIG_FILE, GRAPH_FILE
+from txl_tf.run import CHECKPOINTS, RUN_FILE
 from txl_tf.storage.files import (
     file_bytes,
     first_line,
@@ -33,7 +33,7 @@ from txl_tf.storage.untrusted_files import (
 )
 
 from .progress import ReportBytes, byte_progress
-from .run_verification import verify_checkpoints, verify_converted, verify_run
+from .run_verification import verify_checkpoints, verify_model, verify_run
 
 _MANIFEST_FILE = "manifest.json"
 _ARCHIVE = b"PK\x03\x04"
@@ -73,12 +73,14 @@ def _verification_of(path: str) -> Callable[[str, ReportBytes], list[str]]:
     if _exists(path, RUN_FILE):
         return verify_run
     if _exists(path, _MANIFEST_FILE):
+        if _exists(path, CONFIG_FILE):
+            return verify_model
         is_checkpoint = any(name.startswith("state.") for name in list_folder(path))
         return _verify_checkpoint if is_checkpoint else _verify_dataset
     if _steps(path):
         return _verify_checkpoints
     if _steps(os.path.join(path, CHECKPOINTS)):
-        return verify_converted if _exists(path, CONFIG_FILE) else verify_run
+        return verify_run
     raise InputMissingError(
         "There is nothing here that could be verified.",
         where=path,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 import shlex
 import uuid
 from collections.abc import Callable, Mapping
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.converted_folder import CHECKPOINTS
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import (
@@ -18,13 +16,15 @@ from txl_tf.errors import (
     OutputExistsError,
     UsageError,
 )
-from txl_tf.run_description import RunDescription, identity
-from txl_tf.run_folder import (
-    RUN_FILE,
+from txl_tf.model_folder import (
+    CONFIG_FILE,
+    VOCABULARY,
+    ModelDescription,
+    ModelFolder,
+    checked_path,
     checkpoint_store,
-    describe_run,
-    run_folder_error,
 )
+from txl_tf.run import CHECKPOINTS, RUN_FILE, RunDescription, RunStart, folder_error, identity
 from txl_tf.storage.files import (
     is_remote,
     list_folder,
@@ -35,10 +35,10 @@ from txl_tf.storage.files import (
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder
 
-if TYPE_CHECKING:
-    from .initial_weights import InitialWeights
+from .progress import say
 
-_VOCABULARY = "vocabulary"
+if TYPE_CHECKING:
+    from txl_tf.data.prepared_dataset import PreparedDataset
 
 
 def add_workdir_argument(parser: Any) -> None:
@@ -57,23 +57,12 @@ class Workdir:
     """Path of the folder; a remote path that has lost a slash is a UsageError."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", os.fspath(self.folder))
-        if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", self.folder):
-            raise UsageError(
-                "A remote folder has two slashes before its first name; a `pathlib.Path` has one.",
-                where=self.folder,
-                remedy="Give it as text, such as gs://BUCKET/FOLDER.",
-            )
+        object.__setattr__(self, "folder", checked_path(self.folder))
 
     @property
     def checkpoints(self) -> str:
         """Folder of the checkpoints."""
         return os.path.join(self.folder, CHECKPOINTS)
-
-    @property
-    def best_checkpoint(self) -> str:
-        """Path of the note that names the best checkpoint."""
-        return os.path.join(self.checkpoints, "best.json")
 
     @property
     def tensorboard(self) -> str:
@@ -104,7 +93,7 @@ class Workdir:
     @property
     def vocabulary(self) -> str:
         """Folder of the vocabulary of the run's tokenizer; missing for bytes."""
-        return os.path.join(self.folder, _VOCABULARY)
+        return os.path.join(self.folder, VOCABULARY)
 
     @property
     def evaluations(self) -> str:
@@ -116,12 +105,12 @@ class Workdir:
 
         If the run is removed or replaced during an evaluation, a change raises OutputExistsError.
         """
-        begun = self._run_id()
+        begun = self.describe().run_id
 
         def check_run() -> None:
             if check is not None:
                 check()
-            if not self.has_run() or self._run_id() != begun:
+            if not self.has_run() or self.describe().run_id != begun:
                 raise OutputExistsError(
                     "The run was removed or replaced meanwhile; its figures are not written.",
                     where=self.folder,
@@ -129,9 +118,6 @@ class Workdir:
                 )
 
         return WritableFolder.at(self.tensorboard, check_run)
-
-    def _run_id(self) -> str | None:
-        return self.describe().run_id
 
     def lock(self) -> DirectoryLock:
         """Returns the lock for writing into the folder."""
@@ -154,7 +140,7 @@ class Workdir:
         except NotADirectoryError:
             pass
         except OSError as error:
-            raise run_folder_error(self.folder, "read", error) from error
+            raise folder_error(self.folder, "read", error) from error
         raise OutputExistsError(
             "The folder exists and is not the folder of a run.",
             where=self.folder,
@@ -166,7 +152,8 @@ class Workdir:
         if not self.has_run():
             return
         self.check_data(data)
-        begun, asked = identity(*self.read()), identity(experiment, data)
+        before = self.describe()
+        begun, asked = identity(before.experiment, before.data), identity(experiment, data)
         differences = describe_differences(begun, asked)
         what = f"Another run was begun here; {differences}"
         remedy = "Give the settings it was begun with, or choose a new --workdir."
@@ -205,7 +192,7 @@ class Workdir:
         data: dict[str, Any],
         folder: WritableFolder | None = None,
         run_id: str | None = None,
-        start: dict[str, Any] | None = None,
+        start: RunStart | None = None,
         data_folder: str | None = None,
     ) -> RunDescription:
         """Writes the description of a new run, or checks and extends the existing one.
@@ -233,7 +220,7 @@ class Workdir:
         experiment: ExperimentConfig,
         data: dict[str, Any],
         folder: WritableFolder | None,
-        initial: "InitialWeights | None" = None,
+        start: RunStart | None = None,
         data_folder: str | None = None,
     ) -> RunDescription:
         """Returns the description of the run in the folder, or begins a new run.
@@ -243,10 +230,6 @@ class Workdir:
         if self.has_run():
             self.check_same(experiment, data)
             return self.describe()
-        start = None
-        if initial is not None:
-            initial.require_vocabulary(data)
-            start = initial.description
         if folder is None:
             return RunDescription(experiment=experiment, data=data, start=start)
         return self.begin(experiment, data, folder, start=start, data_folder=data_folder)
@@ -266,33 +249,30 @@ class Workdir:
             for name, content in files.items():
                 path = os.path.join(self.vocabulary, name)
                 if not path_exists(path) or read_file(path) != content:
-                    folder.subfolder(_VOCABULARY).write(name, content)
+                    folder.subfolder(VOCABULARY).write(name, content)
         except OSError as error:
-            raise run_folder_error(self.folder, "written", error) from error
+            raise folder_error(self.folder, "written", error) from error
 
     def remove_leftovers(self, folder: WritableFolder) -> None:
         """Removes unfinished files of description and vocabulary that killed processes left."""
         try:
             folder.remove_temporaries()
-            folder.subfolder(_VOCABULARY).remove_temporaries()
+            folder.subfolder(VOCABULARY).remove_temporaries()
         except OSError as error:
-            raise run_folder_error(self.folder, "cleaned up", error) from error
-
-    def read(self) -> tuple[ExperimentConfig, dict[str, Any]]:
-        """Reads the experiment of the run and the identity of its data; errors of `describe`."""
-        description = self.describe()
-        return description.experiment, description.data
+            raise folder_error(self.folder, "cleaned up", error) from error
 
     def describe(self) -> RunDescription:
-        """Reads the description of the run; errors of `describe_run`."""
-        return describe_run(self.folder)
+        """Reads the description of the run; InputMissingError if there is none."""
+        return RunDescription.read(self.folder)
 
     def _write(self, description: RunDescription, folder: WritableFolder | None) -> None:
         try:
             folder = folder or WritableFolder.at(self.folder)
             folder.write(RUN_FILE, description.to_json())
+            # For copies of checkpoints: the run itself is opened by `run.json`.
+            folder.write(CONFIG_FILE, ModelDescription.of_run(description).files(None)[CONFIG_FILE])
         except OSError as error:
-            raise run_folder_error(self.folder, "written", error) from error
+            raise folder_error(self.folder, "written", error) from error
 
     @property
     def _run_file(self) -> str:
@@ -341,12 +321,40 @@ def check_split(manifest: Manifest, split: str, where: str) -> None:
         )
 
 
-def check_tokenizer(data: dict[str, Any], manifest: Manifest, where: str) -> None:
-    """Raises MismatchError if the data set in `where` has another tokenizer than the run."""
-    if data["tokenizer_sha256"] != manifest.tokenizer_sha256:
+def check_tokenizer(described: ModelDescription, manifest: Manifest, where: str) -> None:
+    """Raises MismatchError if the data set in `where` has another tokenizer than the model."""
+    if described.tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
         raise MismatchError(
             f"The data set was made with another tokenizer ({manifest.tokenizer_kind}) "
-            f"than the run's ({data['tokenizer']}).",
+            f"than the run's ({described.tokenizer}).",
             where=where,
             remedy="Prepare the text with the tokenizer of the run.",
         )
+
+
+def open_dataset(
+    folder: str,
+    experiment: ExperimentConfig,
+    described: ModelDescription,
+    split: str | None,
+    *,
+    verify: bool = True,
+) -> "PreparedDataset":
+    """Opens a prepared data set, and checks that it fits an experiment and a tokenizer."""
+    from txl_tf.data.prepared_dataset import PreparedDataset
+
+    dataset = PreparedDataset.open(folder, verify=verify)
+    if split is not None:
+        check_split(dataset.manifest, split, folder)
+    check_tokenizer(described, dataset.manifest, folder)
+    check_vocabulary(experiment, dataset.manifest, folder)
+    return dataset
+
+
+def with_chosen_step(source: ModelFolder) -> ModelFolder:
+    """Chooses the checkpoint of a run, and prints its step."""
+    if source.run is None:
+        return source
+    step, is_best = source.chosen_step()
+    say(f"step {step}{', the best of the split valid' if is_best else ''}")
+    return dataclasses.replace(source, step=step)

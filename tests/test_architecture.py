@@ -33,7 +33,7 @@ ALLOWED = {
     # Who evaluates knows by the chip whether attention is a kernel.
     "evaluation": {"distribution", "inference", "tasks", *MODELS},
     "generation": {"inference", "samplers", *MODELS},
-    "export": {"data", "generation", "inference", "samplers", *MODELS},
+    "export": {"data", "generation", "inference", "model_folder", "samplers", *MODELS},
     "data": {"config", "storage", *LOWEST},
     "tasks": {"config", "data", "storage", *LOWEST},
     "distribution": {"config", "storage", *LOWEST},
@@ -41,17 +41,13 @@ ALLOWED = {
     "training": {"distribution", "evaluation", "tasks", *MODELS},
     "serving": {"causal_lm", "config", "data", "generation", "samplers", "storage", *LOWEST},
     "convert": MODELS,
-    "run_description": {"config"},
-    "converted_folder": {"convert", "training", *MODELS},
-    "adapter_base": {"converted_folder", "run_description", *MODELS},
-    "run_folder": {
-        *("adapter_base", "convert", "converted_folder", "run_description", "training", *MODELS),
-    },
+    "run": {"config", "storage", *LOWEST},
+    "model_folder": {"data", "run", "training", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
     # The top: models with their tokenizers, from folders of every kind.
     "causal_lm": {
-        *("convert", "converted_folder", "data", "evaluation", "export", "generation"),
-        *("inference", "run_folder", "samplers", "tasks", "training", *MODELS),
+        *("data", "evaluation", "generation", "inference", "model_folder", "run", "samplers"),
+        *("tasks", "training", *MODELS),
     },
     "harness": {"causal_lm", "data", "evaluation", "samplers", *LOWEST},
 }
@@ -77,9 +73,7 @@ FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py", "txl_tf/layers/rematerial
 # arguments with them, and every worker process of a preparation loads them.
 LOADED_FIRST = (
     "txl_tf",
-    "txl_tf.adapter_base",
     "txl_tf.config.*",
-    "txl_tf.converted_folder",
     "txl_tf.data.beam",
     "txl_tf.data.corpora.*",
     "txl_tf.data.preparation",
@@ -91,10 +85,10 @@ LOADED_FIRST = (
     "txl_tf.errors",
     "txl_tf.evaluation.context_length",
     "txl_tf.evaluation.result",
+    "txl_tf.model_folder",
     "txl_tf.models.presets",
     "txl_tf.models.sizes",
-    "txl_tf.run_description",
-    "txl_tf.run_folder",
+    "txl_tf.run",
     "txl_tf.storage.*",
     "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",

@@ -41,7 +41,7 @@ from txl_tf.errors import (
 )
 from txl_tf.evaluation.result import MeasuredLoss
 from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
-from txl_tf.run_description import identity
+from txl_tf.run import identity
 from txl_tf.storage.files import first_line, is_remote
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.untrusted_files import read_json_object, storage_errors
@@ -452,7 +452,7 @@ class AblationRunner:
         """Trains a run to its end, evaluates it at all attention lengths and returns them."""
         import keras
 
-        from txl_tf.run_folder import read_weights
+        from txl_tf.model_folder import open_model
 
         figures = read_figures(self._folder, run, self._data)
         missing = _missing(run, figures)
@@ -460,7 +460,7 @@ class AblationRunner:
             return figures
         workdir = Workdir(str(self._folder / run.name / "run"))
         self._train(run, workdir)
-        step, weights = read_weights(workdir.folder, "newest")
+        step, weights = open_model(workdir.folder, "newest").read_weights()
         text = self._text(run.evaluation)
         for length in missing:
             evaluator = self._evaluator(run.experiment, length)

@@ -26,7 +26,7 @@ from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
-from txl_tf.run_folder import build_model
+from txl_tf.model_folder import build_model, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import (
@@ -38,7 +38,7 @@ from ..arguments import (
 )
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
-from ..trained_model import open_dataset, open_source
+from ..workdir import open_dataset
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -79,7 +79,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.head is not None and arguments.layer is None:
         raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
-    model = open_source(arguments).experiment.model
+    arguments.source = open_model(arguments.workdir, arguments.step)
+    arguments.experiment = arguments.source.experiment
+    model = arguments.experiment.model
     if not isinstance(model, ModelConfig):
         raise UsageError("The model of the run has no attention.", where=arguments.workdir)
     largest = {"layer": model.num_layers, "head": model.num_heads}
@@ -107,8 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
     from .figures import draw_figures
 
     experiment, source = arguments.experiment, arguments.source
-    data = source.tokenizer_identity()
-    dataset = open_dataset(arguments.data, experiment, data, arguments.split)
+    dataset = open_dataset(arguments.data, experiment, source.description, arguments.split)
     step, profiler = _create_profiler(arguments)
     if arguments.whole_split:
         shown_token_ids = _profile_split(profiler, arguments, dataset)

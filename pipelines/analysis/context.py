@@ -12,28 +12,31 @@ figures, and `txl report` draws them.
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.context_length import ModelGroup, effective_memory_length
+from txl_tf.model_folder import ModelFolder, build_model, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number, add_numbers
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
-from ..trained_model import AnalyzedRun, read_runs
 from ..workdir import check_split, check_tokenizer, check_vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
 
     from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.models.language_model import LanguageModel
 
 REPORT_FILE = "context.json"
 RATIOS = (0.1, 0.5, 1.0)
@@ -42,6 +45,64 @@ RATIOS = (0.1, 0.5, 1.0)
 _CONTEXTS = "50,100,150,200,250,300,350,400,450,500"
 # Half steps up to six times the training memory.
 _DEFAULT_MEMORY_HALVES = 12
+_LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
+
+
+@dataclasses.dataclass(frozen=True)
+class AnalyzedRun:
+    """Trained model of an analysis."""
+
+    name: str
+    """Name in figures and tables."""
+    source: ModelFolder
+
+    @property
+    def experiment(self) -> ExperimentConfig:
+        """Settings of the run; defaults for a model without a run."""
+        return self.source.experiment
+
+    @property
+    def has_memory(self) -> bool:
+        """True if the model has a memory whose length can be chosen at evaluation."""
+        return self.experiment.model.effective_memory_length > 0
+
+    def load_model(self, memory_length: int | None = None) -> "tuple[int, LanguageModel]":
+        """Builds the model in float32 with the run's evaluation lengths; returns its step too."""
+        step, weights = self.source.read_weights()
+        values = {name: getattr(self.experiment.evaluation, name) for name in _LENGTHS}
+        changes = {name: value for name, value in values.items() if value is not None}
+        if memory_length is not None and self.has_memory:
+            changes["memory_length"] = memory_length
+        return step, build_model(self.experiment.model.replace(**changes), weights)
+
+
+def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
+    """Reads the settings of trained models, without their weights.
+
+    A model is named after its folder or, where names are equal, after the parts in which their
+    paths differ. A repeated folder is a UsageError.
+    """
+    paths = [os.path.normpath(folder) for folder in folders]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        what, where = "Each run of a group is named once.", f"--workdir {twice}"
+        raise UsageError(what, where=where, remedy="Leave one of the two out.")
+    return [
+        AnalyzedRun(name, open_model(folder))
+        for name, folder in zip(_names(paths), folders, strict=True)
+    ]
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Returns short unique names of the paths."""
+    names = [os.path.basename(path) for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    parts = [path.split(os.sep) for path in paths]
+    for end, kept in ((-1, slice(None, -1)), (0, slice(1, None))):
+        while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1:
+            parts = [each[kept] for each in parts]
+    return [os.sep.join(each) for each in parts]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,9 +173,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     dataset = PreparedDataset.open(arguments.data)
     for each in arguments.runs:
-        identity = each.source.tokenizer_identity()
-        if identity is not None:
-            check_tokenizer(identity, dataset.manifest, arguments.data)
+        check_tokenizer(each.source.description, dataset.manifest, arguments.data)
         check_vocabulary(each.experiment, dataset.manifest, arguments.data)
     # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:

@@ -14,7 +14,7 @@ from txl_tf.config.base import describe_differences
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.run_folder import checkpoint_store, read_weights
+from txl_tf.model_folder import checkpoint_store, open_model
 from txl_tf.storage.files import first_line, list_folder, path_exists, read_file
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.untrusted_files import (
@@ -208,9 +208,9 @@ def watch_checkpoints(
     """
     from txl_tf.training.tensorboard import TensorBoardWriter
 
-    experiment, _ = workdir.read()
+    num_steps = workdir.describe().experiment.training.num_steps
     store = checkpoint_store(workdir.folder)
-    watch = CheckpointWatch(store.steps, experiment.training.num_steps, patience_seconds)
+    watch = CheckpointWatch(store.steps, num_steps, patience_seconds)
     log = EvaluationLog(workdir.evaluations, split, conditions)
 
     def until_stopped(batches: "Iterable[EvaluationBatch]", _: int) -> "Iterator[EvaluationBatch]":
@@ -222,7 +222,7 @@ def watch_checkpoints(
         board = TensorBoardWriter(workdir.guarded_tensorboard(lock.check), 1.0)
         for step in watch.steps(log.steps):
             try:
-                _, weights = read_weights(workdir.folder, step)
+                _, weights = open_model(workdir.folder, step).read_weights()
             except DataDamagedError as error:
                 if step in store.steps():
                     raise
@@ -234,7 +234,7 @@ def watch_checkpoints(
             log.append(result)
             report(result)
         _check(watch, watcher)
-    if experiment.training.num_steps not in log.steps:
+    if num_steps not in log.steps:
         print(f"no new checkpoint for {patience_seconds:g} seconds", file=sys.stderr)
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.frozen_parts import FrozenParts
-from txl_tf.run_description import identity
+from txl_tf.run import identity
 
 
 @pytest.mark.parametrize(

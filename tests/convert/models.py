@@ -3,7 +3,6 @@
 import numpy as np
 
 from txl_tf import ModelConfig, TransformerXL
-from txl_tf.convert.tensors import named_variables
 
 SIZES = {
     "vocabulary_size": 60,
@@ -41,7 +40,7 @@ def random_model(config, scale=1.0):
 
 
 def weights_of(model):
-    return {name: variable.numpy() for name, variable in named_variables(model).items()}
+    return {variable.path: variable.numpy() for variable in model.weights}
 
 
 def assert_same_weights(model, expected):

@@ -7,9 +7,8 @@ import pytest
 
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import run_txl
-from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.run_folder import load_model
+from txl_tf.model_folder import load_model, write_model_folder
 
 EXPERIMENT = {
     "model": MODEL,
@@ -78,6 +77,7 @@ def model_folders(untouched, tmp_path_factory):
     run = shutil.copytree(untouched, folder / "run")
     checkpoint = run / "checkpoints" / "step-00000040"
     shutil.copytree(checkpoint, folder / "copy of a checkpoint")
+    shutil.copy(run / "config.json", folder / "copy of a checkpoint")
     write_model_folder(load_model(untouched), folder / "converted", ByteTokenizer())
     finished = run_txl("export", "--workdir", untouched, "--out", folder / "export")
     assert finished.returncode == 0, finished.stderr

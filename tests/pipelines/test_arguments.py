@@ -11,11 +11,11 @@ from pipelines import train
 from pipelines.arguments import load_experiment
 from pipelines.configs import NAMED_EXPERIMENTS
 from tests.small_models import small_config
-from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import MismatchError, UsageError
+from txl_tf.model_folder import write_model_folder
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.transformer_xl import TransformerXL
 

@@ -25,14 +25,14 @@ from pipelines.workdir import Workdir, data_identity
 from tests.distribution.two_workers import started
 from tests.pipelines.txl_process import command
 from tests.toy_batches import toy_experiment
-from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.model_folder import write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.run_description import identity
+from txl_tf.run import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 DOCUMENTS = [b"a", b"One is short. ", b"Another one has more to say. ", b"\xc3\xa9t\xc3\xa9 no. "]

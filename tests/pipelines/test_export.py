@@ -18,10 +18,10 @@ from tests.export.requests import nothing_read, rows_of, sampling, tensors
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
-from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
+from txl_tf.model_folder import write_model_folder
 from txl_tf.training.metrics import MetricsLog, evaluation_figures
 
 

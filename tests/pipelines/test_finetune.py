@@ -9,7 +9,8 @@ import txl_tf
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
-from txl_tf.run_folder import checkpoint_store, describe_run, read_weights
+from txl_tf.model_folder import checkpoint_store, open_model
+from txl_tf.run import RunDescription
 from txl_tf.training.metrics import MetricsLog
 
 WORDS = {"even": "zero two four", "odd": "one three five"}
@@ -145,12 +146,12 @@ def test_a_run_begins_from_the_weights_of_a_model(finetune, untouched, tmp_path)
     options = ("--freeze", "embedding", "layers:0", "--set", "training.num_kept_checkpoints=4")
     finished = finetune("classification", *options, model=start)
     assert finished.returncode == 0, finished.stderr
-    described = describe_run(str(tmp_path / "run"))
+    described = RunDescription.read(str(tmp_path / "run"))
     assert described.start["source"] == str(untouched)
-    assert described.experiment.model == describe_run(str(untouched)).experiment.model
-    _, before = read_weights(str(untouched))
-    _, begun = read_weights(str(tmp_path / "run"), 0)
-    _, after = read_weights(str(tmp_path / "run"), 9)
+    assert described.experiment.model == RunDescription.read(str(untouched)).experiment.model
+    _, before = open_model(str(untouched)).read_weights()
+    _, begun = open_model(str(tmp_path / "run"), 0).read_weights()
+    _, after = open_model(str(tmp_path / "run"), 9).read_weights()
     for name, array in before.items():
         np.testing.assert_array_equal(begun[name], array)
         is_kept = "block_1" not in name
@@ -168,7 +169,7 @@ def test_adapters_and_the_head_are_what_is_trained(finetune, untouched, tmp_path
     assert "model" not in kinds
     assert figures_of(workdir)[24]["accuracy"] >= 0.9
     task = txl_tf.load_task(workdir)
-    _, weights = read_weights(str(workdir), with_head=True)
+    _, weights = open_model(str(workdir)).read_weights(with_head=True)
     own = [*task.model.language_model.weights, *task.model.head.weights]
     assert weights.keys() == {variable.path for variable in own}
     for variable in own:
@@ -213,7 +214,7 @@ def test_an_export_answers_texts_as_the_run_does(finetune, tmp_path):
     assert verified.returncode == 0, verified.stderr
     # The language model below the head can be read from it.
     model = txl_tf.load(out / "1").model
-    _, weights = read_weights(str(tmp_path / "run"))
+    _, weights = open_model(str(tmp_path / "run")).read_weights()
     for variable in model.weights:
         np.testing.assert_array_equal(variable.numpy(), weights[variable.path])
 

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from tests.pipelines.txl_process import error_lines, run_txl
-from txl_tf.adapter_base import BASE
-from txl_tf.causal_lm.exported_model import load_exported
-from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.run_folder import RUN_FILE, checkpoint_store, describe_run, load_model, read_weights
+from txl_tf.model_folder import BASE, checkpoint_store, load_model, open_model, write_model_folder
+from txl_tf.run import RUN_FILE, RunDescription
 
 SHORT = ("--set", "training.num_steps=12", "--set", "training.steps_per_loop=3")
 ADAPTERS = ("--set", "training.adapter_rank=4")
@@ -102,8 +100,8 @@ def test_only_weights_are_taken(begun, untouched):
 def test_the_run_keeps_where_it_began(begun, untouched, train, tmp_path):
     shutil.copytree(begun, tmp_path / "run")
     source = begun.parent / "source"
-    start = describe_run(str(begun)).start
-    assert (start["source"], start["kind"], start["step"]) == (str(source), "run", 40)
+    start = RunDescription.read(str(begun)).start
+    assert (start.source, start.kind, start.step) == (str(source), "run", 40)
     verified = run_txl("verify", tmp_path / "run")
     assert f"verified: start run {source}, step 40" in verified.stdout, verified.stderr
     for options, reason in (
@@ -172,8 +170,8 @@ def test_frozen_parts_stay_bit_for_bit(untouched, train, tmp_path):
     finished = train("run", "--init-from", untouched, "--freeze", "embedding", "layers:0")
     assert finished.returncode == 0, finished.stderr
     assert "frozen   embedding, layers:0" in finished.stderr
-    _, before = read_weights(str(untouched))
-    _, after = read_weights(str(tmp_path / "run"))
+    _, before = open_model(str(untouched)).read_weights()
+    _, after = open_model(str(tmp_path / "run")).read_weights()
     same = {path for path in before if np.array_equal(before[path], after[path])}
     assert same == {path for path in before if path.startswith(("embedding/", "block_0/"))}
     names = checkpoint_store(str(tmp_path / "run")).load(12).keys()
@@ -253,8 +251,8 @@ def test_checkpoints_with_adapters_leave_out_the_frozen_weights(with_adapters, u
     assert kinds == {"adapter", "optimizer", "memory", "evaluation"}
     factors = {name for name in arrays if name.startswith("adapter/")}
     assert len(factors) == 2 * 2 * 7  # of two layers with seven projections
-    _, source = read_weights(str(untouched))
-    _, base = read_weights(str(with_adapters / BASE))
+    _, source = open_model(str(untouched)).read_weights()
+    _, base = open_model(str(with_adapters / BASE)).read_weights()
     assert {path: array.tobytes() for path, array in base.items()} == {
         path: array.tobytes() for path, array in source.items()
     }
@@ -267,8 +265,8 @@ def test_checkpoints_with_adapters_leave_out_the_frozen_weights(with_adapters, u
 
 
 def test_every_job_sees_merged_weights(with_adapters, untouched, data_folder, tmp_path):
-    step, weights = read_weights(str(with_adapters))
-    _, source = read_weights(str(untouched))
+    step, weights = open_model(str(with_adapters)).read_weights()
+    _, source = open_model(str(untouched)).read_weights()
     kernels = {path for path in source if "attention/" in path or "feed_forward/" in path}
     kernels = {path for path in kernels if path.endswith("/kernel")}
     changed = {path for path in source if not np.array_equal(source[path], weights[path])}
@@ -286,7 +284,7 @@ def test_every_job_sees_merged_weights(with_adapters, untouched, data_folder, tm
     export = tmp_path / "export"
     assert run_txl("export", "--workdir", run, "--out", export).returncode == 0
     (version,) = (path for path in export.iterdir() if path.is_dir())
-    exported = {each.path: each.numpy() for each in load_exported(str(version)).weights}
+    exported = {each.path: each.numpy() for each in load_model(version).weights}
     loaded = {each.path: each.numpy() for each in load_model(run).weights}
     for path, array in weights.items():
         np.testing.assert_array_equal(exported[path], array, err_msg=path)
@@ -350,7 +348,7 @@ def test_a_damaged_base_is_found(damage, words, with_adapters, trained_less, dat
 def test_a_checkpoint_of_adapters_is_nothing_without_its_run(with_adapters, tmp_path):
     inside = with_adapters / "checkpoints" / "step-00000012"
     copy = shutil.copytree(inside, tmp_path / "copy")
-    found = read_weights(str(inside))[1]
-    assert found.keys() == read_weights(str(with_adapters))[1].keys()
+    found = open_model(str(inside)).read_weights()[1]
+    assert found.keys() == open_model(str(with_adapters)).read_weights()[1].keys()
     with pytest.raises(InputMissingError, match="with its run"):
-        read_weights(str(copy))
+        open_model(str(copy)).read_weights()

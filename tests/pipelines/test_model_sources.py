@@ -6,16 +6,14 @@ import math
 
 import pytest
 
-from pipelines.finetune import given_tokenizer
 from tests.convert.goldens import FOLDER, Golden
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
-from txl_tf.causal_lm.model_source import open_model
 from txl_tf.data import prepare_dataset
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import InputMissingError
-from txl_tf.run_folder import checkpoint_store
+from txl_tf.model_folder import checkpoint_store, open_model, tokenizer_from
 
 KINDS = ("run", "checkpoint", "copied checkpoint", "converted", "export")
 HAS_EXTRAS = all(map(importlib.util.find_spec, ("matplotlib", "safetensors")))
@@ -150,13 +148,13 @@ def test_every_job_reads_a_checkpoint_of_the_official_code(job, official, tmp_pa
 
 @pytest.mark.parametrize("kind", [slow_case(kind) for kind in KINDS])
 def test_a_task_takes_the_vocabulary_of_any_model_that_has_one(kind, model_folders, data_folder):
-    expected = given_tokenizer(str(data_folder))
-    assert given_tokenizer(str(model_folders[kind])).fingerprint == expected.fingerprint
+    expected = tokenizer_from(str(data_folder))
+    assert tokenizer_from(str(model_folders[kind])).fingerprint == expected.fingerprint
 
 
 def test_a_folder_without_a_vocabulary_is_told_from_those_that_have_one(tmp_path):
     with pytest.raises(InputMissingError, match="The folder has no vocabulary") as caught:
-        given_tokenizer(str(tmp_path))
+        tokenizer_from(str(tmp_path))
     assert "an export" in caught.value.remedy
 
 

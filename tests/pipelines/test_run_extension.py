@@ -17,8 +17,8 @@ from tests.pipelines.toy_run import (
     train,
 )
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
-from txl_tf.run_description import RunDescription
-from txl_tf.run_folder import checkpoint_store
+from txl_tf.model_folder import checkpoint_store
+from txl_tf.run import RunDescription
 
 MORE_STEPS = NUM_STEPS + 16
 

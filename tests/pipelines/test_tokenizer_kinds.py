@@ -15,13 +15,13 @@ from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from tests.small_run import write_run
 from tests.toy_batches import toy_experiment
-from txl_tf.causal_lm.model_folder import run_tokenizer
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.model_folder import open_model
 
 KINDS = [
     *(slow_case(kind) for kind in ("bytes", "characters", "wordpiece")),
@@ -62,7 +62,7 @@ def run(request, tmp_path_factory):
 
 def test_the_run_itself_knows_its_tokenizer(run):
     workdir, tokenizer, _ = run
-    found = run_tokenizer(workdir.folder, workdir.read()[1])
+    found = open_model(workdir.folder).tokenizer()
     assert found.fingerprint == tokenizer.fingerprint
     np.testing.assert_array_equal(found.encode(TEXT.encode()), tokenizer.encode(TEXT.encode()))
 
@@ -127,11 +127,10 @@ def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
     workdir, tokenizer, _ = run
     copy = Workdir(tmp_path / "run")
     shutil.copytree(workdir.folder, copy.folder)
-    data = copy.read()[1]
     if tokenizer.kind == "bytes":
         copy.keep_vocabulary({"vocabulary.txt": b"x"})
         with pytest.raises(DataDamagedError, match="bytes"):
-            run_tokenizer(copy.folder, data)
+            open_model(copy.folder).tokenizer()
         return
     name = next(each for each in tokenizer.vocabulary_files if not each.endswith(".json"))
     path = tmp_path / "run" / "vocabulary" / name
@@ -140,13 +139,13 @@ def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
         content.replace(b"e", b"E", 1) if tokenizer.kind != "characters" else b"U+0041\n"
     )
     with pytest.raises(DataDamagedError):
-        run_tokenizer(copy.folder, data)
+        open_model(copy.folder).tokenizer()
     # What differs is written anew when the run goes on.
     copy.keep_vocabulary(tokenizer.vocabulary_files)
     assert path.read_bytes() == content
     shutil.rmtree(path.parent)
     with pytest.raises(InputMissingError, match=tokenizer.kind) as raised:
-        run_tokenizer(copy.folder, data)
+        open_model(copy.folder).tokenizer()
     assert raised.value.exit_code == 66
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from pipelines.trained_model import read_runs
+from pipelines.analysis.context import read_runs
 from pipelines.workdir import Workdir
 from tests.pipelines.conftest import EXPERIMENT
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.run_description import identity
-from txl_tf.run_folder import build_model, read_weights
+from txl_tf.model_folder import build_model, open_model
+from txl_tf.run import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 from txl_tf.training.trainer import Trainer
 
@@ -38,7 +38,7 @@ def test_they_are_the_averages_where_the_run_has_them(average_from, tmp_path):
     }
     workdir.begin(experiment, data)
     CheckpointStore(workdir.checkpoints, identity(experiment, data)).save(3, trainer.state())
-    step, weights = read_weights(workdir.folder)
+    step, weights = open_model(workdir.folder).read_weights()
     assert step == 3
     assert weights.keys() == {variable.path for variable in trainer.model.weights}
     for path, array in trainer.inference_weights().items():

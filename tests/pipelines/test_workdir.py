@@ -17,7 +17,7 @@ from txl_tf.errors import (
     OutputExistsError,
     StorageError,
 )
-from txl_tf.run_description import identity
+from txl_tf.run import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 VALUES = {
@@ -60,12 +60,13 @@ def test_a_run_is_begun_once_and_read_again(folder):
     workdir.check_usable()
     assert not workdir.has_run()
     with pytest.raises(InputMissingError, match="no run"):
-        workdir.read()
+        workdir.describe()
     for _ in range(2):
         workdir.begin(experiment(), DATA)
         workdir.check_usable()
         assert workdir.has_run()
-        assert workdir.read() == (experiment(), DATA)
+        described = workdir.describe()
+        assert (described.experiment, described.data) == (experiment(), DATA)
     assert workdir.checkpoints == f"{folder}/checkpoints"
     assert workdir.ledger.startswith(f"{folder}/ledger")
 
@@ -75,7 +76,7 @@ def test_what_does_not_decide_a_step_may_change(folder):
     workdir.begin(experiment(), DATA)
     changed = experiment({"training.steps_per_loop": 7, "training.num_kept_checkpoints": 9})
     workdir.begin(changed, DATA)
-    assert workdir.read()[0] == changed
+    assert workdir.describe().experiment == changed
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_what_a_run_leaves_that_was_killed_before_it_had_begun_is_usable(tmp_pat
     workdir.check_usable()
     with workdir.lock():
         workdir.begin(experiment(), DATA)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "run.json"]
 
 
 def test_a_file_is_no_folder(tmp_path):
@@ -141,7 +142,7 @@ def test_a_file_is_no_folder(tmp_path):
     with pytest.raises(OutputExistsError):
         Workdir(tmp_path / "file").check_usable()
     with pytest.raises(InputMissingError):
-        Workdir(tmp_path / "file").read()
+        Workdir(tmp_path / "file").describe()
     with pytest.raises(StorageError):
         Workdir(tmp_path / "file" / "deep").begin(experiment(), DATA)
 
@@ -151,4 +152,4 @@ def test_a_description_of_another_format_is_no_damage(begun):
     path = folder / "run.json"
     path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(MismatchError, match="format 2"):
-        workdir.read()
+        workdir.describe()

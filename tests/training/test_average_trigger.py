@@ -7,7 +7,7 @@ import pytest
 
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
-from txl_tf.run_description import identity
+from txl_tf.run import identity
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 from txl_tf.training.weight_average import NonMonotoneTrigger

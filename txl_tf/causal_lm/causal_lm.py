@@ -11,12 +11,6 @@ import tensorflow as tf
 
 from txl_tf import samplers
 from txl_tf.causal_lm.layer_reader import LayerReader, text_features
-from txl_tf.causal_lm.model_folder import (
-    check_vocabulary_size,
-    tokenizer_from,
-    write_model_folder,
-)
-from txl_tf.causal_lm.model_source import open_model
 from txl_tf.causal_lm.text import (
     Pooling,
     TextSession,
@@ -32,11 +26,20 @@ from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens, stop_tokens
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
+from txl_tf.model_folder import (
+    build_model,
+    check_vocabulary_size,
+    is_keras_file,
+    load_model,
+    open_model,
+    tokenizer_from,
+    write_model_folder,
+)
 from txl_tf.models import create_model
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import StatefulTransformerXL, language_model_of
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.run_folder import StepChoice, is_keras_file, load_model
+from txl_tf.run import StepChoice
 from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
 # Most sessions, evaluators and readers that stay compiled.
@@ -144,7 +147,7 @@ class TransformerXLCausalLM:
         """
         found = None if tokenizer is None else tokenizer_from(tokenizer)
         name = os.fspath(preset_or_folder)
-        source, evaluation, steps = None, EvaluationConfig(), None
+        source, evaluation, num_steps = None, EvaluationConfig(), 0
         if name in PRESETS and not os.path.exists(name):
             config = preset(name)
             if found is not None:
@@ -156,11 +159,12 @@ class TransformerXLCausalLM:
         else:
             source = open_model(name, step)
             evaluation = source.experiment.evaluation
-            steps, model = source.load_step()
+            num_steps, weights = source.read_weights()
+            model = build_model(source.description.model, weights)
             found = source.tokenizer() if found is None else found
         lm = cls(model, found, _with_lengths(evaluation, memory_length, segment_length))
         lm.folder = None if source is None else source.folder
-        lm.step = steps or 0
+        lm.step = num_steps
         return lm
 
     def __repr__(self) -> str:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.causal_lm.model_folder import run_tokenizer
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
-from txl_tf.run_folder import RunDescription, StepChoice, describe, locate, read_weights
+from txl_tf.model_folder import open_model
+from txl_tf.run import StepChoice
 from txl_tf.tasks.answers import answers_of
 from txl_tf.tasks.encoding import ExampleEncoder
 from txl_tf.tasks.examples import Example
@@ -122,14 +122,13 @@ def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTa
         InputMissingError: If the folder has no model with the head of a task.
         JobError: As `load_model`.
     """
-    place, step = locate(os.fspath(folder), step)
-    described = describe(place)
-    if not isinstance(described, RunDescription) or described.experiment.task is None:
+    source = open_model(folder, step)
+    tokenizer = source.tokenizer()
+    if source.kind == "export" or source.experiment.task is None or tokenizer is None:
         raise InputMissingError(
             "The model of this folder has no head for a task.",
-            where=place,
+            where=source.folder,
             remedy="`txl finetune --init-from` trains one on it.",
         )
-    chosen, weights = read_weights(place, step, with_head=True)
-    tokenizer = run_tokenizer(place, described.data)
-    return TextTask(described.experiment, tokenizer, weights, chosen)
+    chosen, weights = source.read_weights(with_head=True)
+    return TextTask(source.experiment, tokenizer, weights, chosen)

@@ -28,7 +28,6 @@ from txl_tf.convert.tensors import (
     ForeignTensor,
     find_tensor_file,
     model_from_tensors,
-    named_variables,
     numbered,
     read_tensors,
     same,
@@ -491,8 +490,7 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
 def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
     """Returns the float32 state dict with Hugging Face's names, including tied copies."""
     arrays = {
-        name: np.asarray(variable.numpy(), dtype=np.float32)
-        for name, variable in named_variables(model).items()
+        variable.path: np.asarray(variable.numpy(), dtype=np.float32) for variable in model.weights
     }
     table = pytorch_table(model.config, HUGGING_FACE)
     tensors = {entry.name: entry.to_theirs(arrays) for entry in table}

@@ -81,17 +81,6 @@ def uses_own_projection(config: ModelConfig, cluster: int) -> bool:
     return bool(config.cutoffs) and not (config.share_tail_projections and cluster > 0)
 
 
-SHARED_BIASES = ("content_bias", "position_bias")
-
-
-def named_variables(model: TransformerXL) -> dict[str, keras.Variable]:
-    """Returns the variables of a model by names independent of Keras' names."""
-    shared = {}
-    if model.config.share_attention_biases:
-        shared = {getattr(model, name).path: name for name in SHARED_BIASES}
-    return {shared.get(variable.path, variable.path): variable for variable in model.weights}
-
-
 # A checkpoint with fewer numbers than this part of the model's is refused before it is built.
 _LEAST_PART = 1 / 4
 
@@ -114,7 +103,7 @@ def model_from_tensors(
         what = f"The checkpoint has {found:,} numbers; a model of its sizes has {needed:,}."
         raise MismatchError(what, where=where, remedy="Check that it is whole.")
     model = TransformerXL(config, dtype=dtype)
-    variables = named_variables(model)
+    variables = {variable.path: variable for variable in model.weights}
     initial = {name: variable.numpy() for name, variable in variables.items()}
     known = {entry.name for entry in table}
     present = [entry for entry in table if entry.name in tensors]

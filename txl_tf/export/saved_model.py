@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import GenerationConfig
+from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
-from txl_tf.data.vocabulary_folder import tokenizer_files
 from txl_tf.export.completion import CompletionSignatures
-from txl_tf.export.export_verification import CARD_FILE, EXTRA
+from txl_tf.export.export_verification import CARD_FILE
 from txl_tf.export.model_card import card_page, hub_page
 from txl_tf.export.sampling import Sampling
 from txl_tf.export.served_model import ExportOptions, ServedModel
@@ -23,6 +23,7 @@ from txl_tf.export.text_signatures import GraphTexts, TextSignatures
 from txl_tf.export.token_signatures import STATES, VALID_LENGTH, TokenSignatures, WireMemory
 from txl_tf.export.version_folder import write_version
 from txl_tf.export.warm_up import PROMPT, example_prompt, warm_up_file, warm_up_requests
+from txl_tf.model_folder import EXTRA, ModelDescription
 from txl_tf.models.stateful import StatefulTransformerXL, language_model_of
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -97,11 +98,7 @@ def export_saved_model(
     completion = _completion(completion, options, tokenizer)
     model = language_model_of(model)
     config = model.config
-    if tokenizer is not None and tokenizer.vocabulary_size != config.vocabulary_size:
-        raise ValueError(
-            f"`tokenizer` must have {config.vocabulary_size} tokens. "
-            f"Received: a tokenizer of {tokenizer.vocabulary_size}"
-        )
+    described = description(model, model_card, tokenizer, options)
     json.dumps(model_card)  # fails before the slow work
     weights = ServedWeights(model.weights, options.weights)
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
@@ -119,7 +116,7 @@ def export_saved_model(
         root,
         signatures,
         _input_shapes(memory),
-        export_files(card, memory, list(signatures), tokenizer),
+        export_files(card, described, memory, list(signatures), tokenizer),
         _defaults(memory, completion),
     )
     return folder
@@ -271,17 +268,35 @@ def _completion_card(
     return {"completion": {"signature": default, **written, "example": example}}
 
 
+def description(
+    model: TransformerXL,
+    card: dict[str, Any],
+    tokenizer: "Tokenizer | None",
+    options: ExportOptions,
+    task: TaskConfig | None = None,
+) -> ModelDescription:
+    """Returns the contents of `config.json`; ValueError if the card or tokenizer do not fit."""
+    known = {name: card[name] for name in ("evaluation", "step") if name in card}
+    if "training" in card:
+        known["document_boundaries"] = card["training"]["document_boundaries"]
+    known |= {"stored_as": options.weights, "task": task}
+    return ModelDescription.of_model(model, tokenizer, **known)
+
+
 def export_files(
-    card: dict[str, Any], memory: WireMemory, names: list[str], tokenizer: "Tokenizer | None"
+    card: dict[str, Any],
+    described: ModelDescription,
+    memory: WireMemory,
+    names: list[str],
+    tokenizer: "Tokenizer | None",
 ) -> dict[str, bytes]:
-    """Returns card, vocabulary and warm-up requests of an export by path in its folder."""
+    """Returns card, settings, vocabulary and warm-up requests by path in an export."""
     files = {
         CARD_FILE: (json.dumps(card, indent=1) + "\n").encode(),
         f"{EXTRA}/model_card.md": card_page(card).encode(),
         f"{EXTRA}/README.md": hub_page(card).encode(),
+        **{f"{EXTRA}/{name}": each for name, each in described.files(tokenizer).items()},
     }
-    if tokenizer is not None:
-        files |= {f"{EXTRA}/{name}": each for name, each in tokenizer_files(tokenizer).items()}
     if importlib.util.find_spec("tensorflow_serving") is None:
         _LOGGER.warning("The export has no warm-up requests: the extra `serving` is not installed.")
     else:

@@ -22,31 +22,31 @@ class ServedWeights(tf.Module):
 
     def __init__(self, variables: list[keras.Variable], stored_as: str) -> None:
         super().__init__(name="weights")
-        self._numbers: list[tf.Variable] = []
-        self._scales: list[tf.Variable | None] = []
+        # By path, which is their name in the SavedModel too.
+        self._numbers: dict[str, tf.Variable] = {}
+        self._scales: dict[str, tf.Variable] = {}
         for variable in variables:
             array = np.asarray(variable.numpy(), np.float32)
             numbers, scale = _stored(array, stored_as)
             name = variable.path.replace("/", ".")
-            self._numbers.append(tf.Variable(numbers, trainable=False, name=name))
-            self._scales.append(
-                None if scale is None else tf.Variable(scale, trainable=False, name=f"{name}.scale")
-            )
+            self._numbers[variable.path] = tf.Variable(numbers, trainable=False, name=name)
+            if scale is not None:
+                named = f"{name}.scale"
+                self._scales[variable.path] = tf.Variable(scale, trainable=False, name=named)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all stored tensors."""
-        stored = [*self._numbers, *(scale for scale in self._scales if scale is not None)]
+        stored = [*self._numbers.values(), *self._scales.values()]
         return sum(each.shape.num_elements() * each.dtype.size for each in stored)
 
     def values(self) -> list[tf.Tensor]:
         """Returns the weights, float32, in the order of `variables`."""
-        pairs = zip(self._numbers, self._scales, strict=True)
         return [
-            tf.cast(numbers, tf.float32) * (1.0 if scale is None else scale)
+            tf.cast(numbers, tf.float32) * self._scales.get(path, 1.0)
             if numbers.dtype != tf.float32
             else numbers.read_value()
-            for numbers, scale in pairs
+            for path, numbers in self._numbers.items()
         ]
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from txl_tf.config.task import SERVED_KINDS, TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.export import guards
-from txl_tf.export.saved_model import export_files, weights_card
+from txl_tf.export.saved_model import description, export_files, weights_card
 from txl_tf.export.served_model import ExportOptions, ServedModel, traced_once
 from txl_tf.export.served_weights import ServedWeights
 from txl_tf.export.text_signatures import GraphTexts, not_empty
@@ -145,12 +145,13 @@ def export_task(
     }
     card = {**model_card, "task": task.to_dict(), "serving": serving}
     json.dumps(card)  # fails before anything is written
+    described = description(language_model, card, tokenizer, options, task)
     write_version(
         os.fspath(folder),
         root,
         signatures,
         {"texts": [-1], **({"second_texts": [-1]} if task.takes_two_texts else {})},
-        export_files(card, memory, list(signatures), tokenizer),
+        export_files(card, described, memory, list(signatures), tokenizer),
         {"second_texts": np.asarray(b"")} if task.takes_two_texts else {},
     )
     return folder

@@ -14,8 +14,8 @@ from tensorflow.core.framework import graph_pb2, tensor_pb2, tensor_shape_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from txl_tf.errors import StorageError
-from txl_tf.export.export_verification import CHECKSUMS_FILE, GRAPH_FILE
 from txl_tf.export.graph_compaction import compact_graph
+from txl_tf.model_folder import GRAPH_FILE
 from txl_tf.storage.files import (
     file_sha256,
     first_line,
@@ -28,7 +28,7 @@ from txl_tf.storage.files import (
 )
 from txl_tf.storage.local_files import flush_tree_to_disk
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import files_below
+from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below
 
 
 def next_version(folder: str) -> int:

@@ -191,9 +191,11 @@ class TransformerXL(LanguageModel):
         self.built = True
 
     def _shared_bias(self, name):
-        return self.add_weight(
+        # Not `add_weight`, which would put the name of the model into the path.
+        return keras.Variable(
+            self._initializer(),
             shape=(self.config.num_heads, self.config.head_dim),
-            initializer=self._initializer(),
+            dtype=self.variable_dtype,
             name=name,
         )
 

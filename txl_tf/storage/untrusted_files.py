@@ -7,12 +7,13 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.storage.files import (
     file_bytes,
+    file_sha256,
     first_line,
     is_folder,
     is_remote,
@@ -110,6 +111,9 @@ def _too_deep(max_depth: int) -> ValueError:
 MAX_DESCRIPTION_BYTES = 64 << 20
 MAX_VALUES = 4 << 20
 _RESTORE = "Restore it from a copy."
+CHECKSUMS_FILE = "SHA256SUMS"
+"""SHA-256 of all files of a folder, in the format of `sha256sum`."""
+_CHECKSUM_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -185,6 +189,34 @@ def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
         else:
             found.append(name)
     return sorted(found)
+
+
+def verify_checksums(folder: str, progress: Callable[[int], None] | None = None) -> list[str]:
+    """Compares all files below a folder with its `SHA256SUMS`, and returns their names.
+
+    Raises DataDamagedError for a missing, extra or changed file, and StorageError. `progress` gets
+    the bytes read since the last call.
+    """
+    where, remedy = os.path.join(folder, CHECKSUMS_FILE), "Export the model again."
+    with storage_errors("The export cannot be read", folder, "Check the storage."):
+        listed_file(folder, CHECKSUMS_FILE, listed_in=folder, remedy=remedy)
+        content = read_file(where, max_bytes=MAX_DESCRIPTION_BYTES)
+        *lines, rest = content.decode("utf-8", "replace").split("\n")
+        matches = [match for match in map(_CHECKSUM_LINE.fullmatch, lines) if match]
+        sums = {match[2]: match[1] for match in matches}
+        if rest or len(sums) != len(lines):
+            what = "A line of the checksums is malformed or names a file again."
+            raise DataDamagedError(what, where=where, remedy=remedy)
+        names = files_below(folder)
+        for name in sorted({*names, *sums} - {CHECKSUMS_FILE}):
+            path = listed_file(folder, name, listed_in=where, remedy=remedy)
+            if name not in sums:
+                what = "A file is not in the list of checksums."
+                raise DataDamagedError(what, where=path, remedy=remedy)
+            if (found := file_sha256(path, progress)) != sums[name]:
+                what = f"The file has SHA-256 {found}; the list says {sums[name]}."
+                raise DataDamagedError(what, where=path, remedy=remedy)
+    return names
 
 
 def _is_plain_folder(path: str, remedy: str) -> bool:

@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 
+from pipelines.initial_weights import require_same_weights, rows_of_shared_tokens, shared_tokens
 from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import MismatchError
+from txl_tf.model_folder import weights_sha256
 from txl_tf.models import create_model
-from txl_tf.models.weight_transfer import (
-    require_same_weights,
-    rows_of_shared_tokens,
-    shared_tokens,
-    weights_sha256,
-)
 
 ADAPTIVE = {"embedding_dim": 8, "division_factor": 2}
 

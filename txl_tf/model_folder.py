@@ -1,0 +1,571 @@
+"""Folder of a model: its kind, settings, weights and tokenizer, and `load_model`.
+
+| kind | files |
+|---|---|
+| "run" | `run.json`, `config.json`, `vocabulary/`, `checkpoints/step-NNNNNNNN/`, perhaps `base/` |
+| "model" | `config.json`, `vocabulary/`, and the files of a checkpoint |
+| "export" | a SavedModel, with `config.json` and `vocabulary/` in `assets.extra/` |
+
+`txl convert` and `save_to_preset` write a "model". A checkpoint that was copied out of its run is
+one too, once the run's `config.json` and `vocabulary/` are beside its files. TensorFlow is imported
+only when weights are read or written.
+"""
+
+import dataclasses
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+
+from txl_tf.config.base import FrozenConfig, describe_differences, not_negative
+from txl_tf.config.experiment import (
+    EvaluationConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TaskConfig,
+    TrainingConfig,
+)
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.data.manifest import Manifest
+from txl_tf.data.prepared_dataset import dataset_tokenizer, read_vocabulary_files
+from txl_tf.data.tokenizers import load_tokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
+from txl_tf.run import (
+    CHECKPOINTS,
+    RUN_FILE,
+    RunDescription,
+    StepChoice,
+    folder_error,
+    read_settings_file,
+    settings_file,
+)
+from txl_tf.storage.files import list_folder, path_exists
+from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, storage_errors, verify_checksums
+from txl_tf.storage.writable_folder import WritableFolder
+
+if TYPE_CHECKING:
+    import keras
+
+    from txl_tf.models.language_model import LanguageModel
+    from txl_tf.training.checkpoint_store import CheckpointStore
+
+CONFIG_FILE = "config.json"
+VOCABULARY = "vocabulary"
+BASE = "base"
+"""Folder in a run with adapters: the frozen weights, which its checkpoints leave out."""
+GRAPH_FILE = "saved_model.pb"
+EXTRA = "assets.extra"
+"""Folder of an export for files that a server does not read."""
+FolderKind = Literal["run", "model", "export"]
+
+_CHECKPOINT_FILES = ("manifest.json", "state.index")
+_CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
+# TensorFlow writes `.S` for a slash in the name of a variable.
+_EXPORTED_WEIGHT = re.compile(r"weights/_numbers/(.+)/\.ATTRIBUTES/VARIABLE_VALUE")
+_EXPORTED_SCALE = "weights/_scales/{}/.ATTRIBUTES/VARIABLE_VALUE"
+_RESTORE = "Restore it from a copy."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelDescription(FrozenConfig):
+    """Contents of `config.json`."""
+
+    model: ModelConfig | LSTMConfig | QRNNConfig
+    """Settings of the model."""
+    tokenizer: str | None = None
+    """Kind of the tokenizer; None: there is no vocabulary."""
+    tokenizer_sha256: str | None = None
+    """Fingerprint of the tokenizer."""
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    """Evaluation of the run; defaults if it is unknown."""
+    task: TaskConfig | None = None
+    """Task that the model was fine-tuned for."""
+    document_boundaries: Literal["ignore", "mask"] = "ignore"
+    """With "mask", a document does not see the one before it."""
+    stored_as: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Type of the stored weights."""
+    step: Annotated[int, not_negative()] = 0
+    """Training steps of an export; other weights store their own."""
+
+    @classmethod
+    def of_run(cls, run: RunDescription) -> Self:
+        """Returns the description of the model of a run."""
+        experiment = run.experiment
+        return cls(
+            model=experiment.model,
+            tokenizer=run.data["tokenizer"],
+            tokenizer_sha256=run.data["tokenizer_sha256"],
+            evaluation=experiment.evaluation,
+            task=experiment.task,
+            document_boundaries=experiment.training.document_boundaries,
+        )
+
+    @classmethod
+    def of_model(cls, model: "keras.Model", tokenizer: Tokenizer | None, **others: Any) -> Self:
+        """Returns the description of a model and its tokenizer.
+
+        Raises ValueError for a tokenizer with another vocabulary size.
+        """
+        check_vocabulary_size(model, tokenizer)
+        if tokenizer is not None:
+            others |= {"tokenizer": tokenizer.kind, "tokenizer_sha256": tokenizer.fingerprint}
+        return cls(model=model.config, **others)
+
+    def files(self, tokenizer: Tokenizer | None) -> dict[str, bytes]:
+        """Returns `config.json` and the vocabulary: content by path in a folder."""
+        vocabulary = {} if tokenizer is None else tokenizer.vocabulary_files
+        files = {f"{VOCABULARY}/{name}": content for name, content in vocabulary.items()}
+        return {**files, CONFIG_FILE: settings_file(self)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelFolder:
+    """Folder of a model with its settings; `run` is `None` unless it is the folder of a run.
+
+    `step` is the chosen checkpoint of a run, and `folder` the version of an export.
+    """
+
+    kind: FolderKind
+    folder: str
+    step: StepChoice
+    description: ModelDescription
+    run: RunDescription | None = None
+
+    @property
+    def experiment(self) -> ExperimentConfig:
+        """Settings of the run; without a run, training and optimizer are placeholders."""
+        if self.run is not None:
+            return self.run.experiment
+        boundaries = self.description.document_boundaries
+        return ExperimentConfig(
+            model=self.description.model,
+            training=TrainingConfig(
+                global_batch_size=1, num_steps=1, document_boundaries=boundaries
+            ),
+            optimizer=OptimizerConfig(warmup_steps=0),
+            evaluation=self.description.evaluation,
+            task=self.description.task,
+        )
+
+    def chosen_step(self) -> tuple[int, bool]:
+        """Returns the step of the chosen checkpoint of a run, and True if it is the best."""
+        store = checkpoint_store(self.folder)
+        step = _require_step(store, self.step, os.path.join(self.folder, CHECKPOINTS))
+        return step, step == store.best_step()
+
+    def read_weights(self, *, with_head: bool = False) -> tuple[int, dict[str, np.ndarray]]:
+        """Reads the weights by variable path, after verifying them, and their step.
+
+        The step is 0 if it is unknown. Averages replace weights, adapters are merged, and numbers
+        in fewer bits become float32. `with_head` adds the head of a task.
+        """
+        if self.kind == "export":
+            return self.description.step, _exported_weights(self.folder)
+        if self.run is None:
+            step, arrays = _read_checkpoint(self.folder, self.description.model)
+        else:
+            step, _ = self.chosen_step()
+            arrays = checkpoint_store(self.folder).load(step)
+        weights = _inference_weights(arrays, with_head)
+        if not any(name.startswith("adapter/") for name in arrays):
+            return step, weights
+        if self.run is None:
+            raise InputMissingError(
+                "The checkpoint holds adapters; the weights they belong to are with its run.",
+                where=self.folder,
+                remedy="Name the folder of the run.",
+            )
+        return step, _merged_with_base(self.folder, self.run, weights)
+
+    def load_model(self) -> "LanguageModel":
+        """Builds the model in float32 with its weights; errors of `load_model`."""
+        return build_model(self.description.model, self.read_weights()[1])
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Reads the tokenizer and verifies its fingerprint; `None` without a vocabulary.
+
+        Raises InputMissingError if the vocabulary is missing, DataDamagedError or StorageError.
+        """
+        kind, sha256 = self.description.tokenizer, self.description.tokenizer_sha256
+        if kind is None:
+            return None
+        place = os.path.join(self.folder, EXTRA) if self.kind == "export" else self.folder
+        vocabulary = os.path.join(place, VOCABULARY)
+        with storage_errors("The vocabulary cannot be read", vocabulary, "Check the storage."):
+            files = read_vocabulary_files(vocabulary)
+        if not files and kind != "bytes":
+            raise InputMissingError(
+                f"The vocabulary of the model's tokenizer ({kind}) is missing.",
+                where=vocabulary,
+                remedy="Restore it from a copy; training writes that of its run when it resumes.",
+            )
+        tokenizer = load_tokenizer(kind, files, where=vocabulary)
+        if tokenizer.fingerprint != sha256:
+            raise DataDamagedError(
+                f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the model needs {sha256}.",
+                where=vocabulary,
+                remedy="Restore it from a copy, or from the data set of the model's training.",
+            )
+        return tokenizer
+
+
+def load_model(folder: str | os.PathLike[str], step: StepChoice = None) -> "LanguageModel":
+    """Loads the model of a folder, or of a file that Keras saved.
+
+    Every file of the weights is compared with its checksum before a weight is used. If the run
+    averages its weights, the averages are loaded.
+
+    Args:
+        folder: path of a run, a checkpoint, a converted model or an export, also a remote
+            one (`gs://`), or of a `.keras` file.
+        step: optional int, `"best"` or `"newest"`. The checkpoint of a run: of this
+            step, the best on the split `valid`, or the newest. Defaults to `None`: the
+            best if one is known, or else the newest. Other models have one step only.
+
+    Returns:
+        The model in float32: `TransformerXL`, `LSTMLanguageModel` or
+        `QRNNLanguageModel`. For a `.keras` file, the model that was saved.
+
+    Raises:
+        InputMissingError: If there is no such folder, or no such checkpoint yet.
+        UsageError: If there is no checkpoint of this step.
+        DataDamagedError: If a file is missing or altered.
+        MismatchError: If configuration and weights belong to different models.
+        StorageError: If a file cannot be read.
+
+    Example:
+    ```python
+    model = txl_tf.load_model("runs/enwik8")
+    log_probs, memory = model.log_probs(token_ids, model.initial_memory(1))
+    ```
+    """
+    if is_keras_file(folder):
+        import keras
+
+        _require_no_step(step, "A file that Keras saved has no steps.")
+        return keras.saving.load_model(folder)
+    return open_model(folder, step).load_model()
+
+
+def is_keras_file(path: str | os.PathLike[str]) -> bool:
+    """True if the path is an existing `.keras` file."""
+    return os.fspath(path).endswith(".keras") and os.path.isfile(path)
+
+
+def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> ModelFolder:
+    """Finds the model of a folder of any kind and reads its settings, without TensorFlow.
+
+    A checkpoint inside a run is the run at its step. `read_weights` finds out if a step exists.
+    Raises InputMissingError if there is no model, UsageError for a step where there is no choice,
+    and DataDamagedError for invalid settings.
+    """
+    kind, place = find_model(folder)
+    if kind is None:
+        raise InputMissingError(
+            "There is no model in this folder.",
+            where=place,
+            remedy="Name the folder of a run, a checkpoint, a converted model or an export.",
+        )
+    owner, name = _checkpoint_in_run(place)
+    if owner is not None:
+        _require_no_step(step, "A checkpoint is of one step.")
+        place, step = owner, int(name)
+    if kind == "run":
+        run = RunDescription.read(place)
+        described = ModelDescription.of_run(run)
+        return ModelFolder(kind=kind, folder=place, step=step, description=described, run=run)
+    _require_no_step(step, "Only a run has several steps.")
+    path = os.path.join(place, EXTRA if kind == "export" else "", CONFIG_FILE)
+    found = read_settings_file(path, ModelDescription)
+    if found is None:
+        raise InputMissingError(
+            "The settings of the model are missing.",
+            where=path,
+            remedy="Copy config.json of the checkpoint's run beside the files of the checkpoint.",
+        )
+    return ModelFolder(kind=kind, folder=place, step=None, description=found)
+
+
+def find_model(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, str]:
+    """Returns the kind of a folder, `None` without a model, and the path of its files.
+
+    The path differs from the given one for the newest version of an export.
+    """
+    place = checked_path(folder)
+    if _has(place, RUN_FILE) or _checkpoint_in_run(place)[0] is not None:
+        return "run", place
+    if _has(place, CONFIG_FILE) or _has(place, *_CHECKPOINT_FILES):
+        return "model", place
+    try:
+        versions = [name for name in list_folder(place) if name.isdecimal()]
+    except NotADirectoryError:
+        versions = []
+    except OSError as error:
+        raise folder_error(place, "read", error) from error
+    numbers = sorted(versions, key=int, reverse=True)
+    for path in (place, *(os.path.join(place, number) for number in numbers)):
+        if _has(path, CHECKSUMS_FILE, GRAPH_FILE):
+            return "export", path
+    return None, place
+
+
+def checked_path(folder: str | os.PathLike[str]) -> str:
+    """Returns the path as text; UsageError for a remote one that has lost a slash."""
+    path = os.fspath(folder)
+    if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", path):
+        raise UsageError(
+            "A remote folder has two slashes before its first name; a `pathlib.Path` has one.",
+            where=path,
+            remedy="Give it as text, such as gs://BUCKET/FOLDER.",
+        )
+    return path
+
+
+def _checkpoint_in_run(folder: str) -> tuple[str | None, str]:
+    """Returns the run that a checkpoint is inside of, and its step; `None` for other folders."""
+    parent, name = os.path.split(folder.rstrip("/"))
+    named, owner = _CHECKPOINT_NAME.fullmatch(name), os.path.dirname(parent) or "."
+    if named is None or os.path.basename(parent) != CHECKPOINTS or not _has(owner, RUN_FILE):
+        return None, ""
+    return owner, named[1]
+
+
+def _has(folder: str, *names: str) -> bool:
+    return all(path_exists(os.path.join(folder, name)) for name in names)
+
+
+def checkpoint_store(folder: str) -> "CheckpointStore":
+    """Returns the checkpoints of a run, for reading."""
+    from txl_tf.training.checkpoint_store import CheckpointStore
+
+    identity = RunDescription.read(folder).identity()
+    return CheckpointStore(os.path.join(folder, CHECKPOINTS), identity)
+
+
+def _require_step(store: "CheckpointStore", step: StepChoice, where: str) -> int:
+    steps, best = store.steps(), store.best_step()
+    if step == "best" and best is None:
+        raise InputMissingError(
+            "No checkpoint is known to be the best.",
+            where=where,
+            remedy="`txl train` finds it where the data has a split `valid`.",
+        )
+    if not steps:
+        raise InputMissingError(
+            "There is no checkpoint yet.", where=where, remedy="`txl train` makes them."
+        )
+    if step in ("best", None) and best is not None:
+        return best
+    if step in ("newest", None):
+        return steps[-1]
+    if step not in steps:
+        raise UsageError(
+            f"There is no checkpoint of step {step}.",
+            where=f"--step {step}",
+            remedy=f"There are: {', '.join(map(str, steps))}.",
+        )
+    return step
+
+
+def _require_no_step(step: StepChoice, what: str) -> None:
+    if step is not None:
+        raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
+
+
+def _read_checkpoint(
+    folder: str, model: ModelConfig | LSTMConfig | QRNNConfig
+) -> tuple[int, dict[str, np.ndarray]]:
+    from txl_tf.training.checkpoint_format import ARRAYS_PREFIX, read_arrays, verified_manifest
+
+    manifest = verified_manifest(folder)
+    stored, described = ({"model": m} for m in (manifest["identity"].get("model"), model.to_dict()))
+    differences = describe_differences(stored, described)
+    if differences:
+        raise MismatchError(
+            f"The weights are of another model than config.json; {differences}",
+            where=folder,
+            remedy="Put the config.json there that belongs to the weights.",
+        )
+    arrays = read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
+    return manifest["step"], arrays
+
+
+def _inference_weights(arrays: Mapping[str, np.ndarray], with_head: bool) -> dict[str, np.ndarray]:
+    # By the paths of the weights, because the averages also contain a count of steps.
+    prefixes = ("model/", "adapter/", *(["task/"] if with_head else []))
+    paths = {name.partition("/")[2]: name for name in arrays if name.startswith(prefixes)}
+    return {path: arrays.get(f"average/{path}", arrays[paths[path]]) for path in paths}
+
+
+def _exported_weights(version: str) -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    verify_checksums(version)
+    reader = tf.train.load_checkpoint(os.path.join(version, "variables", "variables"))
+    stored = reader.get_variable_to_shape_map()
+    weights = {}
+    for match in filter(None, map(_EXPORTED_WEIGHT.fullmatch, stored)):
+        # NumPy has no bfloat16 of its own.
+        array = tf.cast(reader.get_tensor(match[0]), tf.float32).numpy()
+        scale = _EXPORTED_SCALE.format(match[1])
+        path = match[1].replace(".S", "/")
+        weights[path] = array * reader.get_tensor(scale) if scale in stored else array
+    return weights
+
+
+def build_model(
+    config: ModelConfig | LSTMConfig | QRNNConfig, weights: Mapping[str, np.ndarray]
+) -> "LanguageModel":
+    """Builds a model in float32 with weights by variable path.
+
+    Raises MismatchError if they belong to another model.
+    """
+    from txl_tf.models import create_model
+    from txl_tf.models.language_model import assign_weights
+
+    model = create_model(config, dtype="float32")
+    assign_weights({variable.path: variable for variable in model.weights}, weights)
+    return model
+
+
+def write_model_folder(
+    model: "keras.Model", folder: str | os.PathLike[str], tokenizer: Tokenizer | None = None
+) -> None:
+    """Writes a model with its tokenizer as a folder, completely or not at all.
+
+    Raises OutputExistsError if the folder exists, and ValueError for another kind of model or a
+    tokenizer with another vocabulary size.
+    """
+    if not isinstance(model.config, ModelConfig):
+        raise ValueError(
+            "Only a `TransformerXL` is written as a folder of its own. "
+            f"Received: {type(model).__name__}"
+        )
+    described = ModelDescription.of_model(model, tokenizer)
+    weights = {variable.path: variable.numpy() for variable in model.weights}
+    with StagingFolder(checked_path(folder), last_file=CONFIG_FILE) as staging:
+        _write_model(WritableFolder.at(staging.path), described, weights, tokenizer)
+        staging.publish()
+
+
+def write_base(run: WritableFolder, model: ModelConfig, weights: Mapping[str, np.ndarray]) -> None:
+    """Writes the frozen weights of a run with adapters in place of unfinished ones."""
+    try:
+        run.remove_folder(BASE)
+        _write_model(run.subfolder(BASE), ModelDescription(model=model), weights)
+        run.flush_tree(BASE)
+    except OSError as error:
+        raise folder_error(run.path, "written", error) from error
+
+
+def _write_model(
+    folder: WritableFolder,
+    described: ModelDescription,
+    weights: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    from txl_tf.training.checkpoint_format import (
+        ARRAYS_PREFIX,
+        MANIFEST_FILE,
+        describe_arrays,
+        manifest_text,
+        write_arrays,
+    )
+
+    arrays = {f"model/{path}": array for path, array in weights.items()}
+    descriptions = describe_arrays(0, arrays)
+    with folder.reached_by_path() as path:
+        write_arrays(os.path.join(path, ARRAYS_PREFIX), arrays)
+        manifest = manifest_text(path, 0, descriptions, {"model": described.model.to_dict()})
+    folder.write(MANIFEST_FILE, manifest)
+    for name, content in described.files(tokenizer).items():
+        *folders, file = name.split("/")
+        folder.subfolder(*folders).write(file, content)
+
+
+def read_base(folder: str, run: RunDescription) -> dict[str, np.ndarray]:
+    """Reads and verifies the frozen weights of a run with adapters, by path.
+
+    Raises DataDamagedError if they are missing, altered, or not the weights that the run began
+    from.
+    """
+    place, start = os.path.join(folder, BASE), run.start
+    try:
+        base = open_model(place)
+        _, weights = base.read_weights()
+    except InputMissingError as error:
+        raise DataDamagedError(
+            "The weights that the adapters of the run belong to are missing.",
+            where=place,
+            remedy=_RESTORE,
+        ) from error
+    is_same = base.description.model == run.experiment.model
+    # With another vocabulary the embedding rows differ from the source.
+    if start is not None and start.vocabulary == "same":
+        is_same = is_same and weights_sha256(weights) == start.sha256
+    if not is_same:
+        what = "These are not the weights that the run began from."
+        raise DataDamagedError(what, where=place, remedy=_RESTORE)
+    return weights
+
+
+def _merged_with_base(
+    folder: str, run: RunDescription, factors: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    from txl_tf.models.adapters import adapter_scale, merged_weights
+
+    training = run.experiment.training
+    assert training.adapter_rank is not None
+    scale = adapter_scale(training.adapter_rank, training.adapter_alpha)
+    return merged_weights({**read_base(folder, run), **factors}, scale)
+
+
+def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
+    """Returns SHA-256 of the paths, shapes and float32 values of weights."""
+    found = hashlib.sha256()
+    for path in sorted(weights):
+        array = np.ascontiguousarray(weights[path], np.dtype("<f4"))
+        found.update(f"{path} {list(array.shape)}\n".encode())
+        found.update(array.data)
+    return found.hexdigest()
+
+
+def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
+    """Raises ValueError for a tokenizer with another vocabulary size than the model."""
+    size = model.config.vocabulary_size
+    if tokenizer is not None and tokenizer.vocabulary_size != size:
+        raise ValueError(
+            f"`tokenizer` must have {size} tokens, as the model has. "
+            f"Received: a tokenizer of {tokenizer.vocabulary_size}"
+        )
+
+
+def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
+    """Returns the given tokenizer, or reads it from a prepared data set or any model.
+
+    Raises InputMissingError if the folder has none.
+    """
+    if isinstance(source, Tokenizer):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            "`tokenizer` must be a `Tokenizer`, or the folder of a prepared data set or a model. "
+            f"Received: {type(source).__name__}"
+        )
+    kind, folder = find_model(source)
+    if kind is None and _has(folder, _CHECKPOINT_FILES[0]):
+        return dataset_tokenizer(folder, Manifest.read(folder))
+    found = None if kind is None else open_model(folder).tokenizer()
+    if found is None:
+        raise InputMissingError(
+            "The folder has no vocabulary.",
+            where=folder,
+            remedy="Name a data set, a run, a checkpoint in it, an export, or a model that was "
+            "converted with --data.",
+        )
+    return found
