@@ -162,7 +162,7 @@ def test_a_folder_without_a_vocabulary_is_told_from_those_that_have_one(tmp_path
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        (("--step", "40"), "export", "An export has no steps."),
+        (("--step", "40"), "export", "Only a run has several steps."),
         (("--watch",), "copied checkpoint", "Only a run gets new checkpoints."),
     ],
 )

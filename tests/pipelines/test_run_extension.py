@@ -155,9 +155,9 @@ def test_extensions_are_part_of_the_description_and_wrong_ones_are_refused():
         "experiment": description.experiment.to_dict(),
         "data": description.data,
     }
-    found = RunDescription.from_values({**values, "extended_at": [4, 8]})
+    found = RunDescription.from_dict({**values, "extended_at": [4, 8]})
     assert found.extended_at == (4, 8)
     assert found.identity()["training"]["num_steps"] == 4
     for wrong in ([8, 4], [NUM_STEPS], [-1], [True], 4, None):
         with pytest.raises(ValueError, match="extended_at"):
-            RunDescription.from_values({**values, "extended_at": wrong})
+            RunDescription.from_dict({**values, "extended_at": wrong})
