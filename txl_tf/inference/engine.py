@@ -8,12 +8,11 @@ Shape letters used in this module:
 import keras
 from keras import ops
 
-from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.inference.relative_model import RelativeModel, TokenModel
 from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
-from txl_tf.models.memory import KeyValueMemory, Memory, check_memory
+from txl_tf.models.memory import KeyValueMemory, check_memory
 from txl_tf.models.stateful import language_model_of
 
 
@@ -250,7 +249,7 @@ class InferenceEngine:
             token_ids, memory, document_starts=document_starts
         )
         if lengths is not None:
-            next_memory = _extended(memory, hidden_states[:-1], lengths)
+            next_memory = memory.extended(hidden_states[:-1], lengths)
         return hidden_states, next_memory
 
     def score(self, token_ids, target_ids, memory, **as_read):
@@ -383,19 +382,3 @@ class InferenceEngine:
         if self._relative is None:
             return recent
         return self._tokens.append(memory, recent, lengths)
-
-
-def _extended(memory, inputs, lengths):
-    """Returns a `Memory` after the first `lengths` of the tokens of `inputs`, `L` of `(B, T, D)`.
-
-    Lengths are int32 `(B,)`, or a scalar, the same for all rows.
-    """
-    memory_length = memory.memory_length
-    states = tuple(
-        functional.last_positions(
-            ops.concatenate([state, ops.cast(new, state.dtype)], axis=1), 1, lengths, memory_length
-        )
-        for state, new in zip(memory.states, inputs, strict=True)
-    )
-    valid_length = functional.next_valid_length(memory.valid_length, memory_length, lengths)
-    return Memory(states, valid_length)

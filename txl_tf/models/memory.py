@@ -4,11 +4,14 @@ Shape letters used in this module: B rows, M memory length, D hidden width, L la
 head width.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 from keras import ops
+
+from txl_tf import functional
 
 
 def check_memory(memory: Any, memory_class: type, token_ids: Any) -> None:
@@ -74,6 +77,24 @@ class Memory(NamedTuple):
         """Inverts `to_tensors`."""
         names = sorted(tensors.keys() - {"valid_length"})
         return cls(tuple(tensors[name] for name in names), tensors["valid_length"])
+
+    def extended(self, inputs: Iterable[Any], lengths: Any) -> Self:
+        """Returns the memory after the first `lengths` of new tokens.
+
+        `inputs` are `L` float tensors `(B, T, D)`, the inputs of every block; `lengths` int32
+        `(B,)`, or a scalar, the same for all rows.
+        """
+        states = tuple(
+            functional.last_positions(
+                ops.concatenate([state, ops.cast(new, state.dtype)], axis=1),
+                1,
+                lengths,
+                self.memory_length,
+            )
+            for state, new in zip(self.states, inputs, strict=True)
+        )
+        valid_length = functional.next_valid_length(self.valid_length, self.memory_length, lengths)
+        return self._replace(states=states, valid_length=valid_length)
 
     def filled(self) -> Self:
         """Returns the memory with valid length `M`: every state counts, zeros too."""

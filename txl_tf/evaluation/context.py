@@ -1,0 +1,258 @@
+"""Length of context that models use: losses with bounded contexts, effective lengths, RECL.
+
+Shape letters used in this module: I models, C context length, or number of lengths, N tokens,
+B rows or windows, T segment or window length.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf import metrics
+from txl_tf.config.model import ModelConfig
+from txl_tf.errors import NonFiniteError
+from txl_tf.layers.adaptive_softmax import check_token_ids
+from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
+from txl_tf.models.transformer_xl import TransformerXL
+
+
+class ContextLosses:
+    """Losses of tokens with a window each: `l_i(c, t)` of the paper.
+
+    A token's window is the `C` tokens before it, read from an empty memory: an older memory would
+    reach further back through every layer. So the result is exact, and every token costs `C` tokens
+    of reading.
+
+    A model with a memory or states reads the window in segments, with the memory length of its
+    configuration. Segments end with the window, so the last one is full and the first one may be
+    short. A Transformer without memory reads the window as one segment; with learned positions it
+    reads at most as many of the last tokens as it has positions.
+
+    References:
+     - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Appendix C
+    """
+
+    def __init__(
+        self,
+        model: TransformerXL | LSTMLanguageModel | QRNNLanguageModel,
+        batch_size: int,
+    ) -> None:
+        self._model = model
+        self._batch_size = batch_size
+        # Segment lengths vary with the context: one program serves them all.
+        tokens = tf.TensorSpec([None, None], tf.int32)
+        memory = tf.nest.map_structure(_any_number_of_rows, model.initial_memory(1))
+        self._read = tf.function(self._remember, input_signature=[tokens, memory], autograph=False)
+        self._score = tf.function(
+            self._loss, input_signature=[tokens, tokens, memory], autograph=False
+        )
+
+    def __call__(self, windows: np.ndarray) -> np.ndarray:
+        """Returns the float64 nats `(N,)` of the last token of each window, int `(N, C + 1)`.
+
+        Raises NonFiniteError if a loss is not finite, and ValueError for an id outside `[0, V)`.
+        """
+        check_token_ids(windows, self._model.config.vocabulary_size, "windows")
+        batches = (
+            windows[first : first + self._batch_size]
+            for first in range(0, len(windows), self._batch_size)
+        )
+        losses = np.concatenate([self._losses(batch) for batch in batches])
+        if not np.all(np.isfinite(losses)):
+            raise NonFiniteError(
+                f"The loss of {np.sum(~np.isfinite(losses))} tokens is not finite.",
+                where=f"context length {windows.shape[1] - 1}",
+                remedy="Analyze an earlier checkpoint.",
+            )
+        return losses
+
+    def _losses(self, batch: np.ndarray) -> np.ndarray:
+        batch = batch.astype(np.int32)
+        memory = self._model.initial_memory(len(batch))
+        *earlier, last = self._segments(batch.shape[1] - 1)
+        for start, stop in earlier:
+            memory = self._read(tf.constant(batch[:, start:stop]), memory)
+        start, stop = last
+        nats = self._score(tf.constant(batch[:, start:stop]), tf.constant(batch[:, stop:]), memory)
+        return nats.numpy().astype(np.float64)
+
+    def _segments(self, context: int) -> Iterable[tuple[int, int]]:
+        """Returns the bounds of the segments of a window; the last segment ends the window."""
+        config = self._model.config
+        if not self._remembers():
+            is_limited = config.position_encoding == "learned"
+            return [(max(0, context - config.num_positions) if is_limited else 0, context)]
+        length = config.segment_length
+        stops = range((context - 1) % length + 1, context + 1, length)
+        return [(max(0, stop - length), stop) for stop in stops]
+
+    def _remembers(self) -> bool:
+        config = self._model.config
+        return not isinstance(config, ModelConfig) or config.effective_memory_length > 0
+
+    def _remember(self, token_ids, memory):
+        return self._model(token_ids, memory)[1]
+
+    def _loss(self, token_ids, target_ids, memory):
+        """Returns the loss of the one token `(B, 1)` after a segment `(B, T)`."""
+        hidden, _ = self._model(token_ids, memory)
+        return self._model.negative_log_likelihood(hidden[:, -1:], target_ids)[:, 0]
+
+
+def _any_number_of_rows(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+class WindowScorer:
+    """Scorer of the token that follows a window.
+
+    This is the evaluation of Al-Rfou et al. (2019) that Dai et al. (2019), Section 4.4, compare
+    with: the window advances by one token and is processed from scratch, so every prediction has
+    the longest context.
+    """
+
+    def __init__(self, model: TransformerXL, jit_compile: bool = True) -> None:
+        self._model = model
+        self._step = tf.function(self._score, jit_compile=jit_compile, autograph=False)
+
+    def __call__(self, token_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+        """Returns the float32 nats `(B,)` of tokens `(B,)` after windows `(B, T)`.
+
+        Raises ValueError for an id outside `[0, V)`.
+        """
+        check_token_ids(token_ids, self._model.config.vocabulary_size)
+        check_token_ids(target_ids, self._model.config.vocabulary_size, "target_ids")
+        return self._step(tf.constant(token_ids), tf.constant(target_ids)).numpy()
+
+    def _score(self, token_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
+        memory = self._model.initial_memory(token_ids.shape[0], memory_length=0)
+        hidden, _ = self._model(token_ids, memory)
+        return self._model.negative_log_likelihood(hidden[:, -1:], target_ids[:, None])[:, 0]
+
+
+def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
+    """Returns the configuration of Al-Rfou et al. (2019) with the sizes of a given model.
+
+    Every layer learns its own `window_length` positions, and there is no recurrence.
+    """
+    return config.replace(
+        position_encoding="learned",
+        num_positions=window_length,
+        recurrence=False,
+        segment_length=window_length,
+        memory_length=0,
+        clamp_length=None,
+        same_length=False,
+        share_attention_biases=False,
+    )
+
+
+class EffectiveLength(NamedTuple):
+    """Length beyond which the next one gains too little.
+
+    References:
+     - [Khandelwal et al., 2018](https://arxiv.org/abs/1805.04623)
+     - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Section 1 and Appendix C
+    """
+
+    length: int
+    """Tokens of memory or of context."""
+    is_lower_bound: bool
+    """True if the last measured length still gained enough, so that the result may be larger."""
+
+
+def effective_memory_length(
+    lengths: Iterable[int], perplexity_of: Callable[[int], float], threshold: float = 0.001
+) -> tuple[EffectiveLength, dict[int, float]]:
+    """Lengthens the memory until perplexity falls by less than `threshold`, a share.
+
+    Takes ascending lengths. Returns the length and the perplexities of all measured lengths;
+    those beyond the first that gains too little are not measured.
+    """
+    measured: dict[int, float] = {}
+    before = 0
+    for length in lengths:
+        measured[length] = perplexity_of(length)
+        if len(measured) > 1 and 1.0 - measured[length] / measured[before] < threshold:
+            return EffectiveLength(before, is_lower_bound=False), measured
+        before = length
+    return EffectiveLength(before, is_lower_bound=True), measured
+
+
+class ModelGroup:
+    """Losses of several models on the same tokens, with several context lengths.
+
+    All models of a group share one baseline, so that a model that is bad at short contexts does
+    not look good at long ones. Gains are measured on the hard tokens only: those that no model
+    predicts well from the short context. `contexts` are ascending; `losses` are the nats
+    `l_i(c, t)`, float `(I, C, N)`.
+
+    References:
+     - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Appendix C
+    """
+
+    def __init__(self, contexts: Sequence[int], losses: np.ndarray) -> None:
+        self.contexts = tuple(contexts)
+        self._losses = np.asarray(losses, np.float64)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens that every model has predicted, `N`."""
+        return self._losses.shape[2]
+
+    def perplexity(self, model: int, context: int) -> float:
+        """Returns the perplexity of a model with one context length, on all tokens."""
+        return metrics.perplexity(self._of(context)[model].mean())
+
+    def baseline(self, context: int) -> np.ndarray:
+        """Returns the least loss of any model on each token, float64 `(N,)`: `b(c, t)`."""
+        return self._of(context).min(axis=0)
+
+    def hard_tokens(self, context: int, ratio: float) -> np.ndarray:
+        """Returns indices of the share `r` of all tokens with the largest baseline, at least one.
+
+        Of equal tokens, the earlier come first.
+        """
+        count = max(1, round(ratio * self.num_tokens))
+        return np.argsort(-self.baseline(context), kind="stable")[:count]
+
+    def relative_loss(self, model: int, short: int, long: int, ratio: float) -> float:
+        """Returns mean nats of hard tokens with a long context, at most the baseline: `f_i(c, c')`.
+
+        `short` is the context length `c` of baseline and hard tokens, `long` is `c'`.
+        """
+        losses = np.minimum(self.baseline(short), self._of(long)[model])
+        return float(losses[self.hard_tokens(short, ratio)].mean())
+
+    def perplexity_gain(self, model: int, short: int, long: int, ratio: float) -> float:
+        """Returns the fall of the baseline's perplexity by a long context.
+
+        It is not normalised and never negative: `exp f_i(c, c) - exp f_i(c, c')`.
+        """
+        before = metrics.perplexity(self.relative_loss(model, short, short, ratio))
+        return before - metrics.perplexity(self.relative_loss(model, short, long, ratio))
+
+    def relative_gain(self, model: int, short: int, long: int, ratio: float) -> float:
+        """Returns this gain as a share of the baseline's perplexity, 0 to 1: `g_i(c, c')`."""
+        before = metrics.perplexity(self.relative_loss(model, short, short, ratio))
+        return self.perplexity_gain(model, short, long, ratio) / before
+
+    def relative_effective_context_length(
+        self, model: int, *, ratio: float, step_size: int, threshold: float = 0.01
+    ) -> EffectiveLength:
+        """Lengthens the context step by step until the relative gain is below the threshold.
+
+        It begins with the shortest context; every step must lead to a measured one.
+        """
+        short = self.contexts[0]
+        while (long := short + step_size) <= self.contexts[-1]:
+            if self.relative_gain(model, short, long, ratio) < threshold:
+                return EffectiveLength(short, is_lower_bound=False)
+            short = long
+        return EffectiveLength(short, is_lower_bound=True)
+
+    def _of(self, context: int) -> np.ndarray:
+        """Returns losses `(I, N)` with one context length."""
+        return self._losses[:, self.contexts.index(context)]
