@@ -8,11 +8,9 @@ a job has: `add_arguments`, `check_arguments` and `run`.
 """
 
 import argparse
+import functools
 import importlib
-from collections.abc import Sequence
-from types import ModuleType
-
-from .job_parser import sentence
+from collections.abc import Callable, Sequence
 
 ANALYSES = {
     "context": "effective context length of trained runs",
@@ -31,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         def parse_known_args(
             self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
         ) -> tuple[argparse.Namespace, list[str]]:
-            module = _module(self.prog.rpartition(" ")[2])
-            self.describe(module.__doc__)
-            module.add_arguments(self)
+            self.add_arguments_of(f"analysis.{self.prog.rpartition(' ')[2]}")
             return super().parse_known_args(args, namespace)
 
     analyses = parser.add_subparsers(
@@ -43,15 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         analyses.add_parser(name, help=summary, description=sentence(summary))
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks the arguments before TensorFlow is imported."""
-    _module(arguments.analysis).check_arguments(arguments)
+def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
+    """Checks the arguments before TensorFlow is imported; returns the analysis to run."""
+    module = importlib.import_module(f"{__package__}.analysis.{arguments.analysis}")
+    checked = module.check_arguments(arguments)
+    return functools.partial(module.run, arguments if checked is None else checked)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(analysis: Callable[[], None]) -> None:
     """Runs the chosen analysis."""
-    _module(arguments.analysis).run(arguments)
+    analysis()
 
 
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"{__package__}.analysis.{name}")
+def sentence(summary: str) -> str:
+    """Returns a summary in lower case as a sentence."""
+    return f"{summary[0].upper()}{summary[1:]}."

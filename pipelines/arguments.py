@@ -33,10 +33,8 @@ MAX_SECONDS = 10 * 365 * 86_400
 
 # CPU replicas that every machine may have; a machine with more cores may have one per core.
 _MIN_MAX_REPLICAS = 64
-_MAX_NUMBERS = 1000
 _MAX_FILE_BYTES = 1 << 20
 _VOCABULARY = re.compile(r"\s*model\.vocabulary_size\s*=")
-_REMEDY = "Correct the file."
 
 
 def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
@@ -56,24 +54,6 @@ def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
 
     # argparse shows this name if the text is no number.
     read.__name__ = kind.__name__
-    return read
-
-
-def _numbers_in_range(option: str, least: int, most: int) -> Callable[[str], list[int]]:
-    """Returns the argparse type of comma-separated whole numbers."""
-    read_number = _in_range(option, least, most)
-
-    def read(text: str) -> list[int]:
-        parts = text.split(",")
-        if len(parts) > _MAX_NUMBERS:
-            raise UsageError(f"There are at most {_MAX_NUMBERS} numbers.", where=option)
-        try:
-            return [read_number(part) for part in parts]
-        except ValueError as error:
-            raise UsageError(
-                "Lengths are whole numbers, with commas between them.", where=f"{option} {text}"
-            ) from error
-
     return read
 
 
@@ -100,7 +80,15 @@ def add_numbers(
     """Adds an option with comma-separated whole numbers; `settings` go to argparse."""
     if "default" in settings:
         meaning += f" (default: {settings['default']})"
-    numbers = _numbers_in_range(option, least, most)
+    number = _in_range(option, least, most)
+
+    def numbers(text: str) -> list[int]:
+        try:
+            return [number(part) for part in text.split(",")]
+        except ValueError as error:
+            what = "Lengths are whole numbers, with commas between them."
+            raise UsageError(what, where=f"{option} {text}") from error
+
     parser.add_argument(option, type=numbers, metavar=f"{unit},...", help=meaning, **settings)
 
 
@@ -191,27 +179,25 @@ def load_experiment(
     `vocabulary_size` and `model` fill in what the file leaves out; cutoffs beyond the vocabulary
     are dropped. A missing source is an InputMissingError, a wrong value a UsageError.
     """
-    if source in NAMED_EXPERIMENTS:
-        values = NAMED_EXPERIMENTS[source]().to_dict()
-        fit_vocabulary(values, {}, overrides, vocabulary_size)
-        return override(ExperimentConfig.from_dict(values), overrides)
-    path = Path(source)
-    if not os.path.isfile(path):  # `Path.is_file` raises for too long names
-        raise InputMissingError(
-            "There is no configuration of this name and no such file."
-            f"{did_you_mean(source, NAMED_EXPERIMENTS)}",
-            where=f"--config {source}",
-            remedy=f"Names are: {', '.join(NAMED_EXPERIMENTS)}; files end in .json or .toml.",
-        )
+    stated: dict[str, Any] = {"base": source}
+    where, remedy = f"--config {source}", "Correct the file."
     try:
-        stated = read_settings(path)
+        if source not in NAMED_EXPERIMENTS:
+            stated = read_settings(Path(source))
         values = _with_base(stated)
         if model is not None and "model" not in values:
             values["model"] = model.to_dict()
         fit_vocabulary(values, stated.get("model"), overrides, vocabulary_size)
         experiment = ExperimentConfig.from_dict(values)
+    except FileNotFoundError as error:
+        raise InputMissingError(
+            "There is no configuration of this name and no such file."
+            f"{did_you_mean(source, NAMED_EXPERIMENTS)}",
+            where=where,
+            remedy=f"Names are: {', '.join(NAMED_EXPERIMENTS)}; files end in .json or .toml.",
+        ) from error
     except ValueError as error:
-        raise UsageError(f"{error}", where=str(path), remedy=_REMEDY) from error
+        raise UsageError(f"{error}", where=where, remedy=remedy) from error
     return override(experiment, overrides)
 
 
@@ -258,23 +244,25 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Reads the sections of a TOML or JSON file of settings, strictly.
 
     A file that is malformed, repeats a name or has a value of an impossible type is a ValueError,
-    one that is too long or not regular a UsageError.
+    a missing one a FileNotFoundError, one that is too long or not regular a UsageError.
     """
+    if not os.path.isfile(path):  # `Path.is_file` raises for too long names
+        raise FileNotFoundError(path)
     try:
         with storage_errors("The file cannot be read", str(path), "Check the permissions."):
             content = read_file(str(path), max_bytes=_MAX_FILE_BYTES)
     except DataDamagedError as error:
-        raise UsageError(error.what, where=error.where, remedy=_REMEDY) from error
-    if path.suffix != ".toml":
-        values = parse_json(content)
-        if not isinstance(values, dict):
-            raise ValueError(f"A configuration is an object. Received: {type(values).__name__}")
+        raise UsageError(error.what, where=error.where, remedy="Correct the file.") from error
+    if path.suffix == ".toml":
+        try:
+            values = tomllib.loads(content.decode("utf-8"))
+        except RecursionError as error:
+            raise ValueError("Lists and tables are nested too deep.") from error
+        check_values(values)
         return values
-    try:
-        values = tomllib.loads(content.decode("utf-8"))
-    except RecursionError as error:
-        raise ValueError("Lists and tables are nested too deep.") from error
-    check_values(values)
+    values = parse_json(content)
+    if not isinstance(values, dict):
+        raise ValueError(f"A configuration is an object. Received: {type(values).__name__}")
     return values
 
 

@@ -6,21 +6,24 @@ a wrong command is answered at once.
 
 import argparse
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import os
 import platform
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from txl_tf import __version__
-from txl_tf.errors import UsageError
+from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.imports import require_extra, require_tensorflow_backend
 from txl_tf.storage.store_client import set_read_ahead
 
+from .analyze import ANALYSES, sentence
 from .exit_codes import finish, prepare_process, report
-from .job_parser import JobParser, sentence
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -63,7 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> None:
-    _check_encoding(arguments)
     # Overrides Keras' configuration file, but not the environment.
     os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if arguments[:1] in ([], ["help"]):
@@ -73,11 +75,11 @@ def _dispatch(arguments: list[str]) -> None:
         description="Transformer-XL on TensorFlow.",
         epilog="`txl help JOB` or `txl JOB --help` lists the arguments of a job.",
     )
-    parser.add_argument("--version", action=_ShowVersions, nargs=0, help="show versions and exit")
+    parser.add_argument("--version", action="version", version=_versions())
     parser.add_argument(
         "--print-completion",
-        choices=SHELLS,
-        action=PrintCompletion,
+        choices=("bash", "zsh"),
+        action=_PrintCompletion,
         help="print what the shell completes lines with, and exit",
     )
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
@@ -87,9 +89,7 @@ def _dispatch(arguments: list[str]) -> None:
     for name, summary in JOBS.items():
         job_parser = jobs.add_parser(name, help=summary, description=sentence(summary))
         if name == chosen:
-            modules[name] = importlib.import_module(f"{__package__}.{name}")
-            job_parser.describe(modules[name].__doc__)
-            modules[name].add_arguments(job_parser)
+            modules[name] = job_parser.add_arguments_of(name)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
     if parsed.job != "doctor":
@@ -103,10 +103,70 @@ def _dispatch(arguments: list[str]) -> None:
     job.run(parsed if checked is None else checked)
 
 
-SHELLS = ("bash", "zsh")
+_EXAMPLE = re.compile(r"^ *(txl (?:.*\\\n)*.*)", re.MULTILINE)
+_WIDTH = 80
+_HELP_POSITION = 32
 
 
-class PrintCompletion(argparse.Action):
+class JobParser(argparse.ArgumentParser):
+    """Parser of a job, or of an analysis, whose errors are UsageErrors with the nearest name."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        width = min(int(os.environ.get("COLUMNS") or _WIDTH), _WIDTH)
+        formatter = functools.partial(
+            argparse.HelpFormatter, max_help_position=_HELP_POSITION, width=width
+        )
+        super().__init__(*arguments, **{**settings, "formatter_class": formatter})
+
+    def add_arguments_of(self, module_name: str) -> Any:
+        """Imports a job, adds its arguments, shows the example of its docstring as the usage."""
+        module = importlib.import_module(f"{__package__}.{module_name}")
+        module.add_arguments(self)
+        if example := _EXAMPLE.search(module.__doc__ or ""):
+            words = example[1].replace("%", "%%").replace("\\\n", " ").split()
+            usage = f"usage: {' '.join(words)} [options]"
+            lines = textwrap.wrap(usage, _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False)
+            self.usage = "\n".join(lines).removeprefix("usage: ")
+        return module
+
+    def format_help(self) -> str:
+        """Returns argparse's help, without empty lines between the groups of a job's options."""
+        text = super().format_help()
+        return text if self._subparsers is not None else text.replace("\n\n", "\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = list(map(str, action.choices))
+        name = action.dest if action.option_strings else action.metavar or action.dest
+        raise UsageError(
+            f"There is no {name} {value!r}.{did_you_mean(value, known)}",
+            where=f"{'/'.join(action.option_strings) or self.prog} {value}",
+            remedy=f"Known are: {', '.join(known)}.",
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Suggests a spelling for an unknown option before required ones are checked."""
+        known = self._option_string_actions
+        has_parsers_below = self._subparsers is not None
+        for word in () if has_parsers_below else args or ():
+            if word == "--":
+                break
+            name = word.partition("=")[0]
+            # argparse accepts the beginning of an option.
+            if name.startswith("--") and not any(option.startswith(name) for option in known):
+                raise UsageError(
+                    f"`{self.prog}` has no option {name[:100]}.{did_you_mean(name, known)}",
+                    where=word[:200],
+                    remedy=f"`{self.prog} --help` lists the options.",
+                )
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, where=self.prog, remedy=f"See `{self.prog} --help`.")
+
+
+class _PrintCompletion(argparse.Action):
     """Action that prints the completion script of a shell and exits."""
 
     def __call__(
@@ -121,28 +181,14 @@ class PrintCompletion(argparse.Action):
 
 def whole_parser() -> JobParser:
     """Returns the parser of all jobs and analyses, each with its arguments."""
-    from .analyze import ANALYSES
-
     parser = JobParser(prog="txl")
     jobs = parser.add_subparsers(dest="job", metavar="JOB")
     for name, summary in JOBS.items():
-        _add_arguments(jobs.add_parser(name, help=summary), name)
+        jobs.add_parser(name, help=summary).add_arguments_of(name)
     (analyses,) = (each for each in jobs.choices["analyze"]._actions if each.dest == "analysis")
     for name in ANALYSES:
-        _add_arguments(cast(Any, analyses.choices)[name], f"analysis.{name}")
+        analyses.choices[name].add_arguments_of(f"analysis.{name}")  # type: ignore
     return parser
-
-
-def _add_arguments(parser: argparse.ArgumentParser, module: str) -> None:
-    importlib.import_module(f"{__package__}.{module}").add_arguments(parser)
-
-
-class _ShowVersions(argparse.Action):
-    """Action that prints the versions, looked up only then, and exits."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> NoReturn:
-        print(_versions())
-        parser.exit()
 
 
 def _versions() -> str:
@@ -152,20 +198,6 @@ def _versions() -> str:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"{name} {importlib.metadata.version(name)}")
     return ", ".join([*found, f"Python {platform.python_version()}"])
-
-
-def _check_encoding(arguments: list[str]) -> None:
-    """Refuses arguments with bytes that cannot be decoded."""
-    for argument in arguments:
-        if argument.isascii() or not any("\ud800" <= each <= "\udfff" for each in argument):
-            continue
-        try:
-            os.fsencode(argument).decode("utf-8")
-        except UnicodeError:
-            remedy = "Rename the file, or write the text in UTF-8."
-        else:
-            remedy = "The locale is not UTF-8: set PYTHONUTF8=1, or LC_ALL=C.UTF-8."
-        raise UsageError("An argument is not UTF-8.", where=ascii(argument), remedy=remedy)
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_override_argument(parser)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
-    """Reads the named experiments."""
+def check_arguments(arguments: argparse.Namespace) -> str:
+    """Reads the named experiments, and returns the text to print."""
     given = [arguments.section, arguments.config, arguments.diff, arguments.schema or None]
     if sum(each is not None for each in given) > 1:
         raise UsageError(
@@ -67,39 +67,36 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where="txl config",
             remedy="Give one of them.",
         )
-    if arguments.overrides and arguments.config is None:
+    if arguments.config is not None:
+        experiment = load_experiment(arguments.config, arguments.overrides)
+        return json.dumps(experiment.to_dict(), indent=2)
+    if arguments.overrides:
         raise UsageError("Only an experiment is changed.", where="--set", remedy="Add --config.")
-    if arguments.config is not None:
-        arguments.experiment = load_experiment(arguments.config, arguments.overrides)
-    if arguments.diff is not None:
-        arguments.pair = [load_experiment(source, []).to_dict() for source in arguments.diff]
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Prints settings, an experiment, the differences of two, or the schema."""
-    if arguments.config is not None:
-        print(json.dumps(arguments.experiment.to_dict(), indent=2))
-    elif arguments.schema:
+    if arguments.schema:
         schema = json_schema(ExperimentConfig)
         schema["properties"]["base"] = {"enum": list(NAMED_EXPERIMENTS)}
-        print(json.dumps(schema, indent=1))
-    elif arguments.diff is not None:
-        _print_differences(arguments)
-    else:
-        sections = [arguments.section] if arguments.section else list(SECTIONS)[:4]
-        print("\n\n".join(_described(section) for section in sections))
-        if not arguments.section:
-            names = ", ".join(NAMED_EXPERIMENTS)
-            print(f"\n{textwrap.fill(f'Named experiments: {names}.', _WIDTH)}")
+        return json.dumps(schema, indent=1)
+    if arguments.diff is not None:
+        return _differences(*(load_experiment(source, []) for source in arguments.diff))
+    if arguments.section is not None:
+        return _described(arguments.section)
+    names = textwrap.fill(f"Named experiments: {', '.join(NAMED_EXPERIMENTS)}.", _WIDTH)
+    return "\n\n".join([*map(_described, list(SECTIONS)[:4]), names])
 
 
-def _print_differences(arguments: argparse.Namespace) -> None:
-    first, second = (flat_settings(values) for values in arguments.pair)
-    names = [name for name in first | second if first.get(name) != second.get(name)]
-    for name in names:
-        print(f"{name}: {first.get(name)!r} -> {second.get(name)!r}")
-    if not names:
-        print("no setting differs")
+def run(text: str) -> None:
+    """Prints settings, an experiment, the differences of two, or the schema."""
+    print(text)
+
+
+def _differences(*experiments: ExperimentConfig) -> str:
+    first, second = (flat_settings(experiment.to_dict()) for experiment in experiments)
+    lines = [
+        f"{name}: {first.get(name)!r} -> {second.get(name)!r}"
+        for name in first | second
+        if first.get(name) != second.get(name)
+    ]
+    return "\n".join(lines) or "no setting differs"
 
 
 def _described(section: str) -> str:

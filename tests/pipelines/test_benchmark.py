@@ -9,8 +9,7 @@ import pytest
 
 import pipelines
 from pipelines.benchmark import add_arguments, cases_of, describe, spread
-from pipelines.command_line import main
-from pipelines.job_parser import JobParser
+from pipelines.command_line import JobParser, main
 from txl_tf.errors import UsageError
 
 TINY = {

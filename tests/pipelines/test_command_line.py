@@ -1,99 +1,242 @@
-"""Bad input: the right exit code, at most three lines, nothing overwritten."""
+"""The command line: help, completion, and mistakes, each answered at once with what to do."""
 
-import hashlib
-import time
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.pipelines.txl_process import error_lines, run_new_txl, run_txl
+from pipelines import train
+from pipelines.analyze import ANALYSES
+from pipelines.arguments import load_experiment
+from pipelines.command_line import JOBS, main
+from pipelines.configs import NAMED_EXPERIMENTS
+from pipelines.workdir import Workdir
+from tests.pipelines.small_experiments import TOY_DATA
+from tests.pipelines.txl_process import error_lines, run_txl
+from tests.test_architecture import ROOT
+from txl_tf.data.manifest import FORMAT_VERSION, Manifest, ShardManifest, SplitManifest
+
+COMMANDS = [*((job,) for job in JOBS), *(("analyze", analysis) for analysis in ANALYSES)]
+MAX_LINES, MAX_COLUMNS = 44, 80
 
 
-def digest(folder: Path) -> dict[str, str]:
-    """What is in a folder, file by file."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+def shown_help(capsys, *words):
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "--help"])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
 
 
-def assert_refused(finished, exit_code: int, *words: str) -> None:
-    lines = error_lines(finished)
-    assert finished.returncode == exit_code, finished.stderr
-    assert 1 <= len(lines) <= 3, finished.stderr
-    for word in words:
-        assert word in finished.stderr
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_fits_a_screen_and_its_usage_is_a_command_that_is_taken(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(MAX_COLUMNS))
+    text = shown_help(capsys, *command)
+    lines = text.splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= MAX_COLUMNS
+    summary = ANALYSES[command[1]] if len(command) > 1 else JOBS[command[0]]
+    assert f"{summary[0].upper()}{summary[1:]}." in " ".join(text.split())
+    if command == ("analyze",):
+        return  # it lists the analyses, which have examples
+    usage = re.match(r"usage: txl (.*?) \[options\]", text, re.DOTALL)[1]
+    module = importlib.import_module(f"pipelines.{'analysis.' * (len(command) - 1)}{command[-1]}")
+    taken = []
+    monkeypatch.setattr(module, "check_arguments", taken.append)
+    monkeypatch.setattr(module, "run", lambda arguments: None)
+    assert main(shlex.split(usage)) == 0
+    assert taken
 
 
-TRAIN = ("train", "--data", "d", "--workdir", "w")
-
-
-def test_without_a_job_the_help_is_printed():
-    finished = run_txl()
-    assert finished.returncode == 0
-    assert finished.stdout.startswith("usage: txl") and "train a model" in finished.stdout
+def test_without_a_job_the_help_is_printed(capsys):
+    with pytest.raises(SystemExit):
+        main([])
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: txl") and "train a model" in shown
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("line", "expected"),
+    [("txl ", set(JOBS)), ("txl analyze speed --rep", {"--repeats"})],
+)
+def test_bash_completes(line, expected, capsys):
+    pytest.importorskip("shtab")
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    with pytest.raises(SystemExit):
+        main(["--print-completion", "bash"])
+    ask = """
+eval "$1"; shift
+function_name=$(complete -p txl | sed -E 's/.*-F ([^ ]+) .*/\\1/')
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+"$function_name" txl "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    command = ["bash", "-c", ask, "bash", capsys.readouterr().out, *line.split(" ")]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = set(finished.stdout.split())
+    assert found >= expected
+    assert line == "txl " or found == expected
+
+
+_TRAIN = "train --data d --workdir new"
+_QUICKSTART = f"{_TRAIN} --config quickstart"
+_GENERATE = "generate --workdir run --prompt a"
+
+# The command, its exit code, and what the answer has to say.
+_MISUSES = [
+    # Misspelt names.
+    ("trian", 2, "mean train"),
+    ("tokenize", 2, "Known are"),
+    ("analyze contxt", 2, "mean context"),
+    (f"{_TRAIN} --config quikstart", 66, "mean quickstart"),
+    (f"{_QUICKSTART} --work-dir x", 2, "mean --workdir"),
+    (f"{_QUICKSTART} --set num_steps=120", 2, "mean training.num_steps"),
+    (f"{_GENERATE} --max-token 5 --temprature 1", 2, "mean --temperature"),
+    ("prepare --corpus enwiki8 --out o", 2, "mean enwik8"),
+    # Values of another kind, or out of range.
+    (f"{_QUICKSTART} --set training.num_steps", 2, "--set"),
+    (f"{_QUICKSTART} --set model.dropout=2", 2, "model.dropout"),
+    (f"{_QUICKSTART} --set training.num_steps={'9' * 5000}", 2, "training.num_steps"),
+    (f"{_QUICKSTART} --set model.dropout={'[' * 100_000}", 2, "model.dropout"),
+    (f"{_QUICKSTART} --cpu-replicas 1000000", 2, "--cpu-replicas"),
+    (f"{_QUICKSTART} --tpu grpc://a", 2, "--tpu"),
+    (f"{_QUICKSTART} --init-vocabulary shared", 2, "goes with --init-from"),
+    (f"{_GENERATE} --memory-length 4294967296", 2, "--memory-length"),
+    ("evaluate --workdir run --data d --set model.num_layers=3", 2, "model.num_layers"),
+    ("config --set training.seed=1", 2, "Add --config"),
+    # Settings that this machine cannot hold.
+    (f"{_QUICKSTART} --set model.memory_length=16777216", 2, "would take"),
+    # Wrong places.
+    (_TRAIN, 2, "--config"),
+    ("train --data d", 2, "--workdir"),
+    ("train --config text.txt --data d --workdir new", 2, "text.txt"),
+    ("generate --workdir text.txt --prompt a", 66, "text.txt"),
+    ("export --workdir run --out text.txt", 2, "text.txt"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run without a step, a text, and a data set `d` that has only its manifest."""
+    folder = tmp_path_factory.mktemp("misuses")
+    Workdir(str(folder / "run")).begin(
+        load_experiment("quickstart", []), {**TOY_DATA, "vocabulary_size": 256}
+    )
+    (folder / "text.txt").write_text("some text\n" * 100)
+    (folder / "d").mkdir()
+    shard = ShardManifest(
+        file="train-00000-of-00001.tfrecord", tokens=9, records=1, bytes=9, sha256="0" * 64
+    )
+    counts = dict.fromkeys(("tokens", "bytes", "characters"), 9)
+    Manifest(
+        format_version=FORMAT_VERSION,
+        corpus_name="none",
+        tokenizer_kind="bytes",
+        tokenizer_sha256="0" * 64,
+        vocabulary_size=256,
+        token_bytes=1,
+        tokens_per_record=9,
+        splits=(SplitManifest(name="train", words=1, documents=1, shards=(shard,), **counts),),
+    ).write(str(folder / "d"))
+    return folder
+
+
+@pytest.fixture
+def answer(folder, monkeypatch, capsys):
+    """A function that runs a job in the folder; returns its exit code and what it said."""
+    monkeypatch.chdir(folder)
+
+    def run(*words):
+        code = main([str(word) for word in words])
+        lines = [line for line in capsys.readouterr().err.split("\n") if line]
+        assert len(lines) <= 3
+        assert all(line.isprintable() and len(line) <= 420 for line in lines)
+        return code, " ".join(lines)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "words"), _MISUSES, ids=lambda value: str(value)[:60]
+)
+def test_misuse_is_answered(answer, command, exit_code, words):
+    code, said = answer(*command.split())
+    assert code == exit_code, said
+    assert words in said
+
+
+PROGRAM = """
+import sys
+from pipelines.command_line import main
+assert main(sys.argv[1:]) == 2
+print({"tensorflow", "keras", "jax"} & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
     [
-        (["prepare", "--txet", "a", "--out", "b"], "--text"),
-        (["prepare", "--text", "a"], "--out"),
-        (["train", "--data", "d"], "--workdir"),
-        ([*TRAIN, "--config", "quickstart", "--set", "model.depth=3"], "model.depth"),
-        (["quickstart", "--set", "training.num_steps=many"], "num_steps"),
+        f"{_QUICKSTART} --set model.dropout=2",
+        f"{_GENERATE} --top-p 90",
+        "prepare --text text.txt --out o --shard-megabytes 0",
     ],
 )
-def test_wrong_usage_is_exit_code_2(arguments, word, tmp_path):
-    # Some begin a process, of which three seconds would be TensorFlow's import.
-    run = run_new_txl if word in ("--text", "model.depth") else run_txl
-    begin = time.monotonic()
-    finished = run(*arguments, cwd=tmp_path)
-    assert_refused(finished, 2, word)
-    assert time.monotonic() - begin < 10
-    assert list(tmp_path.iterdir()) == []
+def test_arguments_are_checked_without_tensorflow(folder, command):
+    words = [sys.executable, "-W", "ignore", "-c", PROGRAM, *command.split()]
+    environment = {"PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+    assert finished.stdout == "set()\n", finished.stderr
+
+
+@pytest.mark.parametrize("name", NAMED_EXPERIMENTS)
+def test_every_named_experiment_begins_to_train_on_a_tpu(answer, monkeypatch, name):
+    monkeypatch.setattr(train, "run", lambda arguments: None)
+    code, said = answer(*_TRAIN.split(), "--config", name, "--tpu", "local")
+    assert code == 0, said
+
+
+def assert_refused(finished, exit_code, *words):
+    assert finished.returncode == exit_code, finished.stderr
+    assert 1 <= len(error_lines(finished)) <= 3, finished.stderr
+    assert all(word in finished.stderr for word in words), finished.stderr
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_folder_of_something_else_is_no_workdir(data_folder, config_file, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
-    before = digest(tmp_path)
-    finished = run_txl(
-        "train", "--config", config_file, "--data", data_folder, "--workdir", tmp_path
-    )
-    assert_refused(finished, 73, str(tmp_path))
-    assert digest(tmp_path) == before
+    before = contents(tmp_path)
+    run = ("train", "--config", config_file, "--data", data_folder, "--workdir", tmp_path)
+    assert_refused(run_txl(*run), 73, str(tmp_path))
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.slow
 def test_text_shorter_than_one_batch_is_65(tmp_path, config_file):
-    short = tmp_path / "short.txt"
-    short.write_text("line of text\n" * 4)
-    data = tmp_path / "data"
-    prepared = run_txl(
-        "prepare", "--text", short, "--out", data, "--valid-fraction", "0", "--test-fraction", "0"
-    )
-    assert prepared.returncode == 0, prepared.stderr
-    workdir = tmp_path / "run"
+    text, data, workdir = tmp_path / "short.txt", tmp_path / "data", tmp_path / "run"
+    text.write_text("line of text\n" * 4)
+    splits = ("--valid-fraction", "0", "--test-fraction", "0")
+    assert run_txl("prepare", "--text", text, "--out", data, *splits).returncode == 0
     finished = run_txl("train", "--config", config_file, "--data", data, "--workdir", workdir)
     assert_refused(finished, 65, "52", "65")
     assert not (workdir / "checkpoints").exists()
 
 
-def test_other_vocabulary_is_78(data_folder, config_file, tmp_path):
-    finished = run_txl(
-        *("train", "--config", config_file, "--data", data_folder),
-        *("--workdir", tmp_path / "run", "--set", "model.vocabulary_size=300"),
-    )
+def test_another_vocabulary_or_other_settings_of_a_run_are_78(
+    trained, data_folder, config_file, tmp_path
+):
+    common = ("train", "--config", config_file, "--data", data_folder, "--workdir")
+    finished = run_txl(*common, tmp_path / "run", "--set", "model.vocabulary_size=300")
     assert_refused(finished, 78, "256", "300")
-
-
-def test_other_settings_in_the_same_workdir_are_78(trained, data_folder, config_file):
     workdir, _ = trained
-    before = digest(workdir)
-    finished = run_txl(
-        *("train", "--config", config_file, "--data", data_folder),
-        *("--workdir", workdir, "--set", "optimizer.learning_rate=1.0"),
-    )
+    before = contents(workdir)
+    finished = run_txl(*common, workdir, "--set", "optimizer.learning_rate=1.0")
     assert_refused(finished, 78, "optimizer.learning_rate")
-    assert digest(workdir) == before
+    assert contents(workdir) == before

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from pipelines import command_line
 from pipelines.exit_codes import MAX_LINE_CHARACTERS
+from tests.pipelines.txl_process import command, environment
 from txl_tf.errors import JobError, MismatchError, UsageError
 
 
@@ -97,3 +99,57 @@ def test_an_error_is_cut_and_escaped(failing, error, shown):
 
 def test_ctrl_c_is_130(failing):
     assert failing(KeyboardInterrupt()) == (130, ["Interrupted."])
+
+
+MISSING = ("train", "--config", "none-of-this-name", "--data", "d", "--workdir", "w")
+
+
+def run(arguments, *, cwd, redirection):
+    """Runs `txl` through a shell, which closes and redirects streams."""
+    kept = {key: value for key, value in environment().items() if key != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        ["bash", "-c", f'"$@" {redirection}', "bash", *command(*arguments)],
+        capture_output=True,
+        cwd=cwd,
+        env=kept,
+        timeout=120,
+        check=False,
+    )
+
+
+def assert_quiet(finished):
+    assert b"Traceback" not in finished.stderr, finished.stderr
+    assert b"Exception ignored" not in finished.stderr, finished.stderr
+    assert len(finished.stderr.splitlines()) <= 3, finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "arguments", "exit_code"),
+    [
+        ("2>&-", MISSING, 66),
+        (">/dev/full", ("launch", "--help"), 74),
+        ("2>/dev/full", MISSING, 66),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_streams_that_are_closed_or_full(tmp_path, redirection, arguments, exit_code):
+    finished = run(arguments, cwd=tmp_path, redirection=redirection)
+    assert_quiet(finished)
+    assert finished.returncode == exit_code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_ends_the_job_without_a_word(tmp_path):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    finished = subprocess.run(
+        command("launch", "--help"),
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={key: value for key, value in environment().items() if key != "PYTHONUNBUFFERED"},
+        check=False,
+    )
+    os.close(write_end)
+    assert finished.returncode == 141
+    assert finished.stderr == b""
