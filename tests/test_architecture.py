@@ -83,7 +83,6 @@ LOADED_FIRST = (
     "txl_tf.distribution.preemption",
     "txl_tf.distribution.server_address",
     "txl_tf.errors",
-    "txl_tf.evaluation.context_length",
     "txl_tf.evaluation.result",
     "txl_tf.model_folder",
     "txl_tf.models.presets",

@@ -18,9 +18,8 @@ from txl_tf.errors import BackendError, UsageError
 _ON_TENSORFLOW = ("txl_tf.causal_lm", "txl_tf.export", "txl_tf.generation", "txl_tf.harness")
 # Classes registered with Keras besides the public layers.
 _KERAS_CLASSES = {
-    "txl_tf.layers.quasi_recurrent": ("QuasiRecurrent",),
     "txl_tf.models.headed": ("TransformerXLWithHead",),
-    "txl_tf.models.recurrent": ("LSTMLanguageModel", "QRNNLanguageModel"),
+    "txl_tf.models.recurrent": ("LSTMLanguageModel", "QRNNLanguageModel", "QuasiRecurrent"),
     "txl_tf.models.stateful": ("StatefulTransformerXL",),
     "txl_tf.models.transformer_xl": ("TransformerXL",),
     "txl_tf.training.optimizers": ("Adafactor", "Lamb", "Muon"),

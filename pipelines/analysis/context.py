@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.errors import UsageError
-from txl_tf.evaluation.context_length import ModelGroup, effective_memory_length
 from txl_tf.model_folder import ModelFolder, build_model, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.evaluation.context import ModelGroup
     from txl_tf.models.language_model import LanguageModel
 
 REPORT_FILE = "context.json"
@@ -190,6 +190,8 @@ def _report(arguments: argparse.Namespace, dataset: "PreparedDataset") -> dict[s
     contexts = arguments.contexts
     windows = _draw_windows(arguments, dataset, contexts[-1])
     measured = [_measure(each, windows, arguments) for each in arguments.runs]
+    from txl_tf.evaluation.context import ModelGroup
+
     group = ModelGroup(contexts, np.stack([losses for _, losses in measured]))
     for index, (facts, _) in enumerate(measured):
         facts["perplexities"] = [group.perplexity(index, context) for context in contexts]
@@ -236,7 +238,7 @@ def _measure(
     run: AnalyzedRun, windows: "np.ndarray", arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], list]:
     """Returns a description of a run, and its losses by context length and token."""
-    from txl_tf.evaluation.windows import ContextLosses
+    from txl_tf.evaluation.context import ContextLosses
 
     step, model = run.load_model(arguments.context_memory)
     losses_of, contexts = ContextLosses(model, arguments.batch_size), arguments.contexts
@@ -284,6 +286,8 @@ def _memory(
         return evaluate_split(evaluator, dataset, arguments.split, step or 0).perplexity
 
     tracked = show_progress(lengths, len(lengths), f"{run.name}, memory")
+    from txl_tf.evaluation.context import effective_memory_length
+
     found, perplexities = effective_memory_length(tracked, perplexity)
     return {
         **found._asdict(),
@@ -311,7 +315,7 @@ def _check_steps(contexts: list[int], step_size: int) -> None:
         )
 
 
-def group_report(group: ModelGroup, names: Sequence[str], step_size: int) -> list[dict[str, Any]]:
+def group_report(group: "ModelGroup", names: Sequence[str], step_size: int) -> list[dict[str, Any]]:
     """Reports the RECL of each run, and the gains of all steps, for each share of hard tokens."""
     steps = [
         (context, context + step_size)
@@ -331,7 +335,7 @@ def group_report(group: ModelGroup, names: Sequence[str], step_size: int) -> lis
 
 
 def _run_report(
-    group: ModelGroup, model: int, ratio: float, step_size: int, steps: list[tuple[int, int]]
+    group: "ModelGroup", model: int, ratio: float, step_size: int, steps: list[tuple[int, int]]
 ) -> dict[str, Any]:
     found = group.relative_effective_context_length(model, ratio=ratio, step_size=step_size)
     return {

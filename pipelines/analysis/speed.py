@@ -165,7 +165,7 @@ class SpeedMeasurement:
         return calls
 
     def _window_call(self, attention_length: int) -> Callable[[], np.ndarray]:
-        from txl_tf.evaluation.windows import WindowScorer, without_memory
+        from txl_tf.evaluation.context import WindowScorer, without_memory
         from txl_tf.models.transformer_xl import TransformerXL
 
         model = TransformerXL(
@@ -175,7 +175,7 @@ class SpeedMeasurement:
         return lambda: scorer(self._tokens(1, attention_length), self._tokens(1))
 
     def _plan(self, **choice: Any) -> Any:
-        from txl_tf.inference.execution_plan import ExecutionPlan, device_of
+        from txl_tf.inference.engine import ExecutionPlan, device_of
 
         return ExecutionPlan.choose(
             self._config,

@@ -6,7 +6,7 @@ import pytest
 from tests.evaluation.test_evaluator import text_of
 from tests.toy_batches import strategy_of, toy_experiment, toy_tokens
 from txl_tf.evaluation.attention import AttentionMass
-from txl_tf.evaluation.evaluation_model import create_evaluation_model
+from txl_tf.evaluation.evaluator import create_evaluation_model
 
 T, M = 5, 7
 

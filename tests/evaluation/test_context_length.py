@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from txl_tf.evaluation.context_length import ModelGroup, effective_memory_length
+from txl_tf.evaluation.context import ModelGroup, effective_memory_length
 
 PERPLEXITIES = {10: 20.0, 20: 18.0, 30: 17.9, 40: 17.89, 50: 15.0}
 

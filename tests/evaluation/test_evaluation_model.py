@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from txl_tf.evaluation.evaluation_model import unallocated_variables
+from txl_tf.evaluation.evaluator import unallocated_variables
 
 
 def resident_bytes():

@@ -8,7 +8,7 @@ from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.windows import ContextLosses, WindowScorer, without_memory
+from txl_tf.evaluation.context import ContextLosses, WindowScorer, without_memory
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL

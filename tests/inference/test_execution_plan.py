@@ -4,8 +4,7 @@ import pytest
 
 from tests.toy_batches import toy_experiment
 from txl_tf.config.model import LSTMConfig
-from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
 from txl_tf.models.transformer_xl import TransformerXL
 
 NARROW = toy_experiment().model

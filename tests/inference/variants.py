@@ -7,8 +7,7 @@ from keras import ops
 
 from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
-from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 

@@ -14,9 +14,9 @@ from tests.generation.models import expressive
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig
+from txl_tf.evaluation.context import ContextLosses
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.text_rows import EvaluationText
-from txl_tf.evaluation.windows import ContextLosses
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, check_token_ids
 from txl_tf.models.recurrent import LSTMLanguageModel
 

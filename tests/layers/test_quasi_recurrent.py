@@ -7,7 +7,7 @@ from keras import ops
 
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
-from txl_tf.layers.quasi_recurrent import QuasiRecurrent
+from txl_tf.models.recurrent import QuasiRecurrent
 
 B, T, C, D = 2, 5, 4, 3
 INPUTS = {

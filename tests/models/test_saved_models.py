@@ -13,8 +13,7 @@ from tests.layers.test_keras_layer_test import CASES
 from tests.test_architecture import ROOT
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
 from txl_tf.config.model import LSTMConfig, QRNNConfig
-from txl_tf.layers.quasi_recurrent import QuasiRecurrent
-from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
+from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel, QuasiRecurrent
 from txl_tf.training import optimizers, schedules
 
 CONFIG = toy_experiment(model={"num_layers": 1}).model

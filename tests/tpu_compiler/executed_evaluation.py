@@ -6,8 +6,7 @@ import tensorflow as tf
 from tests.toy_text import NUM_TOKENS, toy_text
 from tests.tpu_compiler.host_replicas import HostReplicas
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.scoring_step import ReplicaRows
+from txl_tf.evaluation.evaluator import Evaluator, ReplicaRows
 from txl_tf.tpu_compiler.replica_program import ReplicaProgram
 
 # Rows that no number of replicas shares out equally.

@@ -7,8 +7,7 @@ import numpy as np
 from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
 from tests.tpu_kernels.attention_cases import Case
-from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
 from txl_tf.models.transformer_xl import TransformerXL
 
 READING_NAMES = ("first read", "second read", "keys", "values")

@@ -15,9 +15,8 @@ from keras import ops
 
 from txl_tf.causal_lm.text import POOLINGS, Pooling
 from txl_tf.config.model import ModelConfig
-from txl_tf.evaluation.evaluation_model import exact_products
-from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.execution_plan import device_of
+from txl_tf.evaluation.evaluator import exact_products
+from txl_tf.inference.engine import InferenceEngine, device_of
 from txl_tf.models.sizes import hidden_layer
 
 # Positions per softmax: with a large vocabulary more would fill the memory.

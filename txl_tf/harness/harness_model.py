@@ -18,7 +18,7 @@ from txl_tf.causal_lm.text import score_text
 from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean
-from txl_tf.evaluation.evaluation_model import evaluation_conditions
+from txl_tf.evaluation.evaluator import evaluation_conditions
 from txl_tf.imports import require_extra
 
 require_extra("harness", "lm_eval", purpose="The harness")

@@ -20,7 +20,6 @@ from txl_tf.inference.blocks import (
     distance_keys,
     product_in_halves,
 )
-from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.models.memory import KeyValueMemory, Memory
 
@@ -45,7 +44,7 @@ class RelativeModel:
     tensors `(B, T, D)`, and the next memory.
     """
 
-    def __init__(self, model, plan: ExecutionPlan, memory_length: int):
+    def __init__(self, model, plan, memory_length):
         config = model.config
         if not config.has_relative_positions:
             raise ValueError(

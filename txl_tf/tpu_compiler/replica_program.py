@@ -15,8 +15,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager import context
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.evaluation.evaluation_model import exact_products, unallocated_variables
-from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.evaluator import Evaluator, exact_products, unallocated_variables
 from txl_tf.tpu_compiler.lowering import LoweredProgram, lower, traced_tpu_strategy
 from txl_tf.training.attention_choice import attention_choice
 from txl_tf.training.trainer import Trainer
