@@ -30,6 +30,8 @@ MAX_STEP = 2**63 - 1
 """Limit of numbers that are only compared, such as the step of a checkpoint."""
 MAX_SECONDS = 10 * 365 * 86_400
 """Limit of waiting times."""
+STANDARD_INPUT = "-"
+"""Name of the standard input in place of a file."""
 
 # CPU replicas that every machine may have; a machine with more cores may have one per core.
 _MIN_MAX_REPLICAS = 64
@@ -283,3 +285,14 @@ def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentCo
 def overridden_settings(overrides: list[str]) -> set[str]:
     """Returns the names of the settings that `--set` gives, such as `training.num_steps`."""
     return {text.partition("=")[0].strip() for text in overrides}
+
+
+def check_text_file(path: str) -> None:
+    """Raises InputMissingError for a missing file, and UsageError for a folder."""
+    if path == STANDARD_INPUT:
+        return
+    if os.path.isdir(path):
+        remedy = "Give a file; `txl prepare` takes folders."
+        raise UsageError("A text is a file.", where=f"--text {path}", remedy=remedy)
+    if not os.path.exists(path):
+        raise InputMissingError("There is no such file.", where=f"--text {path}")

@@ -104,7 +104,7 @@ def _evaluate(experiment: Any) -> Turn:
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.evaluation.text_rows import EvaluationText
 
-    from .evaluation.splits import create_evaluator
+    from .evaluation import create_evaluator
 
     evaluator = create_evaluator(experiment, create_strategy())
     config, num_rows = evaluator.config, experiment.evaluation.batch_size

@@ -25,8 +25,7 @@ from txl_tf.models.sizes import hidden_layer
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
-from .arguments import MAX_COUNT, add_model_arguments, add_number
-from .evaluation.scores import check_text_file
+from .arguments import MAX_COUNT, add_model_arguments, add_number, check_text_file
 from .memory_needs import reading_needs, require_memory_of
 from .workdir import with_chosen_step
 

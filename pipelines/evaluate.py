@@ -16,38 +16,50 @@ The folder is that of a run, a checkpoint, a converted model or an export.
 
 import argparse
 import dataclasses
+import functools
 import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.errors import UsageError
-from txl_tf.model_folder import open_model
+import numpy as np
+
+from txl_tf import metrics
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.errors import DataDamagedError, UsageError
+from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.model_folder import ModelFolder, open_model
+from txl_tf.storage.files import write_file
+from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import (
     MAX_SECONDS,
     MAX_STEP,
+    STANDARD_INPUT,
     add_device_arguments,
     add_json_argument,
     add_model_arguments,
     add_number,
     add_override_argument,
+    check_text_file,
     override,
 )
-from .evaluation.scores import TextScores, check_text_file
+from .evaluation import create_evaluator, evaluate_split, result_table, statistics_text
 from .memory_needs import require_evaluation_memory
 from .progress import say, show_progress
 from .workdir import Workdir, open_dataset
 
 if TYPE_CHECKING:
-    import numpy as np
     import tensorflow as tf
 
-    from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.evaluation.evaluator import Evaluator
     from txl_tf.evaluation.result import EvaluationResult
 
 _LEAST_SECONDS = 1e-3
+_READ_TOKENS = 1 << 22
 # Options, each with the option that excludes it, or with the option that it needs.
 _EXCLUDED = {"split": "text", "step": "watch"}
 _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
@@ -90,9 +102,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser, "share the rows on")
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateJob:
+    """Checked arguments of the job."""
+
+    source: ModelFolder
+    experiment: ExperimentConfig
+    """Settings of the model, with those of `--set`."""
+    data: str | None
+    split: str
+    text: str | None
+    watches: bool
+    watch_seconds: float | None
+    per_document: str | None
+    per_token: bool
+    num_words: int | None
+    as_json: bool
+    tpu: str | None
+    cpu_replicas: int
+
+    def open_dataset(self) -> PreparedDataset | None:
+        """Opens the data set, which needs the split unless a text is scored."""
+        if self.data is None:
+            return None
+        split = self.split if self.text is None else None
+        return open_dataset(self.data, self.experiment, self.source.description, split)
+
+    def report(self, result: "EvaluationResult", *, is_chief: bool) -> None:
+        """Prints a result, with several workers on the first one only."""
+        if is_chief:
+            text = json.dumps(result.to_dict()) if self.as_json else result_table([result])
+            print(text, flush=True)
+
+
+def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
     """Checks the arguments before TensorFlow is imported."""
-    arguments.source = open_model(arguments.workdir, arguments.step)
+    source = open_model(arguments.workdir, arguments.step)
     for assignment in arguments.overrides:
         if not assignment.startswith("evaluation."):
             raise UsageError(
@@ -104,16 +149,30 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.text is not None:
         # By default one row, so that every token has the longest possible memory.
         overrides.insert(0, "evaluation.batch_size=1")
-    arguments.experiment = override(arguments.source.experiment, overrides)
-    _check_combination(arguments)
-    require_evaluation_memory(
-        arguments.experiment.model, arguments.experiment.evaluation, tpu=arguments.tpu
-    )
+    experiment = override(source.experiment, overrides)
+    _check_options(arguments)
+    _check_model(arguments, source, experiment)
+    require_evaluation_memory(experiment.model, experiment.evaluation, tpu=arguments.tpu)
     if arguments.text is not None:
         check_text_file(arguments.text)
+    return EvaluateJob(
+        source=source,
+        experiment=experiment,
+        data=arguments.data,
+        split=arguments.split or "valid",
+        text=arguments.text,
+        watches=arguments.watch,
+        watch_seconds=arguments.watch_seconds,
+        per_document=arguments.per_document,
+        per_token=arguments.per_token,
+        num_words=arguments.num_words,
+        as_json=arguments.json,
+        tpu=arguments.tpu,
+        cpu_replicas=arguments.cpu_replicas,
+    )
 
 
-def _check_combination(arguments: argparse.Namespace) -> None:
+def _check_options(arguments: argparse.Namespace) -> None:
     given = {name for name, value in vars(arguments).items() if value not in (None, False)}
     for option, other in _EXCLUDED.items():
         if {option, other} <= given:
@@ -123,21 +182,24 @@ def _check_combination(arguments: argparse.Namespace) -> None:
         if option in given and needed not in given:
             where = f"--{option.replace('_', '-')}"
             raise UsageError(f"This goes with --{needed}.", where=where, remedy="Leave it out.")
-    has_tokenizer = arguments.text is not None and arguments.source.description.tokenizer
-    if arguments.data is None and not has_tokenizer:
-        if arguments.text is None:
-            raise UsageError(
-                "There is no data.", where="--data", remedy="Name a prepared data set."
-            )
+
+
+def _check_model(
+    arguments: argparse.Namespace, source: ModelFolder, experiment: ExperimentConfig
+) -> None:
+    if arguments.data is None and arguments.text is None:
+        what = "There is no data."
+        raise UsageError(what, where="--data", remedy="Name a prepared data set.")
+    if arguments.data is None and not source.description.tokenizer:
         raise UsageError(
             "The folder of the model has no tokenizer, and the text must be encoded.",
             where=f"--workdir {arguments.workdir}",
             remedy="Name the prepared data set of the model, which has its vocabulary: --data DIR.",
         )
-    if arguments.watch and arguments.source.run is None:
+    if arguments.watch and source.run is None:
         what = "Only a run gets new checkpoints."
         raise UsageError(what, where="--watch", remedy="Leave it out, or name a run.")
-    is_dynamic = arguments.experiment.evaluation.dynamic_learning_rate is not None
+    is_dynamic = experiment.evaluation.dynamic_learning_rate is not None
     if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(
             "Weights that follow the text read one row, on one device.",
@@ -146,93 +208,88 @@ def _check_combination(arguments: argparse.Namespace) -> None:
         )
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(job: EvaluateJob) -> None:
     """Evaluates, and prints the figures."""
     # The CPU must be split before TensorFlow's first operation.
     from txl_tf.distribution.strategy import create_strategy, is_chief, num_workers
 
-    strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
-    arguments.is_chief = is_chief(strategy)
-    if arguments.watch and num_workers(strategy) > 1:
+    strategy = create_strategy(job.tpu, job.cpu_replicas)
+    if job.watches and num_workers(strategy) > 1:
         raise UsageError(
             "Several workers could see different checkpoints.",
             where="--watch and TF_CONFIG",
             remedy="Watch with one of them, and unset TF_CONFIG there.",
         )
-    if arguments.text is not None:
-        _evaluate_text(arguments, strategy)
-    elif arguments.watch:
-        _watch(arguments, strategy)
+    if job.text is not None:
+        _evaluate_text(job, strategy, is_chief(strategy))
+    elif job.watches:
+        _watch(job, strategy)
     else:
-        _evaluate_split(arguments, strategy)
+        _evaluate_split(job, strategy, is_chief(strategy))
 
 
-def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
+def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
     from txl_tf.training.tensorboard import TensorBoardWriter
 
-    from .evaluation.scores import DocumentScores
-    from .evaluation.splits import evaluate_split
-
-    dataset = _open_dataset(arguments)
+    dataset = job.open_dataset()
+    assert dataset is not None
     # Before the weights are read, so that weights and figures belong to the same run.
-    source = arguments.source
-    writes = arguments.is_chief and source.run is not None
-    board_folder = Workdir(source.folder).guarded_tensorboard() if writes else None
-    step, weights = source.read_weights()
-    evaluator = _create_evaluator(arguments, strategy)
+    writes = is_chief and job.source.run is not None
+    board_folder = Workdir(job.source.folder).guarded_tensorboard() if writes else None
+    step, weights = job.source.read_weights()
+    evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
-    split, per_document = arguments.split, arguments.per_document
-    documents = None if per_document is None else DocumentScores(dataset, split)
+    documents = None if job.per_document is None else DocumentScores(dataset, job.split)
     observe = None if documents is None else documents.observe
     result = evaluate_split(
-        evaluator, dataset, split, step, show_progress, observe, arguments.num_words
+        evaluator, dataset, job.split, step, show_progress, observe, job.num_words
     )
-    if documents is not None and arguments.is_chief:
-        documents.write(per_document)
+    if documents is not None and job.per_document is not None and is_chief:
+        documents.write(job.per_document)
     if board_folder is not None:
         TensorBoardWriter(board_folder, 1.0).write_evaluation(result)
-    _print(result, arguments)
+    job.report(result, is_chief=is_chief)
 
 
-def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from .evaluation.splits import evaluate_split
-    from .evaluation.watch import watch_checkpoints
+def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
+    from .checkpoint_watch import watch_checkpoints
 
-    dataset = _open_dataset(arguments)
-    evaluator = _create_evaluator(arguments, strategy)
+    dataset = job.open_dataset()
+    assert dataset is not None
+    evaluator = _create_evaluator(job, strategy, is_chief=True)
 
-    def evaluate(step: int, weights: "dict[str, np.ndarray]", track: Any) -> "EvaluationResult":
+    def evaluate(step: int, weights: dict[str, np.ndarray], track: Any) -> "EvaluationResult":
         evaluator.load_arrays(weights)
-        return evaluate_split(
-            evaluator, dataset, arguments.split, step, track, num_words=arguments.num_words
-        )
+        return evaluate_split(evaluator, dataset, job.split, step, track, num_words=job.num_words)
 
     conditions = {
         "data": dataset.fingerprint,
-        "evaluation": arguments.experiment.evaluation.to_dict(),
-        "num_words": arguments.num_words,
+        "evaluation": job.experiment.evaluation.to_dict(),
+        "num_words": job.num_words,
     }
     watch_checkpoints(
-        Workdir(arguments.source.folder),
-        arguments.split,
+        Workdir(job.source.folder),
+        job.split,
         conditions,
         evaluate,
-        lambda result: _print(result, arguments),
-        arguments.watch_seconds,
+        functools.partial(job.report, is_chief=True),
+        job.watch_seconds,
     )
 
 
-def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from .evaluation.splits import statistics_text
-
-    dataset = None if arguments.data is None else _open_dataset(arguments)
-    scores = TextScores(arguments.text, _tokenizer(arguments, dataset))
-    step, weights = arguments.source.read_weights()
-    evaluator = _create_evaluator(arguments, strategy)
+def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
+    dataset = job.open_dataset()
+    tokenizer = job.source.tokenizer()
+    if dataset is not None:
+        tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
+    assert job.text is not None and tokenizer is not None
+    scores = TextScores(job.text, tokenizer)
+    step, weights = job.source.read_weights()
+    evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
     text = scores.text
-    if arguments.num_words is not None:
-        text = dataclasses.replace(text, num_words=arguments.num_words)
+    if job.num_words is not None:
+        text = dataclasses.replace(text, num_words=job.num_words)
     result = evaluator.evaluate(
         text,
         step=step,
@@ -240,47 +297,137 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
         observe=scores.observe,
         statistics_text=statistics_text(evaluator, dataset),
     )
-    if arguments.per_token and arguments.is_chief:
-        scores.print_scores(arguments.json)
-    _print(result, arguments)
+    if job.per_token and is_chief:
+        scores.print_scores(job.as_json)
+    job.report(result, is_chief=is_chief)
 
 
 def _create_evaluator(
-    arguments: argparse.Namespace, strategy: "tf.distribute.Strategy"
+    job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool
 ) -> "Evaluator":
     import tensorflow as tf
 
-    from .evaluation.splits import create_evaluator
-
-    if arguments.is_chief and arguments.source.experiment.evaluation == EvaluationConfig():
+    if is_chief and job.source.experiment.evaluation == EvaluationConfig():
         say("no lengths of evaluations are stored: unless set, they are those of the model")
-    evaluator = create_evaluator(arguments.experiment, strategy)
+    evaluator = create_evaluator(job.experiment, strategy)
     # Only TPUs have more than one implementation.
-    if isinstance(strategy, tf.distribute.TPUStrategy) and arguments.is_chief:
-        choice = evaluator.attention(arguments.experiment.evaluation.batch_size)
-        say(f"attention: {choice.reason}")
+    if isinstance(strategy, tf.distribute.TPUStrategy) and is_chief:
+        say(f"attention: {evaluator.attention(job.experiment.evaluation.batch_size).reason}")
     return evaluator
 
 
-def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
-    arguments.split = arguments.split or "valid"
-    split = arguments.split if arguments.text is None else None
-    return open_dataset(arguments.data, arguments.experiment, arguments.source.description, split)
+class DocumentScores:
+    """Sums of nats for every document of a split.
+
+    A target counts for its own document, including the first token of a document. The first token
+    of the split is no target, so the sums add up to the split's.
+    """
+
+    def __init__(self, dataset: PreparedDataset, split: str) -> None:
+        self._num_tokens = dataset.num_tokens(split)
+        self._starts = _document_starts(dataset, split, self._num_tokens)
+        self._nats = np.zeros(len(self._starts))
+        self._counts = np.zeros(len(self._starts), np.int64)
+
+    def observe(self, places: np.ndarray, nats: np.ndarray) -> None:
+        """Adds the scores of some tokens; see `Evaluator.evaluate`."""
+        documents = np.searchsorted(self._starts, places, side="right") - 1
+        np.add.at(self._nats, documents, nats)
+        np.add.at(self._counts, documents, 1)
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Returns the figures of every document."""
+        rows = zip(self._starts.tolist(), self._counts.tolist(), self._nats.tolist(), strict=True)
+        return [
+            {
+                "document": number,
+                "first_token": start,
+                "num_tokens": count,
+                "total_nats": nats,
+                "nats_per_token": nats / count if count else None,
+                "perplexity": metrics.perplexity(nats / count) if count else None,
+            }
+            for number, (start, count, nats) in enumerate(rows)
+        ]
+
+    def write(self, path: str) -> None:
+        """Writes a line of JSON for each document, replacing an existing file."""
+        lines = "".join(json.dumps(each) + "\n" for each in self.figures())
+        remedy = "Check the folder, the disk and the permissions."
+        with storage_errors("The figures of the documents cannot be written", path, remedy):
+            write_file(path, lines.encode())
 
 
-def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
-    """Returns the tokenizer of the data set if there is one, else of the model."""
-    if dataset is None:
-        return arguments.source.tokenizer()
-    from txl_tf.data.prepared_dataset import dataset_tokenizer
+def _document_starts(dataset: PreparedDataset, split: str, num_tokens: int) -> np.ndarray:
+    """Returns the positions where documents begin, including the start of the split."""
+    found = [np.zeros(1, np.int64)]
+    for start in range(0, num_tokens, _READ_TOKENS):
+        stop = min(start + _READ_TOKENS, num_tokens)
+        starts = dataset.read_document_starts(split, start, stop)
+        found.append(np.flatnonzero(starts) + start)
+    return np.unique(np.concatenate(found))
 
-    return dataset_tokenizer(dataset.folder, dataset.manifest)
+
+class TextScores:
+    """User text with its tokens and, after an evaluation, their scores.
+
+    `path` is a file, or `-` for the standard input. Text that the tokenizer cannot encode, or of
+    fewer than two tokens, is a DataDamagedError.
+    """
+
+    def __init__(self, path: str, tokenizer: Tokenizer) -> None:
+        self._where = "standard input" if path == STANDARD_INPUT else path
+        self._tokenizer = tokenizer
+        content = _read(path)
+        self._token_ids = self._encoded(content)
+        if len(self._token_ids) < 2:
+            raise DataDamagedError(
+                f"The text has {len(self._token_ids)} tokens: there is nothing to score.",
+                where=self._where,
+                remedy="Give at least two; nothing comes before the first.",
+            )
+        self.text = EvaluationText.of_content(
+            content,
+            self._token_ids,
+            tokenizer_kind=tokenizer.kind,
+            unknown_id=tokenizer.unknown_id,
+        )
+        self._nats = np.full(len(self._token_ids), np.nan)
+
+    def observe(self, places: np.ndarray, nats: np.ndarray) -> None:
+        """Stores the scores of some tokens; see `Evaluator.evaluate`."""
+        self._nats[places] = nats
+
+    def scores(self) -> Iterator[dict[str, Any]]:
+        """Yields `token` (its position), `id`, `text` and `nats` (None for the first) of each."""
+        for place, (token_id, nats) in enumerate(zip(self._token_ids, self._nats, strict=True)):
+            piece = self._tokenizer.decode_bytes(self._token_ids[place : place + 1])
+            yield {
+                "token": place,
+                "id": int(token_id),
+                "text": piece.decode("utf-8", errors="backslashreplace"),
+                "nats": None if np.isnan(nats) else float(nats),
+            }
+
+    def print_scores(self, as_json: bool) -> None:
+        """Prints a line for each token, a JSON object if `as_json`."""
+        for score in self.scores():
+            if as_json:
+                print(json.dumps(score))
+                continue
+            nats = "-" if score["nats"] is None else f"{score['nats']:.6f}"
+            print(f"{score['token']:>8} {nats:>12}  {score['text']!r}")
+
+    def _encoded(self, content: bytes) -> np.ndarray:
+        try:
+            return self._tokenizer.encode(content).astype(np.int32)
+        except InvalidTextError as error:
+            remedy = "Correct the text, or take out what the tokenizer does not know."
+            raise error.damaged(self._where, remedy) from error
 
 
-def _print(result: "EvaluationResult", arguments: argparse.Namespace) -> None:
-    from .evaluation.result_table import result_table
-
-    if arguments.is_chief and arguments.json:
-        print(json.dumps(result.to_dict()), flush=True)
-    elif arguments.is_chief:
-        print(result_table([result]), flush=True)
+def _read(path: str) -> bytes:
+    if path == STANDARD_INPUT:
+        return sys.stdin.buffer.read()
+    with storage_errors("The text cannot be read", path, "Check the file."):
+        return Path(path).read_bytes()

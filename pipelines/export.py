@@ -36,7 +36,7 @@ from .arguments import (
     add_model_arguments,
     add_number,
 )
-from .evaluation.watch import read_evaluations
+from .checkpoint_watch import read_evaluations
 from .generate import OF_DRAWING, add_generation_arguments, generation_config, option_of
 from .memory_needs import reading_needs, require_memory_of
 from .workdir import Workdir, open_dataset, with_chosen_step

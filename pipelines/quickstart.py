@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
     from txl_tf.training.metrics import MetricsLog
     from txl_tf.training.tensorboard import TensorBoardWriter
 
-    from .evaluation.result_table import result_table
+    from .evaluation import result_table
     from .train import train
 
     begin = time.perf_counter()
@@ -220,7 +220,7 @@ def _evaluate(
     step: int,
     valid: "EvaluationResult | None",
 ) -> "list[EvaluationResult]":
-    from .evaluation.splits import evaluate_split
+    from .evaluation import evaluate_split
 
     if valid is None:
         valid = evaluate_split(evaluator, dataset, "valid", step, track=show_progress)

@@ -296,7 +296,7 @@ class Page:
 
 def _last_results(workdir: Workdir, figures: Figures) -> list[dict[str, Any]]:
     """Returns the last results of training, then of `txl evaluate --watch`."""
-    from .evaluation.watch import read_evaluations
+    from .checkpoint_watch import read_evaluations
 
     found = []
     for steps in figures.values():

@@ -9,7 +9,7 @@ from txl_tf.run import RunDescription, RunStart
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
-from .evaluation.watch import RESULTS_FILE, read_evaluations
+from .checkpoint_watch import RESULTS_FILE, read_evaluations
 from .progress import ReportBytes
 from .workdir import Workdir
 

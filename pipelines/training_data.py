@@ -19,8 +19,14 @@ from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import is_remote
 
-from .evaluation.result_table import loss_figure, result_line, result_table
-from .evaluation.splits import bytes_per_token, create_evaluator, evaluate_split
+from .evaluation import (
+    bytes_per_token,
+    create_evaluator,
+    evaluate_split,
+    loss_figure,
+    result_line,
+    result_table,
+)
 from .run_data import Track
 from .workdir import check_vocabulary, data_identity
 

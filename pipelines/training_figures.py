@@ -34,9 +34,9 @@ from txl_tf.training.tensorboard import TensorBoardWriter
 from txl_tf.training.trainer import Trainer
 
 from .device_peak import DevicePeak, measured_peak, published_peak
-from .evaluation.splits import split_text
-from .evaluation.text_sample import SampleWriter
+from .evaluation import split_text
 from .run_data import RunData
+from .text_sample import SampleWriter
 from .workdir import Workdir
 
 Check = Callable[[], None]

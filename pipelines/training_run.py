@@ -24,7 +24,7 @@ from txl_tf.training.step_report import LoopReport
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
-from .evaluation.splits import tokens_before_the_end
+from .evaluation import tokens_before_the_end
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .run_banner import start_banner

@@ -103,7 +103,6 @@ LOADED_FIRST = (
 )
 NOT_LOADED_FIRST = (
     "pipelines.analysis.*",
-    "pipelines.evaluation.*",
     "pipelines.finetuning_data",
 )
 

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from pipelines.evaluation.watch import read_evaluation_lines
+from pipelines.checkpoint_watch import read_evaluation_lines
 from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.small_models import small_result

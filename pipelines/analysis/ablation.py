@@ -489,7 +489,7 @@ class AblationRunner:
             training_run.train()
 
     def _text(self, evaluation: StudyEvaluation) -> "EvaluationText":
-        from ..evaluation.splits import split_text
+        from ..evaluation import split_text
 
         text = split_text(self._dataset, evaluation.split)
         num_tokens = min(evaluation.num_tokens or text.num_tokens, text.num_tokens)
@@ -503,7 +503,7 @@ class AblationRunner:
         )
 
     def _evaluator(self, experiment: ExperimentConfig, length: AttentionLength) -> Any:
-        from ..evaluation.splits import create_evaluator
+        from ..evaluation import create_evaluator
 
         evaluation = experiment.evaluation.replace(
             segment_length=length.segment_length,

@@ -184,7 +184,7 @@ def _profile_split(
     """
     from txl_tf.evaluation.text_rows import EvaluationRows
 
-    from ..evaluation.splits import split_text
+    from ..evaluation import split_text
 
     config, split, shown_end = profiler.model.config, arguments.split, 0
     text, memory_length = split_text(dataset, split), config.memory_length

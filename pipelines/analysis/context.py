@@ -261,7 +261,7 @@ def _memory(
     run: AnalyzedRun, dataset: "PreparedDataset", arguments: argparse.Namespace
 ) -> dict[str, Any] | None:
     """Measures the longest useful memory of a run in tokens; `None` for a model without memory."""
-    from ..evaluation.splits import create_evaluator, evaluate_split
+    from ..evaluation import create_evaluator, evaluate_split
 
     if not run.has_memory:
         return None

@@ -7,7 +7,7 @@ import pytest
 from pipelines.arguments import load_experiment
 from pipelines.command_line import main
 from pipelines.configs import NAMED_EXPERIMENTS
-from pipelines.evaluation.splits import tokens_before_the_end
+from pipelines.evaluation import tokens_before_the_end
 from txl_tf.config.base import settings_of
 from txl_tf.errors import UsageError
 

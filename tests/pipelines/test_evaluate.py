@@ -19,8 +19,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import txl_tf
+from pipelines.checkpoint_watch import CheckpointWatch
 from pipelines.command_line import main
-from pipelines.evaluation.watch import CheckpointWatch
 from pipelines.workdir import Workdir, data_identity
 from tests.distribution.two_workers import started
 from tests.pipelines.txl_process import command

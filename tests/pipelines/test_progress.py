@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from pipelines import progress as module
-from pipelines.evaluation.result_table import loss_figure
+from pipelines.evaluation import loss_figure
 from pipelines.progress import TrainingProgress
 from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 

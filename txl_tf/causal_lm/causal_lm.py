@@ -36,8 +36,9 @@ from txl_tf.model_folder import (
     write_model_folder,
 )
 from txl_tf.models import create_model
+from txl_tf.models.language_model import language_model_of
 from txl_tf.models.presets import PRESETS, preset
-from txl_tf.models.stateful import StatefulTransformerXL, language_model_of
+from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run import StepChoice
 from txl_tf.training.optimizers import create_optimizer, set_layer_rates

@@ -11,7 +11,7 @@ import numpy as np
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import stop_texts
-from txl_tf.data.text import TextCounts, document_bytes, work_batches
+from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.result import EvaluationResult
@@ -291,24 +291,11 @@ def score_text(
             f"Received: {len(token_ids)} tokens of {text[:80]!r}"
         )
     nats = np.full(len(token_ids), np.nan)
-    read = evaluation_text(content, token_ids, tokenizer)
+    read = EvaluationText.of_content(
+        content, token_ids, tokenizer_kind=tokenizer.kind, unknown_id=tokenizer.unknown_id
+    )
     result = evaluator.evaluate(read, step=step, observe=nats.__setitem__)
     return TextScore(pieces_of(tokenizer, token_ids), token_ids, nats, result)
-
-
-def evaluation_text(content: bytes, token_ids: np.ndarray, tokenizer: Tokenizer) -> EvaluationText:
-    """Returns a text of one document, with its counts, for an `Evaluator`."""
-    pieces = [piece for batch in work_batches("text", [content]) for piece in batch]
-    counts = TextCounts.of(pieces)
-    return EvaluationText.of_tokens(
-        "text",
-        token_ids,
-        num_bytes=counts.bytes,
-        num_characters=counts.characters,
-        num_words=counts.words,
-        tokenizer_kind=tokenizer.kind,
-        unknown_id=tokenizer.unknown_id,
-    )
 
 
 def pieces_of(tokenizer: Tokenizer, token_ids: np.ndarray) -> list[str]:

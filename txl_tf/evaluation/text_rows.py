@@ -6,7 +6,7 @@ Shape letters used in this module: B rows or windows, T segment or window length
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -76,28 +76,28 @@ class EvaluationText:
     """Token for text outside the vocabulary, if there is one."""
 
     @classmethod
-    def of_tokens(
-        cls,
-        name: str,
-        token_ids: np.ndarray,
-        *,
-        num_bytes: int,
-        num_characters: int,
-        num_words: int,
-        tokenizer_kind: str | None = None,
-        unknown_id: int | None = None,
-    ) -> Self:
-        """Builds a text of one document from an int vector of tokens."""
+    def of_tokens(cls, name: str, token_ids: np.ndarray, **counts: Any) -> Self:
+        """Builds a text of one document from an int vector of tokens, and the other fields."""
         return cls(
             name=name,
             num_tokens=len(token_ids),
             read_tokens=lambda start, stop: token_ids[start:stop],
             read_document_starts=lambda start, stop: np.arange(start, stop) == 0,
-            num_bytes=num_bytes,
+            **counts,
+        )
+
+    @classmethod
+    def of_content(cls, content: bytes, token_ids: np.ndarray, **tokenizer: Any) -> Self:
+        """Builds a text of one document from its UTF-8 bytes, its tokens, and the other fields."""
+        # The lowest bytes, read as signed, continue a code point.
+        num_characters = int(np.count_nonzero(np.frombuffer(content, np.int8) >= -64))
+        return cls.of_tokens(
+            "text",
+            token_ids,
+            num_bytes=len(content),
             num_characters=num_characters,
-            num_words=num_words,
-            tokenizer_kind=tokenizer_kind,
-            unknown_id=unknown_id,
+            num_words=len(content.split()),
+            **tokenizer,
         )
 
 

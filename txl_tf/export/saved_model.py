@@ -24,7 +24,8 @@ from txl_tf.export.token_signatures import STATES, VALID_LENGTH, TokenSignatures
 from txl_tf.export.version_folder import write_version
 from txl_tf.export.warm_up import PROMPT, example_prompt, warm_up_file, warm_up_requests
 from txl_tf.model_folder import EXTRA, ModelDescription
-from txl_tf.models.stateful import StatefulTransformerXL, language_model_of
+from txl_tf.models.language_model import language_model_of
+from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 
 if TYPE_CHECKING:

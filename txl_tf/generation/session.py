@@ -34,8 +34,8 @@ from txl_tf.generation.session_file import (
     write_session,
 )
 from txl_tf.inference.engine import InferenceEngine
+from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, Memory
-from txl_tf.models.stateful import language_model_of
 from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
 
 CAPACITY = 64

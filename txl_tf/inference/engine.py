@@ -14,8 +14,8 @@ from keras import ops
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.inference.relative_model import RelativeModel, TokenModel
 from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
+from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, check_memory
-from txl_tf.models.stateful import language_model_of
 from txl_tf.tpu_kernels.attention_plan import places_of
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 

@@ -14,8 +14,7 @@ from keras import ops
 from txl_tf.config.task import TaskConfig
 from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
-from txl_tf.models.language_model import LanguageModel, ModelWithLoss
-from txl_tf.models.stateful import language_model_of
+from txl_tf.models.language_model import LanguageModel, ModelWithLoss, language_model_of
 
 # Odd, and unlike the step of `functional.fold_seed`, so that no two segments share a seed.
 _SEED_STEP = 0x3C6EF35F

@@ -186,6 +186,20 @@ class LanguageModel(keras.Model):
         return cls(**config)
 
 
+def language_model_of(model: keras.Model) -> LanguageModel:
+    """Returns a language model; for a `StatefulTransformerXL` its inner model.
+
+    Raises ValueError for other models.
+    """
+    model = getattr(model, "transformer_xl", model)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(
+            "`model` must be a language model, as a `TransformerXL` is. "
+            f"Received: model of type {type(model).__name__}"
+        )
+    return model
+
+
 def assign_weights(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Assigns arrays to variables by name; nothing is changed if one does not fit.
 

@@ -14,23 +14,9 @@ from keras import ops
 
 from txl_tf.layers.adaptive_softmax import check_rank
 from txl_tf.layers.decoder_block import clear_state, create_state, read_state, write_state
-from txl_tf.models.language_model import LanguageModel, ModelWithLoss
+from txl_tf.models.language_model import ModelWithLoss
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
-
-
-def language_model_of(model: keras.Model) -> LanguageModel:
-    """Returns a language model; for a `StatefulTransformerXL` its inner model.
-
-    Raises ValueError for other models.
-    """
-    model = model.transformer_xl if isinstance(model, StatefulTransformerXL) else model
-    if not isinstance(model, LanguageModel):
-        raise ValueError(
-            "`model` must be a language model, as a `TransformerXL` is. "
-            f"Received: model of type {type(model).__name__}"
-        )
-    return model
 
 
 def check_batch(batch: Any, batch_size: int) -> None:

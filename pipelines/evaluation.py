@@ -1,20 +1,26 @@
-"""Evaluates a split of a prepared data set with the settings of an experiment."""
+"""Evaluation of a split of a prepared data set, and its results as a table."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import keras
-import tensorflow as tf
-
+from txl_tf import metrics
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import DataDamagedError, UsageError
-from txl_tf.evaluation.evaluator import Evaluator, Observe, Track
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.models.sizes import reading_flops_per_token
+
+from .progress import plain_table
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from txl_tf.evaluation.evaluator import Evaluator, Observe, Track
 
 # Share of training's tokens that evaluations before the last step may read. Reading takes a third
 # of training's operations: the rest allows for a slower precision and fewer rows.
@@ -25,13 +31,15 @@ _LEAST = 4096
 
 def create_evaluator(
     experiment: ExperimentConfig,
-    strategy: tf.distribute.Strategy | None = None,
-    variables: Mapping[str, keras.Variable] | None = None,
-) -> Evaluator:
+    strategy: "tf.distribute.Strategy | None" = None,
+    variables: "Mapping[str, keras.Variable] | None" = None,
+) -> "Evaluator":
     """Builds the evaluator of an experiment, without weights or with the variables of a run.
 
     Documents are masked as in training.
     """
+    from txl_tf.evaluation.evaluator import Evaluator
+
     if experiment.evaluation.dynamic_learning_rate is not None:
         strategy, variables = None, None
     return Evaluator(
@@ -46,12 +54,12 @@ def create_evaluator(
 
 
 def evaluate_split(
-    evaluator: Evaluator,
+    evaluator: "Evaluator",
     dataset: PreparedDataset,
     split: str,
     step: int,
-    track: Track | None = None,
-    observe: Observe | None = None,
+    track: "Track | None" = None,
+    observe: "Observe | None" = None,
     num_words: int | None = None,
     max_tokens: int | None = None,
 ) -> EvaluationResult:
@@ -141,7 +149,9 @@ def bytes_per_token(manifest: Manifest, split: str) -> float:
     return entry.bytes / entry.tokens
 
 
-def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
+def statistics_text(
+    evaluator: "Evaluator", dataset: PreparedDataset | None
+) -> EvaluationText | None:
     """Returns the split `train`, whose gradients scale dynamic evaluation; `None` if unscaled."""
     if not evaluator.needs_statistics:
         return None
@@ -152,3 +162,46 @@ def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> Ev
             remedy="Name the training data, or no evaluation.dynamic_statistics_segments.",
         )
     return split_text(dataset, "train")
+
+
+def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) -> str:
+    """Formats the perplexity of word tokens, or bits per byte of other tokens."""
+    if has_words:
+        perplexity = metrics.perplexity(nats_per_token)
+        return f"perplexity {perplexity:,.{0 if perplexity >= 1000 else 2}f}"
+    return f"{metrics.bits(nats_per_token) / bytes_per_token:.4f} bits/byte"
+
+
+def result_line(result: EvaluationResult) -> str:
+    """Formats an evaluation during training in one line."""
+    return (
+        f"{result.split} at step {result.step:,}: {result.bits_per_byte:.4f} bits/byte, "
+        f"perplexity {result.perplexity:,.2f}"
+    )
+
+
+def result_table(results: Sequence[EvaluationResult]) -> str:
+    """Formats figures, denominators and conditions of evaluations of one model."""
+    figures = [
+        ("bits/byte", "bits_per_byte", ",.6f"),
+        ("bits/character", "bits_per_character", ",.6f"),
+        ("nats/token", "nats_per_token", ",.6f"),
+        ("perplexity", "perplexity", ",.4f"),
+        ("word perplexity", "word_perplexity", ",.4f"),
+        ("tokens", "num_tokens", ",.0f"),
+        ("bytes", "num_bytes", ",.0f"),
+        ("characters", "num_characters", ",.0f"),
+        ("words", "num_words", ",.0f"),
+        ("unknown tokens", "unknown_share", ".2%"),
+    ]
+    # With word tokens, perplexity and word perplexity are equal.
+    if not all(each.has_words and each.tokenizer_kind != "words" for each in results):
+        figures = [figure for figure in figures if "word" not in figure[0]]
+    rows = [["", *(result.split for result in results)]]
+    for name, field, form in figures:
+        values = [getattr(result, field) for result in results]
+        if any(value is not None and (value or field == "unknown_share") for value in values):
+            rows.append([name, *("-" if each is None else f"{each:{form}}" for each in values)])
+    table = plain_table(rows, right=range(1, len(results) + 1))
+    conditions = {f"step {result.step:,}, {result.conditions}": None for result in results}
+    return "\n".join([table, *conditions])

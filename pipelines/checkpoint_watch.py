@@ -25,7 +25,7 @@ from txl_tf.storage.untrusted_files import (
 )
 from txl_tf.storage.writable_folder import WritableFolder
 
-from ..workdir import Workdir
+from .workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.evaluation.text_rows import EvaluationBatch
