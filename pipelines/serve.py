@@ -8,24 +8,19 @@ page to try it. The server runs until it is interrupted or terminated.
 """
 
 import argparse
-import asyncio
+import dataclasses
 import os
-import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import Any
 
 from txl_tf.errors import InputMissingError, StorageError
 from txl_tf.imports import require_extra
-from txl_tf.model_folder import open_model
+from txl_tf.model_folder import StepChoice, open_model
 
 from .arguments import MAX_COUNT, add_number, add_step_argument
 from .memory_needs import reading_needs, require_memory_of
 
-if TYPE_CHECKING:
-    from txl_tf.serving.text_server import TextServer
-
 _HIGHEST_PORT = 65535
-_SHUTDOWN_SECONDS = 2.0
 _KEY_VARIABLE = "TXL_API_KEY"
 
 
@@ -53,7 +48,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(limits, "--session-minutes", 0.01, 1e6, meaning, default=30.0)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeJob:
+    """Checked arguments of the job."""
+
+    socket: socket.socket
+    name: str
+    model: str
+    step: StepChoice
+    api_key: str
+    engine: dict[str, Any]
+    """Arguments of `TextEngine`."""
+    limits: dict[str, int]
+    """Arguments of `TextServer`."""
+
+
+def check_arguments(arguments: argparse.Namespace) -> ServeJob:
     """Checks what can be checked before TensorFlow is imported."""
     require_extra("serving", "aiohttp", purpose="Serving")
     source = open_model(arguments.model, arguments.step)
@@ -63,18 +73,28 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where=f"--model {arguments.model}",
             remedy="Convert or export it again with --data, which keeps the tokenizer.",
         )
-    name = os.path.basename(os.path.normpath(arguments.model))
-    arguments.name = arguments.name or name
-    model = source.experiment.model
-    rows = arguments.rows + arguments.sessions
+    model, rows = source.experiment.model, arguments.rows + arguments.sessions
     where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
     needs = reading_needs(model, rows, 1, model.effective_memory_length, where)
     require_memory_of(needs, "Serving")
-    arguments.socket = _listening_socket(arguments.host, arguments.port)
+    return ServeJob(
+        # Before the model is loaded: a taken port is reported at once.
+        socket=_listening_socket(arguments.host, arguments.port),
+        name=arguments.name or os.path.basename(os.path.normpath(arguments.model)),
+        model=arguments.model,
+        step=arguments.step,
+        api_key=arguments.api_key or os.environ.get(_KEY_VARIABLE, ""),
+        engine={
+            "max_rows": arguments.rows,
+            "max_waiting": arguments.queue,
+            "max_sessions": arguments.sessions,
+            "session_seconds": 60 * arguments.session_minutes,
+        },
+        limits={name: getattr(arguments, name) for name in ("max_prompt_tokens", "max_tokens")},
+    )
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
-    # Before the model is loaded: a taken port is reported at once.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -84,40 +104,24 @@ def _listening_socket(host: str, port: int) -> socket.socket:
         raise StorageError(what, where=where, remedy="Choose another port or address.") from error
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Serves until the process is told to end.
+def run(job: ServeJob) -> None:
+    """Serves until the process is told to end."""
+    from aiohttp import web
 
-    Raises:
-        JobError: If the model cannot be loaded.
-    """
     import txl_tf
     from txl_tf.serving.text_engine import TextEngine
-    from txl_tf.serving.text_server import TextServer
+    from txl_tf.serving.text_server import SHUTDOWN_SECONDS, TextServer
 
-    lm = txl_tf.load(arguments.model, arguments.step)
-    engine = TextEngine(
-        lm,
-        max_rows=arguments.rows,
-        max_waiting=arguments.queue,
-        max_sessions=arguments.sessions,
-        session_seconds=60 * arguments.session_minutes,
+    engine = TextEngine(txl_tf.load(job.model, job.step), **job.engine)
+    server = TextServer(engine, job.name, job.api_key, **job.limits)
+    host, port = job.socket.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    print(f"{job.name}: {url}", flush=True)
+    web.run_app(
+        server.application(),
+        sock=job.socket,
+        print=None,
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=SHUTDOWN_SECONDS,
     )
-    server = TextServer(
-        engine,
-        arguments.name,
-        arguments.api_key or os.environ.get(_KEY_VARIABLE, ""),
-        max_prompt_tokens=arguments.max_prompt_tokens,
-        max_tokens=arguments.max_tokens,
-    )
-    asyncio.run(_serve(server, arguments))
-
-
-async def _serve(server: "TextServer", arguments: argparse.Namespace) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    host, port = arguments.socket.getsockname()[:2]
-    async with server.listening(arguments.socket, _SHUTDOWN_SECONDS):
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        print(f"{arguments.name}: {url}", flush=True)
-        await stop.wait()

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-import socket
+import queue
 import threading
 
 import keras
 import pytest
+from aiohttp.test_utils import TestServer
 
 import txl_tf
 from tests.toy_batches import toy_experiment
@@ -28,20 +29,17 @@ def running(lm, api_key="", **settings):
     """Serves a model; yields the address."""
     engine = TextEngine(lm, max_rows=4, **settings)
     server = TextServer(engine, "mine", api_key, max_body_bytes=1 << 16)
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
+    loop, stop, port = asyncio.new_event_loop(), asyncio.Event(), queue.Queue()
 
     async def serve():
-        async with server.listening(sock, 5.0):
-            ready.set()
+        async with TestServer(server.application()) as started:
+            port.put(started.port)
             await stop.wait()
 
     thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
     thread.start()
-    assert ready.wait(30)
     try:
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        yield f"http://127.0.0.1:{port.get(timeout=30)}"
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

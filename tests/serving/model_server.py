@@ -1,6 +1,5 @@
-"""A small stand-in of TensorFlow Serving: PREDICT and metadata of one SavedModel."""
+"""A small stand-in of TensorFlow Serving: PREDICT of one SavedModel."""
 
-import base64
 import contextlib
 import http.server
 import json
@@ -11,21 +10,12 @@ from concurrent import futures
 import grpc
 import numpy as np
 import tensorflow as tf
-from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow_serving.apis import (
-    get_model_metadata_pb2,
-    predict_pb2,
-    prediction_service_pb2_grpc,
-)
-
-from txl_tf.serving import GrpcTransport, RestTransport
-
-MODEL_NAME = "txl"
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 
 class ServedModel(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """A loaded SavedModel, asked with arrays or by gRPC."""
+    """A loaded SavedModel, asked with arrays or by gRPC; `failures` are codes to fail with."""
 
     def __init__(self, folder):
         with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
@@ -33,6 +23,8 @@ class ServedModel(prediction_service_pb2_grpc.PredictionServiceServicer):
         self.signatures = dict(graph.meta_graphs[0].signature_def)
         self.signatures.pop("__saved_model_init_op", None)
         self._loaded = tf.saved_model.load(str(folder))
+        self.failures = []
+        self.num_requests = 0
 
     def predict(self, signature_name, inputs):
         name = signature_name or "serving_default"
@@ -46,6 +38,9 @@ class ServedModel(prediction_service_pb2_grpc.PredictionServiceServicer):
         return {key: value.numpy() for key, value in answer.items()}
 
     def Predict(self, request, context):  # noqa: N802
+        self.num_requests += 1
+        if self.failures:
+            context.abort(self.failures.pop(0), "not now")
         inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
         response = predict_pb2.PredictResponse()
         try:
@@ -56,42 +51,33 @@ class ServedModel(prediction_service_pb2_grpc.PredictionServiceServicer):
             response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
         return response
 
-    def GetModelMetadata(self, request, context):  # noqa: N802
-        definitions = get_model_metadata_pb2.SignatureDefMap(signature_def=self.signatures)
-        response = get_model_metadata_pb2.GetModelMetadataResponse()
-        response.metadata["signature_def"].Pack(definitions)
-        return response
-
 
 def _handler(model):
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            definitions = {
-                name: json_format.MessageToDict(each) for name, each in model.signatures.items()
-            }
-            self.answer(200, {"metadata": {"signature_def": {"signature_def": definitions}}})
-
         def do_POST(self):
+            model.num_requests += 1
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             name = body.get("signature_name", "")
             inputs = body.get("inputs", body.get("instances"))
             if not isinstance(inputs, dict):
                 (only,) = set(model.signatures[name or "serving_default"].inputs)
                 inputs = {only: inputs}
+            if model.failures:
+                return self.answer(503, {"error": model.failures.pop(0)})
             try:
-                outputs = model.predict(name, {key: _array(each) for key, each in inputs.items()})
+                outputs = model.predict(name, {key: np.array(each) for key, each in inputs.items()})
             except tf.errors.InvalidArgumentError as error:
                 return self.answer(400, {"error": error.message})
-            outputs = {key: _json(key, each.tolist()) for key, each in outputs.items()}
+            outputs = {key: each.tolist() for key, each in outputs.items()}
             outputs = outputs if len(outputs) > 1 else next(iter(outputs.values()))
             return self.answer(200, {"outputs" if "inputs" in body else "predictions": outputs})
 
         def answer(self, status, value):
-            content = json.dumps(value).encode()
+            content = json.dumps(value, default=lambda each: each.decode(errors="replace"))
             self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(len(content.encode())))
             self.end_headers()
-            self.wfile.write(content)
+            self.wfile.write(content.encode())
 
         def log_message(self, *arguments):
             pass
@@ -99,27 +85,9 @@ def _handler(model):
     return Handler
 
 
-def _array(value):
-    flat = np.array(value, object)
-    if flat.dtype == object and any(isinstance(each, dict) for each in flat.ravel()):
-        decoded = [base64.b64decode(each["b64"]) for each in flat.ravel()]
-        return np.array([*decoded, None], object)[:-1].reshape(flat.shape)
-    return np.array(value)
-
-
-def _json(name, value):
-    if isinstance(value, list):
-        return [_json(name, each) for each in value]
-    if isinstance(value, bytes):
-        is_binary = name.endswith("_bytes")
-        return {"b64": base64.b64encode(value).decode()} if is_binary else value.decode()
-    return value
-
-
 @contextlib.contextmanager
-def serving(folder):
-    """Serves a SavedModel; yields its two transports by name, and the port of REST."""
-    model = ServedModel(folder)
+def serving(model):
+    """Serves a `ServedModel`; yields the addresses of REST and gRPC."""
     server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(model, server)
     grpc_port = server.add_insecure_port("127.0.0.1:0")
@@ -127,16 +95,9 @@ def serving(folder):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(model)) as rest:
         thread = threading.Thread(target=rest.serve_forever, args=[0.01])
         thread.start()
-        address = f"http://127.0.0.1:{rest.server_port}"
-        transports = {
-            "rest": RestTransport(address, MODEL_NAME),
-            "grpc": GrpcTransport(f"127.0.0.1:{grpc_port}", MODEL_NAME),
-        }
         try:
-            yield transports, address
+            yield f"http://127.0.0.1:{rest.server_port}", f"127.0.0.1:{grpc_port}"
         finally:
-            for transport in transports.values():
-                transport.close()
             rest.shutdown()
             thread.join()
             server.stop(0).wait()

@@ -13,13 +13,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.text import TextPieces, pieces_of
+from txl_tf.config.base import DEFAULT_NEW_TOKENS, not_negative, positive
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.generation.decoding import (
@@ -32,8 +33,6 @@ from txl_tf.generation.decoding import (
 from txl_tf.generation.session import CAPACITY, writing_engine
 from txl_tf.samplers import RandomSampler, RepetitionPenalty
 
-MAX_LOGPROBS = 5
-"""Most alternatives of a token that are returned with their log-probabilities."""
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
 _SCORED_TOKENS = 64  # at once: a large vocabulary has a large array of scores
 _CONTEXT_TOKENS = 1024  # of a prompt, for the text of the tokens after it
@@ -44,6 +43,37 @@ _SAMPLER_SETTINGS = {
     "min_p": np.float32,
 }
 _SETTINGS = {**_SAMPLER_SETTINGS, "repetition_penalty": np.float32, "allow_unknown": np.bool_}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompletionRequest(GenerationConfig):
+    """Body of `/v1/completions`: the settings of `GenerationConfig`, and what is answered."""
+
+    prompt: str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, ...], ...] = ""
+    """Text or token ids, or several of them."""
+    max_tokens: Annotated[int, not_negative()] = DEFAULT_NEW_TOKENS
+    """Most tokens to write; 0 only reads the prompt."""
+    n: Annotated[int, positive()] = 1
+    """Texts for each prompt."""
+    echo: bool = False
+    """Whether texts begin with their prompts."""
+    logprobs: Annotated[int | None, not_negative(5)] = None
+    """Alternatives that are returned for each token."""
+    stream: bool = False
+    """Whether texts are sent as they are written."""
+    include_usage: bool = False
+    """Whether a stream ends with the counts of tokens."""
+    session: str = ""
+    """Name of a text that is continued over many requests, with its memory."""
+    model: str | None = None
+    """Name of the model; any other than the server's is refused."""
+    user: str | None = None
+    """Not used."""
+
+    def prompts(self) -> list[Any]:
+        """Returns the prompts, each a text or a tuple of token ids."""
+        is_single = isinstance(self.prompt, str) or isinstance((*self.prompt, "")[0], int)
+        return [self.prompt] if is_single else list(self.prompt)
 
 
 class TokenScore(NamedTuple):
@@ -85,22 +115,18 @@ class TextState:
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Completion:
-    """One text that a request asks for, and its progress.
+    """One text of a request, and its progress.
 
-    `prompt_ids` may be empty where a session is continued, and `settings.max_tokens` may be 0.
-    The thread of the engine calls `deliver` with each `TextPiece`. `owner` is the client and its
-    request.
+    `prompt_ids` may be empty where a session is continued. The thread of the engine calls
+    `deliver` with each `TextPiece`. `owner` is the client and its request.
     """
 
     index: int
     prompt_ids: np.ndarray
-    settings: GenerationConfig
+    settings: CompletionRequest
     seed: int
     deliver: Callable[[TextPiece], object]
     owner: tuple[str, str] = ("", "")
-    logprobs: int | None = None
-    scores_prompt: bool = False
-    session: str = ""
     is_cancelled: bool = False
     is_finished: bool = False
     num_written: int = 0
@@ -110,6 +136,11 @@ class Completion:
     unread: np.ndarray = dataclasses.field(init=False)
     pieces: TextPieces = dataclasses.field(init=False)
     scores: list[TokenScore] = dataclasses.field(init=False, default_factory=list)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True if the tokens of the prompt have scores too."""
+        return self.settings.echo and self.settings.logprobs is not None
 
 
 class TextEngine:
@@ -260,7 +291,7 @@ class TextEngine:
 
     def _free_texts(self) -> list[Completion]:
         """Returns the waiting texts whose session has no other text at work."""
-        states = [(row, self._sessions.get(row.session)) for row in self._waiting]
+        states = [(row, self._sessions.get(row.settings.session)) for row in self._waiting]
         return [row for row, state in states if state is None or not state.is_busy]
 
     def _next_waiting(self, running: Sequence[Completion]) -> Completion | None:
@@ -281,13 +312,13 @@ class TextEngine:
                     self._paused.remove(row)
                 return row
             self._waiting.remove(row)
-            state = self._sessions.get(row.session)
+            state = self._sessions.get(row.settings.session)
             if state is None:
                 nothing = np.zeros((0,), np.int32)
                 is_used = np.zeros((self.vocabulary_size,), bool)
                 state = TextState(self._empty_memory, is_used, nothing, nothing)
-                if row.session:
-                    self._sessions[row.session] = state
+                if row.settings.session:
+                    self._sessions[row.settings.session] = state
             state.is_busy = True
         row.state, row.memory = state, state.memory
         row.unread = np.append(state.pending, row.prompt_ids).astype(np.int32)
@@ -321,7 +352,7 @@ class TextEngine:
         self, row: Completion, token_id: int, log_probs: tf.Tensor, text_offset: int
     ) -> TokenScore:
         """Returns the score of a token among the log-probabilities `(V,)` of all."""
-        count = min(row.logprobs or 0, self.vocabulary_size)
+        count = min(row.settings.logprobs or 0, self.vocabulary_size)
         values, ids = tf.math.top_k(log_probs, count)
         token, *others = pieces_of(self.tokenizer, np.append(token_id, ids.numpy()))
         logprob, *best = np.maximum([log_probs[token_id], *values], _LOWEST_LOGPROB).tolist()
@@ -394,7 +425,7 @@ class TextEngine:
         self._num_recent += 1
         for place, (row, token_id) in enumerate(zip(rows, drawn.numpy().tolist(), strict=False)):
             self._is_used[place, token_id] = row.state.is_used[token_id] = True
-            scores = None if row.logprobs is None else log_probs[place]
+            scores = None if row.settings.logprobs is None else log_probs[place]
             self._take_token(row, token_id, scores)
 
     def _take_token(self, row: Completion, token_id: int, log_probs: tf.Tensor | None) -> None:
@@ -476,8 +507,8 @@ class TextEngine:
     def _release(self, row: Completion) -> None:
         with self._changed:
             row.state.is_busy, row.state.last_use = False, time.monotonic()
-            if row.session and not row.state.num_tokens:
-                del self._sessions[row.session]  # cancelled before it was read
+            if row.settings.session and not row.state.num_tokens:
+                del self._sessions[row.settings.session]  # cancelled before it was read
 
     def _end_old_sessions(self) -> None:
         resting = {name: each for name, each in self._sessions.items() if not each.is_busy}
@@ -494,7 +525,7 @@ class TextEngine:
         self._rows, self._paused, self._reading, self._num_recent = [], [], None, 0
         with self._changed:
             for row in rows:
-                self._sessions.pop(row.session, None)
+                self._sessions.pop(row.settings.session, None)
         for row in rows:
             row.deliver(TextPiece(row.index, error=message))
 

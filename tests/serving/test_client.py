@@ -1,0 +1,148 @@
+"""Sessions on TensorFlow Serving over both transports, and servers that fail or talk nonsense."""
+
+import json
+import socket
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import keras
+import numpy as np
+import pytest
+
+import txl_tf
+from tests.serving.model_server import ServedModel, serving
+from tests.toy_batches import toy_experiment
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.export import ExportOptions
+from txl_tf.serving import (
+    GrpcTransport,
+    PredictionError,
+    RestTransport,
+    SamplingSettings,
+    ServingSession,
+)
+
+CONFIG = toy_experiment(model={"num_layers": 2, "vocabulary_size": 256}).model
+IDS = list(b"Two roads diverged in a yellow wood")
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def served(request, tmp_path_factory):
+    keras.utils.set_random_seed(1234)
+    folder = tmp_path_factory.mktemp("export") / "1"
+    options = ExportOptions(memory_dtype=request.param)
+    model = txl_tf.TransformerXL(CONFIG)
+    txl_tf.export_saved_model(model, folder, {}, tokenizer=ByteTokenizer(), options=options)
+    stub = ServedModel(folder)
+    with serving(stub) as addresses:
+        yield model, stub, addresses
+
+
+def answers(transport):
+    """Results of a session that reads, scores and writes in turns; its memory last."""
+    session = ServingSession(transport)
+    begun = session.score(IDS[:9])
+    written, nats = session.generate(6, IDS[9:], SamplingSettings(temperature=0.0))
+    before = session.state
+    with pytest.raises(PredictionError, match=r"token_ids\[0, 1\] is 256") as caught:
+        session.score([256, 1])
+    assert caught.value.code == "INVALID_ARGUMENT" and session.state is before
+    other = ServingSession(transport, state=before)
+    found = [each.score([*written, *IDS]) for each in (session, other)]
+    np.testing.assert_array_equal(*found)
+    return begun, written, nats, found[0], session.state.memory_states
+
+
+@pytest.mark.slow
+def test_sessions_score_and_write_as_the_model_does(served):
+    model, _, (rest, address) = served
+    transport = GrpcTransport(address)
+    found = answers(transport)
+    lm = txl_tf.TransformerXLCausalLM(model, ByteTokenizer())
+    text = bytes(IDS).decode()
+    tolerance = 1e-4 if found[-1].dtype == np.float32 else 3e-2
+    nats = lm.score(text).nats[1:9]
+    np.testing.assert_allclose(found[0], [0.0, *nats], atol=tolerance)
+    assert found[-1].dtype == model.dtype or tolerance > 1e-3
+    if found[-1].dtype == np.float32:
+        for left, right in zip(found, answers(RestTransport(rest)), strict=True):
+            np.testing.assert_array_equal(left, right)
+        expected = lm.generate(text, max_tokens=6, temperature=0, strip_prompt=True)
+        assert ByteTokenizer().decode_text(found[1]) == expected
+    body = json.dumps({"instances": ["one text"]}).encode()
+    with urllib.request.urlopen(f"{rest}/v1/models/txl:predict", body, timeout=60) as response:
+        assert len(json.load(response)["predictions"]) == 1
+    transport.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rest", "grpc"])
+def test_a_server_that_is_not_ready_is_asked_again(served, kind):
+    _, stub, (rest, address) = served
+    codes = {"rest": "not now", "grpc": grpc.StatusCode.UNAVAILABLE}
+    for num_attempts, failures in ((1, 1), (3, 2), (3, 3)):
+        if kind == "rest":
+            transport = RestTransport(rest, num_attempts=num_attempts)
+        else:
+            transport = GrpcTransport(address, num_attempts=num_attempts)
+        stub.failures, stub.num_requests = [codes[kind]] * failures, 0
+        session = ServingSession(transport)
+        if failures < num_attempts:
+            assert len(session.score(IDS)) == len(IDS)
+        else:
+            with pytest.raises(PredictionError, match="not now") as caught:
+                session.score(IDS)
+            assert caught.value.code == "UNAVAILABLE"
+        assert stub.num_requests == num_attempts
+        transport.close()
+
+
+class Strange:
+    """A transport whose answers have something wrong."""
+
+    def __init__(self, **changes):
+        states = np.zeros([1, 2, 4, 3], np.float32)
+        good = {"nll": np.ones([1, 2]), "memory_states": states, "memory_valid_length": [2]}
+        self._answer = {name: np.asarray(each) for name, each in (good | changes).items()}
+
+    def predict(self, name, inputs):
+        return self._answer
+
+
+def test_an_answer_that_is_no_memory_of_one_text_is_refused():
+    assert len(ServingSession(Strange()).score([1, 2, 3])) == 3
+    for wrong in (
+        {"memory_states": np.full([1, 2, 4, 3], np.nan)},
+        {"memory_states": np.zeros([2, 2, 4, 3])},
+        {"memory_states": np.zeros([1, 2])},
+        {"memory_valid_length": [5]},
+        {"nll": [[np.inf]]},
+        {"nll": [["a"]]},
+    ):
+        session = ServingSession(Strange(**wrong))
+        with pytest.raises(PredictionError, match="not of one text"):
+            session.score([1, 2, 3])
+        assert session.state.memory_states is None
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, b""), (200, b"\xff"), (200, b"[]"), (200, b"[" * 100_000), (302, b"{}"), (500, b"3")]
+    + [(200, b'{"outputs": %s}' % each) for each in (b"3", b'{"nll": [[1], 2]}', b'{"a": "b"}')],
+)
+def test_a_server_that_talks_nonsense_is_named(status, body):
+    def serve(server):
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+        threads.submit(serve, server)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        transport = RestTransport(address, num_attempts=1, timeout_seconds=5.0)
+        with pytest.raises(PredictionError, match=address):
+            ServingSession(transport).score([1, 2, 3])
+        transport.close()

@@ -1,0 +1,284 @@
+"""Client of TensorFlow Serving: sessions that keep the memory of a text, and requests over REST.
+
+Shape letters used in this module: L layers, M memory length, D hidden width, T tokens read,
+S written tokens.
+"""
+
+import dataclasses
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import urllib3
+
+from txl_tf.storage.untrusted_files import parse_json
+
+_FLOATS = ("temperature", "top_p")
+_FIRST_WAIT_SECONDS = 0.1
+_MOST_CONNECTIONS = 32
+_MAX_MESSAGE_LETTERS = 2000
+# The likeliest code of gRPC for a status of HTTP.
+_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+class PredictionError(Exception):
+    """Failed request: the server refused it or did not answer.
+
+    Args:
+        code: str. Name of the status code of gRPC, such as `"INVALID_ARGUMENT"`.
+        message: str. Message of the server.
+        server: str. Address and model.
+        signature: str. Signature of the request.
+    """
+
+    def __init__(self, code: str, message: str, *, server: str, signature: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(f"{code} from {server}, signature `{signature}`: {message}")
+
+
+class Transport(Protocol):
+    """Connection to the signatures of one model; threads may share it."""
+
+    def predict(
+        self, signature_name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Calls a signature and returns its outputs.
+
+        Raises PredictionError if the server refuses, or does not answer in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes the connections."""
+        ...
+
+
+class RestTransport:
+    """A `Transport` over REST, for numbers; threads may share it.
+
+    JSON has no bfloat16 and no shape of an empty array: models whose memory is bfloat16, or
+    that have none, are asked over gRPC.
+
+    Args:
+        address: str. `http://HOST:PORT` of the server.
+        model_name: str. Name of the model there.
+        version: optional int. Version of the model; the highest by default.
+        timeout_seconds: float. Most time of an attempt.
+        num_attempts: int. Attempts to reach a server that is not ready.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        model_name: str = "txl",
+        *,
+        version: int | None = None,
+        timeout_seconds: float = 60.0,
+        num_attempts: int = 4,
+    ) -> None:
+        pinned = "" if version is None else f"/versions/{version}"
+        self._url = f"{address.rstrip('/')}/v1/models/{model_name}{pinned}:predict"
+        # A server keeps nothing, so every request may be repeated.
+        retries = urllib3.Retry(
+            num_attempts - 1,
+            read=False,
+            redirect=False,
+            status_forcelist=[503],
+            allowed_methods=None,
+            raise_on_status=False,
+            backoff_factor=_FIRST_WAIT_SECONDS,
+        )
+        self._pool = urllib3.PoolManager(
+            maxsize=_MOST_CONNECTIONS,
+            retries=retries,
+            timeout=urllib3.Timeout(total=timeout_seconds),
+        )
+
+    def predict(
+        self, signature_name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Calls a signature, see `Transport`."""
+        values = {name: array.tolist() for name, array in inputs.items()}
+        body = json.dumps({"signature_name": signature_name, "inputs": values})
+        code, message = "INTERNAL", "The answer has no numbers as outputs."
+        try:
+            response = self._pool.request("POST", self._url, body=body)
+            if response.status != 200:
+                code, message = _CODES.get(response.status, "UNKNOWN"), f"HTTP {response.status}"
+                message = str(parse_json(response.data)["error"])[:_MAX_MESSAGE_LETTERS]
+            else:
+                outputs = parse_json(response.data)["outputs"]
+                return {name: _array(value) for name, value in outputs.items()}
+        except urllib3.exceptions.HTTPError as error:
+            is_late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            code, message = "DEADLINE_EXCEEDED" if is_late else "UNAVAILABLE", str(error)
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+            pass  # no answer of TensorFlow Serving
+        raise PredictionError(code, message, server=self._url, signature=signature_name)
+
+    def close(self) -> None:
+        """Closes the connections, see `Transport`."""
+        self._pool.clear()
+
+
+def _array(value: Any) -> np.ndarray:
+    """Returns nested lists of numbers as float32 or int32, of which JSON tells the kind."""
+    array = np.array(value)
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingSettings:
+    """Settings of the signatures that write, see `GenerationConfig`; the server checks them.
+
+    Writing ends with `stop_token_id`; -1 disables it.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop_token_id: int = -1
+
+
+class TextState(NamedTuple):
+    """The memory of one text and its newest token, which is not in memory yet.
+
+    Attributes:
+        memory_states: float32 or bfloat16 array `(1, L, M, D)`; `None` where nothing has been
+            read.
+        memory_valid_length: int32 array `(1,)`, 0 to `M`.
+        last_token_id: int. The newest token; -1 where the text begins.
+    """
+
+    memory_states: np.ndarray | None = None
+    memory_valid_length: np.ndarray = np.zeros([1], np.int32)
+    last_token_id: int = -1
+
+
+class ServingSession:
+    """Client session that reads and writes one text on TensorFlow Serving.
+
+    Every answer brings the memory to send with the next request. A request that
+    fails leaves the session as it was, and raises PredictionError.
+
+    Args:
+        transport: `Transport`. Any number of sessions can share one.
+        state: optional `TextState` to continue; by default a new text.
+
+    Attributes:
+        state: `TextState` after the newest request.
+    """
+
+    def __init__(self, transport: Transport, *, state: TextState | None = None) -> None:
+        self._transport = transport
+        # Two threads with one text would each continue from the same state.
+        self._lock = threading.Lock()
+        self.state = TextState() if state is None else state
+
+    def score(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Reads tokens and scores each of them.
+
+        Args:
+            token_ids: int vector `(T,)` of at least one token.
+
+        Returns:
+            Float32 array `(T,)` of nats; 0 for the first token of a text, which
+            nothing predicts.
+
+        Raises:
+            ValueError: If there are no tokens.
+        """
+        with self._lock:
+            begins = self.state.last_token_id < 0
+            text = self._unread(token_ids)
+            if not len(token_ids):
+                raise ValueError("`token_ids` must have a token. Received: none")
+            if len(text) == 1:  # no token predicts it, and it is read with the next ones
+                self.state = self.state._replace(last_token_id=int(text[0]))
+                return np.zeros([1], np.float32)
+            inputs = {**_row(text[:-1]), "target_ids": text[None, 1:]}
+            nll = self._ask("score", inputs, text[-1])["nll"][0]
+            return np.append(np.float32(0.0), nll) if begins else nll
+
+    def generate(
+        self,
+        max_tokens: int,
+        token_ids: Sequence[int] | np.ndarray = (),
+        settings: SamplingSettings | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Reads tokens and writes the next ones; both belong to the text then.
+
+        Args:
+            max_tokens: int. The most tokens to write.
+            token_ids: int vector `(T,)` to read before.
+            settings: optional `SamplingSettings`.
+
+        Returns:
+            Tuple of token ids, int32 `(S,)`, and the nats of each, float32 `(S,)`.
+
+        Raises:
+            ValueError: If the text has no token.
+        """
+        with self._lock:
+            text = self._unread(token_ids)
+            values = dataclasses.asdict(SamplingSettings() if settings is None else settings)
+            sampling = {
+                name: np.array([value], np.float32 if name in _FLOATS else np.int32)
+                for name, value in {"max_tokens": max_tokens, **values}.items()
+            }
+            answer = self._ask("generate", {**_row(text), **sampling}, text[-1])
+            count = int(answer["lengths"][0])
+            return answer["token_ids"][0, :count], answer["nll"][0, :count]
+
+    def _unread(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Returns the tokens that are not in memory yet."""
+        array = np.asarray(token_ids, np.int32)
+        if array.ndim != 1:
+            raise ValueError(f"`token_ids` must be a vector. Received: shape {array.shape}")
+        if self.state.last_token_id >= 0:
+            array = np.append(np.int32(self.state.last_token_id), array)
+        if not array.size:
+            raise ValueError("The text must have a token to continue. Received: none")
+        return array
+
+    def _ask(
+        self, name: str, inputs: dict[str, np.ndarray], last_token_id: int
+    ) -> dict[str, np.ndarray]:
+        """Calls a signature and keeps its memory."""
+        states, valid, _ = self.state
+        if states is not None:
+            inputs = {**inputs, "memory_states": states, "memory_valid_length": valid}
+        answer = self._transport.predict(name, inputs)
+        try:
+            states, valid = answer["memory_states"], answer["memory_valid_length"]
+            if not (len(states) == len(valid) == 1 and 0 <= valid[0] <= states.shape[2]):
+                raise ValueError(f"memory {states.shape} with valid lengths {valid}")
+            for each in (states, answer["nll"][0]):
+                if not np.isfinite(each.astype(np.float32)).all():
+                    raise ValueError("numbers are not finite")
+            if "token_ids" in answer and answer["lengths"][0]:
+                last_token_id = int(answer["token_ids"][0, answer["lengths"][0] - 1])
+        except (LookupError, ValueError, TypeError) as error:
+            message = f"The answer is not of one text: {error}"
+            raise PredictionError(
+                "INTERNAL", message, server="the server", signature=name
+            ) from error
+        self.state = TextState(states, valid, last_token_id)
+        return answer
+
+
+def _row(token_ids: np.ndarray) -> dict[str, np.ndarray]:
+    return {"token_ids": token_ids[None], "lengths": np.array([len(token_ids)], np.int32)}
