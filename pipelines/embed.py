@@ -17,7 +17,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.causal_lm.text import POOLINGS, Pooling
-from txl_tf.data.documents import line_place, numbered_lines, text_of_json
+from txl_tf.data.text_files import line_place, numbered_lines, text_of_json
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
 from txl_tf.model_folder import ModelFolder, open_model

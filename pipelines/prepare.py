@@ -8,52 +8,69 @@ it is good for any batch size, segment length and number of hosts.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from txl_tf.config.base import MAX_TOKEN_IDS
+from txl_tf.data.corpora import CORPORA, SPLITS, Corpus, python_standard_library_splits
+from txl_tf.data.downloads import download
 from txl_tf.data.records import SHARD_BYTES
-from txl_tf.data.vocabulary_training import VocabularyTraining
-from txl_tf.errors import UsageError
+from txl_tf.data.splits import split_by_fraction
+from txl_tf.data.text import Document
+from txl_tf.data.text_files import TextDocuments, text_blocks, text_files
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.data.vocabulary_training import (
+    CharacterTraining,
+    SentencePieceTraining,
+    VocabularyTraining,
+    WordPieceTraining,
+    WordTraining,
+)
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.storage.staging import require_absent
 
-from .arguments import add_number
-from .prepare_text import (
-    add_source_arguments,
-    check_source_arguments,
-    corpus_of,
-    known_bytes,
-    notes_on_text,
-    read_splits,
-    source_name,
-)
-from .prepare_tokenizer import (
-    add_tokenizer_arguments,
-    check_tokenizer_arguments,
-    choose_tokenizer,
-    is_official,
-    tokenizer_kind,
-)
-from .progress import ReportBytes, byte_progress, download_progress
+from .arguments import MAX_STEP, add_number
+from .progress import byte_progress, download_progress
 
 if TYPE_CHECKING:
     from txl_tf.data.manifest import Manifest, SplitManifest
-    from txl_tf.data.preparation import Check
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.data.text import Document
-    from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64
+_MAX_PASSES = 1000
 _READ_TOKENS = 1 << 20
-# File names have five digits.
-_MAX_SHARDS = 99_999
+_BUILT_IN = "python_standard_library"
+_DEFAULT_FRACTION = 0.05
+_DEFAULT_FOLDER = "downloads"
+_TOKENIZERS: dict[str, Tokenizer | VocabularyTraining] = {
+    "bytes": ByteTokenizer(),
+    # A single character, so that decoded text encodes to the same tokens.
+    "characters": CharacterTraining(unknown_token="\ufffd"),
+    "words": WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>"),
+    "wordpiece": WordPieceTraining(rule=WordRule(add_eos=True)),
+    "sentencepiece": SentencePieceTraining(),
+}
+# Kinds of tokens that read each option.
+_READ_BY = {
+    "vocabulary_size": ("characters", "words", "wordpiece", "sentencepiece"),
+    "lower_case": ("words", "wordpiece"),
+    "min_frequency": ("characters", "words"),
+    "add_eos": ("words", "wordpiece"),
+    "add_double_eos": ("words", "wordpiece"),
+    "sentencepiece_model": ("sentencepiece",),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    add_source_arguments(parser)
-    add_tokenizer_arguments(parser)
+    _add_text_arguments(parser.add_argument_group("text"))
+    _add_tokenizer_arguments(parser.add_argument_group("tokenizer"))
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     add_number(
@@ -77,19 +94,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_text_arguments(text: Any) -> None:
+    source = text.add_mutually_exclusive_group()
+    source.add_argument(
+        "--text", metavar="PATH", nargs="+", help="files, folders or patterns, to divide"
+    )
+    names = [_BUILT_IN, *CORPORA]
+    source.add_argument("--corpus", choices=names, metavar="NAME", help=", ".join(names))
+    for split in SPLITS:
+        text.add_argument(
+            f"--{split}-file",
+            metavar="PATH",
+            action="append",
+            help=f"text of the {split} split; may be repeated",
+        )
+    place = text.add_mutually_exclusive_group()
+    place.add_argument("--archive", metavar="PATH", help="archive or folder of the corpus")
+    place.add_argument(
+        "--download-folder",
+        metavar="DIR",
+        help=f"where it is downloaded to (default: {_DEFAULT_FOLDER})",
+    )
+    meaning = "line ends of enwik8 (default: drop)"
+    text.add_argument("--newlines", choices=["keep", "drop"], help=meaning)
+    add_number(text, "--shuffle-seed", -MAX_STEP, MAX_STEP, "order of lm1b (default: 0)")
+    add_number(text, "--passes", 1, _MAX_PASSES, "passes over lm1b (default: 1)")
+    meaning = "format of the files (default: text)"
+    text.add_argument("--format", choices=["text", "jsonl"], help=meaning)
+    text.add_argument("--field", metavar="NAME", help="field of JSON Lines (default: text)")
+    meaning = "file or line (default: file)"
+    text.add_argument("--one-document-per", choices=["file", "line"], metavar="UNIT", help=meaning)
+    text.add_argument(
+        "--document-separator", metavar="LINE", help="line between documents; '' for a blank one"
+    )
+    for split in SPLITS[1:]:
+        text.add_argument(
+            f"--{split}-fraction",
+            type=float,
+            metavar="PART",
+            help=f"share of --text, 0 for none (default: {_DEFAULT_FRACTION})",
+        )
+    meaning = "seed of the division into splits (default: 0)"
+    add_number(text, "--split-seed", -MAX_STEP, MAX_STEP, meaning)
+
+
+def _add_tokenizer_arguments(group: Any) -> None:
+    group.add_argument(
+        "--tokenizer",
+        choices=list(_TOKENIZERS),
+        metavar="KIND",
+        help=f"{', '.join(_TOKENIZERS)} (default: the corpus's, or bytes)",
+    )
+    meaning = "most ids (default: 32000 pieces, or all words)"
+    add_number(group, "--vocabulary-size", 1, MAX_TOKEN_IDS, meaning)
+    add_number(group, "--min-frequency", 0, MAX_STEP, "least count of a word or character")
+    for option, meaning in (
+        ("--lower-case", "words in lower case"),
+        ("--add-eos", "a token after each line (default for words)"),
+        ("--add-double-eos", "a token before and after each line"),
+    ):
+        group.add_argument(option, action=argparse.BooleanOptionalAction, help=meaning)
+    group.add_argument(
+        "--sentencepiece-model",
+        choices=["bpe", "unigram"],
+        metavar="KIND",
+        help="bpe or unigram (default: unigram)",
+    )
+    group.add_argument(
+        "--vocabulary", metavar="PATH", help="data set with the tokenizer, or file of words"
+    )
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before TensorFlow is imported."""
-    check_source_arguments(arguments)
-    check_tokenizer_arguments(arguments, corpus_of(arguments))
-    is_trained = tokenizer_kind(arguments, corpus_of(arguments)) != "bytes"
-    has_train = arguments.train_file or arguments.text or arguments.corpus
-    if is_trained and arguments.vocabulary is None and not has_train:
-        raise UsageError(
-            "A vocabulary is made of the train split, and there is none.",
-            where=f"--tokenizer {arguments.tokenizer}",
-            remedy="Give --train-file, or --vocabulary with the data that a model was trained on.",
-        )
-    _check_number_of_shards(arguments)
+    _check_text(arguments)
+    _check_tokenizer(arguments)
     if arguments.runner == "beam" and arguments.workers is not None:
         raise UsageError(
             "With Beam, its own options say how many workers there are.",
@@ -109,86 +192,281 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         require_absent(arguments.out)
 
 
-def _check_number_of_shards(arguments: argparse.Namespace) -> None:
-    num_bytes = known_bytes(arguments) or 0
-    # Estimated with one stored byte per byte of text.
-    num_shards = num_bytes / (arguments.shard_megabytes * _BYTES_PER_MEGABYTE)
-    if num_shards > _MAX_SHARDS:
+def _check_text(arguments: argparse.Namespace) -> None:
+    paths = _paths(arguments)
+    if not paths and arguments.corpus is None:
+        remedy = "Give --text, --corpus, or --train-file."
+        raise UsageError("There is no text.", where="txl prepare", remedy=remedy)
+    _check_fitting(arguments)
+    # A file in two splits would leak the test into training.
+    text_files(paths)
+    valid_fraction, test_fraction = _fractions(arguments)
+    # Negated, so that NaN is refused too.
+    if not (valid_fraction >= 0 and test_fraction >= 0 and valid_fraction + test_fraction < 1):
         raise UsageError(
-            f"The text has {num_bytes:,} bytes: that would be {num_shards:,.0f} files or more.",
-            where=f"--shard-megabytes {arguments.shard_megabytes}",
-            remedy=f"At most {_MAX_SHARDS:,} files can be numbered; give more megabytes.",
+            "The parts for valid and test leave nothing to train on.",
+            where=f"--valid-fraction {valid_fraction} --test-fraction {test_fraction}",
+            remedy="Give parts from 0 up, together less than 1.",
         )
+    if arguments.archive is not None and not os.path.exists(arguments.archive):
+        raise InputMissingError(
+            "There is no such archive.", where=arguments.archive, remedy="Name an existing file."
+        )
+
+
+def _check_fitting(arguments: argparse.Namespace) -> None:
+    """Refuses options without effect on the chosen text."""
+    corpus, separator = arguments.corpus, arguments.document_separator
+    is_jsonl = arguments.format == "jsonl"
+    is_plain = corpus is None and not is_jsonl
+    is_separated_line = separator is not None and arguments.one_document_per == "line"
+    rules = {
+        **{f"{split}_file": corpus is None and arguments.text is None for split in SPLITS},
+        **dict.fromkeys(
+            ("valid_fraction", "test_fraction", "split_seed"), arguments.text is not None
+        ),
+        "format": corpus is None,
+        "field": is_jsonl,
+        "one_document_per": is_plain and not is_separated_line,
+        "document_separator": is_plain,
+        **dict.fromkeys(("archive", "download_folder"), corpus in CORPORA),
+        "newlines": corpus == "enwik8",
+        **dict.fromkeys(("shuffle_seed", "passes"), corpus == "lm1b"),
+    }
+    for name, fits in rules.items():
+        if getattr(arguments, name) is not None and not fits:
+            raise UsageError(
+                "An option does not fit the other options.",
+                where=f"--{name.replace('_', '-')} {getattr(arguments, name)}",
+                remedy="Leave it out; `txl prepare --help` says what it is for.",
+            )
+    if separator is not None and ("\n" in separator or len(os.fsencode(separator)) > 1024):
+        raise UsageError(
+            "A separator must be one line of at most 1024 bytes.",
+            where="--document-separator",
+            remedy="Give the line without its end.",
+        )
+
+
+def _check_tokenizer(arguments: argparse.Namespace) -> None:
+    kind = _tokenizer_kind(arguments)
+    path = arguments.vocabulary
+    if path is not None and "://" not in path and not os.path.exists(path):
+        remedy = "Name a prepared data set or a list of words."
+        raise InputMissingError("There is no such vocabulary.", where=path, remedy=remedy)
+    is_folder = path is not None and not os.path.isfile(path)
+    if path is not None and not is_folder and kind != "words":
+        where = f"--vocabulary {path}"
+        remedy = "Give --tokenizer words, or the folder of a data set."
+        raise UsageError("A file is a vocabulary of words.", where=where, remedy=remedy)
+    for name, kinds in _READ_BY.items():
+        fixed = is_folder or (path is not None and name in ("vocabulary_size", "min_frequency"))
+        if getattr(arguments, name) is not None and (kind not in kinds or fixed):
+            raise UsageError(
+                "An option does not fit the tokenizer.",
+                where=f"--{name.replace('_', '-')} with --tokenizer {kind}",
+                remedy="Leave it out, or choose another tokenizer.",
+            )
+    if is_folder and arguments.tokenizer is not None:
+        what = "A data set says itself which tokenizer it has."
+        raise UsageError(what, where=f"--vocabulary {path}", remedy="Leave out --tokenizer.")
+    if arguments.add_eos and arguments.add_double_eos:
+        what = "A line has one token after it, or one at both ends."
+        raise UsageError(what, where="--add-eos --add-double-eos", remedy="Give one of them.")
+    has_train = arguments.train_file or arguments.text or arguments.corpus
+    if kind != "bytes" and path is None and not has_train:
+        raise UsageError(
+            "A vocabulary is made of the train split, and there is none.",
+            where=f"--tokenizer {arguments.tokenizer}",
+            remedy="Give --train-file, or --vocabulary with the data that a model was trained on.",
+        )
+
+
+def _tokenizer_kind(arguments: argparse.Namespace) -> str:
+    """Returns the kind of tokens, such as `"words"`; a corpus has a kind of its own."""
+    corpus = _corpus(arguments)
+    return arguments.tokenizer or ("bytes" if corpus is None else corpus.tokenizer.kind)
+
+
+def _corpus(arguments: argparse.Namespace) -> Corpus | None:
+    """Returns the published corpus with its choices; `None` for other text."""
+    if arguments.corpus not in CORPORA:
+        return None
+    options = {
+        "newlines": arguments.newlines,
+        "seed": arguments.shuffle_seed,
+        "num_passes": arguments.passes,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return CORPORA[arguments.corpus](**given)
+
+
+def _split_files(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    named = {split: getattr(arguments, f"{split}_file") for split in SPLITS}
+    return {split: files for split, files in named.items() if files}
+
+
+def _paths(arguments: argparse.Namespace) -> list[str]:
+    """Returns the paths of the text files, the train split's first; none for a corpus."""
+    return arguments.text or [path for files in _split_files(arguments).values() for path in files]
+
+
+def _fractions(arguments: argparse.Namespace) -> tuple[float, float]:
+    given = (arguments.valid_fraction, arguments.test_fraction)
+    valid, test = (_DEFAULT_FRACTION if part is None else part for part in given)
+    return valid, test
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Prepares the data set and prints what was written."""
-    corpus = corpus_of(arguments)
-    tokenizer = choose_tokenizer(arguments, corpus)
-    # A tokenizer of an earlier data set knows its kind.
-    kind = getattr(tokenizer, "kind", tokenizer_kind(arguments, corpus))
-    with download_progress() as report_download:
-        splits = read_splits(arguments, check_utf8=kind != "bytes", progress=report_download)
-    for note in notes_on_text(arguments, kind):
-        print(f"note: {note}")
-    total_bytes = known_bytes(arguments)
-    if isinstance(tokenizer, VocabularyTraining):
-        # Training reads part of the text twice, so the total is unknown.
-        total_bytes = None
-    with byte_progress(total_bytes, "preparing") as report_bytes:
-        manifest = _prepare(arguments, splits, tokenizer, _check_of(arguments), report_bytes)
-    _print_manifest(manifest, arguments.out)
-
-
-def _prepare(
-    arguments: argparse.Namespace,
-    splits: "Mapping[str, Iterable[Document]]",
-    tokenizer: "Tokenizer | VocabularyTraining",
-    check: "Check | None",
-    report_bytes: ReportBytes,
-) -> "Manifest":
-    shard_bytes = max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE))
-    common = (splits, tokenizer, arguments.out, source_name(arguments))
-    options = {"shard_bytes": shard_bytes, "check": check}
+    tokenizer = _tokenizer(arguments)
+    splits = _splits(arguments, check_utf8=tokenizer.kind != "bytes")
+    name = arguments.corpus
+    if name is None:
+        name = os.path.basename(os.path.abspath(_paths(arguments)[0].replace("\\", "/")))
+    common = (splits, tokenizer, arguments.out, name)
+    options: dict[str, Any] = {
+        "shard_bytes": max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE)),
+        "check": _check_of(arguments, tokenizer),
+    }
     if arguments.runner == "beam":
         from txl_tf.data.beam import prepare_with_beam
 
-        pipeline_options = arguments.beam_options or []
-        return prepare_with_beam(*common, pipeline_options, num_workers=_num_cores(), **options)
-    from txl_tf.data.preparation import prepare_dataset
+        options["num_workers"] = _num_cores()
+        manifest = prepare_with_beam(*common, arguments.beam_options or [], **options)
+    else:
+        from txl_tf.data.preparation import prepare_dataset
 
-    # Bytes need no tokenization; passing them to a worker would be slower.
-    is_bytes = getattr(tokenizer, "kind", None) == "bytes"
-    num_workers = arguments.workers or (1 if is_bytes else _num_cores())
-    return prepare_dataset(*common, num_workers=num_workers, progress=report_bytes, **options)
+        # Bytes need no tokenization; passing them to a worker would be slower.
+        num_workers = arguments.workers or (1 if tokenizer.kind == "bytes" else _num_cores())
+        with byte_progress(_known_bytes(arguments, tokenizer), "preparing") as progress:
+            manifest = prepare_dataset(
+                *common, num_workers=num_workers, progress=progress, **options
+            )
+    _print_manifest(manifest, arguments.out)
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0))
+def _splits(arguments: argparse.Namespace, *, check_utf8: bool) -> Mapping[str, Iterable[Document]]:
+    """Opens the text as documents by split; `check_utf8` refuses text that is not UTF-8."""
+    if arguments.corpus == _BUILT_IN:
+        return python_standard_library_splits()
+    if (corpus := _corpus(arguments)) is not None:
+        if arguments.archive is not None:
+            return corpus.splits(arguments.archive)
+        with download_progress() as progress:
+            folder = arguments.download_folder or _DEFAULT_FOLDER
+            return corpus.splits(download(corpus.archive, folder, progress=progress))
+
+    def documents(paths: Sequence[str]) -> TextDocuments:
+        separator = arguments.document_separator
+        return TextDocuments(
+            paths,
+            one_per=arguments.one_document_per or "file",
+            separator=None if separator is None else os.fsencode(separator),
+            json_field=(arguments.field or "text") if arguments.format == "jsonl" else None,
+            check_utf8=check_utf8,
+        )
+
+    separator = arguments.document_separator
+    if separator is not None and not documents(_paths(arguments)).has_separator():
+        print(f"note: no line is the separator {separator!r}: every file is one document")
+    if arguments.text is None:
+        return {name: documents(paths) for name, paths in _split_files(arguments).items()}
+    return split_by_fraction(
+        documents(arguments.text),
+        *_fractions(arguments),
+        seed=arguments.split_seed or 0,
+        where=", ".join(arguments.text),
+    )
 
 
-def _check_of(arguments: argparse.Namespace) -> "Check | None":
-    corpus = corpus_of(arguments)
+def _known_bytes(
+    arguments: argparse.Namespace, tokenizer: Tokenizer | VocabularyTraining
+) -> int | None:
+    """Returns the bytes of the text files, for the progress; `None` if it is not one pass."""
+    paths = _paths(arguments)
+    if paths and isinstance(tokenizer, Tokenizer):
+        with contextlib.suppress(OSError):
+            return sum(os.path.getsize(path) for path in text_files(paths))
+    return None
+
+
+def _tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTraining:
+    """Returns the tokenizer, or the way to train one."""
+    path = arguments.vocabulary
+    if path is not None and not os.path.isfile(path):
+        from txl_tf.data.manifest import Manifest
+        from txl_tf.data.prepared_dataset import dataset_tokenizer
+
+        return dataset_tokenizer(path, Manifest.read(path))
+    kind, corpus = _tokenizer_kind(arguments), _corpus(arguments)
+    chosen = _TOKENIZERS[kind]
+    if corpus is not None and corpus.tokenizer.kind == kind:
+        chosen = corpus.tokenizer
+    changes: dict[str, Any] = {
+        "min_frequency": arguments.min_frequency,
+        "vocabulary_size": arguments.vocabulary_size,
+        "model_type": arguments.sentencepiece_model,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if isinstance(chosen, WordTraining | WordPieceTraining):
+        changes["rule"] = rule = _word_rule(arguments, chosen.rule)
+        if path is not None:
+            return _listed_words(path, rule)
+    return chosen if isinstance(chosen, Tokenizer) else dataclasses.replace(chosen, **changes)
+
+
+def _word_rule(arguments: argparse.Namespace, rule: WordRule) -> WordRule:
+    given = {
+        "lower_case": arguments.lower_case,
+        "add_eos": arguments.add_eos,
+        "add_double_eos": arguments.add_double_eos,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if changes.get("add_eos"):
+        changes["add_double_eos"] = False
+    elif changes.get("add_double_eos"):
+        changes["add_eos"] = False
+    return dataclasses.replace(rule, **changes)
+
+
+def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
+    content = b"".join(text_blocks(path))
+    listed = {line.split()[0] for line in content.splitlines() if line.split()}
+    unknown = next((token for token in ("<unk>", "<UNK>") if token.encode() in listed), None)
+    try:
+        return WordTokenizer.from_word_list(
+            content, rule, eos_token=rule.default_eos_token, unknown_token=unknown
+        )
+    except InvalidTextError as error:
+        remedy = "Write UTF-8, a word per line. Join its parts, also in the text: Note_On_60."
+        raise error.damaged(path, remedy) from error
+    except ValueError as error:
+        what = f"The list of words cannot be used: {' '.join(str(error).split())[:200]}"
+        raise DataDamagedError(what, where=path, remedy="Correct the list.") from error
+
+
+def _check_of(arguments: argparse.Namespace, tokenizer: Tokenizer | VocabularyTraining) -> Any:
+    corpus = _corpus(arguments)
     if corpus is None:
         return None
-    official = is_official(arguments, corpus)
-    is_bytes = tokenizer_kind(arguments, corpus) == "bytes"
+    is_bytes = tokenizer.kind == "bytes"
+    is_official = tokenizer == corpus.tokenizer or (is_bytes and corpus.tokenizer.kind == "bytes")
 
     def check(splits: "list[SplitManifest]", vocabulary_size: int, num_used_ids: int) -> None:
         # Bytes always have 256 ids; published counts are of distinct bytes in the text.
         size = num_used_ids if is_bytes else vocabulary_size
-        corpus.check_counts(splits, vocabulary_size=size if official else None)
+        corpus.check_counts(splits, vocabulary_size=size if is_official else None)
 
     return check
 
 
 def _print_manifest(manifest: "Manifest", folder: str) -> None:
-    from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+    from txl_tf.data.prepared_dataset import PreparedDataset
 
-    tokenizer = dataset_tokenizer(folder, manifest)
     dataset = PreparedDataset.open(folder, verify=False)
     for split in manifest.splits:
-        share = _unknown_share(dataset, split, tokenizer.unknown_id)
+        share = _unknown_share(dataset, split)
         unknown = "" if share is None else f" ({100 * share:.2g} % unknown)"
         print(
             f"{split.name}: {split.tokens} tokens{unknown}, {split.bytes} bytes, "
@@ -199,17 +477,15 @@ def _print_manifest(manifest: "Manifest", folder: str) -> None:
     print(f"written: {folder}")
 
 
-def _unknown_share(
-    dataset: "PreparedDataset", split: "SplitManifest", unknown_id: int | None
-) -> float | None:
+def _unknown_share(dataset: "PreparedDataset", split: "SplitManifest") -> float | None:
     """Returns the share of tokens that stand for text outside the vocabulary."""
     import numpy as np
 
-    if unknown_id is None:
+    if dataset.unknown_id is None:
         return None
     count = 0
     for start in range(0, split.tokens, _READ_TOKENS):
         stop = min(start + _READ_TOKENS, split.tokens)
         token_ids = dataset.read_tokens(split.name, start, stop)
-        count += int(np.count_nonzero(token_ids == unknown_id))
+        count += int(np.count_nonzero(token_ids == dataset.unknown_id))
     return count / split.tokens

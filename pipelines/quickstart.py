@@ -201,7 +201,7 @@ def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset
 
 
 def _prepare(folder: Path) -> None:
-    from txl_tf.data.corpora.standard_library import python_standard_library_splits
+    from txl_tf.data.corpora import python_standard_library_splits
     from txl_tf.data.preparation import prepare_dataset
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 

@@ -75,7 +75,7 @@ LOADED_FIRST = (
     "txl_tf",
     "txl_tf.config.*",
     "txl_tf.data.beam",
-    "txl_tf.data.corpora.*",
+    "txl_tf.data.corpora",
     "txl_tf.data.preparation",
     "txl_tf.data.tokenizers.[!g]*",
     "txl_tf.data.vocabulary_training",

@@ -6,8 +6,7 @@ import pytest
 from txl_tf.causal_lm.text import TextSession, prompt_tokens, text_until
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import stop_tokens
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 
-from txl_tf.data.partial_download import PublishedFile
+from txl_tf.data.downloads import PublishedFile
 
 
 @dataclasses.dataclass
@@ -18,7 +18,6 @@ class Fault:
     status: int | None = None
     cut_after_bytes: int | None = None
     ignore_range: bool = False
-    ignore_condition: bool = False
     without_length: bool = False
     silent_seconds: float = 0.0
     before: object = None
@@ -32,7 +31,6 @@ class FaultServer(http.server.ThreadingHTTPServer):
     def __init__(self, body):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.body = body
-        self.tag = '"one"'
         self.faults = []
         self.ranges = []
 
@@ -43,7 +41,7 @@ class FaultServer(http.server.ThreadingHTTPServer):
     def published(self, **changes):
         values = {
             "name": "corpus.zip",
-            "urls": (self.url,),
+            "url": self.url,
             "size_bytes": len(self.body),
             "sha256": hashlib.sha256(self.body).hexdigest(),
         }
@@ -77,9 +75,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _wanted_start(self, fault):
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        condition = self.headers.get("If-Range")
-        is_same = fault.ignore_condition or condition == self.server.tag
-        return int(match[1]) if match and is_same and not fault.ignore_range else None
+        return int(match[1]) if match and not fault.ignore_range else None
 
     def _send(self, start, fault):
         body = self.server.body[start or 0 :]
@@ -89,7 +85,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
         if not fault.without_length:
             self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", self.server.tag)
         self.end_headers()
         self.wfile.write(body if fault.cut_after_bytes is None else body[: fault.cut_after_bytes])
         self.close_connection = True

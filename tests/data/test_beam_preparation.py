@@ -8,12 +8,12 @@ from tests.data.test_parallel_preparation import KINDS, contents, documents
 from txl_tf.data import text as text_module
 from txl_tf.data.beam import (
     ShardPlan,
-    ShardWriting,
-    TokenCounting,
-    TokenPlacing,
+    count_tokens,
+    place_tokens,
     prepare_with_beam,
+    write_shard,
 )
-from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.preparation import BatchEncoder, prepare_dataset
 from txl_tf.data.text import work_batches
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, UsageError
@@ -30,19 +30,18 @@ def test_the_passes_write_what_one_process_writes(tmp_path, monkeypatch):
         {"train": texts}, ByteTokenizer(), str(tmp_path / "one"), "test", **SIZES
     )
     batches = [("train", i, pieces) for i, pieces in enumerate(work_batches("train", texts))]
-    counted = [TokenCounting(ByteTokenizer())(batch) for batch in batches]
+    encode = BatchEncoder(ByteTokenizer())
+    counted = [count_tokens(encode, batch) for batch in batches]
     plan = ShardPlan(tuple(each["tokens"] for each in counted), 64, 1, 300)
     assert plan.num_shards == len(manifest.split("train").shards) > 5
-    placing = TokenPlacing(ByteTokenizer(), {"train": plan})
     shards = {}
     for batch in reversed(batches):
-        for key, part in placing(batch):
+        for key, part in place_tokens(encode, {"train": plan}, batch):
             shards.setdefault(key, []).append(part)
     out = tmp_path / "out"
     out.mkdir()
-    writing = ShardWriting(str(out), {"train": plan}, 256)
     for item in shards.items():
-        writing(item)
+        write_shard(str(out), {"train": plan}, 256, item)
     found = contents(out)
     assert found == {
         name: each for name, each in contents(tmp_path / "one").items() if name in found
@@ -54,7 +53,8 @@ def test_a_text_that_changes_between_the_passes_is_refused():
     (batch,) = work_batches("train", [b"text"])
     plan = ShardPlan((5,), 64, 1, 300)
     with pytest.raises(ValueError, match="4 tokens in batch 0 of `train`, 5 before"):
-        list(TokenPlacing(ByteTokenizer(), {"train": plan})(("train", 0, batch)))
+        encode = BatchEncoder(ByteTokenizer())
+        list(place_tokens(encode, {"train": plan}, ("train", 0, batch)))
 
 
 def test_without_beam_the_error_says_how_to_get_it(tmp_path, monkeypatch):

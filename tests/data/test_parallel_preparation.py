@@ -9,7 +9,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import (
     CharacterTraining,
     SentencePieceTraining,

@@ -11,7 +11,7 @@ import pytest
 
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.errors import OutputExistsError, StorageError
 
@@ -59,8 +59,7 @@ def with_full_disk(num_bytes, function):
 
 
 def test_a_disk_that_is_full_at_any_point(tmp_path, whole):
-    # The largest file is that of the numbers of the words.
-    largest = 4 * len(TEXT.split()) + 4 * TEXT.count(b"\n")
+    largest = max(map(len, whole.values()))
     for point in range(POINTS):
         with pytest.raises(StorageError):
             with_full_disk(point * largest // POINTS, lambda: prepare(tmp_path / "out"))
@@ -173,10 +172,10 @@ MEMORY = """
 import contextlib, glob, resource, sys, threading, time
 import tensorflow
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.documents import FileDocuments
+from txl_tf.data.text_files import TextDocuments
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.vocabulary_training import WordTraining
-from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordRule
 
 text, out, kind = sys.argv[1:]
 tokenizer = ByteTokenizer() if kind == "bytes" else WordTraining(rule=WordRule())
@@ -185,26 +184,26 @@ largest_worker = 0
 def watch():
     global largest_worker
     while True:
-        for path in glob.glob("/proc/self/task/*/children"):
-            # Threads and workers may end while they are looked at.
-            with contextlib.suppress(OSError):
-                for pid in open(path).read().split():
-                    largest_worker = max(largest_worker, memory_of_worker(pid))
+        # A server forks the workers.
+        for server in children("self"):
+            for worker in children(server):
+                with contextlib.suppress(OSError):
+                    lines = open(f"/proc/{worker}/status").read().splitlines()
+                    peak = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+                    largest_worker = max([largest_worker, *peak])
         time.sleep(0.02)
 
-def memory_of_worker(pid):
-    # Before it is a program of its own, a worker has the memory of this
-    # one; so its name is read first, and its memory only after that.
-    name = open(f"/proc/{pid}/cmdline", "rb").read()
-    lines = open(f"/proc/{pid}/status").read().splitlines()
-    found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-    # A whole argument: this program's own text has the name in it, too.
-    is_worker = b"txl_tf.data.workers" in name.split(b"\\0")
-    return sum(found) if is_worker else 0
+def children(pid):
+    found = []
+    for path in glob.glob(f"/proc/{pid}/task/*/children"):
+        # Threads and workers may end while they are looked at.
+        with contextlib.suppress(OSError):
+            found += open(path).read().split()
+    return found
 
 begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 threading.Thread(target=watch, daemon=True).start()
-documents = FileDocuments([text], check_utf8=kind != "bytes")
+documents = TextDocuments([text], check_utf8=kind != "bytes")
 prepare_dataset({"train": documents}, tokenizer, out, "line", num_workers=2)
 own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin
 print(own // 1024, largest_worker // 1024)

@@ -3,9 +3,8 @@ import random
 
 import pytest
 
-from txl_tf.data.documents import FileDocuments
-from txl_tf.data.splits import split_by_file, split_by_fraction
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
+from txl_tf.data.splits import split_by_fraction
+from txl_tf.errors import DataDamagedError, StorageError
 
 
 def some_documents(count, seed=0):
@@ -122,22 +121,3 @@ def test_a_text_that_changes_is_noticed(read_documents):
         documents.extend(change) if change else documents.pop()
         with pytest.raises(StorageError, match="changed"):
             read_documents(train)
-
-
-def test_splits_can_have_files_of_their_own(tmp_path, read_documents):
-    for name in ("a", "b", "c"):
-        (tmp_path / name).write_text(name)
-    paths = {"train": [str(tmp_path / "a"), str(tmp_path / "b")], "valid": [], "test": []}
-    splits = split_by_file(paths | {"test": [str(tmp_path / "c")]}, FileDocuments)
-    assert {name: read_documents(part) for name, part in splits.items()} == {
-        "train": [b"a", b"b"],
-        "test": [b"c"],
-    }
-    with pytest.raises(UsageError, match="twice"):
-        split_by_file(paths | {"test": [str(tmp_path / "b")]}, FileDocuments)
-    only = split_by_file({"train": [], "test": [str(tmp_path / "b")]}, FileDocuments)
-    assert list(only) == ["test"]
-    with pytest.raises(UsageError, match="no text"):
-        split_by_file({"train": []}, FileDocuments)
-    with pytest.raises(InputMissingError):
-        split_by_file({"train": [str(tmp_path / "absent")]}, FileDocuments)

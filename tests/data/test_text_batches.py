@@ -10,8 +10,7 @@ from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader
 from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 
 WORDS = WordTokenizer(["<S>", "<unk>", "a", "b"], WordRule(add_double_eos=True), eos_token="<S>")
 DOCUMENTS = [b"a b\nb a", b"", b"a\r\nb\nb b\n"] * 20

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import random
@@ -10,7 +11,13 @@ import unicodedata
 import pytest
 import zstandard
 
-from txl_tf.data.text_files import text_blocks, text_files, validated_text
+from txl_tf.data.text_files import (
+    MAX_LINE_BYTES,
+    TextDocuments,
+    text_blocks,
+    text_files,
+    validated_text,
+)
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
 
 COMPRESS = {
@@ -58,19 +65,11 @@ def test_a_file_that_was_cut_is_refused_wherever_it_was_cut(tmp_path, kind):
 @pytest.mark.parametrize("kind", COMPRESS)
 def test_a_small_file_with_very_much_in_it_comes_in_small_blocks(tmp_path, kind):
     path = tmp_path / "text"
-    size = 100_000_000 if kind == "zstd" else 8_000_000
-    path.write_bytes(COMPRESS[kind](bytes(size)))
-    assert path.stat().st_size < 50_000
+    path.write_bytes(COMPRESS[kind](bytes(100_000_000)))
+    assert path.stat().st_size < 120_000
     sizes = [len(block) for block in text_blocks(str(path))]
-    assert sum(sizes) == size
-    assert max(sizes) <= (70 << 20 if kind == "zstd" else 1 << 20)
-
-
-def test_missing_files_and_folders_are_named(tmp_path):
-    for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(InputMissingError) as caught:
-            read(path)
-        assert str(path) in str(caught.value)
+    assert sum(sizes) == 100_000_000
+    assert max(sizes) <= 70 << 20
 
 
 def test_without_the_package_for_zstd_the_error_names_it(tmp_path, monkeypatch):
@@ -99,22 +98,19 @@ def test_folders_are_read_by_name_without_hidden_files(folder):
     assert names_of(folder, [folder]) == expected
 
 
-def test_files_keep_their_order_and_may_be_hidden(folder):
+def test_files_and_patterns_keep_their_order_and_may_be_hidden(folder):
     paths = [folder / "b-c.txt", folder / ".hidden" / "x.txt", folder / "a.txt"]
     assert names_of(folder, paths) == ["b-c.txt", ".hidden/x.txt", "a.txt"]
+    assert names_of(folder, [folder / "b*.txt"]) == ["b-c.txt"]
+    assert names_of(folder, [folder / "**" / "[12].txt"]) == ["b/1.txt", "b/2.txt"]
+    (folder / "odd[1].txt").write_text("text")
+    assert names_of(folder, [folder / "odd[1].txt"]) == ["odd[1].txt"]
 
 
 def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="a pipe or a device"):
         text_files([str(tmp_path / "pipe")])
-
-
-def test_patterns_match_by_name(folder):
-    assert names_of(folder, [folder / "b*.txt"]) == ["b-c.txt"]
-    assert names_of(folder, [folder / "**" / "[12].txt"]) == ["b/1.txt", "b/2.txt"]
-    (folder / "odd[1].txt").write_text("text")
-    assert names_of(folder, [folder / "odd[1].txt"]) == ["odd[1].txt"]
 
 
 @pytest.mark.parametrize("name", ["absent", "empty", "*.none"])
@@ -191,3 +187,119 @@ def test_kept_byte_for_byte(kind):
 def test_a_byte_order_mark_is_left_out(tmp_path, compress, text):
     (tmp_path / "file").write_bytes(compress(b"\xef\xbb\xbf" + text))
     assert b"".join(text_blocks(str(tmp_path / "file"))) == text
+
+
+def documents(paths, content=None, **options):
+    """The documents, each joined; `content` is written to the only path before."""
+    if content is not None:
+        paths.write_bytes(content)
+    found = TextDocuments([str(paths)], **options)
+    texts = [b"".join(document) for document in found]
+    assert [b"".join(document) for document in found] == texts
+    return texts
+
+
+def test_every_file_is_a_document_and_empty_ones_are_none(tmp_path):
+    contents = {"a": b"one\n", "b": b"", "c": b"\xff\x00", "d": gzip.compress(b"four")}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    assert documents(tmp_path) == [b"one\n", b"\xff\x00", b"four"]
+    assert documents(tmp_path, separator=b"") == [b"one\n", b"\xff\x00", b"four"]
+    firsts = [next(document)[:1] for document in TextDocuments([str(tmp_path)])]
+    assert firsts == [b"o", b"\xff", b"f"]
+
+
+@pytest.mark.parametrize("options", [{}, {"one_per": "line"}, {"separator": b""}])
+def test_utf8_is_checked_if_that_is_asked(tmp_path, options):
+    text = "größer\n".encode() * 200_000 + b"\xff"
+    assert documents(tmp_path / "text", text, **options)
+    with pytest.raises(DataDamagedError) as caught:
+        documents(tmp_path / "text", check_utf8=True, **options)
+    assert f"{tmp_path / 'text'}, line 200001, byte 1800000" in str(caught.value)
+
+
+TEXTS = ["one\n", "zwölf\u2028 \U0001f600", "", "back\\slash \x00", " x " * 1_500_000]
+
+
+@pytest.mark.parametrize("ensure_ascii", [False, True])
+def test_texts_of_json_come_out_as_they_went_in(tmp_path, ensure_ascii):
+    lines = [json.dumps({"id": 1, "body": text}, ensure_ascii=ensure_ascii) for text in TEXTS]
+    content = b"\xef\xbb\xbf" + "\r\n\n".join(lines).encode()
+    found = documents(tmp_path / "texts.jsonl", content, json_field="body")
+    assert found == [text.encode() for text in TEXTS if text]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"text": ', "not JSON"),
+        (b'["text"]', "not a JSON object"),
+        (b'{"body": "x", "id": 1}', "no field 'text', but: body, id"),
+        (b'{"text": 3}', "must be a string, not int"),
+        (b'{"text": "\\ud800"}', "lone surrogate at character 0"),
+        (b'{"text": "\xff"}', "not UTF-8, from its byte 10"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"text": "' + b"x" * (MAX_LINE_BYTES + 2_000_000) + b'"}', "The line is longer than"),
+    ],
+    ids=range(8),
+)
+def test_a_line_without_a_text_is_named(tmp_path, line, message):
+    path = tmp_path / "texts.jsonl"
+    with pytest.raises(DataDamagedError, match=message) as caught:
+        documents(path, b'{"text": "good"}\n\n' + line + b"\n", json_field="text")
+    assert f"{path}, line 3, byte 18" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_every_line_is_a_document(tmp_path):
+    text = b"one\n\n two\r\n\r\nthree\rfour\x0b\nlast"
+    expected = [b"one\n", b" two\r\n", b"three\rfour\x0b\n", b"last"]
+    assert documents(tmp_path / "text", text, one_per="line") == expected
+    lines = [b"x " * 1_500_000 + b"\n", b"short\n", b"y" * 3_000_000 + b"\n"]
+    assert documents(tmp_path / "text", b"".join(lines), one_per="line") == lines
+    found = TextDocuments([str(tmp_path / "text")], one_per="line")
+    assert [len(list(document)) > 1 for document in found] == [1, 0, 1]
+
+
+MARK = b"<|endoftext|>"
+
+
+@pytest.mark.parametrize(
+    ("separator", "text", "expected"),
+    [
+        (MARK, b"one\n<|endoftext|>\ntwo\n", [b"one\n", b"two\n"]),
+        (MARK, b"<|endoftext|>\none\n<|endoftext|>", [b"one\n"]),
+        (MARK, b"one\n<|endoftext|>\n<|endoftext|>\r\ntwo", [b"one\n", b"two"]),
+        (MARK, b"one\r\n<|endoftext|>\r\ntwo\r\n", [b"one\r\n", b"two\r\n"]),
+        (MARK, b"one <|endoftext|>\n<|endoftext|> two\n", None),
+        (MARK, b"one\n<|endoftext|>x\n", None),
+        (MARK, b"<|endoftext|>\n", []),
+        (b"", b"one\ntwo\n\nthree\n", [b"one\ntwo\n", b"three\n"]),
+        (b"", b"\n\none\n\r\n\n\ntwo", [b"one\n", b"two"]),
+        (b"", b"one\n \ntwo\n", None),
+        (b"", b"\n\n\n", []),
+    ],
+)
+def test_lines_that_are_the_separator_separate(tmp_path, separator, text, expected):
+    found = documents(tmp_path / "text", text, separator=separator)
+    assert found == ([text] if expected is None else expected)
+    has_separator = TextDocuments([str(tmp_path / "text")], separator=separator).has_separator()
+    assert has_separator == (expected is not None)
+
+
+def test_long_texts_are_separated_as_short_ones(tmp_path):
+    generator = random.Random(6)
+    texts = []
+    for _ in range(200):
+        lines = [generator.randbytes(generator.choice([10, 300])).hex() for _ in range(90)]
+        texts.append("".join(f"{line}\n" for line in lines).encode())
+    # The separator at the end of a very long line does not separate.
+    texts[70] = b"x" * 2_500_000 + MARK + b"\n"
+    texts[71] = b"x " * 1_500_000 + b"\n"
+    assert documents(tmp_path / "text", (MARK + b"\n").join(texts), separator=MARK) == texts
+
+
+@pytest.mark.parametrize("separator", [b"two\nlines", b"x" * 2000])
+def test_a_separator_must_be_a_line(tmp_path, separator):
+    with pytest.raises(ValueError, match="Received: "):
+        documents(tmp_path / "text", b"text", separator=separator)

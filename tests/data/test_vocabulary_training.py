@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
-from txl_tf.data import encoding
 from txl_tf.data import text as text_module
-from txl_tf.data.encoding import WorkerWordCounter
-from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.preparation import BatchEncoder
+from txl_tf.data.text import work_batches
+from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import WordTraining
-from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError
 
 
@@ -19,24 +18,21 @@ def text(seed, num_words=3000):
     return "".join(word + randomness.choice(" \n  ") for word in words).encode() + b"\n"
 
 
-def tokenized(training, splits, folder, num_workers=1):
-    done = {}
-    with OrderedWorkers(num_workers) as workers:
-        texts = training.tokenize(splits, workers, str(folder), done.__setitem__)
-        ids = {
-            name: np.concatenate([batch.token_ids for batch in texts.batches(name)])
-            for name in splits
-        }
-    return texts.tokenizer, ids
+def tokenized(training, splits, num_workers=1):
+    tokenizer = training.train(splits, num_workers, lambda split, num_bytes: None)
+    encode = BatchEncoder(tokenizer)
+    batches = {name: map(encode, work_batches(name, each)) for name, each in splits.items()}
+    found = {name: [token_ids for token_ids, *_ in each] for name, each in batches.items()}
+    return tokenizer, {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_vocabulary_and_ids_are_the_official_ones(tmp_path, monkeypatch, num_workers):
+def test_vocabulary_and_ids_are_the_official_ones(monkeypatch, num_workers):
     monkeypatch.setattr(text_module, "BATCH_BYTES", 400)
     splits = {"train": text(1), "valid": text(2) + b"never seen\n"}
     pieces = {name: [each.splitlines(keepends=True)] for name, each in splits.items()}
     training = WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>")
-    tokenizer, ids = tokenized(training, pieces, tmp_path, num_workers)
+    tokenizer, ids = tokenized(training, pieces, num_workers)
     words = [*official_vocabulary(splits["train"], special=["<eos>"]), "<unk>"]
     assert [word.decode() for word in tokenizer.words] == words
     known = {word: index for index, word in enumerate(words)}
@@ -46,46 +42,23 @@ def test_vocabulary_and_ids_are_the_official_ones(tmp_path, monkeypatch, num_wor
         assert ids[name].dtype == tokenizer.token_dtype
 
 
-def test_counted_splits_need_not_come_first(tmp_path):
+def test_counted_splits_need_not_come_first():
     splits = {"test": [b"b b b"], "train": [b"a b"]}
     training = WordTraining(rule=WordRule(), unknown_token="<unk>", counted_splits=("train",))
-    tokenizer, ids = tokenized(training, splits, tmp_path)
+    tokenizer, ids = tokenized(training, splits)
     assert tokenizer.words == [b"a", b"b", b"<unk>"]
     assert ids["test"].tolist() == [1, 1, 1]
     both = WordTraining(rule=WordRule(), counted_splits=("train", "test"))
-    assert tokenized(both, splits, tmp_path)[0].words == [b"b", b"a"]
+    assert tokenized(both, splits)[0].words == [b"b", b"a"]
 
 
-def test_a_word_without_an_id_is_named(tmp_path):
+def test_a_word_without_an_id_is_named():
     splits = {"train": [b"a b"], "test": [b"a stranger"]}
     with pytest.raises(DataDamagedError, match="stranger"):
-        tokenized(WordTraining(rule=WordRule()), splits, tmp_path)
+        tokenized(WordTraining(rule=WordRule()), splits)
 
 
-def test_text_that_is_not_utf8_is_found(tmp_path):
+def test_text_that_is_not_utf8_is_found():
     splits = {"train": [b"fine\n", [b"one\ntwo\n", b"three \xff\n"]]}
     with pytest.raises(DataDamagedError, match="split train, document 1, line 3, byte 14"):
-        tokenized(WordTraining(rule=WordRule()), splits, tmp_path)
-
-
-def test_a_worker_with_many_words_starts_again(tmp_path, monkeypatch):
-    whole = tokenized(WordTraining(rule=WordRule()), {"train": [text(3)]}, tmp_path)
-    monkeypatch.setattr(text_module, "BATCH_BYTES", 300)
-    tables = set()
-
-    def forgetful(rule):
-        numbering = WorkerWordCounter(rule, max_words=5)
-
-        def number(pieces):
-            found = numbering(pieces)
-            tables.add(found.table)
-            return found
-
-        return number
-
-    monkeypatch.setattr(encoding, "WorkerWordCounter", forgetful)
-    splits = {"train": [text(3).splitlines(keepends=True)]}
-    tokenizer, ids = tokenized(WordTraining(rule=WordRule()), splits, tmp_path)
-    assert len(tables) > 5
-    assert tokenizer.words == whole[0].words
-    np.testing.assert_array_equal(ids["train"], whole[1]["train"])
+        tokenized(WordTraining(rule=WordRule()), splits)

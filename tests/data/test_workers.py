@@ -26,29 +26,23 @@ def fail_at_three(item):
     return item
 
 
-def crash(item):
-    raise LookupError("nothing here")
-
-
 def die(item):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_results_come_in_order_and_functions_can_change(num_workers):
-    with OrderedWorkers(num_workers) as workers:
-        assert list(workers.map(double, range(12))) == [2 * item for item in range(12)]
-        assert list(workers.map(str, range(5))) == list("01234")
-        assert list(workers.map(str, [])) == []
+def test_results_come_in_the_order_of_the_items(num_workers):
+    with OrderedWorkers(double, num_workers) as workers:
+        assert list(workers.map(range(12))) == [2 * item for item in range(12)]
+        assert list(workers.map(range(5))) == [0, 2, 4, 6, 8]
+        assert list(workers.map([])) == []
 
 
-def test_there_are_as_many_processes_as_there_is_work_for():
-    with OrderedWorkers(1) as workers:
-        assert set(workers.map(process_id, range(3))) == {os.getpid()}
-    with OrderedWorkers(4) as workers:
-        used = set(workers.map(process_id, range(2)))
-        assert len(used) == 2
-        assert os.getpid() not in used
+def test_one_worker_is_this_process():
+    with OrderedWorkers(process_id, 1) as workers:
+        assert set(workers.map(range(3))) == {os.getpid()}
+    with OrderedWorkers(process_id, 3) as workers:
+        assert os.getpid() not in set(workers.map(range(3)))
 
 
 def test_items_are_read_as_results_are_taken():
@@ -59,41 +53,33 @@ def test_items_are_read_as_results_are_taken():
             read.append(item)
             yield item
 
-    with OrderedWorkers(2) as workers:
-        results = workers.map(str, items())
+    with OrderedWorkers(str, 2) as workers:
+        results = workers.map(items())
         next(results)
-        time.sleep(0.2)
         assert len(read) < 20
         assert len(list(results)) == 999
 
 
-def test_errors_of_the_work_come_through():
-    for num_workers in (1, 2):
-        with (
-            pytest.raises(DataDamagedError, match="where") as caught,
-            OrderedWorkers(num_workers) as workers,
-        ):
-            list(workers.map(fail_at_three, range(100)))
-        assert (caught.value.where, caught.value.remedy) == ("where", "remedy")
-    with (
-        pytest.raises(RuntimeError, match="nothing here"),
-        OrderedWorkers(2) as workers,
-    ):
-        list(workers.map(crash, range(3)))
-
-
-def test_errors_of_the_items_come_through():
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_errors_of_the_work_and_of_the_items_come_through(num_workers):
     def items():
         yield 1
-        raise DataDamagedError("source failed")
+        raise LookupError("no more")
 
-    with pytest.raises(DataDamagedError, match="source failed"), OrderedWorkers(2) as workers:
-        list(workers.map(str, items()))
+    with OrderedWorkers(fail_at_three, num_workers) as workers:
+        with pytest.raises(DataDamagedError, match="where") as caught:
+            list(workers.map(range(100)))
+        assert (caught.value.where, caught.value.remedy) == ("where", "remedy")
+        with pytest.raises(LookupError, match="no more"):
+            list(workers.map(items()))
 
 
 def test_a_killed_worker_is_an_error_and_not_a_wait():
-    with pytest.raises(StorageError, match="code -9"), OrderedWorkers(2) as workers:
-        list(workers.map(die, range(100)))
+    with (
+        pytest.raises(StorageError, match="A worker process has ended"),
+        OrderedWorkers(die, 2) as workers,
+    ):
+        list(workers.map(range(100)))
 
 
 KILLED = """
@@ -101,17 +87,23 @@ import os, signal
 from tests.data.test_workers import process_id
 from txl_tf.data.workers import OrderedWorkers
 
-with OrderedWorkers(2) as workers:
-    print(*set(workers.map(process_id, range(4))), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+with OrderedWorkers(process_id, 2) as workers:
+    print(*set(workers.map(range(40))), flush=True)
+    os.kill({target}, signal.{name})
 """
 
 
-def test_workers_end_with_the_process_that_started_them():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", KILLED], capture_output=True)
-    assert done.returncode == -signal.SIGKILL
+# Ctrl-C reaches every process of the group.
+@pytest.mark.parametrize(("name", "target"), [("SIGKILL", "os.getpid()"), ("SIGINT", "0")])
+def test_workers_end_with_the_process_that_started_them(name, target):
+    program = KILLED.format(name=name, target=target)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, start_new_session=True
+    )
+    assert done.returncode == -getattr(signal, name)
+    assert done.stderr.count(b"Traceback") == (name == "SIGINT"), done.stderr
     pids = [int(word) for word in done.stdout.split()]
-    assert len(pids) == 2
+    assert pids
     deadline = time.monotonic() + 20
     while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline

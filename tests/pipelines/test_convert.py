@@ -13,8 +13,7 @@ from tests.slow_case import slow_case
 from txl_tf import load_model
 from txl_tf.data import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.model_folder import write_model_folder
 
 PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"

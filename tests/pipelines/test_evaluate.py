@@ -28,8 +28,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.model_folder import write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run import identity

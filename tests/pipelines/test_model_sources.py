@@ -10,8 +10,7 @@ from tests.convert.goldens import FOLDER, Golden
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
 from txl_tf.data import prepare_dataset
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.model_folder import checkpoint_store, open_model, tokenizer_from
 

@@ -3,12 +3,12 @@ import dataclasses
 import random
 
 import pytest
-
-from pipelines import prepare
 from pipelines.prepare_text import corpus_of
 from pipelines.prepare_tokenizer import choose_tokenizer, is_official
-from txl_tf.data.corpora import PUBLISHED_CORPORA
 from txl_tf.data.corpora.enwik8_text8 import Enwik8
+
+from pipelines import prepare
+from txl_tf.data.corpora import PUBLISHED_CORPORA
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.errors import (

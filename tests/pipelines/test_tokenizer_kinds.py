@@ -18,8 +18,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.model_folder import open_model
 

@@ -7,8 +7,7 @@ import pytest
 
 from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.tasks.encoding import ExampleEncoder, fingerprint_of
 from txl_tf.tasks.examples import Answer, Example

@@ -1,21 +1,7 @@
 """The public names; `__init__.py` reads them from here and imports each on first use."""
 
 from txl_tf.data.beam import prepare_with_beam as prepare_with_beam
-from txl_tf.data.corpora.standard_library import (
-    python_standard_library_splits as python_standard_library_splits,
-)
-from txl_tf.data.documents import (
-    FileDocuments as FileDocuments,
-)
-from txl_tf.data.documents import (
-    JsonLinesDocuments as JsonLinesDocuments,
-)
-from txl_tf.data.documents import (
-    LineDocuments as LineDocuments,
-)
-from txl_tf.data.documents import (
-    SeparatedDocuments as SeparatedDocuments,
-)
+from txl_tf.data.corpora import python_standard_library_splits as python_standard_library_splits
 from txl_tf.data.manifest import (
     Manifest as Manifest,
 )
@@ -35,16 +21,12 @@ from txl_tf.data.prepared_dataset import (
 from txl_tf.data.records import RecordWriter as RecordWriter
 from txl_tf.data.segment_plan import SegmentPlan as SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader as SegmentReader
-from txl_tf.data.splits import (
-    split_by_file as split_by_file,
-)
-from txl_tf.data.splits import (
-    split_by_fraction as split_by_fraction,
-)
+from txl_tf.data.splits import split_by_fraction as split_by_fraction
 from txl_tf.data.text_batches import ordered_batches as ordered_batches
+from txl_tf.data.text_files import TextDocuments as TextDocuments
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer as ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer as Tokenizer
-from txl_tf.data.tokenizers.word_splitting import WordRule as WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordRule as WordRule
 from txl_tf.data.vocabulary_training import (
     CharacterTraining as CharacterTraining,
 )

@@ -3,29 +3,16 @@
 import dataclasses
 import functools
 import json
+import operator
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from txl_tf.data.encoding import BatchEncoder
-from txl_tf.data.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    ShardManifest,
-    SplitManifest,
-    shard_file_name,
-)
-from txl_tf.data.preparation import (
-    Check,
-    check_not_empty,
-    describe,
-    describe_split,
-    empty_split,
-    write_descriptions,
-)
+from txl_tf.data.manifest import Manifest, ShardManifest, SplitManifest, shard_file_name
+from txl_tf.data.preparation import BatchEncoder, Check, describe_split, write_dataset
 from txl_tf.data.records import (
     SHARD_BYTES,
     TOKENS_PER_RECORD,
@@ -36,14 +23,14 @@ from txl_tf.data.records import (
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import VocabularyTraining
-from txl_tf.data.workers import OrderedWorkers
 from txl_tf.imports import require_extra
 from txl_tf.storage.files import make_folder, read_file, remove_folder, write_file
-from txl_tf.storage.staging import StagingFolder
 
 _RESULTS = "results"
 _Batch = tuple[str, int, list[DocumentPiece]]
 """Name of the split, number of the batch, and its pieces."""
+_Part = tuple[int, bytes, list[int]]
+"""First token, consecutive tokens of a shard, and the starts of documents within the shard."""
 
 
 def prepare_with_beam(
@@ -85,28 +72,49 @@ def prepare_with_beam(
         OutputExistsError: If the folder exists or is being written.
         DataDamagedError: If there is no split, or one without text.
     """
-    check_not_empty(splits, corpus_name)
     require_extra("beam", "apache_beam", purpose="A Beam pipeline", where="--runner beam")
-    with StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging:
-        if isinstance(tokenizer, VocabularyTraining):
-            with OrderedWorkers(num_workers) as workers:
-                tokenizer = tokenizer.train(splits, workers, lambda split, num_bytes: None)
-        results = os.path.join(staging.path, _RESULTS)
+
+    def write(folder: str, tokenizer: Tokenizer) -> tuple[list[SplitManifest], int]:
+        results = os.path.join(folder, _RESULTS)
         make_folder(results)
         run = functools.partial(_run, splits, results, beam_arguments)
-        counted = run("counting", TokenCounting(tokenizer).apply)
-        sizes = (tokens_per_record, tokenizer.token_dtype.itemsize, shard_bytes)
-        plans = {name: _plan(name, counted, sizes) for name in splits}
-        placing = TokenPlacing(tokenizer, plans)
-        writing = ShardWriting(staging.path, plans, tokenizer.vocabulary_size)
-        shards = run("writing", lambda batches: writing.apply(placing.apply(batches)))
+        encode = BatchEncoder(tokenizer)
+        count = functools.partial(count_tokens, encode)
+        counted = run("counting", lambda batches, beam: batches | "Count" >> beam.Map(count))
+        plans = {
+            name: ShardPlan(
+                tuple(
+                    each["tokens"]
+                    for each in sorted(counted, key=operator.itemgetter("batch"))
+                    if each["split"] == name
+                ),
+                tokens_per_record,
+                tokenizer.token_dtype.itemsize,
+                shard_bytes,
+            )
+            for name in splits
+        }
+        place = functools.partial(place_tokens, encode, plans)
+        write_one = functools.partial(write_shard, folder, plans, tokenizer.vocabulary_size)
+
+        def write_all(batches: Any, beam: Any) -> Any:
+            shards = batches | "Place" >> beam.FlatMap(place) | "Shard" >> beam.GroupByKey()
+            return shards | "Write" >> beam.Map(write_one)
+
+        shards = run("writing", write_all)
         remove_folder(results)
-        written = [_describe_split(name, counted, shards) for name in splits]
-        if check is not None:
-            check(written, tokenizer.vocabulary_size, _num_used(shards))
-        manifest = describe(tokenizer, corpus_name, tokens_per_record, written)
-        staging.publish(write_descriptions(staging.path, tokenizer, manifest))
-        return manifest
+        return [_describe_split(name, counted, shards) for name in splits], _num_used(shards)
+
+    return write_dataset(
+        write,
+        splits,
+        tokenizer,
+        output_folder,
+        corpus_name,
+        tokens_per_record=tokens_per_record,
+        num_workers=num_workers,
+        check=check,
+    )
 
 
 def _numbered_batches(splits: Splits, split: str) -> Iterator[_Batch]:
@@ -124,7 +132,7 @@ def _run(
     results: str,
     beam_arguments: Sequence[str],
     name: str,
-    transform: Callable[[Any], Any],
+    transform: Callable[[Any, Any], Any],
 ) -> list[dict[str, Any]]:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -139,7 +147,7 @@ def _run(
             | "Spread batches" >> beam.Reshuffle()
         )
         (
-            transform(batches)
+            transform(batches, beam)
             | "Together" >> beam.WithKeys(None)
             | "Gather" >> beam.GroupByKey()
             | "Results" >> beam.Map(functools.partial(_write_results, path))
@@ -172,18 +180,6 @@ class ShardPlan:
         """Shards of the split."""
         return -(-self.num_tokens // self.tokens_per_shard)
 
-    def batch_starts(self) -> np.ndarray:
-        """Returns the first token of every batch, as an int64 vector."""
-        return np.cumsum([0, *self.batch_tokens[:-1]], dtype=np.int64)
-
-
-def _plan(name: str, counted: list[dict[str, Any]], sizes: tuple[int, int, int]) -> ShardPlan:
-    batches = sorted((each["batch"], each["tokens"]) for each in counted if each["split"] == name)
-    plan = ShardPlan(tuple(tokens for _, tokens in batches), *sizes)
-    if not plan.num_tokens:
-        raise empty_split(name)
-    return plan
-
 
 def _describe_split(
     name: str, counted: list[dict[str, Any]], written: list[dict[str, Any]]
@@ -192,10 +188,9 @@ def _describe_split(
     for each in counted:
         if each["split"] == name:
             counts = counts.plus(TextCounts(*each["counts"]))
-    found = sorted((each["number"], each["shard"]["file"]) for each in written)
-    by_file = {each["shard"]["file"]: each["shard"] for each in written if each["split"] == name}
-    shards = tuple(ShardManifest(**by_file[file]) for _, file in found if file in by_file)
-    return describe_split(name, counts, shards)
+    ordered = sorted(written, key=operator.itemgetter("number"))
+    shards = [ShardManifest(**each["shard"]) for each in ordered if each["split"] == name]
+    return describe_split(name, counts, tuple(shards))
 
 
 def _num_used(written: list[dict[str, Any]]) -> int:
@@ -203,152 +198,87 @@ def _num_used(written: list[dict[str, Any]]) -> int:
     return int(np.unpackbits(np.bitwise_or.reduce(bits)).sum())
 
 
-class ShardWriting:
-    """Writing of shards for a Beam pipeline, each into a temporary folder first.
+def count_tokens(encode: BatchEncoder, batch: _Batch) -> dict[str, Any]:
+    """Counts the tokens and the text of a batch; returns JSON values."""
+    split, number, pieces = batch
+    token_ids, _, counts = encode(pieces)
+    return {"split": split, "batch": number, "tokens": len(token_ids), "counts": list(counts)}
 
-    Beam may repeat work in parallel; the bytes are equal, and the last rename wins.
+
+def place_tokens(
+    encode: BatchEncoder, plans: Mapping[str, ShardPlan], batch: _Batch
+) -> Iterator[tuple[tuple[str, int], _Part]]:
+    """Divides the tokens of a batch at shard ends; yields pairs of shard (split, number) and part.
+
+    Raises ValueError if the text differs from the one that was counted.
     """
-
-    def __init__(self, folder: str, plans: Mapping[str, ShardPlan], vocabulary_size: int) -> None:
-        self._folder = folder
-        self._plans = dict(plans)
-        self._vocabulary_size = vocabulary_size
-
-    def __call__(self, item: tuple[tuple[str, int], Iterable[Any]]) -> dict[str, Any]:
-        """Writes a shard from its parts in any order; returns JSON values.
-
-        The values are split, number, shard manifest, and the ids that occur as hexadecimal bits.
-        Raises ValueError if tokens are missing or an id is not in the vocabulary.
-        """
-        (split, number), parts = item
-        plan = self._plans[split]
-        tokens, starts = _gathered(parts, token_dtype(plan.token_bytes))
-        expected = min(plan.tokens_per_shard, plan.num_tokens - number * plan.tokens_per_shard)
-        if len(tokens) != expected or not 0 <= tokens.min() <= tokens.max() < self._vocabulary_size:
-            raise ValueError(
-                f"A shard must have {expected} tokens with ids below {self._vocabulary_size}. "
-                f"Received: {len(tokens)} tokens, ids from {tokens.min()} to {tokens.max()}"
-            )
-        used = np.zeros(self._vocabulary_size, bool)
-        used[tokens] = True
-        return {
-            "split": split,
-            "number": number,
-            "shard": self._write(split, number, tokens, starts),
-            "used": np.packbits(used).tobytes().hex(),
-        }
-
-    def apply(self, shards: Any) -> Any:
-        """Writes the shards of a Beam collection, in the second pipeline."""
-        import apache_beam as beam
-
-        return shards | "Write" >> beam.Map(self)
-
-    def _write(
-        self, split: str, number: int, tokens: np.ndarray, starts: list[int]
-    ) -> dict[str, Any]:
-        import tensorflow as tf
-
-        plan = self._plans[split]
-        own = os.path.join(self._folder, f"shard-{uuid.uuid4().hex}")
-        make_folder(own)
-        try:
-            with RecordWriter(
-                own,
-                split,
-                token_bytes=plan.token_bytes,
-                tokens_per_record=plan.tokens_per_record,
-                shard_bytes=plan.shard_bytes,
-            ) as writer:
-                writer.write(tokens, document_starts=starts)
-                (shard,) = writer.finish()
-            name = shard_file_name(split, number, plan.num_shards)
-            target = os.path.join(self._folder, name)
-            tf.io.gfile.rename(os.path.join(own, shard.file), target, overwrite=True)
-        finally:
-            remove_folder(own)
-        return {**shard.to_dict(), "file": name}
+    split, number, pieces = batch
+    plan = plans[split]
+    token_ids, starts, _ = encode(pieces)
+    if len(token_ids) != plan.batch_tokens[number]:
+        raise ValueError(
+            f"The text must be the same in both passes. Received: {len(token_ids)} tokens in batch "
+            f"{number} of `{split}`, {plan.batch_tokens[number]} before"
+        )
+    first = sum(plan.batch_tokens[:number])
+    places = first + starts
+    # An empty document at the end of the stream has no first token.
+    places = places[places < plan.num_tokens]
+    size = plan.tokens_per_shard
+    stop = first + len(token_ids)
+    last_place = int(places[-1]) if places.size else first
+    after_last = min(max(stop - 1, last_place) // size + 1, plan.num_shards)
+    for shard in range(first // size, after_last):
+        start, end = shard * size, (shard + 1) * size
+        part = token_ids[max(0, start - first) : max(0, end - first)]
+        here = places[(places >= start) & (places < end)] - start
+        yield (split, shard), (max(first, start) - start, part.tobytes(), np.unique(here).tolist())
 
 
-def _gathered(parts: Iterable[Any], dtype: np.dtype) -> tuple[np.ndarray, list[int]]:
-    ordered = sorted(parts, key=lambda part: part[0])
-    starts = sorted({place for part in ordered for place in part[2]})
-    return np.frombuffer(b"".join(part[1] for part in ordered), dtype), starts
+def write_shard(
+    folder: str,
+    plans: Mapping[str, ShardPlan],
+    vocabulary_size: int,
+    item: tuple[tuple[str, int], Iterable[_Part]],
+) -> dict[str, Any]:
+    """Writes a shard from its parts in any order, into a temporary folder first.
 
+    Beam may repeat work in parallel; the bytes are equal, and the last rename wins. Returns JSON
+    values: split, number, shard manifest, and the ids that occur as hexadecimal bits. Raises
+    ValueError if tokens are missing.
+    """
+    import tensorflow as tf
 
-class TokenCounting:
-    """Counts of tokens and text per batch, for a Beam pipeline."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._encoding = BatchEncoder(tokenizer)
-
-    def __call__(self, batch: _Batch) -> dict[str, Any]:
-        """Counts a batch of split, number and pieces; returns JSON values."""
-        split, number, pieces = batch
-        tokens = self._encoding(pieces)
-        return {
-            "split": split,
-            "batch": number,
-            "tokens": len(tokens.token_ids),
-            "counts": list(tokens.counts),
-        }
-
-    def apply(self, batches: Any) -> Any:
-        """Returns the counts of a Beam collection, in the first pipeline."""
-        import apache_beam as beam
-
-        return batches | "Count" >> beam.Map(self)
-
-
-class _Part(NamedTuple):
-    """Consecutive tokens of a shard, and the starts of documents within them."""
-
-    first_token: int
-    tokens: bytes
-    document_starts: list[int]
-
-
-class TokenPlacing:
-    """Division of the tokens of batches at shard ends, for a Beam pipeline."""
-
-    def __init__(self, tokenizer: Tokenizer, plans: Mapping[str, ShardPlan]) -> None:
-        self._encoding = BatchEncoder(tokenizer)
-        self._plans = dict(plans)
-        self._starts = {name: plan.batch_starts() for name, plan in plans.items()}
-
-    def __call__(self, batch: _Batch) -> Iterator[tuple[tuple[str, int], _Part]]:
-        """Yields pairs of shard (split, number) and part for a batch of split, number and pieces.
-
-        Raises ValueError if the text differs from the one that was counted.
-        """
-        split, number, pieces = batch
-        plan = self._plans[split]
-        tokens = self._encoding(pieces)
-        if len(tokens.token_ids) != plan.batch_tokens[number]:
-            raise ValueError(
-                "The text must be the same in both passes. Received: "
-                f"{len(tokens.token_ids)} tokens in batch {number} of `{split}`, "
-                f"{plan.batch_tokens[number]} before"
-            )
-        first = int(self._starts[split][number])
-        places = first + tokens.document_starts
-        # An empty document at the end of the stream has no first token.
-        places = places[places < plan.num_tokens]
-        size = plan.tokens_per_shard
-        stop = first + len(tokens.token_ids)
-        last_place = int(places[-1]) if places.size else first
-        after_last = min(max(stop - 1, last_place) // size + 1, plan.num_shards)
-        for shard in range(first // size, after_last):
-            start, end = shard * size, (shard + 1) * size
-            part = tokens.token_ids[max(0, start - first) : max(0, end - first)]
-            here = places[(places >= start) & (places < end)] - start
-            yield (
-                (split, shard),
-                _Part(max(first, start) - start, part.tobytes(), np.unique(here).tolist()),
-            )
-
-    def apply(self, batches: Any) -> Any:
-        """Returns the parts of a Beam collection grouped by shard, in the second pipeline."""
-        import apache_beam as beam
-
-        return batches | "Place" >> beam.FlatMap(self) | "Shard" >> beam.GroupByKey()
+    (split, number), parts = item
+    plan = plans[split]
+    ordered = sorted(parts, key=operator.itemgetter(0))
+    tokens = np.frombuffer(b"".join(part[1] for part in ordered), token_dtype(plan.token_bytes))
+    expected = min(plan.tokens_per_shard, plan.num_tokens - number * plan.tokens_per_shard)
+    if len(tokens) != expected:
+        raise ValueError(f"A shard must have {expected} tokens. Received: {len(tokens)}")
+    own = os.path.join(folder, f"shard-{uuid.uuid4().hex}")
+    make_folder(own)
+    try:
+        with RecordWriter(
+            own,
+            split,
+            token_bytes=plan.token_bytes,
+            tokens_per_record=plan.tokens_per_record,
+            shard_bytes=plan.shard_bytes,
+        ) as writer:
+            starts = sorted({place for part in ordered for place in part[2]})
+            writer.write(tokens, document_starts=starts)
+            (shard,) = writer.finish()
+        name = shard_file_name(split, number, plan.num_shards)
+        target = os.path.join(folder, name)
+        tf.io.gfile.rename(os.path.join(own, shard.file), target, overwrite=True)
+    finally:
+        remove_folder(own)
+    is_used = np.zeros(vocabulary_size, bool)
+    is_used[tokens] = True
+    return {
+        "split": split,
+        "number": number,
+        "shard": {**shard.to_dict(), "file": name},
+        "used": np.packbits(is_used).tobytes().hex(),
+    }

@@ -1,206 +1,106 @@
-"""Downloads of published files that resume and verify SHA-256."""
+"""Downloads of published files that resume and verify size and SHA-256."""
 
 import contextlib
 import dataclasses
 import http.client
 import os
-import shutil
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import IO, Any
 
-from txl_tf.data.partial_download import (
-    HttpAnswer,
-    PartialFile,
-    PublishedFile,
-    http_answer,
-)
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
-from txl_tf.storage.local_files import open_locked
+from txl_tf.storage.files import file_sha256, first_line
+from txl_tf.storage.local_files import flush_to_disk, open_locked
+from txl_tf.storage.untrusted_files import storage_errors
 
 Progress = Callable[[int, int | None], None]
 
-_MAX_PAUSE_SECONDS = 60.0
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+# The file has become shorter, or another part is sent: the answer is no continuation.
+_OTHER_RANGE = frozenset({http.client.PARTIAL_CONTENT, 416})
+_MAX_PAUSE_SECONDS = 60.0
+_BLOCK_BYTES = 1 << 18
 
 
-@dataclasses.dataclass(kw_only=True)
-class FileTransfer:
-    """Attempts to fetch a file from one address; for the options, see `download`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishedFile:
+    """Published file: `http` or `https` address, with size and SHA-256 if known."""
 
-    file: PublishedFile
+    name: str
     url: str
-    partial: PartialFile
-    max_attempts: int
-    pause_seconds: float
-    timeout_seconds: float
-    proxies: Mapping[str, str]
-    progress: Progress | None
+    size_bytes: int | None = None
+    sha256: str | None = None
 
-    def run(self) -> None:
-        """Fetches until the partial file is complete and verified.
+    def check(self, path: str) -> None:
+        """Raises DataDamagedError if a file has another size or SHA-256, as far as they are known.
 
-        Raises InputMissingError or DataDamagedError for an answer without the file or with another
-        one, StorageError without connection or disk space, OSError if the disk fails.
+        Raises StorageError if it cannot be read.
         """
-        for is_last_try in (False, True):
-            was_resumed = self._complete()
-            try:
-                self.file.check(self.partial.path)
-                return
-            except DataDamagedError as error:
-                aside = self.partial.set_aside()
-                # The parts may come from different versions of the file: try again in one piece.
-                if is_last_try or not was_resumed:
-                    remedy = f"It is set aside as {aside}; look whether the address is right."
-                    raise DataDamagedError(error.what, where=self.url, remedy=remedy) from error
-
-    def _complete(self) -> bool:
-        """Requests until all bytes are there; returns True if the download was resumed."""
-        failed = 0
-        best_bytes = size = self.partial.size_bytes
-        was_resumed = size > 0
-        # A download that was killed at its very end has no rest to request.
-        if was_resumed and size == self.file.size_bytes:
-            return True
-        while (reason := self._receive()) is not None:
-            size = self.partial.size_bytes
-            was_resumed |= size > 0
-            failed = 1 if size > best_bytes else failed + 1
-            best_bytes = max(best_bytes, size)
-            if failed >= self.max_attempts:
-                raise StorageError(
-                    f"{self.file.name} cannot be fetched: {reason}.",
-                    where=self.url,
-                    remedy="Try again later; a next try resumes here.",
-                )
-            time.sleep(min(self.pause_seconds * 2 ** (failed - 1), _MAX_PAUSE_SECONDS))
-        return was_resumed
-
-    def _receive(self) -> str | None:
-        """Makes one request and stores its bytes; returns why the file is incomplete, or `None`."""
-        version = self.partial.version(self.url)
-        if version is None:
-            self.partial.discard()
-        offset = self.partial.size_bytes
-        request = http_answer(
-            self.url,
-            offset=offset,
-            version=version,
-            timeout_seconds=self.timeout_seconds,
-            proxies=self.proxies,
-        )
-        try:
-            with request as answer:
-                return self._take(answer, offset, version)
-        except http.client.HTTPException as error:
-            return str(error)
-
-    def _take(self, answer: HttpAnswer, offset: int, version: str | None) -> str | None:
-        if answer.status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            if answer.total_bytes == offset:
-                return None
-            self.partial.discard()
-            return "the server no longer has the range asked for"
-        if answer.status in _TRY_AGAIN:
-            return f"the server answers {answer.status}"
-        if answer.status not in (http.client.OK, http.client.PARTIAL_CONTENT):
-            raise InputMissingError(
-                f"The server does not give {self.file.name}: it answers {answer.status}.",
-                where=self.url,
-                remedy="Get the file elsewhere, and name it.",
-            )
-        if answer.status == http.client.OK:
-            self.partial.begin(self.url, answer.version)
-        elif answer.offset != offset or answer.version not in (None, version):
-            self.partial.discard()
-            return "the server answers with another part than asked for"
-        return self._store(answer)
-
-    def _store(self, answer: HttpAnswer) -> str | None:
-        total = self.file.size_bytes if answer.total_bytes is None else answer.total_bytes
-        self._require_expected_size(total)
-        done = self.partial.size_bytes
-        self._require_space((total or done) - done)
-        with self.partial.open_to_append() as output:
-            while block := answer.read():
-                done += len(block)
-                if total is not None and done > total:
-                    break
-                output.write(block)
-                if self.progress is not None:
-                    self.progress(done, total)
-        if total is not None and done > total:
-            self.partial.discard()
-            return f"the server sends more than the {total} bytes of the file"
-        if total is not None and done < total:
-            return f"the connection ended after {done} of {total} bytes"
-        return None
-
-    def _require_expected_size(self, total: int | None) -> None:
-        expected = self.file.size_bytes
-        if expected is None or total == expected:
-            return
-        self.partial.discard()
-        raise DataDamagedError(
-            f"{self.file.name} must have {expected} bytes, but the server has {total}.",
-            where=self.url,
-            remedy="Look whether the address still has the file that is meant.",
-        )
-
-    def _require_space(self, needed_bytes: int) -> None:
-        folder = os.path.dirname(self.partial.path)
-        free = shutil.disk_usage(folder).free
-        if needed_bytes > free:
-            raise StorageError(
-                f"The download needs {needed_bytes} bytes more, and {free} are free.",
-                where=folder,
-                remedy="Make room, or name another folder; a next try resumes here.",
-            )
+        remedy = f"Get {self.name} again: {self.url}"
+        with storage_errors("The file cannot be read", path):
+            size = os.path.getsize(path)
+            if self.size_bytes not in (None, size):
+                what = f"{self.name} must have {self.size_bytes} bytes, but has {size}."
+                raise DataDamagedError(what, where=path, remedy=remedy)
+            if self.sha256 is not None and (found := file_sha256(path)) != self.sha256:
+                what = f"{self.name} must have SHA-256 {self.sha256}, but has {found}."
+                raise DataDamagedError(what, where=path, remedy=remedy)
 
 
 def download(
     file: PublishedFile,
     folder: str,
     *,
+    progress: Progress | None = None,
     max_attempts: int = 6,
     pause_seconds: float = 1.0,
     timeout_seconds: float = 60.0,
-    proxies: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
 ) -> str:
     """Fetches a file into a folder, unless it is there; returns its path.
 
-    Until it is complete and verified it is `NAME.partial`, which a later call resumes by a range
-    request for the same version; a file with the wrong content becomes `NAME.damaged`. Failed
-    connections, timeouts and the answers 408, 425, 429 and 5xx are retried after a pause that
-    doubles; `max_attempts` counts attempts at one address without progress. `proxies` maps schemes
-    to addresses; the environment is ignored. `progress` gets the bytes so far and in total.
-    Raises InputMissingError, DataDamagedError, OutputExistsError (fetched by another process) or
+    Until it is complete and verified it is `NAME.partial`, which a later call resumes. A resumed
+    file that is not the published one is fetched again in one piece. Failed connections and the
+    answers 408, 425, 429 and 5xx are retried after a pause that doubles; `max_attempts` counts
+    attempts without progress. `progress` gets the bytes so far and in total. Raises
+    InputMissingError, DataDamagedError, OutputExistsError (fetched by another process) or
     StorageError.
     """
     target = os.path.join(os.path.abspath(folder), file.name)
+    partial = f"{target}.partial"
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        with _locked(target):
-            if _is_there(file, target):
-                return target
-            partial = PartialFile(target)
-            transfers = [
-                FileTransfer(
-                    file=file,
-                    url=url,
-                    partial=partial,
-                    max_attempts=max_attempts,
-                    pause_seconds=pause_seconds,
-                    timeout_seconds=timeout_seconds,
-                    proxies=proxies or {},
-                    progress=progress,
-                )
-                for url in file.urls
-            ]
-            _run_first_that_works(file, transfers)
-            partial.publish()
+        if os.path.exists(target):
             return target
+        with os.fdopen(open_locked(partial, appends=True), "ab") as output:
+            transfer = _Transfer(file, output, timeout_seconds, progress)
+            transfer.complete(max_attempts, pause_seconds)
+            try:
+                file.check(partial)
+            except DataDamagedError:
+                if not transfer.was_resumed:
+                    raise
+                # The server may have replaced the file midway: fetch it in one piece.
+                transfer.restart()
+                transfer.complete(max_attempts, pause_seconds)
+                file.check(partial)
+            flush_to_disk(partial)
+            os.replace(partial, target)
+        flush_to_disk(os.path.dirname(target))
+        return target
+    except DataDamagedError as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+        remedy = "Look whether the address still has the file that is meant."
+        raise DataDamagedError(error.what, where=file.url, remedy=remedy) from error
+    except BlockingIOError as error:
+        raise OutputExistsError(
+            "Another process is downloading this file.",
+            where=target,
+            remedy="Wait for it to end, or name another folder.",
+        ) from error
     except OSError as error:
         raise StorageError(
             f"Writing the download failed: {error.strerror or error}",
@@ -209,42 +109,96 @@ def download(
         ) from error
 
 
-def _run_first_that_works(file: PublishedFile, transfers: list[FileTransfer]) -> None:
-    errors: list[InputMissingError | StorageError] = []
-    for transfer in transfers:
+@dataclasses.dataclass
+class _Transfer:
+    """Requests for a file, whose answers are appended to `output`."""
+
+    file: PublishedFile
+    output: IO[bytes]
+    timeout_seconds: float
+    progress: Progress | None
+    was_resumed: bool = False
+
+    def complete(self, max_attempts: int, pause_seconds: float) -> None:
+        """Requests until all bytes are there."""
+        failed = best_bytes = 0
+        while (reason := self._receive()) is not None:
+            failed = 1 if self.output.tell() > best_bytes else failed + 1
+            best_bytes = max(best_bytes, self.output.tell())
+            if failed >= max_attempts:
+                raise StorageError(
+                    f"{self.file.name} cannot be fetched: {reason}.",
+                    where=self.file.url,
+                    remedy="Try again later; a next try resumes here.",
+                )
+            time.sleep(min(pause_seconds * 2 ** (failed - 1), _MAX_PAUSE_SECONDS))
+        self.output.flush()
+
+    def restart(self) -> None:
+        """Discards the bytes received."""
+        self.output.seek(0)
+        self.output.truncate()
+        self.was_resumed = False
+
+    def _receive(self) -> str | None:
+        """Makes one request and stores its bytes; returns why the file is incomplete, or `None`."""
+        offset = self.output.tell()
+        # A download that was killed at its very end has no rest to request.
+        if offset and offset == self.file.size_bytes:
+            self.was_resumed = True
+            return None
+        # A compressed transfer could neither be counted nor resumed.
+        headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+        request = urllib.request.Request(self.file.url, headers=headers)
         try:
-            transfer.run()
-            return
-        except (InputMissingError, StorageError) as error:
-            errors.append(error)
-    # An address that failed may still have the file: report that error first.
-    failed = [error for error in errors if isinstance(error, StorageError)]
-    raise (failed or errors or [InputMissingError(f"{file.name} has no address.")])[0]
+            answer = urllib.request.urlopen(request, timeout=self.timeout_seconds)
+        except urllib.error.HTTPError as error:
+            answer = error
+        except (OSError, http.client.HTTPException) as error:
+            return first_line(getattr(error, "reason", error))
+        with answer:
+            return self._store(answer, offset)
+
+    def _store(self, answer: Any, offset: int) -> str | None:
+        if answer.status == http.client.PARTIAL_CONTENT and _first_byte(answer) == offset:
+            self.was_resumed = True
+        elif answer.status == http.client.OK:
+            self.restart()
+        elif answer.status in _TRY_AGAIN:
+            return f"the server answers {answer.status}"
+        elif answer.status in _OTHER_RANGE:
+            self.restart()
+            return "the server does not have the rest asked for"
+        else:
+            raise InputMissingError(
+                f"The server does not give {self.file.name}: it answers {answer.status}.",
+                where=self.file.url,
+                remedy="Get the file elsewhere, and name it.",
+            )
+        done, expected = self.output.tell(), self.file.size_bytes
+        total = expected if answer.length is None else done + answer.length
+        if expected not in (None, total):
+            what = f"{self.file.name} must have {expected} bytes, but the server has {total}."
+            raise DataDamagedError(what)
+        # An endless answer ends at the size that is known.
+        while total is None or done < total:
+            try:
+                block = answer.read1(_BLOCK_BYTES)
+            except (OSError, http.client.HTTPException) as error:
+                return first_line(error)
+            if not block:
+                break
+            self.output.write(block)
+            done += len(block)
+            if self.progress is not None:
+                self.progress(done, total)
+        if total is not None and done < total:
+            return f"the connection ended after {done} of {total} bytes"
+        return None
 
 
-def _is_there(file: PublishedFile, target: str) -> bool:
-    if not os.path.exists(target):
-        return False
-    try:
-        file.check(target)
-        return True
-    except DataDamagedError:
-        os.replace(target, f"{target}.damaged")
-        return False
-
-
-@contextlib.contextmanager
-def _locked(target: str) -> Iterator[None]:
-    """Holds a lock beside the target; the lock ends with the process."""
-    try:
-        descriptor = open_locked(f"{target}.lock", reads=True)
-    except BlockingIOError as error:
-        raise OutputExistsError(
-            "Another process is downloading this file.",
-            where=target,
-            remedy="Wait for it to end, or name another folder.",
-        ) from error
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+def _first_byte(answer: Any) -> int | None:
+    found = re.match(r"bytes ([0-9]{1,18})-", answer.headers.get("Content-Range", ""))
+    return int(found[1]) if found else None

@@ -1,15 +1,12 @@
-"""Preparation of a data set from text: records, vocabulary and manifest."""
+"""Preparation of a data set from text: token ids, records, vocabulary and manifest."""
 
 import contextlib
-import importlib
 import os
-import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from txl_tf.data.encoding import EncodedBatch, EncodedSplits
 from txl_tf.data.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -18,17 +15,20 @@ from txl_tf.data.manifest import (
     SplitManifest,
 )
 from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordWriter
-from txl_tf.data.text import Splits, TextCounts
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.vocabulary_training import VocabularyTraining
+from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
+from txl_tf.data.tokenizers import load_tokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, damaged_text, map_pieces
+from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.storage.files import is_remote, write_file
+from txl_tf.storage.files import first_line, write_file
 from txl_tf.storage.staging import StagingFolder
 
-Progress = Callable[[str, int], None]
 # Receives the splits written, the vocabulary size, and the number of ids that occur.
 Check = Callable[[list[SplitManifest], int, int], None]
+EncodedBatch = tuple[np.ndarray, np.ndarray, TextCounts]
+"""Token ids, the int64 places among them where documents begin, and counts of the text. A place one
+past the end stands for the next batch's first token."""
 
 
 def prepare_dataset(
@@ -58,7 +58,8 @@ def prepare_dataset(
         tokens_per_record: int. Defaults to `4096`.
         shard_bytes: int. Size at which a file ends, in bytes. Defaults to
             `16_000_000`.
-        num_workers: int. Processes that tokenize. Defaults to `1`: the calling process.
+        num_workers: int. Processes that tokenize. Defaults to `1`: the calling process. A script
+            with more needs `if __name__ == "__main__"`.
         check: optional function of the splits written, the vocabulary size and the number of ids
             that occur. It is called before the folder gets its name; an exception prevents that.
         progress: optional function, called with the name of the split and the bytes of text read
@@ -70,58 +71,63 @@ def prepare_dataset(
             the text.
         StorageError: If writing fails; nothing is left behind.
     """
-    check_not_empty(splits, corpus_name)
-    if progress is None:
-        progress = _ignore
-    sizes = {"tokens_per_record": tokens_per_record, "shard_bytes": shard_bytes}
-    with (
-        _storage_errors(output_folder),
-        contextlib.nullcontext() if tokenizer.uses_tensorflow else _tensorflow_loading(),
-        StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging,
-        OrderedWorkers(num_workers) as workers,
-    ):
-        scratch = tempfile.TemporaryDirectory(dir=None if is_remote(staging.path) else staging.path)
-        with scratch as scratch_folder:
-            if isinstance(tokenizer, VocabularyTraining):
-                texts = tokenizer.tokenize(splits, workers, scratch_folder, progress)
-            else:
-                texts = EncodedSplits(splits, tokenizer, workers)
-            used_ids = np.zeros(texts.tokenizer.vocabulary_size, bool)
-            written = []
+    report = progress or _ignore
+
+    def write(folder: str, tokenizer: Tokenizer) -> tuple[list[SplitManifest], int]:
+        is_used = np.zeros(tokenizer.vocabulary_size, bool)
+        written = []
+        with OrderedWorkers(BatchEncoder(tokenizer), num_workers) as workers:
             for name in splits:
-                token_bytes = texts.tokenizer.token_dtype.itemsize
-                with RecordWriter(staging.path, name, token_bytes=token_bytes, **sizes) as writer:
-                    batches = texts.batches(name)
-                    written.append(write_split(writer, name, batches, used_ids, progress))
-        if check is not None:
-            check(written, len(used_ids), int(np.count_nonzero(used_ids)))
-        manifest = describe(texts.tokenizer, corpus_name, tokens_per_record, written)
-        staging.publish(write_descriptions(staging.path, texts.tokenizer, manifest))
-        return manifest
+                with RecordWriter(
+                    folder,
+                    name,
+                    token_bytes=tokenizer.token_dtype.itemsize,
+                    tokens_per_record=tokens_per_record,
+                    shard_bytes=shard_bytes,
+                ) as writer:
+                    counts = TextCounts()
+                    for token_ids, starts, more in workers.map(work_batches(name, splits[name])):
+                        writer.write(token_ids, document_starts=starts.tolist())
+                        is_used[token_ids] = True
+                        counts = counts.plus(more)
+                        report(name, more.bytes)
+                    written.append(describe_split(name, counts, writer.finish()))
+        return written, int(np.count_nonzero(is_used))
+
+    return write_dataset(
+        write,
+        splits,
+        tokenizer,
+        output_folder,
+        corpus_name,
+        tokens_per_record=tokens_per_record,
+        num_workers=num_workers,
+        check=check,
+        progress=report,
+    )
 
 
-def write_split(
-    writer: RecordWriter,
-    name: str,
-    batches: Iterable[EncodedBatch],
-    used_ids: np.ndarray,
-    progress: Progress,
-) -> SplitManifest:
-    """Writes the records of a split and marks the ids that occur in `used_ids`.
+def _ignore(split: str, num_bytes: int) -> None:
+    pass
 
-    Raises DataDamagedError if there are no tokens, ValueError for an id outside the vocabulary.
+
+def write_dataset(
+    write_splits: Callable[[str, Tokenizer], tuple[list[SplitManifest], int]],
+    splits: Splits,
+    tokenizer: Tokenizer | VocabularyTraining,
+    output_folder: str,
+    corpus_name: str,
+    *,
+    tokens_per_record: int,
+    num_workers: int,
+    check: Check | None,
+    progress: Progress = _ignore,
+) -> Manifest:
+    """Trains the vocabulary, has the records written, and describes them; see `prepare_dataset`.
+
+    `write_splits` writes the records into a folder; it returns their splits and the number of ids
+    that occur.
     """
-    counts = TextCounts()
-    for batch in batches:
-        _note_used(batch.token_ids, used_ids)
-        writer.write(batch.token_ids, document_starts=batch.document_starts.tolist())
-        counts = counts.plus(batch.counts)
-        progress(name, batch.counts.bytes)
-    return describe_split(name, counts, writer.finish())
-
-
-def check_not_empty(splits: Splits, corpus_name: str) -> None:
-    """Raises DataDamagedError if there are no splits, ValueError if one is no list of documents."""
     if not splits:
         what = "The input is empty: it has no splits."
         raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
@@ -131,6 +137,31 @@ def check_not_empty(splits: Splits, corpus_name: str) -> None:
                 "`splits` must hold lists of documents. "
                 f"Received: {name!r} is a {type(documents).__name__}"
             )
+    with (
+        _storage_errors(output_folder),
+        StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging,
+    ):
+        if isinstance(tokenizer, VocabularyTraining):
+            tokenizer = tokenizer.train(splits, num_workers, progress)
+        written, num_used = write_splits(staging.path, tokenizer)
+        if check is not None:
+            check(written, tokenizer.vocabulary_size, num_used)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            corpus_name=corpus_name,
+            tokenizer_kind=tokenizer.kind,
+            tokenizer_sha256=tokenizer.fingerprint,
+            vocabulary_size=tokenizer.vocabulary_size,
+            token_bytes=tokenizer.token_dtype.itemsize,
+            tokens_per_record=tokens_per_record,
+            splits=tuple(written),
+        )
+        for name, content in tokenizer.vocabulary_files.items():
+            write_file(os.path.join(staging.path, name), content)
+        manifest.write(staging.path)
+        shards = [shard.file for split in manifest.splits for shard in split.shards]
+        staging.publish([*shards, *tokenizer.vocabulary_files, MANIFEST_FILE])
+        return manifest
 
 
 def describe_split(
@@ -138,92 +169,47 @@ def describe_split(
 ) -> SplitManifest:
     """Returns the manifest of a split; raises DataDamagedError if it has no token or no text."""
     if not shards or not counts.bytes:
-        raise empty_split(name)
+        raise DataDamagedError(
+            "A split of the input is empty.",
+            where=f"split {name}",
+            remedy="Give more text, or leave this split out.",
+        )
     tokens = sum(shard.tokens for shard in shards)
     return SplitManifest(name=name, tokens=tokens, shards=shards, **counts._asdict())
 
 
-def empty_split(name: str) -> DataDamagedError:
-    """Creates the error about a split without tokens."""
-    return DataDamagedError(
-        "A split of the input is empty.",
-        where=f"split {name}",
-        remedy="Give more text, or leave this split out.",
-    )
+class BatchEncoder:
+    """Encoder of text batches; only the tokenizer's kind and vocabulary are pickled."""
 
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer: Tokenizer | None = tokenizer
+        self._kind, self._files = tokenizer.kind, dict(tokenizer.vocabulary_files)
 
-def describe(
-    tokenizer: Tokenizer, corpus_name: str, tokens_per_record: int, splits: list[SplitManifest]
-) -> Manifest:
-    """Returns the manifest of the written splits."""
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        corpus_name=corpus_name,
-        tokenizer_kind=tokenizer.kind,
-        tokenizer_sha256=tokenizer.fingerprint,
-        vocabulary_size=tokenizer.vocabulary_size,
-        token_bytes=tokenizer.token_dtype.itemsize,
-        tokens_per_record=tokens_per_record,
-        splits=tuple(splits),
-    )
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker loads it on first use, because some kinds import TensorFlow.
+        return {**self.__dict__, "_tokenizer": None}
 
-
-def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) -> list[str]:
-    """Writes the vocabulary, then the manifest; returns the names of all files of the data set."""
-    for name, content in tokenizer.vocabulary_files.items():
-        write_file(os.path.join(folder, name), content)
-    manifest.write(folder)
-    shards = [shard.file for split in manifest.splits for shard in split.shards]
-    return [*shards, *tokenizer.vocabulary_files, MANIFEST_FILE]
-
-
-def _note_used(token_ids: np.ndarray, used_ids: np.ndarray) -> None:
-    """Marks the ids that occur; raises ValueError for an id outside the vocabulary."""
-    if not token_ids.size:
-        return
-    if not 0 <= token_ids.min() <= token_ids.max() < len(used_ids):
-        raise ValueError(
-            f"The tokenizer must give ids in [0, {len(used_ids)}). "
-            f"Received: ids from {token_ids.min()} to {token_ids.max()}"
-        )
-    used_ids[token_ids] = True
+    def __call__(self, pieces: Sequence[DocumentPiece]) -> EncodedBatch:
+        """Encodes at least one piece; raises DataDamagedError for text that cannot be encoded."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self._kind, self._files)
+        with damaged_text():
+            parts = map_pieces(self._tokenizer.encode_piece, pieces, self._tokenizer.reads_lines)
+        places = np.cumsum([0, *map(len, parts[:-1])], dtype=np.int64)
+        starts = places[[piece.begins_document for piece in pieces]]
+        return np.concatenate(parts), starts, TextCounts.of(pieces)
 
 
 @contextlib.contextmanager
 def _storage_errors(output_folder: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise _storage_error(error, output_folder) from error
     except Exception as error:
-        # Compared by name, because TensorFlow may not be imported.
-        if not type(error).__module__.startswith("tensorflow."):
+        # TensorFlow's errors are compared by name, because it may not be imported.
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("tensorflow."):
             raise
-        raise _storage_error(error, output_folder) from error
-
-
-def _storage_error(error: Exception, output_folder: str) -> StorageError:
-    return StorageError(
-        f"Writing the data set failed: {' '.join(str(error).split())}",
-        where=output_folder,
-        remedy="Check free space and permissions; nothing was left behind.",
-    )
-
-
-@contextlib.contextmanager
-def _tensorflow_loading() -> Iterator[None]:
-    """Imports TensorFlow in a thread while the workers start.
-
-    Not used if this thread imports TensorFlow too: two imports can deadlock.
-    """
-    thread = threading.Thread(target=importlib.import_module, args=("tensorflow",))
-    thread.start()
-    try:
-        yield
-    finally:
-        # A process must not end while a library is being loaded.
-        thread.join()
-
-
-def _ignore(split: str, num_bytes: int) -> None:
-    pass
+        raise StorageError(
+            f"Writing the data set failed: {first_line(error)}",
+            where=output_folder,
+            remedy="Check free space and permissions; nothing was left behind.",
+        ) from error

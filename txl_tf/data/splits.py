@@ -3,19 +3,16 @@
 import array
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from txl_tf.data.text import Document, Reread, byte_range, pieces_of
-from txl_tf.data.text_files import text_files
-from txl_tf.errors import DataDamagedError, StorageError, UsageError
+from txl_tf.errors import DataDamagedError, StorageError
 
 # Documents are identified by their first 64 KiB: shared beginnings are shorter.
 _HASHED_BYTES = 1 << 16
 _SPLITS = ("train", "valid", "test")
-_Documents = TypeVar("_Documents")
 
 
 def split_by_fraction(
@@ -75,29 +72,6 @@ def split_by_fraction(
             what = f"{len(sizes)} documents are too few, or too much alike, to have a {name} split."
             raise _too_little(what, where)
     return {name: Reread(_chosen, documents, chosen, _SPLITS.index(name)) for name in names}
-
-
-def split_by_file(
-    paths: Mapping[str, Sequence[str]],
-    make_documents: Callable[[Sequence[str]], _Documents],
-) -> dict[str, _Documents]:
-    """Makes the documents of splits that have separate files.
-
-    Args:
-        paths: dict of split name to paths; splits without paths are omitted.
-        make_documents: function that turns paths into documents, such as
-            `FileDocuments`.
-
-    Raises:
-        UsageError: If there are no files, or a file is in two splits.
-        InputMissingError: If a path has no file.
-    """
-    given = {name: list(files) for name, files in paths.items() if files}
-    if not given:
-        raise UsageError("There is no text.", remedy="Name files for a split.")
-    # A file in two splits would leak the test into training.
-    text_files([path for files in given.values() for path in files])
-    return {name: make_documents(files) for name, files in given.items()}
 
 
 def _survey(documents: Iterable[Document], seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ def document_bytes(text: bytes | str) -> bytes:
 
 
 def pieces_of(document: Document) -> Iterable[bytes]:
-    """Returns the pieces of a document."""
+    """Returns the pieces of a document as they are given."""
     return (document_bytes(document),) if isinstance(document, bytes | str) else document
 
 
@@ -69,7 +69,7 @@ def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[Doc
     batch: list[DocumentPiece] = []
     num_bytes = 0
     for number, document in enumerate(documents):
-        for piece in _document_pieces(split, number, pieces_of(document)):
+        for piece in document_pieces(document, split, number):
             batch.append(piece)
             num_bytes += len(piece.text)
             if num_bytes >= BATCH_BYTES or len(batch) == _MAX_PIECES:
@@ -79,9 +79,12 @@ def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[Doc
         yield batch
 
 
-def _document_pieces(split: str, number: int, texts: Iterable[bytes]) -> Iterator[DocumentPiece]:
+def document_pieces(
+    document: Document, split: str = "", number: int = 0
+) -> Iterator[DocumentPiece]:
+    """Yields the pieces of a document that have text; one without text if there are none."""
     held = DocumentPiece(b"", split, number)
-    for text in texts:
+    for text in pieces_of(document):
         if not held.text:
             text = document_bytes(text)
         if not text:

@@ -1,4 +1,4 @@
-"""Text files for preparation: listing, decompression and UTF-8 validation.
+"""Text files and their documents: listing, decompression, UTF-8, JSON Lines.
 
 Text is taken byte for byte, or refused with file, line and byte offset. Only a byte order mark is
 dropped; offsets count from the first byte after it. The byte tokenizer takes every input.
@@ -19,28 +19,218 @@ Tokenizers of characters, words and subwords need UTF-8:
 
 import bz2
 import codecs
-import dataclasses
 import glob
+import io
+import itertools
+import json
 import lzma
+import operator
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
-from txl_tf.data.text import BYTE_ORDER_MARK, document_bytes
+from txl_tf.data.text import BYTE_ORDER_MARK, document_bytes, split_at_lines
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
-from txl_tf.storage.files import open_regular_file
+from txl_tf.storage.files import first_line, open_regular_file
 from txl_tf.storage.untrusted_files import storage_errors
 
-UNREADABLE = "The text file cannot be read"
 _BLOCK_BYTES = 1 << 20
-# Not `gzip.open` and the like: `lzma.open` has no memory limit and skips what follows the data, and
-# `zstandard.open` does not report truncated data. One zstd block of four bytes can expand to 128
-# KiB, and its decoder does not limit its output: small inputs keep the output small.
-_ZSTD_INPUT_BYTES = 2048
-_ZSTD_WINDOW_BYTES = 1 << 27
-_XZ_MEMORY_BYTES = 1 << 27
+# A block of four bytes can expand to 128 KiB in zstd, whose decoder does not limit its output: small
+# inputs keep the output small.
+_COMPRESSED_BYTES = 2048
+_MEMORY_BYTES = 1 << 27
+
+
+class TextDocuments:
+    """Documents of text files, each an iterator over pieces; can be iterated more than once.
+
+    Documents without text are dropped: empty files, empty lines, separators in a row. A document
+    ends with its file.
+
+    Args:
+        paths: sequence of str. Files, folders or patterns; see `text_files`.
+        one_per: str. `"file"` or `"line"`: a document is a file, or a line with its end. Defaults
+            to `"file"`.
+        separator: optional bytes. Line between documents without its end; empty for an empty line.
+            Defaults to `None`.
+        json_field: optional str. If given, the files are JSON Lines in UTF-8, and a document is the
+            string in this field of a line. Defaults to `None`.
+        check_utf8: bool. If `True`, refuses text that is not UTF-8. Defaults to `False`.
+
+    Raises:
+        InputMissingError: If a path has no file.
+        ValueError: If the separator is not one line of at most 1024 bytes.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        one_per: str = "file",
+        separator: bytes | None = None,
+        json_field: str | None = None,
+        check_utf8: bool = False,
+    ) -> None:
+        self.files = text_files(paths)
+        self._by_line = one_per == "line"
+        self._mark = None if separator is None else line_pattern(separator)
+        self._json_field = json_field
+        self._check_utf8 = check_utf8
+
+    def __iter__(self) -> Iterator[Iterator[bytes]]:
+        """Yields documents; read each before asking for the next, which skips the unread rest."""
+        for path in self.files:
+            if self._json_field is not None:
+                yield from _json_documents(path, self._json_field)
+            elif self._by_line:
+                yield from grouped_documents(_numbered_lines(self._pieces(path)))
+            elif self._mark is not None:
+                yield from marked_documents(self._pieces(path), self._mark, keep_mark=False)
+            else:
+                yield from grouped_documents((0, piece) for piece in self._pieces(path))
+
+    def has_separator(self) -> bool:
+        """Reads the files up to the first separator; False if there is none."""
+        pieces = itertools.chain.from_iterable(map(self._pieces, self.files))
+        return self._mark is not None and any(map(self._mark.search, pieces))
+
+    def _pieces(self, path: str) -> Iterator[bytes]:
+        blocks = text_blocks(path)
+        return split_at_lines(validated_text(blocks, path) if self._check_utf8 else blocks)
+
+
+def line_pattern(line: bytes) -> re.Pattern[bytes]:
+    """Returns the pattern of a line that is exactly these bytes, ended by LF, CR LF or the text.
+
+    Raises ValueError if the line is too long or holds a line feed.
+    """
+    if b"\n" in line or len(line) > 1024:
+        raise ValueError(
+            f"A separator must be one line of at most 1024 bytes. Received: {line[:80]!r}"
+        )
+    # Without the look-ahead, an empty line would be found after the last line feed.
+    return re.compile(rb"(?m)^(?=[\s\S])" + re.escape(line) + rb"(?:\r?\n|\r?\Z)")
+
+
+def marked_documents(
+    pieces: Iterable[bytes], mark: re.Pattern[bytes], *, keep_mark: bool
+) -> Iterator[Iterator[bytes]]:
+    """Cuts a stream of pieces of whole lines into documents at the lines that match `mark`.
+
+    Text before the first mark is a document; empty documents are dropped. `keep_mark` keeps the
+    line as the first of its document.
+    """
+    return grouped_documents(_numbered_parts(pieces, mark, keep_mark))
+
+
+def grouped_documents(chunks: Iterable[tuple[int, bytes]]) -> Iterator[Iterator[bytes]]:
+    """Groups consecutive chunks with the same document number into one iterator per document."""
+    for _, group in itertools.groupby(chunks, key=operator.itemgetter(0)):
+        yield (chunk for _, chunk in group)
+
+
+def _numbered_parts(
+    pieces: Iterable[bytes], mark: re.Pattern[bytes], keep_mark: bool
+) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    at_line_start = True
+    for piece in pieces:
+        start = 0
+        for match in mark.finditer(piece):
+            # A piece may begin within a long line.
+            if match.start() == 0 and not at_line_start:
+                continue
+            if match.start() > start:
+                yield number, piece[start : match.start()]
+            number += 1
+            start = match.start() if keep_mark else match.end()
+        if start < len(piece):
+            yield number, piece[start:]
+        at_line_start = piece.endswith(b"\n")
+
+
+def _numbered_lines(pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    for piece in pieces:
+        for line in io.BytesIO(piece):  # ends lines at LF only
+            if line not in (b"\n", b"\r\n"):
+                yield number, line
+            number += line.endswith(b"\n")
+
+
+def _json_documents(path: str, field: str) -> Iterator[Iterator[bytes]]:
+    for number, offset, line in numbered_lines(path):
+        if text := text_of_json(line, field, line_place(path, number, offset)):
+            yield split_at_lines([text])
+
+
+# The parser holds the line, its decoded form and its text at once.
+MAX_LINE_BYTES = 32 << 20
+
+
+def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
+    """Yields number (from 1), byte offset and content of every line of a file, compressed or not.
+
+    Raises DataDamagedError if a line is longer than `MAX_LINE_BYTES`.
+    """
+    rest = bytearray()
+    number, offset = 1, 0
+    for block in text_blocks(path):
+        rest += block
+        start = 0
+        while (end := rest.find(b"\n", start) + 1) > 0:
+            yield number, offset, bytes(rest[start:end])
+            number += 1
+            offset += end - start
+            start = end
+        del rest[:start]
+        if len(rest) > MAX_LINE_BYTES:
+            what = f"The line is longer than {MAX_LINE_BYTES} bytes."
+            raise _bad_line(what, line_place(path, number, offset))
+    if rest:
+        yield number, offset, bytes(rest)
+
+
+def line_place(path: str, number: int, offset: int) -> str:
+    """Formats the place of a line for errors."""
+    return f"{path}, line {number}, byte {offset}"
+
+
+def text_of_json(line: bytes, field: str, place: str) -> bytes:
+    """Returns the text of one line of JSON; empty for an empty line.
+
+    Raises DataDamagedError, with `place`, unless it is an object with a string in the field.
+    """
+    # Concatenated files have byte order marks in the middle.
+    line = document_bytes(line)
+    if not line.strip():
+        return b""
+    try:
+        values = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise _bad_line(f"The line is not UTF-8, from its byte {error.start} on.", place) from error
+    except (ValueError, RecursionError) as error:
+        raise _bad_line(f"The line is not JSON: {error}", place) from error
+    if not isinstance(values, dict):
+        raise _bad_line("The line is not a JSON object.", place)
+    if field not in values:
+        known = ", ".join(list(values)[:8])
+        raise _bad_line(f"The line has no field {field!r}, but: {known}", place)
+    if not isinstance(values[field], str):
+        kind = type(values[field]).__name__
+        raise _bad_line(f"The field {field!r} must be a string, not {kind}.", place)
+    try:
+        return values[field].encode("utf-8")
+    except UnicodeEncodeError as error:
+        # JSON can escape a lone surrogate; UTF-8 cannot encode one.
+        what = f"The field {field!r} has a lone surrogate at character {error.start}."
+        raise _bad_line(what, place) from error
+
+
+def _bad_line(what: str, place: str) -> DataDamagedError:
+    return DataDamagedError(what, where=place, remedy="Correct the line, or name another field.")
 
 
 def text_blocks(path: str) -> Iterator[bytes]:
@@ -62,104 +252,75 @@ def text_blocks(path: str) -> Iterator[bytes]:
 
 
 def _blocks(path: str) -> Iterator[bytes]:
-    with storage_errors(UNREADABLE, path):
-        try:
-            if os.path.isdir(path):
-                raise FileNotFoundError  # a folder is no text file
-            with open_regular_file(path) as file:
-                make_decoder = _decoder_of(file.read(6), path)
-                file.seek(0)
-                if make_decoder is not None:
-                    yield from _decompressed(file, path, make_decoder)
-                while block := file.read(_BLOCK_BYTES):
-                    yield block
-        except FileNotFoundError as error:
-            raise InputMissingError(
-                "There is no such text file.", where=path, remedy="Name an existing file."
-            ) from error
+    if not os.path.isfile(path):
+        raise _missing("There is no such text file.", path)
+    with storage_errors("The text file cannot be read", path), open_regular_file(path) as file:
+        make_decoder = _decoder_of(file.read(6), path)
+        file.seek(0)
+        if make_decoder is not None:
+            yield from _decompressed(file, path, make_decoder)
+            return
+        while block := file.read(_BLOCK_BYTES):
+            yield block
 
 
-@dataclasses.dataclass(frozen=True)
-class _Decoder:
-    """Decoder of one compressed part, with bounded output per step."""
-
-    decoder: Any
-    errors: tuple[type[Exception], ...]
-    """Exceptions that damaged data raise."""
-    limit: tuple[int, ...] = (_BLOCK_BYTES,)
-    """Largest output, for decoders with such an argument."""
-    max_input_bytes: int | None = None
-
-    def step(self, data: bytes) -> tuple[bytes, bytes]:
-        """Decodes input; returns the output and the input left over."""
-        taken = data[: self.max_input_bytes] if getattr(self.decoder, "needs_input", True) else b""
-        output = self.decoder.decompress(taken, *self.limit) if taken or self.limit else b""
-        left = self.decoder.unused_data + getattr(self.decoder, "unconsumed_tail", b"")
-        return output, left + data[len(taken) :]
-
-
-def _gzip_decoder() -> _Decoder:
-    return _Decoder(zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), (zlib.error,))
-
-
-def _xz_decoder() -> _Decoder:
-    decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-    return _Decoder(decoder, (lzma.LZMAError, MemoryError))
-
-
-def _zstd_decoder() -> _Decoder:
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-    errors = (zstandard.ZstdError,)
-    return _Decoder(decompressor.decompressobj(), errors, (), _ZSTD_INPUT_BYTES)
-
-
-def _decoder_of(start: bytes, path: str) -> Callable[[], _Decoder] | None:
+# Not `lzma.open`, which has no memory limit and skips what follows the data, nor `zstandard.open`,
+# which does not report truncated data.
+def _decoder_of(start: bytes, path: str) -> Callable[[], Any] | None:
+    """Returns a function that makes a decoder of one compressed part; `None` for plain text."""
     if start.startswith(b"\x1f\x8b"):
-        return _gzip_decoder
+        return lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     if start == b"\xfd7zXZ\x00":
-        return _xz_decoder
+        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_BYTES)
     if re.match(rb"BZh[1-9][1\x17]", start):
-        return lambda: _Decoder(bz2.BZ2Decompressor(), (OSError, ValueError))
-    if start.startswith(b"\x28\xb5\x2f\xfd"):
-        try:
-            import zstandard  # noqa: F401
-        except ImportError as error:
-            raise StorageError(
-                "The file is compressed with zstd, and the package zstandard is not installed.",
-                where=path,
-                remedy="Install zstandard, or decompress the file.",
-            ) from error
-        return _zstd_decoder
-    return None
+        return bz2.BZ2Decompressor
+    if not start.startswith(b"\x28\xb5\x2f\xfd"):
+        return None
+    try:
+        import zstandard
+    except ImportError as error:
+        raise StorageError(
+            "The file is compressed with zstd, and the package zstandard is not installed.",
+            where=path,
+            remedy="Install zstandard, or decompress the file.",
+        ) from error
+    return zstandard.ZstdDecompressor(max_window_size=_MEMORY_BYTES).decompressobj
 
 
-def _decompressed(
-    file: IO[bytes], path: str, make_decoder: Callable[[], _Decoder]
-) -> Iterator[bytes]:
-    data = file.read(_BLOCK_BYTES)
-    while data:
-        decoder = make_decoder()
-        while not decoder.decoder.eof:
-            is_last = not data
+def _decompressed(file: IO[bytes], path: str, make_decoder: Callable[[], Any]) -> Iterator[bytes]:
+    decoder = make_decoder()
+    while data := file.read(_COMPRESSED_BYTES):
+        while data:
+            if decoder.eof:
+                # Files on tapes and in some archives are padded with zeros.
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                decoder = make_decoder()
             try:
-                output, data = decoder.step(data)
-            except decoder.errors as error:
-                raise _damaged(f"are damaged: {error}", path, file, data) from error
-            if output:
-                yield output
-            elif is_last and not decoder.decoder.eof:
-                raise _damaged("end too early", path, file, data)
-            data = data or file.read(_BLOCK_BYTES)
-        # Files on tapes and in some archives are padded with zeros.
-        data = data.lstrip(b"\0") or file.read(_BLOCK_BYTES).lstrip(b"\0")
+                yield from filter(None, _decoded(decoder, data))
+            # Every decoder has its own error.
+            except Exception as error:
+                raise _damaged(f"are damaged: {first_line(error)}", path, file) from error
+            data = decoder.unused_data if decoder.eof else b""
+    if not decoder.eof:
+        raise _damaged("end too early", path, file)
 
 
-def _damaged(what: str, path: str, file: IO[bytes], data: bytes) -> DataDamagedError:
+def _decoded(decoder: Any, data: bytes) -> Iterator[bytes]:
+    """Yields the output for an input; a few bytes can stand for any length in bzip2 and xz."""
+    if not hasattr(decoder, "needs_input"):
+        yield decoder.decompress(data)
+        return
+    yield decoder.decompress(data, _BLOCK_BYTES)
+    while not (decoder.eof or decoder.needs_input):
+        yield decoder.decompress(b"", _BLOCK_BYTES)
+
+
+def _damaged(what: str, path: str, file: IO[bytes]) -> DataDamagedError:
     return DataDamagedError(
         f"The compressed data of the file {what}.",
-        where=f"{path}, byte {max(0, file.tell() - len(data))} of the compressed file",
+        where=f"{path}, byte {file.tell()} of the compressed file",
         remedy="Get the file again.",
     )
 
@@ -190,18 +351,22 @@ def _files_of(path: str) -> list[str]:
         return [path]
     if os.path.isdir(path):
         found = sorted(_below(path), key=lambda name: os.fsencode(name).split(os.sep.encode()))
-        return _or_missing(found, path, "The folder has no text files.")
-    if glob.has_magic(path):
+        what = "The folder has no text files."
+    elif glob.has_magic(path):
         matches = sorted(glob.glob(path, recursive=True), key=os.fsencode)
         found = [file for match in matches for file in _files_of(match)]
-        return _or_missing(found, path, "No text file matches the pattern.")
-    if os.path.exists(path):
+        what = "No text file matches the pattern."
+    elif os.path.exists(path):
         raise UsageError(
             "The text is a pipe or a device. It is read several times, so it must be a file.",
             where=path,
             remedy="Write it into a file first, and name that.",
         )
-    return _or_missing([], path, "There is no such text file.")
+    else:
+        found, what = [], "There is no such text file."
+    if not found:
+        raise _missing(what, path)
+    return found
 
 
 def _below(folder: str) -> Iterator[str]:
@@ -213,24 +378,18 @@ def _below(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _or_missing(found: list[str], path: str, what: str) -> list[str]:
-    if not found:
-        raise InputMissingError(what, where=path, remedy="Name an existing file or folder.")
-    return found
+def _missing(what: str, path: str) -> InputMissingError:
+    return InputMissingError(what, where=path, remedy="Name an existing file or folder.")
 
 
 _EXAMINED_BYTES = 4096
 _MAX_NUL_PART = 0.2
-_REMEDY = (
-    "Convert it to UTF-8, or prepare it with the byte tokenizer. Files can be plain text, or text "
-    "compressed with gzip, bzip2, xz or zstd."
-)
-_MARKS = (
-    (b"\xff\xfe\x00\x00", "UTF-32"),
-    (b"\x00\x00\xfe\xff", "UTF-32"),
-    (b"\xff\xfe", "UTF-16"),
-    (b"\xfe\xff", "UTF-16"),
-)
+_MARKS = {
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 
 
 def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
@@ -250,37 +409,30 @@ def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
             # `error.start` counts from the beginning of a character held back.
             place = error.start - pending
             line = lines_before + piece.count(b"\n", 0, max(0, place)) + 1
-            value = error.object[error.start]
-            raise _not_utf8(f"byte 0x{value:02x}", where, line, offset + place) from error
+            what = f"The text is not UTF-8: byte 0x{error.object[error.start]:02x}."
+            raise _not_utf8(what, where, line, offset + place) from error
         lines_before += piece.count(b"\n")
         offset += len(piece)
         yield piece
-    held = decoder.getstate()[0]
-    if held:
-        what = "the text ends within a character"
+    if held := decoder.getstate()[0]:
+        what = "The text is not UTF-8: the text ends within a character."
         raise _not_utf8(what, where, lines_before + 1, offset - len(held))
 
 
 def _refuse_other_encodings(piece: bytes, where: str) -> None:
-    encoding = next((name for mark, name in _MARKS if piece.startswith(mark)), None)
-    start = piece[:_EXAMINED_BYTES]
-    if encoding is None and start.count(0) > _MAX_NUL_PART * len(start):
-        first_nul = start.index(0)
-        raise DataDamagedError(
-            "The text has so many NUL bytes that it must be UTF-16, UTF-32 or no text.",
-            where=_place(where, 1 + start.count(b"\n", 0, first_nul), first_nul),
-            remedy=_REMEDY,
-        )
+    encoding = next((name for mark, name in _MARKS.items() if piece.startswith(mark)), None)
     if encoding is not None:
-        what = f"The text is {encoding}, not UTF-8."
-        raise DataDamagedError(what, where=_place(where, 1, 0), remedy=_REMEDY)
+        raise _not_utf8(f"The text is {encoding}, not UTF-8.", where, 1, 0)
+    start = piece[:_EXAMINED_BYTES]
+    if start.count(0) > _MAX_NUL_PART * len(start):
+        what = "The text has so many NUL bytes that it must be UTF-16, UTF-32 or no text."
+        first_nul = start.index(0)
+        raise _not_utf8(what, where, 1 + start.count(b"\n", 0, first_nul), first_nul)
 
 
 def _not_utf8(what: str, where: str, line: int, offset: int) -> DataDamagedError:
-    return DataDamagedError(
-        f"The text is not UTF-8: {what}.", where=_place(where, line, offset), remedy=_REMEDY
+    remedy = (
+        "Convert it to UTF-8, or prepare it with the byte tokenizer. Files can be plain text, or "
+        "text compressed with gzip, bzip2, xz or zstd."
     )
-
-
-def _place(where: str, line: int, offset: int) -> str:
-    return f"{where}, line {line}, byte {offset}"
+    return DataDamagedError(what, where=line_place(where, line, offset), remedy=remedy)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from txl_tf.config.base import shown_value
-from txl_tf.data.documents import MAX_LINE_BYTES, numbered_lines
+from txl_tf.data.text_files import MAX_LINE_BYTES, numbered_lines
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,

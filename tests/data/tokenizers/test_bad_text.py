@@ -10,8 +10,7 @@ from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterVocabularyBuilder
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordVocabularyBuilder
 
 GOOD = "A line.\nna\u00efve caf\u00e9 \u65e5\u672c\n\n"
 REFUSED = {

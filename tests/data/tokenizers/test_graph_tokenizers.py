@@ -14,8 +14,7 @@ from txl_tf.data.tokenizers.character_tokenizer import (
     CharacterVocabularyBuilder,
 )
 from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer, WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer, WordVocabularyBuilder
 
 TEXTS = [*hostile_texts(60), b"\xef\xbb\xbfone line", "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
 

@@ -5,8 +5,7 @@ from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError
 
 MAKERS = {

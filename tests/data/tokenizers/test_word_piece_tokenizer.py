@@ -12,8 +12,7 @@ from txl_tf.data.tokenizers.word_piece_tokenizer import (
     WordPieceTokenizer,
     train_word_pieces,
 )
-from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordVocabularyBuilder
 
 # The learner does not see words of more than fifty characters, but their characters elsewhere.
 TEXT = b"\n".join([*hostile_texts(60), b"x xx"]).translate(None, b"\0<>") + " \u65e5\u65e5".encode()

@@ -6,7 +6,7 @@ import pytest
 from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.official_words import official_lines
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
-from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule
 
 OPTIONS = [
     {"lower_case": lower_case, **marks}

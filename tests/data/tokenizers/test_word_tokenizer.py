@@ -7,8 +7,12 @@ import pytest
 from tests.data.tokenizers.hostile_texts import hostile_texts, random_pieces
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
-from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer, WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_tokenizer import (
+    LINE_MARK,
+    WordRule,
+    WordTokenizer,
+    WordVocabularyBuilder,
+)
 
 TEXT = b"\n".join(hostile_texts(500)) + "\nthe cat \u201csat\u201d\n\n on the mat".encode()
 

@@ -1,6 +1,7 @@
-"""Tokenizers of bytes and of characters, and the builder of character vocabularies."""
+"""Tokenizers of bytes and of characters."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -103,6 +104,25 @@ class CharacterTokenizer(Tokenizer):
         self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
 
     @classmethod
+    def from_counts(
+        cls,
+        counts: Counter[str],
+        *,
+        min_frequency: int = 0,
+        vocabulary_size: int | None = None,
+        unknown_token: str | None = None,
+    ) -> Self:
+        """Builds the vocabulary by falling count, ties by first occurrence.
+
+        `vocabulary_size` includes `unknown_token`. Raises ValueError if there are no characters.
+        """
+        kept = [character for character, count in counts.most_common() if count >= min_frequency]
+        tokens = limited_tokens(kept, vocabulary_size, unknown_token)
+        # The constructor adds the unknown token if it is no character of the text.
+        known = [token for token in tokens if token != unknown_token or token in kept]
+        return cls(known, unknown_token=unknown_token)
+
+    @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
         options = parse_json(files[_OPTIONS_FILE])
         lines = files[_CHARACTERS_FILE].decode("ascii").split()
@@ -148,64 +168,3 @@ def code_points_of(text: bytes) -> np.ndarray:
     if text.isascii():
         return np.frombuffer(text, np.uint8).astype(np.uint32)
     return np.frombuffer(decode_utf8(text).encode("utf-32-le"), "<u4")
-
-
-class CharacterVocabularyBuilder:
-    """Builder of a character vocabulary: counts, in order of first occurrence.
-
-    Builders of consecutive parts of a text, merged in order, give the vocabulary of one pass, ties
-    included.
-    """
-
-    def __init__(self) -> None:
-        self._counts = np.zeros(NUM_CODE_POINTS, np.int64)
-        self._order: list[int] = []
-
-    @property
-    def characters(self) -> list[str]:
-        """Characters in order of first occurrence."""
-        return [chr(code_point) for code_point in self._order]
-
-    @property
-    def counts(self) -> np.ndarray:
-        """Occurrences of each of `characters`, an int64 vector."""
-        return self._counts[self._order]
-
-    def count(self, text: bytes) -> None:
-        """Counts the characters of text that cuts none; InvalidTextError if it is not UTF-8."""
-        code_points = code_points_of(text)
-        if not code_points.size:
-            return
-        counts = np.bincount(code_points)
-        new = np.flatnonzero((self._counts[: len(counts)] == 0) & (counts > 0))
-        # Assigned backwards, so that the first place of each character remains.
-        places = np.empty(len(counts), np.int64)
-        places[code_points[::-1]] = np.arange(len(code_points))[::-1]
-        self._order += new[np.argsort(places[new])].tolist()
-        self._counts[: len(counts)] += counts
-
-    def merge(self, characters: list[str], counts: np.ndarray) -> None:
-        """Adds the characters and int64 counts of a builder of the following text."""
-        code_points = [ord(character) for character in characters]
-        self._order += [each for each in code_points if self._counts[each] == 0]
-        self._counts[code_points] += counts
-
-    def build(
-        self,
-        *,
-        min_frequency: int = 0,
-        vocabulary_size: int | None = None,
-        unknown_token: str | None = None,
-    ) -> CharacterTokenizer:
-        """Builds the vocabulary by falling count, ties by first occurrence.
-
-        `vocabulary_size` includes `unknown_token`. Raises ValueError if there are no characters.
-        """
-        counts = self.counts
-        order = np.argsort(-counts, kind="stable")
-        characters = self.characters
-        kept = [characters[i] for i in order[counts[order] >= min_frequency]]
-        tokens = limited_tokens(kept, vocabulary_size, unknown_token)
-        # The constructor adds the unknown token if it is no character of the text.
-        known = [token for token in tokens if token != unknown_token or token in kept]
-        return CharacterTokenizer(known, unknown_token=unknown_token)

@@ -8,7 +8,7 @@ import tensorflow_text
 
 from txl_tf.data.tokenizers.sentence_piece_tokenizer import BLOCK_SUBSTITUTE
 from txl_tf.data.tokenizers.word_piece_tokenizer import SUFFIX_INDICATOR
-from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule
 
 
 class GraphTokenizer(tf.Module, abc.ABC):

@@ -40,7 +40,6 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     kind = "sentencepiece"
-    uses_tensorflow = True
     _definition = b"txl-tf tokenizer; kind sentencepiece; version 1\n"
 
     def __init__(self, model: bytes) -> None:

@@ -1,30 +1,33 @@
 """Tokenizer interface, with checks of token ids and of UTF-8 text."""
 
 import abc
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from txl_tf.data.records import token_dtype
-from txl_tf.data.text import document_bytes, split_at_lines
+from txl_tf.data.text import DocumentPiece, document_pieces, split_at_lines
 from txl_tf.errors import DataDamagedError
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphTokenizer
 
+_Result = TypeVar("_Result")
+
 
 class InvalidTextError(ValueError):
     """Text that the tokenizer can neither encode nor drop silently.
 
-    `offset_bytes` counts from 0, `line` from 1 with lines ending at LF, both in the text given; a
-    caller that knows the position in the file applies `shifted`.
+    `offset_bytes` counts from 0, `line` from 1 with lines ending at LF, both in the text given.
     """
 
-    def __init__(self, reason: str, *, offset_bytes: int, line: int) -> None:
+    def __init__(self, reason: str, *, offset_bytes: int, line: int, document: str = "") -> None:
         self.reason = reason
+        self.document = document
         self.offset_bytes = offset_bytes
         self.line = line
         super().__init__(f"{reason} Received: line {line}, byte {offset_bytes}")
@@ -40,49 +43,40 @@ class InvalidTextError(ValueError):
         place = f"{where}, line {self.line}, byte {self.offset_bytes}"
         return DataDamagedError(self.reason, where=place, remedy=remedy)
 
-    def shifted(self, bytes_before: int, lines_before: int) -> Self:
-        """Returns the error with its place counted from an earlier byte and line."""
-        return type(self)(
-            self.reason,
-            offset_bytes=self.offset_bytes + bytes_before,
-            line=self.line + lines_before,
-        )
+
+@contextlib.contextmanager
+def damaged_text() -> Iterator[None]:
+    """Converts InvalidTextError of `map_pieces` to DataDamagedError with split and document."""
+    try:
+        yield
+    except InvalidTextError as error:
+        remedy = "Correct the text, or prepare it with the byte tokenizer."
+        raise error.damaged(error.document, remedy) from error
 
 
-def _with_last(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    iterator = iter(pieces)
-    for piece in iterator:
-        for following in iterator:
-            yield piece, False
-            piece = following
-        yield piece, True
-
-
-def encode_in_order(
-    encode: Callable[[bytes, bool, bool], np.ndarray],
-    pieces: Iterable[bytes],
+def map_pieces(
+    function: Callable[[bytes, bool, bool], _Result],
+    pieces: Iterable[DocumentPiece],
     reads_lines: bool = True,
-) -> Iterator[np.ndarray]:
-    """Encodes the pieces of a document in order; they may cut CR LF but no character.
+) -> list[_Result]:
+    """Applies a function of text, `begins_line` and `ends_document` to pieces.
 
-    `encode` takes a piece, whether it begins a line, and whether it ends the document. With
-    `reads_lines` the LF of a cut CR LF is dropped. The place of an InvalidTextError counts from the
-    beginning of the document.
+    With `reads_lines` the LF of a CR LF that two pieces share is dropped. The place of an
+    InvalidTextError counts from the beginning of the document.
     """
-    bytes_before = lines_before = 0
-    begins_line = True
-    after_return = False
-    for piece, is_last in _with_last(pieces):
-        skips = reads_lines and after_return and piece[:1] == b"\n"
+    results = []
+    for piece in pieces:
+        skipped = reads_lines and piece.splits_line_end
         try:
-            yield encode(piece[skips:], begins_line, is_last)
+            results.append(function(piece.text[skipped:], piece.begins_line, piece.ends_document))
         except InvalidTextError as error:
-            raise error.shifted(bytes_before + skips, lines_before + skips) from error
-        bytes_before += len(piece)
-        lines_before += piece.count(b"\n")
-        if piece:
-            begins_line = piece[-1:] in (b"\n", b"\r")
-            after_return = piece[-1:] == b"\r"
+            raise InvalidTextError(
+                error.reason,
+                offset_bytes=error.offset_bytes + piece.offset_bytes + skipped,
+                line=error.line + piece.offset_lines + skipped,
+                document=f"split {piece.split}, document {piece.document}",
+            ) from error
+    return results
 
 
 _REPLACEMENT = "\ufffd"
@@ -112,8 +106,6 @@ class Tokenizer(abc.ABC):
     """True if `readable` joins words at the marks of WikiText; such text encodes differently."""
     unknown_id: int | None = None
     """Id of text outside the vocabulary, or `None`."""
-    uses_tensorflow: ClassVar[bool] = False
-    """True if encoding uses TensorFlow."""
     _definition: ClassVar[bytes]
 
     @classmethod
@@ -215,20 +207,9 @@ class Tokenizer(abc.ABC):
             InvalidTextError: If the text is not UTF-8, or is not in the vocabulary and there is no
                 unknown token.
         """
-        parts = list(self.encode_pieces(split_at_lines([document_bytes(text)])))
-        return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
-
-    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Converts the pieces of a document to token ids.
-
-        Args:
-            pieces: iterable of bytes. The pieces of one document, cut by `split_at_lines`. CR LF
-                may be cut.
-
-        Raises:
-            InvalidTextError: See `encode`. The place counts from the beginning of the document.
-        """
-        return encode_in_order(self.encode_piece, pieces, self.reads_lines)
+        content = text.encode() if isinstance(text, str) else text
+        pieces = document_pieces(split_at_lines([content]))
+        return np.concatenate(map_pieces(self.encode_piece, pieces, self.reads_lines))
 
     @abc.abstractmethod
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:

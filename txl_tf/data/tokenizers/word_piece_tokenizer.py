@@ -1,17 +1,16 @@
 """WordPiece tokenizer and the learner of its vocabulary."""
 
-import collections
 import functools
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from txl_tf.data.text import PIECE_BYTES
-from txl_tf.data.tokenizers.word_splitting import LINE_MARK, RuleTokenizer, WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer, WordRule
 
 if TYPE_CHECKING:
     import tensorflow_text
@@ -33,7 +32,6 @@ class WordPieceTokenizer(RuleTokenizer):
     """
 
     kind = "wordpiece"
-    uses_tensorflow = True
     _definition = b"txl-tf tokenizer; kind wordpiece; version 1\n"
 
     def __init__(
@@ -63,7 +61,7 @@ class WordPieceTokenizer(RuleTokenizer):
         if not words:
             return np.zeros(0, self.token_dtype)
         # Each distinct word is looked up once.
-        numbers: dict[bytes, int] = collections.defaultdict(itertools.count().__next__)
+        numbers: dict[bytes, int] = defaultdict(itertools.count().__next__)
         places = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
         mark = (self.eos_token or "").encode()
         found = self._operation.tokenize([mark if each == LINE_MARK else each for each in numbers])
@@ -111,29 +109,30 @@ _SLACK = 0.05
 
 
 def train_word_pieces(
-    builder: WordVocabularyBuilder,
+    counts: Counter[bytes],
+    rule: WordRule,
     vocabulary_size: int,
     *,
     unknown_token: str = "<unk>",
     max_words: int = 20_000,
     max_characters: int = 1000,
 ) -> WordPieceTokenizer:
-    """Learns a vocabulary of word pieces from word counts, by the learner of tensorflow-text.
+    """Learns a vocabulary from counts of `rule.split`, by the learner of tensorflow-text.
 
     Equal counts give equal pieces. Time grows with the number of distinct words, so only the
     `max_words` most frequent are used; pieces use the `max_characters` most frequent characters. A
     small text gives fewer than `vocabulary_size`, which includes special pieces. Raises ValueError
     without words, or if the size is too small.
     """
-    rule = builder.rule
     eos_token = rule.default_eos_token
-    words, counts = builder.words, builder.counts
-    order = np.argsort(-counts, kind="stable")
     # Pieces cannot contain NUL, see `WordPieceTokenizer`.
-    left_out = {LINE_MARK, *(word for word in words if b"\0" in word)}
-    word_counts = [(words[i].decode(), int(counts[i])) for i in order if words[i] not in left_out]
+    word_counts = [
+        (word.decode(), count)
+        for word, count in counts.most_common()
+        if word != LINE_MARK and b"\0" not in word
+    ]
     if not word_counts:
-        raise ValueError("`builder` must have counted words. Received: none")
+        raise ValueError("`counts` must have words. Received: none")
     reserved = [unknown_token, *([] if eos_token is None else [eos_token])]
     pieces = _learned(word_counts[:max_words], vocabulary_size, reserved, max_characters)
     return WordPieceTokenizer(pieces, rule, unknown_token=unknown_token, eos_token=eos_token)

@@ -1,23 +1,212 @@
-"""Word tokenizer and the builder of its vocabularies."""
+"""Rule that splits text into words, tokenizers based on it, and the word tokenizer."""
 
-import collections
+import dataclasses
 import itertools
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from txl_tf.config.base import FrozenConfig
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
+    Tokenizer,
     decode_utf8,
-    encode_in_order,
     limited_tokens,
+    narrowest_token_dtype,
 )
-from txl_tf.data.tokenizers.word_splitting import LINE_MARK, RuleTokenizer, WordRule
+from txl_tf.storage.untrusted_files import parse_json
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
+
+
+def join_words(
+    token_ids: np.ndarray, tokens: Sequence[bytes], mark_id: int | None, is_double: bool
+) -> bytes:
+    """Joins words with spaces and replaces each line mark by a line feed.
+
+    With `is_double`, marks come in pairs and the first of each pair is dropped; ids that begin
+    within a line begin with a second mark.
+    """
+    if mark_id is None:
+        return b" ".join(map(tokens.__getitem__, token_ids))
+    marks = token_ids == mark_id
+    if is_double:
+        opens = marks & ((np.cumsum(marks) % 2 == 1) == bool(marks[:1].any()))
+        token_ids, marks = token_ids[~opens], marks[~opens]
+    pairs = zip(token_ids, marks, strict=True)
+    words = [b"\n" if is_mark else tokens[index] for index, is_mark in pairs]
+    return b" ".join(words).replace(b" \n", b"\n").replace(b"\n ", b"\n")
+
+
+# This byte never occurs in UTF-8, so it is no word.
+LINE_MARK = b"\xff"
+# White space of `str.split` that `bytes.split` does not split at. Each pattern begins with a fixed
+# byte, which makes the search as fast as memory.
+_WIDE_SPACES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rb"\xc2[\x85\xa0]",
+        rb"\xe1\x9a\x80",
+        rb"\xe2\x80[\x80-\x8a\xa8\xa9\xaf]",
+        rb"\xe2\x81\x9f",
+        rb"\xe3\x80\x80",
+    )
+)
+_SEPARATORS = (b"\x1c", b"\x1d", b"\x1e", b"\x1f")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordRule(FrozenConfig):
+    """Splitting rule of the official Transformer-XL code.
+
+    Lines end at LF, CR LF or CR. Words are separated by Unicode white space as in `str.split`,
+    including U+00A0 and U+2028. NUL and the byte order mark U+FEFF stay in words.
+
+    Args:
+        lower_case: bool. If `True`, words are converted to lower case. Defaults to `False`.
+        add_eos: bool. If `True`, a token follows every line, also an empty one. Defaults to
+            `False`.
+        add_double_eos: bool. If `True`, a token comes before and after every line, as for the
+            independent sentences of One Billion Word. Defaults to `False`.
+    """
+
+    lower_case: bool = False
+    add_eos: bool = False
+    add_double_eos: bool = False
+
+    def validate(self) -> None:
+        if self.add_eos and self.add_double_eos:
+            raise ValueError(
+                "`add_eos` and `add_double_eos` exclude each other. "
+                f"Received: add_eos={self.add_eos}, add_double_eos={self.add_double_eos}"
+            )
+
+    @property
+    def marks_lines(self) -> bool:
+        """True if lines are marked by a token."""
+        return self.add_eos or self.add_double_eos
+
+    @property
+    def default_eos_token(self) -> str | None:
+        """Token that marks lines in the official code, or `None` if lines are not marked."""
+        return "<eos>" if self.add_eos else "<S>" if self.add_double_eos else None
+
+    def split(
+        self, text: bytes, begins_line: bool = True, ends_document: bool = True
+    ) -> list[bytes]:
+        """Splits text into words.
+
+        Args:
+            text: bytes. UTF-8 text, or a piece of it.
+            begins_line: bool. True if the text begins a line, False if it continues one. Defaults
+                to `True`.
+            ends_document: bool. True if the document ends here, which completes a last line without
+                a line end. Defaults to `True`.
+
+        Returns:
+            The words, with `LINE_MARK` in the place of each token of a line.
+
+        Raises:
+            InvalidTextError: If the text is not UTF-8.
+        """
+        text = self._normalised(text)
+        if not self.marks_lines:
+            return text.split()
+        is_complete = text.endswith(b"\n")
+        lines = text[:-1] if is_complete else text
+        between = b" \xff \xff " if self.add_double_eos else b" \xff "
+        words = lines.replace(b"\n", between).split()
+        if self.add_double_eos and begins_line and text:
+            words.insert(0, LINE_MARK)
+        if is_complete or (ends_document and (text or not begins_line)):
+            words.append(LINE_MARK)
+        return words
+
+    def _normalised(self, text: bytes) -> bytes:
+        is_ascii = text.isascii()
+        if not is_ascii:
+            characters = decode_utf8(text)
+        if self.lower_case:
+            text = text.lower() if is_ascii else characters.lower().encode()
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if any(separator in text for separator in _SEPARATORS):
+            text = re.sub(rb"[\x1c-\x1f]", b" ", text)
+        if not is_ascii:
+            for pattern in _WIDE_SPACES:
+                text = pattern.sub(b" ", text)
+        return text
+
+
+_OPTIONS_FILE = "vocabulary.json"
+_TOKENS_FILE = "vocabulary.txt"
+
+
+class RuleTokenizer(Tokenizer):
+    """Base class of tokenizers whose text is split into words by a `WordRule`.
+
+    Raises ValueError if `eos_token` or `unknown_token` is required but missing.
+    """
+
+    reads_lines = True
+
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        rule: WordRule,
+        *,
+        eos_token: str | None = None,
+        unknown_token: str | None = None,
+    ) -> None:
+        if rule.marks_lines != (eos_token is not None):
+            raise ValueError(
+                "`eos_token` is for rules that mark lines, and they need it. "
+                f"Received: eos_token={eos_token!r}, rule={rule}"
+            )
+        for name, token in (("eos_token", eos_token), ("unknown_token", unknown_token)):
+            if token is not None and token not in tokens:
+                raise ValueError(f"`{name}` must be in the vocabulary. Received: {token!r}")
+        self.rule = rule
+        self.eos_token = eos_token
+        self.unknown_token = unknown_token
+        self.vocabulary_size = len(tokens)
+        self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
+        self._encoded = [token.encode() for token in tokens]
+        self._mark_id = None if eos_token is None else list(tokens).index(eos_token)
+        self.unknown_id = None if unknown_token is None else list(tokens).index(unknown_token)
+
+    @property
+    def end_token_id(self) -> int | None:
+        # With marks at both ends, each line is a separate sentence.
+        return self._mark_id if self.rule.add_double_eos else None
+
+    @classmethod
+    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
+        options = parse_json(files[_OPTIONS_FILE])
+        marked = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
+        tokens = files[_TOKENS_FILE].decode().removesuffix("\n").split("\n")
+        return cls(tokens, WordRule.from_dict(options), **marked)
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Names and contents of the files: the tokens, one per line, and the options."""
+        options: dict[str, Any] = self.rule.to_dict()
+        options |= {"eos_token": self.eos_token, "unknown_token": self.unknown_token}
+        return {
+            _TOKENS_FILE: b"\n".join(self._encoded) + b"\n",
+            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+        }
+
+    def token_texts(self) -> list[bytes]:
+        return list(self._encoded)
+
+    def _decode(self, ids: np.ndarray) -> bytes:
+        return join_words(ids, self._encoded, self._mark_id, self.rule.add_double_eos)
 
 
 # WikiText writes these characters within words between spaces and signs. The detokenizer of Moses,
@@ -69,6 +258,41 @@ class WordTokenizer(RuleTokenizer):
         if self.eos_token is not None:
             ids[LINE_MARK] = ids[self.eos_token.encode()]
         return ids
+
+    @classmethod
+    def from_counts(
+        cls,
+        counts: Counter[bytes],
+        rule: WordRule,
+        *,
+        special_tokens: Sequence[str] = (),
+        min_frequency: int = 0,
+        vocabulary_size: int | None = None,
+        eos_token: str | None = None,
+        unknown_token: str | None = None,
+    ) -> Self:
+        """Builds the vocabulary in the order of the official code, from counts of `rule.split`.
+
+        Special tokens come first, then words by falling count, ties by first occurrence.
+        `eos_token`, `"<eos>"` or `"<S>"` by default, is put first and `unknown_token` last unless
+        they are among the others; `vocabulary_size` includes all of them. Raises ValueError without
+        words, or with more special tokens than ids.
+        """
+        eos_token = eos_token or rule.default_eos_token
+        if eos_token is not None and eos_token not in special_tokens:
+            special_tokens = (eos_token, *special_tokens)
+        kept = [
+            word.decode()
+            for word, count in counts.most_common()
+            if count >= min_frequency and word != LINE_MARK
+        ]
+        vocabulary = limited_tokens(
+            list(dict.fromkeys((*special_tokens, *kept))),
+            vocabulary_size,
+            unknown_token,
+            num_special=len(set(special_tokens)),
+        )
+        return cls(vocabulary, rule, eos_token=eos_token, unknown_token=unknown_token)
 
     @classmethod
     def from_word_list(
@@ -149,104 +373,3 @@ class _IdsOrUnknown(dict[bytes, int]):
 
     def __missing__(self, word: bytes) -> int:
         return self._unknown_id
-
-
-class WordVocabularyBuilder:
-    """Builder of a word vocabulary: numbers words by first occurrence and counts them.
-
-    Numbers make one reading suffice: `tokenizer.ids_of(builder.words)[numbers]` gives the token ids
-    once the vocabulary is built. Builders of consecutive parts of a text, merged in order, give the
-    vocabulary of one pass, ties included.
-    """
-
-    def __init__(self, rule: WordRule) -> None:
-        self.rule = rule
-        self._numbers: dict[bytes, int] = collections.defaultdict(itertools.count().__next__)
-        self._counts = np.zeros(1024, np.int64)
-
-    @property
-    def words(self) -> list[bytes]:
-        """Words by number, including `LINE_MARK` for the token of lines."""
-        return list(self._numbers)
-
-    @property
-    def counts(self) -> np.ndarray:
-        """Occurrences of each word, an int64 vector by number."""
-        return self._counts[: len(self._numbers)]
-
-    def number(
-        self, text: bytes, begins_line: bool = True, ends_document: bool = True
-    ) -> np.ndarray:
-        """Counts the words of a text or piece and returns their numbers as a uint32 vector.
-
-        Raises InvalidTextError if the text is not UTF-8.
-        """
-        numbers = self.numbers_of(self.rule.split(text, begins_line, ends_document))
-        self.add(np.bincount(numbers))
-        return numbers
-
-    def numbers_of(self, words: Sequence[bytes]) -> np.ndarray:
-        """Returns the uint32 numbers of words; a new word gets the next number."""
-        return np.fromiter(map(self._numbers.__getitem__, words), np.uint32, len(words))
-
-    def number_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Counts the words of a document in pieces of `split_at_lines`, and yields their numbers.
-
-        Raises InvalidTextError if the text is not UTF-8.
-        """
-        return encode_in_order(self.number, pieces)
-
-    def merge(self, words: Sequence[bytes], counts: np.ndarray) -> np.ndarray:
-        """Adds words and counts of a builder of the following text.
-
-        Returns the uint32 vector that converts its numbers to the numbers of this builder.
-        """
-        numbers = self.numbers_of(words)
-        # Weighted `np.bincount` would add in floating point.
-        added = np.zeros(len(self._numbers), np.int64)
-        added[numbers] = counts
-        self.add(added)
-        return numbers
-
-    def add(self, counts: np.ndarray) -> None:
-        """Adds an int vector of counts by number; it must cover all new words."""
-        if len(self._numbers) > len(self._counts):
-            grown = np.zeros(2 * len(self._numbers), np.int64)
-            grown[: len(self._counts)] = self._counts
-            self._counts = grown
-        self._counts[: len(counts)] += counts
-
-    def build(
-        self,
-        *,
-        special_tokens: Sequence[str] = (),
-        min_frequency: int = 0,
-        vocabulary_size: int | None = None,
-        eos_token: str | None = None,
-        unknown_token: str | None = None,
-    ) -> WordTokenizer:
-        """Builds the vocabulary in the order of the official code.
-
-        Special tokens come first, then words by falling count, ties by first occurrence.
-        `eos_token`, `"<eos>"` or `"<S>"` by default, is put first and `unknown_token` last unless
-        they are among the others; `vocabulary_size` includes all of them. Raises ValueError without
-        words, or with more special tokens than ids.
-        """
-        eos_token = eos_token or self.rule.default_eos_token
-        if eos_token is not None and eos_token not in special_tokens:
-            special_tokens = (eos_token, *special_tokens)
-        words = self.words
-        order = np.argsort(-self.counts, kind="stable")
-        if LINE_MARK in self._numbers:
-            # The line mark is no word of the text.
-            order = order[order != self._numbers[LINE_MARK]]
-        kept = [words[i].decode() for i in order[self.counts[order] >= min_frequency]]
-        vocabulary = limited_tokens(
-            list(dict.fromkeys((*special_tokens, *kept))),
-            vocabulary_size,
-            unknown_token,
-            num_special=len(set(special_tokens)),
-        )
-        return WordTokenizer(
-            vocabulary, self.rule, eos_token=eos_token, unknown_token=unknown_token
-        )

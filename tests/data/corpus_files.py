@@ -1,17 +1,10 @@
-"""Small archives laid out as the published ones, and corpora that expect them."""
+"""Small archives and folders laid out as the published ones, and corpora that expect them."""
 
 import dataclasses
 import hashlib
 import io
 import tarfile
 import zipfile
-
-
-def published(path, archive):
-    """The description of an archive that was just written."""
-    content = path.read_bytes()
-    sha256 = hashlib.sha256(content).hexdigest()
-    return dataclasses.replace(archive, size_bytes=len(content), sha256=sha256)
 
 
 def write_zip(path, files):
@@ -39,22 +32,23 @@ def write_folder(path, files):
 
 def resized(member, content):
     """A member that expects another content."""
-    return dataclasses.replace(
-        member,
-        size_bytes=len(content),
-        max_bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
+    size, sha256 = len(content), hashlib.sha256(content).hexdigest()
+    return dataclasses.replace(member, size_bytes=size, max_bytes=size, sha256=sha256)
 
 
-def like(corpus_class, **attributes):
-    """A corpus that expects other files, and is otherwise as published."""
-    return type(f"Small{corpus_class.__name__}", (corpus_class,), attributes)
+def of_files(corpus, files):
+    """The corpus with these files, by path in the archive, as its members."""
+    members = (each for each in corpus.members if each.path in files)
+    members = tuple(resized(member, files[member.path]) for member in members)
+    return dataclasses.replace(corpus, members=members)
 
 
-def archive_of(corpus_class, path):
-    """The class with the archive at `path` as what is published."""
-    return like(corpus_class, archive=published(path, corpus_class.archive))
+def of_archive(corpus, path):
+    """The corpus with the archive at `path` as the published one."""
+    content = path.read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    archive = dataclasses.replace(corpus.archive, size_bytes=len(content), sha256=sha256)
+    return dataclasses.replace(corpus, archive=archive)
 
 
 def texts_of(splits):

@@ -1,0 +1,168 @@
+import gzip
+import io
+import lzma
+import os
+import random
+import shutil
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.data.corpus_files import resized, write_tar, write_zip
+from txl_tf.data.archives import CorpusMember, open_corpus_files
+from txl_tf.data.downloads import PublishedFile
+from txl_tf.errors import DataDamagedError, InputMissingError, JobError
+
+ARCHIVE = PublishedFile(name="archive", url="https://example.org/archive")
+GENERATOR = random.Random(10)
+FILES = {f"root/data/{name}": GENERATOR.randbytes(20_000) for name in ("a", "b", "c")}
+MEMBERS = [CorpusMember(path=name, max_bytes=20_000) for name in ("root/data/a", "root/data/c")]
+WRITERS = {"zip": write_zip, "tgz": write_tar}
+
+
+def read(path, members=MEMBERS):
+    files = open_corpus_files(str(path), ARCHIVE, members)
+    return {member.path: b"".join(files.blocks(member)) for member in members}
+
+
+def files_below(folder):
+    return sorted(
+        os.path.relpath(os.path.join(parent, name), folder)
+        for parent, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_only_the_files_asked_for_are_read_under_no_other_names(tmp_path, kind):
+    names = ["../outside", "/tmp/absolute", "root/data/../../../outside", "root/data/a/../c"]
+    path = WRITERS[kind](tmp_path / "folder.1", dict.fromkeys(names, b"evil") | FILES)
+    expected = {member.path: FILES[member.path] for member in MEMBERS}
+    assert read(path) == expected
+    unpacked = [f"folder.1.unpacked/{name}" for name in expected] if kind == "tgz" else []
+    assert files_below(tmp_path) == ["folder.1", *unpacked]
+    assert read(path) == expected
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_missing_file_and_wrong_sizes_are_named(tmp_path, kind):
+    path = WRITERS[kind](tmp_path / "a", FILES | {"large": bytes(50_000_000)})
+    assert path.stat().st_size < 200_000
+    other = CorpusMember(path="other", max_bytes=10)
+    large = CorpusMember(path="large", max_bytes=100_000)
+    short = CorpusMember(path="root/data/a", max_bytes=20_000, size_bytes=7)
+    for member, message in (
+        (other, "has no other"),
+        (large, "must have at most 100000 bytes, but has 50000000"),
+        (short, "must have 7 bytes"),
+    ):
+        with pytest.raises(DataDamagedError, match=message) as caught:
+            read(path, [MEMBERS[1], member])
+        assert str(path) in str(caught.value)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_damaged_archive_never_leaves_a_wrong_file(tmp_path):
+    """A tar archive has no checksum of what is in it; those of the members are checked."""
+    path = write_tar(tmp_path / "a", FILES)
+    content = path.read_bytes()
+    members = [resized(member, FILES[member.path]) for member in MEMBERS]
+    # The padding at the end of a tar archive may be missing.
+    damages = [content[:length] for length in [*range(0, 60, 9), *range(60, 55_000, 4999)]]
+    for _ in range(30):
+        flipped = bytearray(content)
+        flipped[GENERATOR.randrange(20, len(content) * 9 // 10)] ^= 1 << GENERATOR.randrange(8)
+        damages.append(bytes(flipped))
+    refused = 0
+    for damage in damages:
+        path.write_bytes(damage)
+        try:
+            assert read(path, members)["root/data/a"] == FILES["root/data/a"]
+            shutil.rmtree(tmp_path / "a.unpacked")
+        except DataDamagedError:
+            refused += 1
+        assert os.listdir(tmp_path) == ["a"]
+    # A third of the archive is a file that nobody asks for.
+    assert refused > 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        (tarfile.SYMTYPE, "/etc/passwd"),
+        (tarfile.LNKTYPE, "root/data/b"),
+        (tarfile.FIFOTYPE, ""),
+        (tarfile.DIRTYPE, ""),
+    ],
+)
+def test_links_and_devices_are_not_followed(tmp_path, kind, target):
+    path = tmp_path / "a"
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("root/data/b")
+        info.size = 3
+        archive.addfile(info, io.BytesIO(b"abc"))
+        special = tarfile.TarInfo("root/data/a")
+        special.type, special.linkname = kind, target
+        archive.addfile(special)
+    with pytest.raises(DataDamagedError, match="is no file"):
+        read(path)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_other_files_than_the_archive_are_refused(tmp_path):
+    (tmp_path / "text").write_bytes(b"text")
+    with pytest.raises(DataDamagedError, match="neither archive nor a folder"):
+        read(tmp_path / "text")
+    with pytest.raises(InputMissingError, match=r"no root/data/a\."):
+        read(tmp_path)
+    with pytest.raises(InputMissingError, match="no archive"):
+        read(tmp_path / "absent")
+
+
+def archives():
+    """A small archive of every kind."""
+    zipped, tarred = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("folder/text", b"text" * 20)
+    with tarfile.open(fileobj=tarred, mode="w") as archive:
+        info = tarfile.TarInfo("folder/text")
+        info.size = 4
+        archive.addfile(info, io.BytesIO(b"text"))
+    tar = tarred.getvalue()
+    return {
+        "zip": zipped.getvalue(),
+        "tar": tar,
+        "tgz": gzip.compress(tar, mtime=0),
+        "txz": lzma.compress(tar),
+    }
+
+
+@pytest.mark.parametrize("kind", archives())
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(-200, 200), st.integers(0, 255)), min_size=1, max_size=4
+    ),
+    length=st.none() | st.integers(0, 2000),
+)
+def test_any_damage_ends_in_the_text_or_in_three_lines(tmp_path, kind, changes, length):
+    content = bytearray(archives()[kind])
+    for place, byte in changes:
+        content[place % len(content)] = byte
+    path = tmp_path / "archive"
+    path.write_bytes(content[:length])
+    member = CorpusMember(path="folder/text", max_bytes=100_000)
+    try:
+        assert len(read(path, [member])["folder/text"]) <= member.max_bytes
+    except JobError as error:
+        assert error.exit_code in (65, 66)
+        assert len(str(error).splitlines()) <= 3
+    shutil.rmtree(tmp_path / "archive.unpacked", ignore_errors=True)

@@ -1,0 +1,355 @@
+import dataclasses
+import hashlib
+import random
+import types
+
+import numpy as np
+import pytest
+
+from tests.data.corpus_files import (
+    of_archive,
+    of_files,
+    texts_of,
+    write_folder,
+    write_tar,
+    write_zip,
+)
+from txl_tf.data.archives import CorpusFiles
+from txl_tf.data.corpora import (
+    CORPORA,
+    enwik8,
+    lm1b,
+    penn_treebank,
+    python_standard_library_splits,
+    shuffled_lines,
+    shuffled_order,
+    text8,
+    wikitext2,
+    wikitext103,
+    wikitext_articles,
+)
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.errors import DataDamagedError, InputMissingError
+
+UNITS = ("bytes", "characters", "words", "documents", "tokens")
+
+
+def as_expected(corpus):
+    """Splits that come to what is expected."""
+    return [
+        types.SimpleNamespace(name=name, **{**dict.fromkeys(UNITS, 0), **counts})
+        for name, counts in corpus.counts.items()
+    ]
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_published_counts_are_accepted_and_others_refused(name):
+    corpus = CORPORA[name](**({"newlines": "keep"} if name == "enwik8" else {}))
+    assert corpus.name == name and list(corpus.counts) == ["train", "valid", "test"]
+    assert corpus.archive.sha256 or all(member.sha256 for member in corpus.members)
+    splits = as_expected(corpus)
+    for size in corpus.vocabulary_sizes:
+        corpus.check_counts(splits, vocabulary_size=size)
+    with pytest.raises(DataDamagedError, match="vocabulary must have"):
+        corpus.check_counts(splits, vocabulary_size=max(corpus.vocabulary_sizes) + 1)
+    for split in splits:
+        for unit, wanted in corpus.counts[split.name].items():
+            setattr(split, unit, wanted + 1)
+            message = f"There must be {wanted} {unit}, but there are {wanted + 1}\n"
+            message = message.replace("\n", r"\.\ncorpus " + f"{name}, split {split.name}")
+            with pytest.raises(DataDamagedError, match=message):
+                corpus.check_counts(splits, vocabulary_size=corpus.vocabulary_sizes[0])
+            if unit == "tokens":  # of another tokenizer
+                corpus.check_counts(splits)
+            setattr(split, unit, wanted)
+
+
+def test_published_tokens_are_words_and_marks_of_lines():
+    """The numbers of lines are known from other sources than those of tokens and words."""
+    lines = {
+        wikitext103: {"train": 1_801_350, "valid": 3_760, "test": 4_358},
+        wikitext2: {"train": 36_718, "valid": 3_760, "test": 4_358},
+        penn_treebank: {"train": 42_068, "valid": 3_370, "test": 3_761},
+        lm1b: {"train": 2 * 30_301_028, "valid": 2 * 6075, "test": 2 * 6075},
+    }
+    for make, expected in lines.items():
+        for name, counts in make().counts.items():
+            assert counts["tokens"] - counts["words"] == expected[name]
+
+
+def wikipedia(num_bytes):
+    generator = random.Random(7)
+    text = b"<mediawiki>\n  <siteinfo>\n  </siteinfo>\n"
+    while len(text) < num_bytes:
+        words = "\n".join(generator.choices(["bar", "größe", "  ", "<page>", "", "x" * 70], k=30))
+        text += b"  <page>\n    <title>" + words.encode() + b"</title>\n  </page>\n"
+    return text[:num_bytes]
+
+
+WIKIPEDIA = wikipedia(100_000)
+PARTS = {"train": WIKIPEDIA[:90_000], "valid": WIKIPEDIA[90_000:95_000], "test": WIKIPEDIA[95_000:]}
+
+
+@pytest.fixture
+def enwik8_paths(tmp_path):
+    """The text as archive, folder and file."""
+    path = write_zip(tmp_path / "enwik8.zip", {"enwik8": WIKIPEDIA})
+    folder = write_folder(tmp_path / "folder", {"enwik8": WIKIPEDIA})
+    return [path, folder, folder / "enwik8"]
+
+
+def small_enwik8(path, newlines):
+    return of_archive(of_files(enwik8(newlines), {"enwik8": WIKIPEDIA}), path)
+
+
+def test_pages_of_enwik8_are_documents_of_the_official_splits(enwik8_paths):
+    for path in enwik8_paths:
+        splits = small_enwik8(enwik8_paths[0], "keep").splits(str(path))
+        texts = texts_of(splits)
+        assert {name: b"".join(pages) for name, pages in texts.items()} == PARTS
+        assert texts_of(splits) == texts
+    assert sum(map(len, texts.values())) == WIKIPEDIA.count(b"\n  <page>\n") + 3
+    for pages in texts.values():
+        assert all(page.startswith(b"  <page>\n    <title>") for page in pages[1:])
+        assert not any(b"\n  <page>\n" in page for page in pages)
+    without = texts_of(small_enwik8(enwik8_paths[0], "drop").splits(str(enwik8_paths[0])))
+    for name, pages in texts.items():
+        assert without[name] == [page.replace(b"\n", b"") for page in pages]
+        assert list(b"".join(without[name])) == official_tokens(PARTS[name])
+    with pytest.raises(ValueError, match="Received: 'lose'"):
+        enwik8("lose")
+
+
+def official_tokens(part):
+    """What the official script and reader make of a part, from their description.
+
+    Byte numbers with spaces between them, newlines as such; read line by line
+    and split at white space.
+    """
+    written = " ".join(str(value) if value != ord("\n") else "\n" for value in part)
+    return [int(word) for line in written.split("\n") for word in line.split()]
+
+
+def test_another_text_is_refused(tmp_path):
+    corpus = of_files(enwik8(), {"enwik8": WIKIPEDIA})
+    other = WIKIPEDIA[:-1] + b"x"
+    path = write_zip(tmp_path / "enwik8.zip", {"enwik8": other})
+    for source, message in (
+        (path, r"enwik8\.zip must have 36445475 bytes"),
+        (write_folder(tmp_path / "a", {"enwik8": other}), "enwik8 must have SHA-256"),
+        (write_folder(tmp_path / "b", {"enwik8": WIKIPEDIA[:-1]}), "enwik8 must have 100000 bytes"),
+        (tmp_path / "a" / "enwik8", "enwik8 must have SHA-256"),
+    ):
+        with pytest.raises(DataDamagedError, match=message) as caught:
+            corpus.splits(str(source))
+        assert str(source) in str(caught.value)
+
+
+def test_a_text_that_becomes_shorter_is_refused(tmp_path):
+    (member,) = of_files(text8(), {"text8": bytes(300)}).members
+    (tmp_path / "text8").write_bytes(bytes(200))
+    files = CorpusFiles({"text8": str(tmp_path / "text8")})
+    with pytest.raises(DataDamagedError, match="must have 270 bytes, but has 200"):
+        texts_of(text8().documents(files, (member,)))
+
+
+def test_spaces_at_the_ends_of_a_split_of_text8_are_taken_off(tmp_path):
+    # Spaces at both ends of train, at the beginning of valid, and at no end of test.
+    text = b" " + b"anarchism " * 2_699 + b"ends here" + b" valid" * 250 + b"x" * 1500
+    path = write_zip(tmp_path / "text8.zip", {"text8": text})
+    splits = texts_of(of_archive(of_files(text8(), {"text8": text}), path).splits(str(path)))
+    parts = text[:27_000], text[27_000:28_500], text[28_500:]
+    assert list(splits.values()) == [[part.strip()] for part in parts]
+    assert [len(part) - len(part.strip()) for part in parts] == [1, 1, 0]
+
+
+def test_prepared_counts_are_those_compared(tmp_path):
+    text = b" and so on" * 100 + b"the end is near  so it is"
+    corpus = dataclasses.replace(
+        of_files(text8(), {"text8": text}),
+        counts={"train": {"bytes": 921, "words": 277, "tokens": 921}, "valid": {"documents": 1}},
+        vocabulary_sizes=(256,),
+    )
+    (tmp_path / "text8").write_bytes(text)
+    splits = corpus.splits(str(tmp_path))
+    manifest = prepare_dataset(splits, ByteTokenizer(), str(tmp_path / "data"), corpus.name)
+    corpus.check_counts(manifest.splits, vocabulary_size=256)
+
+
+ARTICLE = b" \n = Title %d = \n \n Some = text = of it . \n \n = = Part = = \n \n More . \n"
+
+
+def articles(*numbers):
+    return b"".join(ARTICLE % number for number in numbers)
+
+
+WIKITEXT = {
+    "wikitext-2/wiki.train.tokens": articles(*range(60)),
+    "wikitext-2/wiki.valid.tokens": articles(1, 2),
+    "wikitext-2/wiki.test.tokens": articles(3),
+}
+
+
+def test_articles_of_wikitext_are_documents(tmp_path):
+    path = write_zip(tmp_path / "wikitext-2-v1.zip", WIKITEXT)
+    corpus = of_archive(of_files(wikitext2(), WIKITEXT), path)
+    expected = {
+        "train": [ARTICLE % number for number in range(60)],
+        "valid": [ARTICLE % 1, ARTICLE % 2],
+        "test": [ARTICLE % 3],
+    }
+    whole = write_folder(tmp_path / "whole", WIKITEXT)
+    renamed = {f"{name.split('.')[1]}.txt": content for name, content in WIKITEXT.items()}
+    for source in (path, whole, whole / "wikitext-2", write_folder(tmp_path / "new", renamed)):
+        assert texts_of(corpus.splits(str(source))) == expected
+
+
+def test_only_titles_between_blank_lines_begin_articles():
+    text = (
+        b"no blank line before\n = No title = \n \n"
+        b" \n = Title = \n text\n \n = = Heading = = \n \n = Not one\n \n Nor = this = \n \n"
+        b" = Title = \n \n last line\n"
+    )
+    found = [b"".join(article) for article in wikitext_articles([text])]
+    assert b"".join(found) == text
+    assert found[1:] == [b" \n = Title = \n \n last line\n"]
+    for text in (b"", b"one\n", b"one\ntwo\n", b" \n = Title = \n", b"a\rb\n\x0b\nc\n"):
+        assert [b"".join(each) for each in wikitext_articles([text])] == ([text] if text else [])
+
+
+def test_articles_do_not_depend_on_the_pieces():
+    lines = articles(*range(40)).splitlines(keepends=True)
+    expected = [ARTICLE % number for number in range(40)]
+    for size in (1, 2, 3, 5, 1000):
+        pieces = [b"".join(lines[start : start + size]) for start in range(0, len(lines), size)]
+        assert [b"".join(article) for article in wikitext_articles(pieces)] == expected
+    text = b" \n = Title = \n \n" + b" word" * 100_000 + b"\n" + b" line\n" * 100_000
+    (pieces,) = (list(article) for article in wikitext_articles([text]))
+    assert b"".join(pieces) == text and len(pieces) > 5
+
+
+PENN = {
+    "train": b" no it was n't <unk> monday \n and <unk> the N \n" * 100,
+    "valid": b" consumers may want to \n",
+    "test": b" no \n",
+}
+
+
+def test_penn_treebank_is_read_as_far_as_it_was_unpacked(tmp_path):
+    prefix = "simple-examples/data/ptb."
+    files = {f"{prefix}{name}.txt": text for name, text in PENN.items()}
+    path = write_tar(tmp_path / "simple-examples.tgz", files | {"simple-examples/readme": b"x"})
+    corpus = of_archive(of_files(penn_treebank(), files), path)
+    expected = {name: [text] for name, text in PENN.items()}
+    assert texts_of(corpus.splits(str(path))) == expected
+    for number, shorter in enumerate((prefix, "data/ptb.", "ptb.", "")):
+        files = {f"{shorter}{name}.txt": text for name, text in PENN.items()}
+        folder = write_folder(tmp_path / str(number), files)
+        assert texts_of(corpus.splits(str(folder))) == expected
+
+
+TRAINING = [f"news.en-{index:05d}-of-00100" for index in range(1, 7)]
+HELD_OUT = "news.en.heldout-00000-of-00050"
+
+
+def sentences(shard, count=50):
+    return [b"Sentence %d of shard %d .\n" % (index, shard) for index in range(count)]
+
+
+@pytest.fixture
+def lm1b_folder(tmp_path):
+    files = {name: b"".join(sentences(shard)) for shard, name in enumerate(TRAINING)}
+    return write_folder(tmp_path, files | {HELD_OUT: b"Held out .\nIn order .\n"})
+
+
+def small_lm1b(**options):
+    corpus = lm1b(**options)
+    assert len(corpus.members) == 100
+    return dataclasses.replace(corpus, members=(*corpus.members[:6], corpus.members[-1]))
+
+
+def lm1b_lines(folder, **options):
+    train = texts_of(small_lm1b(**options).splits(str(folder)))["train"]
+    return [document.splitlines(keepends=True) for document in train]
+
+
+def test_every_sentence_is_there_once_in_an_order_of_the_seed(lm1b_folder):
+    train = lm1b_lines(lm1b_folder)
+    shards = [int(lines[0].split()[4]) for lines in train]
+    assert sorted(shards) == list(range(6)) != shards
+    for shard, lines in zip(shards, train, strict=True):
+        assert sorted(lines) == sorted(sentences(shard)) and lines != sentences(shard)
+    # Prepared data sets and checkpoints depend on it.
+    assert [int(lines[0].split()[1]) for lines in train] == [30, 21, 27, 31, 21, 8]
+    assert shards == [2, 3, 0, 5, 1, 4]
+    assert lm1b_lines(lm1b_folder, seed=4) != train
+    splits = texts_of(small_lm1b().splits(str(lm1b_folder)))
+    assert splits["valid"] == splits["test"] == [b"Held out .\nIn order .\n"]
+    (lm1b_folder / TRAINING[2]).unlink()
+    with pytest.raises(InputMissingError, match=r"news\.en-00003-of-00100"):
+        lm1b_lines(lm1b_folder)
+
+
+def test_every_pass_has_an_order_of_its_own(lm1b_folder):
+    train = lm1b_lines(lm1b_folder, num_passes=3)
+    passes = [train[:6], train[6:12], train[12:]]
+    assert passes[0] == lm1b_lines(lm1b_folder)
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert passes[one] != passes[other]
+        assert sorted(map(sorted, passes[one])) == sorted(map(sorted, passes[other]))
+    assert lm1b(num_passes=3).counts["train"]["tokens"] == 3 * lm1b().counts["train"]["tokens"]
+
+
+def test_an_order_is_decided_by_every_key_and_stays():
+    # Prepared data sets depend on it.
+    assert shuffled_order(8, 0, 1, 2).tolist() == [7, 0, 3, 1, 5, 6, 4, 2]
+    orders = {tuple(shuffled_order(50, *keys)) for keys in ((0,), (1,), (0, 0), (0, 1), ("0", 12))}
+    assert len(orders) == 5
+    counts = np.zeros((6, 6))
+    for seed in range(6000):
+        for place, number in enumerate(shuffled_order(6, seed)):
+            counts[place, number] += 1
+    # 6000 / 6, and five standard deviations of it.
+    assert np.abs(counts - 1000).max() < 5 * np.sqrt(6000 * 5 / 36)
+
+
+def test_lines_keep_their_bytes():
+    text = "one\rmore\ntwo \u2028 \x0b\n\nlast without line feed".encode()
+    lines = shuffled_lines([text[:5], text[5:]], 1)
+    assert sorted(lines) == sorted(line + b"\n" for line in text.split(b"\n"))
+    assert shuffled_lines([b""], 1) == []
+
+
+def test_the_library_of_this_python_is_read():
+    splits = python_standard_library_splits()
+    documents = {name: list(documents) for name, documents in splits.items()}
+    sizes = {name: sum(map(len, found)) for name, found in documents.items()}
+    assert list(sizes) == ["train", "valid", "test"]
+    assert 5_000_000 < sizes["train"] < 30_000_000
+    assert min(sizes["valid"], sizes["test"]) > 100_000
+    headers = [document.split(b"\n", 1)[0] for each in documents.values() for document in each]
+    assert b"# file: argparse.py" in headers
+    assert not [header for header in headers if b"/test/" in header or b"-packages/" in header]
+
+
+def test_the_path_decides_the_split_and_the_order(tmp_path):
+    for index in range(200):
+        (tmp_path / f"module_{index}.py").write_text(f"x = {index}")
+    (tmp_path / "a" / "test").mkdir(parents=True)
+    for skipped in ("a/test/case.py", "empty.py", "data.txt"):
+        (tmp_path / skipped).write_text("" if skipped == "empty.py" else "skipped")
+    splits = python_standard_library_splits(str(tmp_path))
+    names = {
+        name: [document.split(b"\n")[0].removeprefix(b"# file: ").decode() for document in found]
+        for name, found in splits.items()
+    }
+    assert sum(map(len, names.values())) == 200
+    for split, found in names.items():
+        assert found == sorted(found, key=lambda name: hashlib.sha256(name.encode()).digest())
+        for name in found:
+            place = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
+            assert split == ("train" if place < 0.9 else "valid" if place < 0.95 else "test")
+    assert b"skipped" not in b"".join(b"".join(found) for found in splits.values())
+    with pytest.raises(InputMissingError, match="is not installed"):
+        python_standard_library_splits(str(tmp_path / "a"))

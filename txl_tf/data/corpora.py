@@ -1,0 +1,549 @@
+"""Published corpora with their tokenization and counts, and the Python standard library."""
+
+import dataclasses
+import functools
+import hashlib
+import io
+import os
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from txl_tf.data.archives import CorpusFiles, CorpusMember, open_corpus_files
+from txl_tf.data.downloads import PublishedFile
+from txl_tf.data.manifest import SplitManifest
+from txl_tf.data.text import Reread, Splits, byte_range, split_at_lines
+from txl_tf.data.text_files import grouped_documents, line_pattern, marked_documents
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule
+from txl_tf.data.vocabulary_training import CharacterTraining, VocabularyTraining, WordTraining
+from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.storage.untrusted_files import storage_errors
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Published corpus with the tokenization and counts of published results.
+
+    The values are those of the official preparation of Transformer-XL and of independent projects.
+    `counts` has, by split, those published among the counts of `SplitManifest`; tokens and
+    `vocabulary_sizes` are those of `tokenizer`. `documents` turns the files of `members` into
+    documents by split, in the official order.
+    """
+
+    name: str
+    archive: PublishedFile
+    members: tuple[CorpusMember, ...]
+    tokenizer: Tokenizer | VocabularyTraining
+    counts: Mapping[str, Mapping[str, int]]
+    vocabulary_sizes: tuple[int, ...]
+    documents: Callable[[CorpusFiles, tuple[CorpusMember, ...]], Splits]
+
+    def splits(self, path: str) -> Splits:
+        """Opens an archive, unpacked folder or only file, and returns documents by split.
+
+        Raises InputMissingError, DataDamagedError for other files than the published ones, or
+        StorageError. A tar archive is unpacked beside itself.
+        """
+        return self.documents(open_corpus_files(path, self.archive, self.members), self.members)
+
+    def check_counts(
+        self, splits: Iterable[SplitManifest], *, vocabulary_size: int | None = None
+    ) -> None:
+        """Raises DataDamagedError if the prepared counts differ from the published ones.
+
+        `vocabulary_size` is given only for the tokenizer of this corpus; without it, vocabulary and
+        tokens are not compared.
+        """
+        for split in splits:
+            for unit, wanted in self.counts.get(split.name, {}).items():
+                found = getattr(split, unit)
+                if wanted != found and (unit != "tokens" or vocabulary_size is not None):
+                    what = f"There must be {wanted} {unit}, but there are {found}."
+                    raise _other_text(what, f"corpus {self.name}, split {split.name}")
+        if vocabulary_size not in (None, *self.vocabulary_sizes):
+            sizes = " or ".join(map(str, self.vocabulary_sizes))
+            what = f"The vocabulary must have {sizes} tokens, but has {vocabulary_size}."
+            raise _other_text(what, f"corpus {self.name}")
+
+
+def _other_text(what: str, where: str) -> DataDamagedError:
+    remedy = "Check that the text is the published one; results on it would not compare."
+    return DataDamagedError(what, where=where, remedy=remedy)
+
+
+def _pieces(files: CorpusFiles, member: CorpusMember) -> Iterator[bytes]:
+    return split_at_lines(files.blocks(member))
+
+
+def _stretches(
+    files: CorpusFiles, members: Sequence[CorpusMember]
+) -> dict[str, tuple[CorpusFiles, CorpusMember, int, int]]:
+    """Cuts a file into the first 90, the next 5 and the last 5 %, as arguments of `_stretch`."""
+    (member,) = members
+    cuts = [(member.size_bytes or 0) * percent // 100 for percent in (0, 90, 95, 100)]
+    return {
+        name: (files, member, start, stop)
+        for name, start, stop in zip(SPLITS, cuts, cuts[1:], strict=False)
+    }
+
+
+def _stretch(files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> Iterator[bytes]:
+    def too_short(num_bytes: int) -> DataDamagedError:
+        what = f"The text must have {stop} bytes, but has {num_bytes}."
+        return DataDamagedError(what, where=member.path, remedy="Get the file again.")
+
+    return byte_range(files.blocks(member), start, stop, too_short)
+
+
+def _hundred_megabytes(name: str, sha256: str) -> tuple[CorpusMember]:
+    size = 100_000_000
+    return (CorpusMember(path=name, max_bytes=size, size_bytes=size, sha256=sha256),)
+
+
+def enwik8(newlines: str = "drop") -> Corpus:
+    """Returns enwik8 in bytes, with or without its newlines; a document is a page.
+
+    The published results of Transformer-XL have no newlines, because the official script loses them
+    (`newlines="drop"`). Other papers keep them (`"keep"`), so their results do not compare. Valid
+    and test begin within a page.
+    """
+    if newlines not in ("drop", "keep"):
+        raise ValueError(f'`newlines` must be "drop" or "keep". Received: {newlines!r}')
+    sizes = dict(zip(SPLITS, (90_000_000, 5_000_000, 5_000_000), strict=True))
+    counts = {name: {"bytes": size, "tokens": size} for name, size in sizes.items()}
+    drops = newlines == "drop"
+    return Corpus(
+        name="enwik8",
+        archive=PublishedFile(
+            name="enwik8.zip",
+            url="http://mattmahoney.net/dc/enwik8.zip",
+            size_bytes=36_445_475,
+            sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+        ),
+        members=_hundred_megabytes(
+            "enwik8", "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"
+        ),
+        tokenizer=ByteTokenizer(),
+        # The sizes without newlines are not published.
+        counts={} if drops else counts,
+        # 205 different bytes, including the newline.
+        vocabulary_sizes=(204,) if drops else (205,),
+        documents=functools.partial(_page_splits, drops),
+    )
+
+
+def _page_splits(
+    drops_newlines: bool, files: CorpusFiles, members: Sequence[CorpusMember]
+) -> Splits:
+    stretches = _stretches(files, members)
+    return {name: Reread(_pages, drops_newlines, *each) for name, each in stretches.items()}
+
+
+def _pages(
+    drops_newlines: bool, files: CorpusFiles, member: CorpusMember, start: int, stop: int
+) -> Iterator[Iterator[bytes]]:
+    pieces = split_at_lines(_stretch(files, member, start, stop))
+    for page in marked_documents(pieces, line_pattern(b"  <page>"), keep_mark=True):
+        yield (
+            filter(None, (piece.replace(b"\n", b"") for piece in page)) if drops_newlines else page
+        )
+
+
+def text8() -> Corpus:
+    """Returns text8, one document per split of 90, 5 and 5 million characters.
+
+    As in the official script, spaces at the beginning and end of each split are stripped. Their
+    number is not published.
+    """
+    return Corpus(
+        name="text8",
+        archive=PublishedFile(
+            name="text8.zip",
+            url="http://mattmahoney.net/dc/text8.zip",
+            size_bytes=31_344_016,
+            sha256="a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+        ),
+        members=_hundred_megabytes(
+            "text8", "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7"
+        ),
+        tokenizer=CharacterTraining(counted_splits=SPLITS),
+        counts={name: {"documents": 1} for name in SPLITS},
+        vocabulary_sizes=(27,),  # letters and the space
+        documents=lambda files, members: {
+            name: (Reread(_stripped, *each),) for name, each in _stretches(files, members).items()
+        },
+    )
+
+
+def _stripped(files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> Iterator[bytes]:
+    return split_at_lines(_without_outer_spaces(_stretch(files, member, start, stop)))
+
+
+def _without_outer_spaces(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    held = b""
+    is_first = True
+    for block in blocks:
+        text = held + (block.lstrip() if is_first else block)
+        is_first = is_first and not text
+        # Trailing white space may be the end of the split.
+        kept = text.rstrip()
+        held = text[len(kept) :]
+        if kept:
+            yield kept
+
+
+def wikitext103() -> Corpus:
+    """Returns WikiText-103: 103 million training tokens, a vocabulary of 267,735.
+
+    Words of good and featured articles of Wikipedia, with `<unk>` for rare words. Every line, blank
+    or not, ends with `<eos>`. An article is a document.
+    """
+    return Corpus(
+        name="wikitext103",
+        archive=PublishedFile(
+            name="wikitext-103-v1.zip",
+            url="https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip",
+            size_bytes=190_229_076,
+            sha256="242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
+        ),
+        members=(
+            _wikitext_file("103", "train"),
+            _wikitext_file(
+                *("103", "valid", 1_142_309),
+                sha256="9aee9f52d6e77de6c7751fc5e7c44287db3ec0eaf15477098acc6b93c1c4250b",
+            ),
+            _wikitext_file(
+                *("103", "test", 1_281_077),
+                sha256="56db52eb157b1ab5c89646eef70510c1eca6e12a3bfdb99f0d6b05b4eacb75b9",
+            ),
+        ),
+        tokenizer=_lines_of_words(unknown_token="<unk>", counted_splits=("train",)),
+        counts={
+            "train": {"words": 101_425_671, "tokens": 103_227_021},
+            "valid": {"words": 213_886, "documents": 60, "tokens": 217_646},
+            "test": {"words": 241_211, "documents": 60, "tokens": 245_569},
+        },
+        vocabulary_sizes=(267_735,),
+        documents=_article_splits,
+    )
+
+
+def wikitext2() -> Corpus:
+    """Returns WikiText-2: two million training tokens, a vocabulary of 33,278 from all splits."""
+    return Corpus(
+        name="wikitext2",
+        archive=PublishedFile(
+            name="wikitext-2-v1.zip",
+            url="https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip",
+            size_bytes=4_475_746,
+            sha256="92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
+        ),
+        members=(
+            _wikitext_file("2", "train"),
+            _wikitext_file("2", "valid", 1_121_681),
+            _wikitext_file("2", "test", 1_256_449),
+        ),
+        tokenizer=_lines_of_words(),
+        counts={
+            "train": {"words": 2_051_910, "tokens": 2_088_628},
+            "valid": {"words": 213_886, "tokens": 217_646},
+            "test": {"words": 241_211, "tokens": 245_569},
+        },
+        vocabulary_sizes=(33_278,),
+        documents=_article_splits,
+    )
+
+
+def _lines_of_words(
+    *,
+    lower_case: bool = False,
+    unknown_token: str | None = None,
+    counted_splits: tuple[str, ...] = SPLITS,
+) -> WordTraining:
+    return WordTraining(
+        rule=WordRule(add_eos=True, lower_case=lower_case),
+        special_tokens=("<eos>",),
+        unknown_token=unknown_token,
+        counted_splits=counted_splits,
+    )
+
+
+def _wikitext_file(
+    size: str, split: str, size_bytes: int | None = None, sha256: str | None = None
+) -> CorpusMember:
+    return CorpusMember(
+        path=f"wikitext-{size}/wiki.{split}.tokens",
+        other_paths=(f"wiki.{split}.tokens", f"{split}.txt"),
+        max_bytes=600_000_000,
+        size_bytes=size_bytes,
+        sha256=sha256,
+    )
+
+
+def _article_splits(files: CorpusFiles, members: Sequence[CorpusMember]) -> Splits:
+    named = zip(SPLITS, members, strict=True)
+    return {name: Reread(_articles, files, member) for name, member in named}
+
+
+def _articles(files: CorpusFiles, member: CorpusMember) -> Iterator[Iterator[bytes]]:
+    return wikitext_articles(_pieces(files, member))
+
+
+_BLANK = b" \n"
+_GATHERED_BYTES = 1 << 16
+
+
+def wikitext_articles(pieces: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
+    """Cuts a WikiText file, in pieces of `split_at_lines`, into articles of whole-line pieces.
+
+    An article begins with the blank line before a title such as ` = Robert Boulter = `, which
+    another blank line follows; headings have more than one `=`. Read each article before asking for
+    the next.
+    """
+    # `io.BytesIO` ends lines at LF only.
+    return grouped_documents(_numbered(line for piece in pieces for line in io.BytesIO(piece)))
+
+
+def _numbered(lines: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    number, size = 0, 0
+    # The line after a title identifies it, so two lines are held back.
+    gathered: list[bytes] = []
+    before, title = next(lines, b""), next(lines, b"")
+    for after in lines:
+        if before == after == _BLANK and _is_title(title):
+            if gathered:
+                yield number, b"".join(gathered)
+                gathered, size = [], 0
+            number += 1
+        gathered.append(before)
+        size += len(before)
+        if size >= _GATHERED_BYTES:
+            yield number, b"".join(gathered)
+            gathered, size = [], 0
+        before, title = title, after
+    if rest := b"".join([*gathered, before, title]):
+        yield number, rest
+
+
+def _is_title(line: bytes) -> bool:
+    return line.startswith(b" = ") and line.endswith(b" = \n") and not line.startswith(b" = = ")
+
+
+def penn_treebank() -> Corpus:
+    """Returns the Penn Treebank: news of 1989 with 10,000 words in lower case, `N` for numbers.
+
+    Every line ends with `<eos>`. A split is one document, because the files do not mark the ends of
+    reports.
+    """
+    files = {
+        "train": (5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
+        "valid": (399_782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
+        "test": (449_945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
+    }
+    counts = {
+        "train": {"words": 887_521, "tokens": 929_589},
+        "valid": {"words": 70_390, "tokens": 73_760},
+        "test": {"words": 78_669, "tokens": 82_430},
+    }
+    return Corpus(
+        name="penn_treebank",
+        # The SHA-256 of the files is published, but not of the archive.
+        archive=PublishedFile(
+            name="simple-examples.tgz",
+            url="http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
+            size_bytes=34_869_662,
+        ),
+        members=tuple(
+            CorpusMember(
+                path=f"simple-examples/data/ptb.{split}.txt",
+                other_paths=(f"data/ptb.{split}.txt", f"ptb.{split}.txt", f"{split}.txt"),
+                max_bytes=size_bytes,
+                size_bytes=size_bytes,
+                sha256=sha256,
+            )
+            for split, (size_bytes, sha256) in files.items()
+        ),
+        tokenizer=_lines_of_words(lower_case=True),
+        counts={
+            name: {"bytes": files[name][0], "documents": 1, **each} for name, each in counts.items()
+        },
+        vocabulary_sizes=(10_000,),
+        documents=lambda files, members: {
+            name: (Reread(_pieces, files, member),)
+            for name, member in zip(SPLITS, members, strict=True)
+        },
+    )
+
+
+_LM1B = "1-billion-word-language-modeling-benchmark-r13output"
+_GATHERED_LINES = 4096
+
+
+def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
+    """Returns One Billion Word, with `<S>` before and after every sentence.
+
+    Train is the 99 training files, each a document with its sentences shuffled. Each of
+    `num_passes` has another order of files; `seed` determines both. Valid and test are both the
+    first of the 50 held-out files, unshuffled, as in the official preparation. The vocabulary has
+    the words that occur at least three times in train.
+    """
+    held_out = {"words": 153_583, "documents": 1, "tokens": 165_733}
+    train = {"words": 768_648_884, "documents": 99, "tokens": 829_250_940}
+    return Corpus(
+        name="lm1b",
+        archive=PublishedFile(
+            name=f"{_LM1B}.tar.gz",
+            url=f"http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz",
+            size_bytes=1_792_209_805,
+            sha256="01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e",
+        ),
+        members=(
+            *(_lm1b_file("training", f"news.en-{index:05d}-of-00100") for index in range(1, 100)),
+            _lm1b_file("heldout", "news.en.heldout-00000-of-00050"),
+        ),
+        tokenizer=WordTraining(
+            rule=WordRule(add_double_eos=True),
+            special_tokens=("<S>", "<UNK>"),
+            eos_token="<S>",
+            unknown_token="<UNK>",
+            min_frequency=3,
+        ),
+        counts={
+            "train": {unit: count * num_passes for unit, count in train.items()},
+            "valid": held_out,
+            "test": held_out,
+        },
+        # The published sizes count one sentence mark or two.
+        vocabulary_sizes=(793_470, 793_471),
+        documents=functools.partial(_sentence_splits, seed, num_passes),
+    )
+
+
+def _lm1b_file(part: str, name: str) -> CorpusMember:
+    folder = {"training": "training-monolingual", "heldout": "heldout-monolingual"}[part]
+    path = f"{folder}.tokenized.shuffled/{name}"
+    return CorpusMember(path=f"{_LM1B}/{path}", other_paths=(path, name), max_bytes=60_000_000)
+
+
+def _sentence_splits(
+    seed: int, num_passes: int, files: CorpusFiles, members: Sequence[CorpusMember]
+) -> Splits:
+    *training, held_out = members
+    valid = (Reread(_pieces, files, held_out),)
+    train = Reread(_shuffled, files, training, seed, num_passes)
+    return {"train": train, "valid": valid, "test": valid}
+
+
+def _shuffled(
+    files: CorpusFiles, members: Sequence[CorpusMember], seed: int, num_passes: int
+) -> Iterator[Iterator[bytes]]:
+    """Yields each training file as a document with its sentences shuffled."""
+    for pass_number in range(num_passes):
+        for index in map(int, shuffled_order(len(members), seed, pass_number)):
+            yield _sentences(files.blocks(members[index]), seed, pass_number, index)
+
+
+def _sentences(blocks: Iterable[bytes], *keys: int) -> Iterator[bytes]:
+    lines = shuffled_lines(blocks, *keys)
+    for start in range(0, len(lines), _GATHERED_LINES):
+        yield b"".join(lines[start : start + _GATHERED_LINES])
+
+
+def shuffled_lines(blocks: Iterable[bytes], *keys: int | str) -> list[bytes]:
+    """Reads lines into memory and returns them in an order determined by the keys."""
+    lines = b"".join(blocks).split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return [lines[index] + b"\n" for index in shuffled_order(len(lines), *keys)]
+
+
+def shuffled_order(count: int, *keys: int | str) -> np.ndarray:
+    """Returns the numbers below `count` in an order determined by the keys, as an int64 vector.
+
+    NumPy and Python guarantee the order of their generators for one version only, and prepared data
+    must not depend on it.
+    """
+    digest = hashlib.sha256("/".join(map(str, keys)).encode()).digest()
+    start = np.uint64(int.from_bytes(digest[:8], "big"))
+    # SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators").
+    with np.errstate(over="ignore"):
+        steps = np.arange(1, count + 1, dtype=np.uint64)
+        values = start + steps * np.uint64(0x9E3779B97F4A7C15)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        values ^= values >> np.uint64(31)
+    return np.argsort(values, kind="stable")
+
+
+CORPORA: Mapping[str, Callable[..., Corpus]] = {
+    "enwik8": enwik8,
+    "text8": text8,
+    "wikitext2": wikitext2,
+    "wikitext103": wikitext103,
+    "lm1b": lm1b,
+    "penn_treebank": penn_treebank,
+}
+"""Functions that return the published corpora, by name."""
+
+_EXCLUDED_FOLDERS = frozenset(
+    ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
+)
+
+
+def python_standard_library_splits(folder: str | None = None) -> dict[str, Iterable[bytes]]:
+    """Returns the Python files of the standard library as three splits.
+
+    A document is one file after a line `# file: <relative path>`. The SHA-256 of the relative path
+    determines the split, so a file is in the same split on every machine: 90 % train, 5 % valid, 5
+    % test. Tests, installed packages and empty files are omitted.
+
+    Args:
+        folder: optional str. Folder of the library. Defaults to the library of the running Python.
+
+    Returns:
+        Dict of split name to documents, in the order of that SHA-256, so that similar files of one
+        folder are spread over the text.
+
+    Raises:
+        InputMissingError: If no Python files are found.
+    """
+    folder = folder or sysconfig.get_path("stdlib")
+    paths: dict[str, list[str]] = {name: [] for name in SPLITS}
+    for digest, path in sorted(_hashed_paths(folder)):
+        place = int.from_bytes(digest[:4], "big") / 2**32
+        paths[SPLITS[(place >= 0.90) + (place >= 0.95)]].append(path)
+    if not all(paths.values()):
+        raise InputMissingError(
+            "The source of the Python standard library is not installed.",
+            where=folder,
+            remedy="Use a Python with its library's source, or a text file instead.",
+        )
+    return {name: Reread(_headed_files, folder, names) for name, names in paths.items()}
+
+
+def _hashed_paths(folder: str) -> Iterator[tuple[bytes, str]]:
+    """Yields the SHA-256 of the relative path of each Python file, and that path."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _EXCLUDED_FOLDERS]
+        for name in files:
+            path = os.path.join(parent, name)
+            if name.endswith(".py") and os.path.isfile(path) and os.path.getsize(path):
+                relative = os.path.relpath(path, folder).replace(os.sep, "/")
+                yield hashlib.sha256(relative.encode()).digest(), relative
+
+
+def _headed_files(folder: str, relative_paths: list[str]) -> Iterator[bytes]:
+    """Yields the files of a split, reading one at a time."""
+    for relative_path in relative_paths:
+        path = os.path.join(folder, *relative_path.split("/"))
+        problem = "A file of the standard library cannot be read"
+        with storage_errors(problem, path), open(path, "rb") as file:
+            content = file.read()
+        # The header of the next document must begin a line.
+        end = b"" if content.endswith(b"\n") else b"\n"
+        yield b"# file: " + relative_path.encode() + b"\n" + content + end
