@@ -319,7 +319,7 @@ def _fractions(arguments: argparse.Namespace) -> tuple[float, float]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prepares the data set and prints what was written."""
-    tokenizer = _tokenizer(arguments)
+    tokenizer = choose_tokenizer(arguments)
     splits = _splits(arguments, check_utf8=tokenizer.kind != "bytes")
     name = arguments.corpus
     if name is None:
@@ -391,7 +391,7 @@ def _known_bytes(
     return None
 
 
-def _tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTraining:
+def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTraining:
     """Returns the tokenizer, or the way to train one."""
     path = arguments.vocabulary
     if path is not None and not os.path.isfile(path):

@@ -3,14 +3,13 @@ import dataclasses
 import random
 
 import pytest
-from pipelines.prepare_text import corpus_of
-from pipelines.prepare_tokenizer import choose_tokenizer, is_official
-from txl_tf.data.corpora.enwik8_text8 import Enwik8
 
 from pipelines import prepare
-from txl_tf.data.corpora import PUBLISHED_CORPORA
+from tests.data.corpus_files import of_files
+from txl_tf.data.corpora import CORPORA, enwik8, lm1b
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.errors import (
     DataDamagedError,
     UsageError,
@@ -158,20 +157,12 @@ def test_a_test_file_is_enough_where_there_is_a_vocabulary(tmp_path, text, capsy
         prepared(tmp_path / "none", *source, "--tokenizer", "words")
 
 
-def test_what_is_unusual_about_a_text_is_said(tmp_path, capsys):
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "a").write_bytes(b"one\n==\ntwo\n")
-    (folder / "b").write_bytes(b"caf\xe9\n")
-    files = ("--train-file", folder)
+def test_a_separator_that_is_no_line_is_noted(tmp_path, capsys):
+    (tmp_path / "text").write_bytes(b"one\n==\ntwo\n")
+    files = ("--train-file", tmp_path / "text")
     prepared(tmp_path / "no", *files, "--document-separator", "***")
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert notes == [
-        "note: no line is the separator '***': every file is one document",
-        f"note: 1 of 2 files are not UTF-8, the first at {folder / 'b'}, line 1, byte 3: "
-        "their bytes are taken as they are",
-    ]
-    (folder / "b").write_bytes(b"cafe\n")
+    note = "note: no line is the separator '***': every file is one document"
+    assert note in capsys.readouterr().out.splitlines()
     prepared(tmp_path / "yes", *files, "--document-separator", "==")
     assert "note: " not in capsys.readouterr().out
 
@@ -242,45 +233,36 @@ def test_documents_of_every_format(tmp_path):
     assert bytes(dataset.read_tokens("train", 0, 6).astype("u1")) == b"onetwo"
 
 
-@pytest.fixture
-def small_enwik8(tmp_path, monkeypatch):
-    """Enwik8 of which only the sizes are different."""
+def test_a_published_corpus_is_held_against_its_counts(tmp_path, monkeypatch):
     archive = tmp_path / "enwik8"
     archive.write_bytes(bytes(range(97, 117)) * 50)
-    sizes = {"train": 800, "valid": 100, "test": 100}
-    monkeypatch.setattr(Enwik8, "split_bytes", sizes)
-    member = dataclasses.replace(Enwik8.member, size_bytes=1000, max_bytes=1000, sha256=None)
-    monkeypatch.setattr(Enwik8, "member", member)
-    return archive
-
-
-def test_a_published_corpus_is_held_against_its_counts(tmp_path, monkeypatch, small_enwik8):
-    source = ("--corpus", "enwik8", "--newlines", "keep", "--archive", small_enwik8)
+    corpus = of_files(enwik8("keep"), {"enwik8": archive.read_bytes()})
+    corpus = dataclasses.replace(corpus, counts={})
+    monkeypatch.setitem(CORPORA, "enwik8", lambda newlines: corpus)
+    source = ("--corpus", "enwik8", "--newlines", "keep", "--archive", archive)
     with pytest.raises(DataDamagedError, match="must have 205 tokens, but has 20"):
         prepared(tmp_path / "out", *source)
     assert not (tmp_path / "out").exists()
     # With other tokens there is no published vocabulary.
     dataset, _ = prepared(tmp_path / "words", *source, "--tokenizer", "characters")
-    assert dataset.num_tokens("test") == 100
-    monkeypatch.setattr(Enwik8, "vocabulary_sizes", (20,))
+    assert dataset.num_tokens("test") == 50
+    corpus = dataclasses.replace(corpus, vocabulary_sizes=(20,))
     dataset, _ = prepared(tmp_path / "out", *source)
     assert dataset.manifest.corpus_name == "enwik8"
 
 
-def test_a_corpus_is_read_as_officially(tmp_path):
-    for corpus in PUBLISHED_CORPORA:
-        arguments = parsed("--corpus", corpus.name, "--out", tmp_path / "out")
+def test_options_change_the_tokenizer_of_a_corpus(tmp_path):
+    def chosen(*options):
+        arguments = parsed("--out", tmp_path / "out", *options)
         prepare.check_arguments(arguments)
-        chosen = corpus_of(arguments)
-        assert is_official(arguments, chosen)
-        tokenizer = choose_tokenizer(arguments, chosen)
-        options = chosen.tokenizer_options
-        if options.kind == "words":
-            assert tokenizer.rule.add_double_eos == (corpus.name == "lm1b")
-            assert tokenizer.counted_splits == options.counted_splits
-            assert tokenizer.min_frequency == options.min_frequency
-            other = parsed("--corpus", corpus.name, "--out", "x", "--no-add-eos", "--min-freq", 7)
-            assert not is_official(other, chosen)
+        return prepare.choose_tokenizer(arguments)
+
+    for name, make in CORPORA.items():
+        found, expected = chosen("--corpus", name), make().tokenizer
+        assert found == expected or found.kind == expected.kind == "bytes"
+    changed = chosen("--corpus", "lm1b", "--min-freq", 7, "--add-eos", "--lower-case")
+    rule = WordRule(lower_case=True, add_eos=True)
+    assert changed == dataclasses.replace(lm1b().tokenizer, rule=rule, min_frequency=7)
 
 
 def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch, capsys):

@@ -37,8 +37,8 @@ from txl_tf.storage.files import first_line, open_regular_file
 from txl_tf.storage.untrusted_files import storage_errors
 
 _BLOCK_BYTES = 1 << 20
-# A block of four bytes can expand to 128 KiB in zstd, whose decoder does not limit its output: small
-# inputs keep the output small.
+# Four bytes of zstd can stand for 128 KiB, and its decoder does not limit its output: small inputs
+# keep the output small.
 _COMPRESSED_BYTES = 2048
 _MEMORY_BYTES = 1 << 27
 

@@ -3,6 +3,11 @@
 import itertools
 import random
 
+import numpy as np
+
+from txl_tf.data.text import document_pieces
+from txl_tf.data.tokenizers.tokenizer import map_pieces
+
 # White space of every kind, line ends, combining, wide, invisible and reserved characters.
 CHARACTERS = (
     "aAbBzZ.,'\"#_ \t\n\r\0\x0b\x0c\x1c\x1d\x1e\x1f\x7f\x85\xa0\u1680\u2000\u2009\u200a\u200b"
@@ -41,3 +46,9 @@ def random_pieces(text, chosen):
     places = sorted(chosen.randrange(len(characters) + 1) for _ in range(chosen.randrange(4)))
     places = [0, *places, len(characters)]
     return [characters[start:stop].encode() for start, stop in itertools.pairwise(places)]
+
+
+def encode_in_pieces(tokenizer, pieces):
+    """The ids of a document that comes in pieces."""
+    pieces = document_pieces(pieces)
+    return np.concatenate(map_pieces(tokenizer.encode_piece, pieces, tokenizer.reads_lines))

@@ -1,6 +1,7 @@
 """Offline and in-graph tokenizers, held against each other through a SavedModel."""
 
 import functools
+from collections import Counter
 
 import pytest
 import tensorflow as tf
@@ -8,39 +9,39 @@ import tensorflow as tf
 from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from tests.slow_case import slow_case
-from txl_tf.data.tokenizers.character_tokenizer import (
-    ByteTokenizer,
-    CharacterTokenizer,
-    CharacterVocabularyBuilder,
-)
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
-from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer, WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 
 TEXTS = [*hostile_texts(60), b"\xef\xbb\xbfone line", "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
 
 
-def counted_words(**rule):
-    builder = WordVocabularyBuilder(WordRule(**rule))
-    builder.number(b"\n".join(TEXTS))
-    return builder
+def trained_words(options=None, **rule):
+    rule = WordRule(**rule)
+    counts = Counter(rule.split(b"\n".join(TEXTS)))
+    return WordTokenizer.from_counts(counts, rule, **(options or {}))
+
+
+def trained_pieces(**rule):
+    rule = WordRule(**rule)
+    return train_word_pieces(Counter(rule.split(b"\n".join(TEXTS))), rule, 450)
 
 
 def characters():
-    builder = CharacterVocabularyBuilder()
-    builder.count(b"".join(TEXTS))
-    return builder.build(vocabulary_size=30, unknown_token="<unk>")
+    counts = Counter(b"".join(TEXTS).decode())
+    return CharacterTokenizer.from_counts(counts, vocabulary_size=30, unknown_token="<unk>")
 
 
 MAKERS = {
     "bytes": ByteTokenizer,
     "characters": characters,
-    "words": lambda: counted_words().build(),
-    "words, unknown": lambda: counted_words(lower_case=True, add_eos=True).build(
-        vocabulary_size=20, unknown_token="<unk>"
+    "words": trained_words,
+    "words, unknown": lambda: trained_words(
+        {"vocabulary_size": 20, "unknown_token": "<unk>"}, lower_case=True, add_eos=True
     ),
-    "words, double": lambda: counted_words(add_double_eos=True).build(),
-    "wordpiece": lambda: train_word_pieces(counted_words(), 450),
-    "wordpiece, eos": lambda: train_word_pieces(counted_words(add_eos=True), 450),
+    "words, double": lambda: trained_words(add_double_eos=True),
+    "wordpiece": trained_pieces,
+    "wordpiece, eos": lambda: trained_pieces(add_eos=True),
     "bpe": lambda: trained_sentence_piece("bpe"),
     "unigram": lambda: trained_sentence_piece("unigram"),
 }

@@ -1,9 +1,16 @@
-import pytest
-import tensorflow as tf
+import functools
+from collections import Counter
 
+import numpy as np
+import pytest
+
+from tests.data.tokenizers.hostile_texts import encode_in_pieces
+from tests.data.tokenizers.official_words import official_lines
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
+from txl_tf.data.text import document_pieces, split_at_lines
 from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, map_pieces
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError
@@ -58,8 +65,14 @@ def test_a_byte_order_mark_is_dropped(kind):
     expected = tokenizer.encode("a b").tolist()
     assert tokenizer.encode("\ufeffa b").tolist() == expected
     assert tokenizer.encode(b"\xef\xbb\xbfa b").tolist() == expected
-    graph_ids = tokenizer.graph_tokenizer().tokenize(tf.constant(["\ufeffa b"]))
-    assert graph_ids.to_list() == [expected]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_ids_outside_of_the_vocabulary_are_refused(kind):
+    tokenizer = MAKERS[kind]()
+    for ids in ([tokenizer.vocabulary_size], [-1], [0.5]):
+        with pytest.raises(ValueError, match="Received: "):
+            tokenizer.decode_bytes(ids)
 
 
 def damaged(files):
@@ -88,3 +101,96 @@ def test_what_is_not_known_is_refused():
         load_tokenizer("moses", {}, where="here")
     with pytest.raises(DataDamagedError, match="Bytes have no vocabulary"):
         load_tokenizer("bytes", {"vocabulary.txt": b""})
+
+
+GOOD = "A line.\nna\u00efve caf\u00e9 \u65e5\u672c\n\n"
+REFUSED = {
+    "invalid UTF-8": GOOD.encode() + b"a\xc3(",
+    "cut character": GOOD.encode() + "\u65e5".encode()[:2],
+    "over-long form": GOOD.encode() + b"\xc0\xaf\n",
+    "UTF-16": GOOD.encode("utf-16"),
+    "UTF-32": GOOD.encode("utf-32"),
+    "Latin-1": GOOD[:17].encode("latin-1"),
+    "binary": np.random.default_rng(0).integers(0, 256, 1 << 16, np.uint8).tobytes(),
+    "lone surrogate": GOOD.encode() + b"\xed\xa0\x80",
+}
+KEPT = {
+    "NUL": GOOD + "a\0b \0\n",
+    "U+FEFF": GOOD + "\ufeff",
+    "CR LF": GOOD.replace("\n", "\r\n"),
+    "CR": GOOD.replace("\n", "\r"),
+    "other line ends": GOOD + "a\x0bb\x0cc\x85d\u2028e\u2029f",
+    "NFD": GOOD + "nai\u0308ve cafe\u0301",
+    "long word": GOOD + "x" * 200_000 + "\n" + "\u65e5" * 100_000,
+}
+
+
+@functools.cache
+def made(kind):
+    """A tokenizer that knows all that is kept."""
+    text = "".join(KEPT.values())
+    if kind == "characters":
+        return CharacterTokenizer.from_counts(Counter(text))
+    if kind == "words":
+        rule = WordRule(add_eos=True)
+        words = [word for each in KEPT.values() for word in rule.split(each.encode())]
+        return WordTokenizer.from_counts(Counter(words), rule)
+    return MAKERS[kind]()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("kind", list(MAKERS)[1:])
+def test_what_is_not_utf8_is_refused_with_line_and_byte(kind, name):
+    text = REFUSED[name]
+    with pytest.raises(UnicodeDecodeError) as expected:
+        text.decode()
+    with pytest.raises(InvalidTextError, match="not UTF-8") as caught:
+        made(kind).encode(text)
+    assert caught.value.offset_bytes == expected.value.start
+    assert caught.value.line == text[: expected.value.start].count(b"\n") + 1
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *KEPT])
+def test_the_byte_tokenizer_takes_everything(name):
+    text = REFUSED[name] if name in REFUSED else KEPT[name].encode()
+    assert made("bytes").decode_bytes(made("bytes").encode(text)) == text
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_unusual_characters_are_kept(name):
+    text = KEPT[name].encode()
+    for kind in ("characters", "sentencepiece"):
+        assert made(kind).decode_bytes(made(kind).encode(text)) == text
+    lines = [" ".join(line) + "\n" for line in official_lines(text)]
+    assert made("words").decode_bytes(made("words").encode(text)) == "".join(lines).encode()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_pieces_are_encoded_as_the_whole_and_place_their_errors(kind):
+    tokenizer = made(kind)
+    text = GOOD.encode() * 3
+    pieces = [text[:8], b"", *text[8:].splitlines(keepends=True)]
+    assert encode_in_pieces(tokenizer, pieces).tolist() == tokenizer.encode(text).tolist()
+    if kind != "bytes":
+        with pytest.raises(InvalidTextError) as caught:
+            encode_in_pieces(tokenizer, [*pieces, b"a\r", b"\n\xff"])
+        assert (caught.value.line, caught.value.offset_bytes) == (11, len(text) + 3)
+
+
+def test_pieces_are_mapped_with_their_lines():
+    pieces = document_pieces([b"a", b"b\r", b"\nc\n", b"", b"d"])
+    assert map_pieces(lambda *piece: piece, pieces) == [
+        (b"a", True, False),
+        (b"b\r", False, False),
+        (b"c\n", True, False),
+        (b"d", True, True),
+    ]
+
+
+def test_a_word_longer_than_a_piece_of_text_is_cut_between_characters():
+    text = ("\u65e5" * 700_000).encode()
+    parts = map_pieces(WordRule().split, document_pieces(split_at_lines([text])))
+    words = [word for part in parts for word in part]
+    assert len(words) == 3
+    assert b"".join(words) == text
+    assert all(word.decode() for word in words)

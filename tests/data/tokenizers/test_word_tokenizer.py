@@ -1,26 +1,21 @@
+import itertools
 import random
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from tests.data.tokenizers.hostile_texts import hostile_texts, random_pieces
+from tests.data.tokenizers.hostile_texts import encode_in_pieces, hostile_texts, random_pieces
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
-from txl_tf.data.tokenizers.word_tokenizer import (
-    LINE_MARK,
-    WordRule,
-    WordTokenizer,
-    WordVocabularyBuilder,
-)
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
 
 TEXT = b"\n".join(hostile_texts(500)) + "\nthe cat \u201csat\u201d\n\n on the mat".encode()
 
 
 def trained(rule, text=TEXT, **options):
-    builder = WordVocabularyBuilder(rule)
-    builder.number(text)
-    return builder.build(**options)
+    return WordTokenizer.from_counts(Counter(rule.split(text)), rule, **options)
 
 
 def tiny(**options):
@@ -47,8 +42,7 @@ def test_pieces_are_encoded_as_the_whole(marks):
         if chosen.random() < 0.5:
             pieces = [text[i : i + 1] for i in range(len(text))] if text.isspace() else pieces
         whole = trained(WordRule(**marks), b"".join(pieces), special_tokens=("x",))
-        parts = list(whole.encode_pieces(pieces))
-        joined = np.concatenate([np.zeros(0, int), *parts])
+        joined = encode_in_pieces(whole, pieces)
         assert joined.tolist() == whole.encode(b"".join(pieces)).tolist(), pieces
 
 
@@ -155,23 +149,11 @@ def test_vocabularies_that_are_none_are_refused(words, options, message):
         WordTokenizer(words, WordRule(), **options)
 
 
-@pytest.mark.parametrize("ids", [[3], [-1], [0.5]])
-def test_ids_outside_of_the_vocabulary_are_refused(ids):
-    with pytest.raises(ValueError, match="Received: "):
-        tiny().decode_bytes(ids)
-
-
 def random_text(seed, num_words=5000):
     """Words with many ties: few counts, many words, lines of all lengths."""
     chosen = random.Random(seed)
     words = [f"w{chosen.randrange(1500)}" for _ in range(num_words)]
     return " ".join(word + chosen.choice(["", "", "\n", "\n\n"]) for word in words).encode()
-
-
-def counted(text, rule):
-    builder = WordVocabularyBuilder(rule)
-    numbers = builder.number(text)
-    return builder, numbers
 
 
 @pytest.mark.parametrize(
@@ -189,8 +171,8 @@ def counted(text, rule):
 def test_the_order_is_the_official_one_ties_included(options, seed):
     text = random_text(seed)
     official = official_vocabulary(text, **{"special": ("<eos>",), **options})
-    builder, _ = counted(text, WordRule(add_eos=True))
-    tokenizer = builder.build(
+    tokenizer = trained(
+        *(WordRule(add_eos=True), text),
         special_tokens=options.get("special", ()),
         min_frequency=options.get("min_freq", 0),
         vocabulary_size=options.get("vocabulary_size"),
@@ -198,64 +180,31 @@ def test_the_order_is_the_official_one_ties_included(options, seed):
     )
     assert [word.decode() for word in tokenizer.words] == official
     # The text really has ties for this to be about.
-    counts = np.unique(builder.counts, return_counts=True)[1]
-    assert counts.max() > 50
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_parts_merged_in_order_give_the_vocabulary_of_one_pass(seed):
-    chosen = random.Random(seed)
-    text = random_text(seed, 2000) + b"\n" + b"\n".join(hostile_texts(200, seed))
-    lines = text.splitlines(keepends=True)
-    whole, expected = counted(text, WordRule(add_eos=True))
-    merged = WordVocabularyBuilder(whole.rule)
-    places = sorted(chosen.sample(range(len(lines)), 6))
-    tables = []
-    for start, stop in zip([0, *places], [*places, len(lines)], strict=True):
-        part = b"".join(lines[start:stop])
-        builder, numbers = counted(part, whole.rule)
-        tables.append(merged.merge(builder.words, builder.counts)[numbers])
-    assert merged.words == whole.words
-    assert merged.counts.tolist() == whole.counts.tolist()
-    assert np.concatenate(tables).tolist() == expected.tolist()
-    assert merged.build().fingerprint == whole.build().fingerprint
-
-
-def test_numbers_become_ids_by_one_look_up():
-    text = random_text(9)
-    builder, numbers = counted(text, WordRule(add_double_eos=True))
-    tokenizer = builder.build(vocabulary_size=100, unknown_token="<unk>")
-    assert tokenizer.ids_of(builder.words)[numbers].tolist() == tokenizer.encode(text).tolist()
-    assert tokenizer.words[0] == b"<S>"
+    assert max(Counter(Counter(text.split()).values()).values()) > 50
 
 
 def test_lines_are_not_counted_as_words():
-    builder, _ = counted(b"a <eos>\n\n\nb a\n", WordRule(add_eos=True))
-    assert builder.build().words == [b"<eos>", b"a", b"b"]
-    assert LINE_MARK in builder.words
-    assert builder.build(special_tokens=("<x>",)).words == [b"<eos>", b"<x>", b"a", b"b"]
-    assert builder.build(special_tokens=("<x>", "<eos>")).words == [b"<x>", b"<eos>", b"a", b"b"]
+    def words(**options):
+        return trained(WordRule(add_eos=True), b"a <eos>\n\n\nb a\n", **options).words
+
+    assert words() == [b"<eos>", b"a", b"b"]
+    assert words(special_tokens=("<x>",)) == [b"<eos>", b"<x>", b"a", b"b"]
+    assert words(special_tokens=("<x>", "<eos>")) == [b"<x>", b"<eos>", b"a", b"b"]
 
 
 def test_the_unknown_token_keeps_its_place_or_is_last():
-    builder, _ = counted(b"a a <unk> b", WordRule())
-    assert builder.build(unknown_token="<unk>").words == [b"a", b"<unk>", b"b"]
-    assert builder.build(unknown_token="?").words == [b"a", b"<unk>", b"b", b"?"]
-    assert builder.build(unknown_token="<unk>", vocabulary_size=2).words == [b"a", b"<unk>"]
-    assert builder.build(unknown_token="?", vocabulary_size=2).words == [b"a", b"?"]
+    def words(token, size=None):
+        text = b"a a <unk> b"
+        return trained(WordRule(), text, unknown_token=token, vocabulary_size=size).words
+
+    assert words("<unk>") == [b"a", b"<unk>", b"b"]
+    assert words("?") == [b"a", b"<unk>", b"b", b"?"]
+    assert words("<unk>", 2) == [b"a", b"<unk>"]
+    assert words("?", 2) == [b"a", b"?"]
     with pytest.raises(ValueError, match="`vocabulary_size` must be at least 2: 1 special"):
-        builder.build(unknown_token="?", vocabulary_size=1)
+        words("?", 1)
     with pytest.raises(ValueError, match="at least one"):
-        WordVocabularyBuilder(WordRule()).build()
-
-
-def test_pieces_are_counted_as_the_whole():
-    text = random_text(2)
-    whole, expected = counted(text, WordRule(add_eos=True))
-    builder = WordVocabularyBuilder(whole.rule)
-    numbers = list(builder.number_pieces(text.splitlines(keepends=True)))
-    assert np.concatenate(numbers).tolist() == expected.tolist()
-    assert builder.build().fingerprint == whole.build().fingerprint
+        trained(WordRule(), b"")
 
 
 MARKED = "the well @-@ known 1 @,@ 000 @.@ 5 m @-@ long , @-@\n@.@ end @-@ @-@ x"
@@ -318,3 +267,72 @@ def test_what_was_shown_before_stays():
 def test_what_may_be_a_mark_is_not_certain(text, num_certain):
     assert of_wikitext().num_certain(text) == num_certain
     assert tiny().num_certain(text) == len(text)
+
+
+OPTIONS = [
+    {"lower_case": lower_case, **marks}
+    for lower_case in (False, True)
+    for marks in ({}, {"add_eos": True}, {"add_double_eos": True})
+]
+
+
+def official_words(text, **options):
+    """All symbols of a text, the tokens of lines as marks."""
+    marked_places = {"add_eos": (-1,), "add_double_eos": (0, -1)}
+    places = next((marked_places[name] for name in marked_places if options.get(name)), ())
+    for symbols in official_lines(text, **options):
+        words = [symbol.encode() for symbol in symbols]
+        for place in places:
+            words[place] = LINE_MARK
+        yield from words
+
+
+def test_white_space_is_that_of_python_for_every_character():
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    text = "a".join(characters)
+    assert WordRule().split(text.encode()) == [word.encode() for word in text.split()]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_hostile_text_is_split_as_officially(options):
+    for text in hostile_texts(2000):
+        assert WordRule(**options).split(text) == list(official_words(text, **options)), text
+
+
+def test_ordinary_text_is_split_as_officially():
+    chosen = random.Random(1)
+    words = ["the", "The", "caf\u00e9", "=", "@-@", "\u201cno\u201d", "<unk>", "\n", "\n", "\n\n"]
+    text = " ".join(chosen.choices(words, k=20_000)).encode()
+    for options in OPTIONS:
+        assert WordRule(**options).split(text) == list(official_words(text, **options))
+
+
+def test_a_line_can_come_in_parts():
+    rule = WordRule(add_double_eos=True)
+    assert rule.split(b"a b", True, False) == [LINE_MARK, b"a", b"b"]
+    assert rule.split(b" c", False, False) == [b"c"]
+    assert rule.split(b" d\ne", False, True) == [b"d", LINE_MARK, LINE_MARK, b"e", LINE_MARK]
+    assert rule.split(b"", False, True) == [LINE_MARK]
+    assert rule.split(b"", True, True) == []
+
+
+def test_a_word_can_never_be_the_mark():
+    literal = WordRule(add_eos=True).split("\u00ff <eos>\n".encode())
+    assert literal == ["\u00ff".encode(), b"<eos>", LINE_MARK]
+
+
+@pytest.mark.parametrize("damage", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\xaf"])
+def test_text_that_is_not_utf8_is_refused_with_its_place(damage):
+    before = "first\nsecond \u00e9 ".encode()
+    for options in OPTIONS:
+        with pytest.raises(InvalidTextError, match="not UTF-8") as caught:
+            WordRule(**options).split(before + damage + b"\nthird")
+        assert (caught.value.line, caught.value.offset_bytes) == (2, len(before))
+
+
+def test_a_line_has_one_kind_of_token():
+    with pytest.raises(ValueError, match="Received: add_eos=True"):
+        WordRule(add_eos=True, add_double_eos=True)
+    assert [WordRule(**options).marks_lines for options in OPTIONS] == list(
+        itertools.islice(itertools.cycle([False, True, True]), len(OPTIONS))
+    )
