@@ -108,7 +108,7 @@ def model_from_tensors(
     known = {entry.name for entry in table}
     present = [entry for entry in table if entry.name in tensors]
     differences = {
-        "missing": [each.name for each in table if each not in present and not each.is_copy],
+        "missing": [each.name for each in table if not (each.name in tensors or each.is_copy)],
         "unexpected": [name for name in tensors if not (name in known or ignored.fullmatch(name))],
         "misshapen": [
             text
