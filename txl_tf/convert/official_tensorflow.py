@@ -30,8 +30,8 @@ from txl_tf.convert.tensors import (
 )
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.array_files import open_tensor_bundle
 from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import open_tensor_bundle
 
 # Optimizer state and step.
 _IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")

@@ -13,9 +13,8 @@ from txl_tf.errors import DataDamagedError, InputMissingError, JobError, Mismatc
 from txl_tf.imports import require_extra
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.array_files import read_array_archive
 from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+from txl_tf.storage.untrusted_files import read_array_archive, read_json_object, storage_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from txl_tf.errors import DataDamagedError
 from txl_tf.model_folder import EXTRA, GRAPH_FILE
-from txl_tf.storage.array_files import open_tensor_bundle
 from txl_tf.storage.files import first_line, read_file
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
     MAX_VALUES,
+    open_tensor_bundle,
     parse_json,
     reading_failed,
     storage_errors,

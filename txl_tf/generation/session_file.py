@@ -10,7 +10,6 @@ import keras
 import numpy as np
 
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, OutputExistsError
-from txl_tf.storage.array_files import read_array_archive
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
@@ -19,7 +18,7 @@ from txl_tf.storage.files import (
     read_file,
     write_file,
 )
-from txl_tf.storage.untrusted_files import parse_json, storage_errors
+from txl_tf.storage.untrusted_files import parse_json, read_array_archive, storage_errors
 
 _FORMAT_VERSION = 2
 _HEADER = "header"

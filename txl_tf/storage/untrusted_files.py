@@ -1,4 +1,8 @@
-"""Strict reading of JSON, of manifests and of the files that they name."""
+"""Files from strangers, read with limits: JSON, lists of files, checkpoints, NumPy archives.
+
+TensorFlow verifies the checksums of index blocks and tensors. But it allocates the memory that the
+end of an index and the shapes ask for, so both are compared with the files first.
+"""
 
 import collections
 import contextlib
@@ -7,8 +11,13 @@ import math
 import os
 import re
 import stat
+import struct
+import tokenize
+import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.storage.files import (
@@ -18,14 +27,17 @@ from txl_tf.storage.files import (
     is_folder,
     is_remote,
     list_folder,
-    path_exists,
     read_file,
 )
 from txl_tf.storage.store_client import is_store_failure
 
+if TYPE_CHECKING:
+    import numpy as np
+
 MAX_DEPTH = 32
 _LARGEST_INTEGER = 2**64 - 1
 _SMALLEST_INTEGER = -(2**63)
+_TOO_DEEP = "Lists and objects are nested too deep."
 
 
 def parse_json(
@@ -44,7 +56,7 @@ def parse_json(
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except RecursionError as error:
-        raise _too_deep(max_depth) from error
+        raise ValueError(_TOO_DEEP) from error
     check_values(value, max_depth=max_depth)
     return value
 
@@ -54,41 +66,22 @@ def check_values(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
 
     It serves every format that is parsed to plain lists, dicts, numbers and strings, such as TOML.
     """
-    level, depth = [value], 0
-    while level:
-        below: list[Any] = []
-        for each in level:
-            kind = type(each)
-            if kind is dict:
-                below += each
-                below += each.values()
-            elif kind is list:
-                below += each
-            else:
-                _check_scalar(each)
-        depth += any(type(each) in (dict, list) for each in level)
-        if depth > max_depth:
-            raise _too_deep(max_depth)
-        level = below
-
-
-def _check_scalar(value: Any) -> None:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"A number must fit float64. Received: {value}")
-    elif isinstance(value, int):
-        if not _SMALLEST_INTEGER <= value <= _LARGEST_INTEGER:
-            raise ValueError(
-                f"An integer must fit 64 bits. Received: one of {value.bit_length()} bits"
-            )
+    if isinstance(value, dict | list):
+        if max_depth == 0:
+            raise ValueError(_TOO_DEEP)
+        for each in [*value, *value.values()] if isinstance(value, dict) else value:
+            check_values(each, max_depth=max_depth - 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"A number must fit float64. Received: {value}")
+    elif isinstance(value, int) and not _SMALLEST_INTEGER <= value <= _LARGEST_INTEGER:
+        bits = value.bit_length()
+        raise ValueError(f"An integer must fit 64 bits. Received: one of {bits} bits")
     elif isinstance(value, str):
-        # Only a lone surrogate cannot be encoded.
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ValueError(
-                f"A string must have no lone surrogate. Received: {value[:60]!a}"
-            ) from error
+            what = "A string must have no lone surrogate."
+            raise ValueError(f"{what} Received: {value[:60]!a}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -103,10 +96,6 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"A number must be finite. Received: {name}")
 
 
-def _too_deep(max_depth: int) -> ValueError:
-    return ValueError(f"Lists and objects must be nested at most {max_depth} deep.")
-
-
 # The largest description so far, of a data set of 100,000 shards, has 20 MB.
 MAX_DESCRIPTION_BYTES = 64 << 20
 MAX_VALUES = 4 << 20
@@ -114,7 +103,7 @@ _RESTORE = "Restore it from a copy."
 CHECKSUMS_FILE = "SHA256SUMS"
 """SHA-256 of all files of a folder, in the format of `sha256sum`."""
 _CHECKSUM_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NO_NAME = re.compile(r"[\x00-\x1f\x7f\\]|://")
 
 
 @contextlib.contextmanager
@@ -164,11 +153,20 @@ def listed_file(
     Raises DataDamagedError unless it is a regular file inside the folder, of `num_bytes` if given:
     a device or a pipe would never end, and a link could lead anywhere.
     """
-    if not isinstance(name, str) or not _stays_inside(name):
+    parts = name.split("/") if isinstance(name, str) and not _NO_NAME.search(name) else [""]
+    if {"", ".", ".."}.intersection(parts):
         what = f"A listed name must be a path inside the folder. Received: {ascii(name)[:200]}"
         raise DataDamagedError(what, where=listed_in, remedy=remedy)
     path = os.path.join(folder, name)
-    found = _regular_bytes(folder, name, remedy)
+    if not is_remote(folder):
+        has_link = os.path.realpath(path) != os.path.join(os.path.realpath(folder), name)
+        if has_link or (os.path.exists(path) and not os.path.isfile(path)):
+            what = "A listed file must be a regular file inside the folder."
+            raise DataDamagedError(what, where=path, remedy=remedy)
+    try:
+        found = file_bytes(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataDamagedError("A listed file is missing.", where=path, remedy=remedy) from error
     if num_bytes is not None and (type(num_bytes) is not int or num_bytes != found):
         what = f"The file has {found:,} bytes; {ascii(num_bytes)[:40]} are listed."
         raise DataDamagedError(what, where=f"{path}, listed in {listed_in}", remedy=remedy)
@@ -184,7 +182,11 @@ def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
     found = []
     for name in list_folder(folder):
         path = os.path.join(folder, name)
-        if _is_plain_folder(path, remedy):
+        mode = stat.S_IFREG if is_remote(path) else os.lstat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            what = "Only files and folders may be here; this is a link or no file."
+            raise DataDamagedError(what, where=path, remedy=remedy)
+        if is_folder(path):
             found += [os.path.join(name, below) for below in files_below(path, remedy=remedy)]
         else:
             found.append(name)
@@ -219,46 +221,6 @@ def verify_checksums(folder: str, progress: Callable[[int], None] | None = None)
     return names
 
 
-def _is_plain_folder(path: str, remedy: str) -> bool:
-    if is_remote(path):
-        return is_folder(path)
-    mode = os.lstat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        what = "Only files and folders may be here; this is a link or no file."
-        raise DataDamagedError(what, where=path, remedy=remedy)
-    return stat.S_ISDIR(mode)
-
-
-def _stays_inside(name: str) -> bool:
-    parts = name.split("/")
-    return (
-        not _CONTROL.search(name)
-        and "\\" not in name
-        and "://" not in name
-        and not {"", ".", ".."}.intersection(parts)
-    )
-
-
-def _regular_bytes(folder: str, name: str, remedy: str) -> int:
-    path = os.path.join(folder, name)
-    try:
-        if is_remote(folder):
-            if not path_exists(path):
-                raise FileNotFoundError
-            return file_bytes(path)
-        parts = name.split("/")
-        for depth in range(1, len(parts) + 1):
-            below = os.path.join(folder, *parts[:depth])
-            status = os.lstat(below)
-            expected = stat.S_ISREG if depth == len(parts) else stat.S_ISDIR
-            if not expected(status.st_mode):
-                what = "A listed file must be a regular file inside the folder."
-                raise DataDamagedError(what, where=below, remedy=remedy)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataDamagedError("A listed file is missing.", where=path, remedy=remedy) from error
-    return status.st_size
-
-
 def reading_failed(error: Exception, prefix: str, remedy: str) -> DataDamagedError | StorageError:
     """Tells a store that does not answer from damaged files, by an error of TensorFlow's reader.
 
@@ -288,3 +250,118 @@ def reading_failed(error: Exception, prefix: str, remedy: str) -> DataDamagedErr
     except OSError:
         return out_of_reach
     return out_of_reach if "Failed to find any matching files" in str(error) else damage
+
+
+# More than the index of a model with a hundred thousand variables.
+_MAX_INDEX_BYTES = 16 << 20
+_FOOTER_BYTES = 48
+_TRAILER_BYTES = 5
+_MAGIC = 0xDB4775248B80FB57
+
+
+def open_tensor_bundle(
+    prefix: str, *, remedy: str
+) -> tuple[Any, dict[str, tuple[str, tuple[int, ...]]]]:
+    """Opens a checkpoint by the prefix of its paths, after comparing its index with the data files.
+
+    Returns TensorFlow's reader, and dtype and shape by name. Raises DataDamagedError if the index
+    does not fit the files.
+    """
+    import tensorflow as tf
+
+    folder, name = os.path.split(prefix)
+    path = listed_file(folder, f"{name}.index", listed_in=f"{prefix}.*", remedy=remedy)
+    content = read_file(path, max_bytes=_MAX_INDEX_BYTES)
+    try:
+        _check_footer(content)
+    except (ValueError, struct.error) as error:
+        what = f"The index of the tensors is damaged: {first_line(error)}"
+        raise DataDamagedError(what, where=path, remedy=remedy) from error
+    try:
+        # `tf.train.load_checkpoint` would look for a folder of its own kind first.
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+        dtypes = reader.get_variable_to_dtype_map()
+        tensors = {
+            key: (dtypes[key].name, tuple(shape))
+            for key, shape in reader.get_variable_to_shape_map().items()
+        }
+        needed = sum(
+            math.prod(shape) * max(tf.as_dtype(dtype).size or 1, 1)
+            for dtype, shape in tensors.values()
+        )
+        found = _data_bytes(folder, name)
+    except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
+        raise reading_failed(error, prefix, remedy) from error
+    if needed > found:
+        what = f"The tensors take {needed:,} bytes; the data have {found:,}."
+        raise DataDamagedError(what, where=path, remedy=remedy)
+    return reader, tensors
+
+
+def _check_footer(content: bytes) -> None:
+    """Checks the positions and sizes of two blocks in a table's footer, which has no checksum."""
+    footer = content[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
+        raise ValueError("it does not end as a table does")
+    numbers = []
+    value = shift = 0
+    for byte in footer[:40]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+    for start, size in (numbers[:2], numbers[2:4]):
+        if start + size + _TRAILER_BYTES > len(content):
+            raise ValueError("a block is not in the file")
+
+
+def _data_bytes(folder: str, name: str) -> int:
+    """Returns the size of all data files of a checkpoint, which must be regular files."""
+    import tensorflow as tf
+
+    paths = tf.io.gfile.glob(os.path.join(folder, f"{name}.data-*"))
+    files = [os.path.basename(path) for path in paths]
+    listed = [listed_file(folder, file, listed_in=f"{name}.index") for file in files]
+    return sum(file_bytes(path) for path in listed)
+
+
+# Weights and ids hardly compress; this leaves room for arrays of zeros.
+_MAX_RATIO = 64
+_ALWAYS_ALLOWED_BYTES = 16 << 20
+_DAMAGES = (
+    *(AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError),
+    *(OverflowError, RecursionError, RuntimeError, SyntaxError, tokenize.TokenError, TypeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
+def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> "dict[str, np.ndarray]":
+    """Reads all arrays of a NumPy archive, in a seekable file, unless it unpacks to too much.
+
+    `max_bytes` limits all arrays together and defaults to 64 times the size of the file, at least
+    16 MiB. Raises ValueError if the archive is too large, invalid, or has arrays of objects.
+    """
+    import numpy as np
+
+    num_bytes = file.seek(0, 2)
+    if max_bytes is None:
+        max_bytes = max(_MAX_RATIO * num_bytes, _ALWAYS_ALLOWED_BYTES)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            total = sum(member.file_size for member in archive.infolist())
+        if total > max_bytes:
+            what = f"it unpacks to {total:,} bytes; at most {max_bytes:,} are read"
+            raise ValueError(what)
+        file.seek(0)
+        with warnings.catch_warnings(), np.load(file, allow_pickle=False) as arrays:
+            # NumPy warns about headers of Python 2, but reads them.
+            warnings.simplefilter("ignore")
+            found = dict(arrays)
+        for name, array in found.items():
+            if not isinstance(array, np.ndarray) or array.dtype.names:
+                raise ValueError(f"{ascii(name)[:200]} is no array")
+        return found
+    except (ValueError, *_DAMAGES) as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"the archive cannot be read: {reason}") from error

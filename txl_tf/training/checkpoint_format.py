@@ -17,9 +17,13 @@ import tensorflow as tf
 
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
-from txl_tf.storage.array_files import open_tensor_bundle
 from txl_tf.storage.files import file_bytes, file_sha256, first_line, is_remote
-from txl_tf.storage.untrusted_files import listed_file, read_json_object, reading_failed
+from txl_tf.storage.untrusted_files import (
+    listed_file,
+    open_tensor_bundle,
+    read_json_object,
+    reading_failed,
+)
 
 MANIFEST_FILE = "manifest.json"
 ARRAYS_PREFIX = "state"
