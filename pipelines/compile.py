@@ -6,22 +6,20 @@
 The training step and the evaluation step of a run's replicas, as
 `tf.distribute.TPUStrategy` runs them, go through the TPU compiler. A step that does
 not fit the chips is a result with exit code 0: the largest number of rows that fits,
-and the settings with which all rows fit.
+and the settings with which all rows fit. The size of the programs themselves, some
+percent of the memory of a large model, is only counted with --code.
 """
 
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
 from txl_tf.models.sizes import CheckpointCost
 from txl_tf.tpu_compiler.chips import EXAMPLES, Topology
@@ -31,7 +29,6 @@ from txl_tf.tpu_compiler.compiler import (
     hbm_at_once,
     require_tpu_compiler,
 )
-from txl_tf.tpu_compiler.roofline import Roofline, Trial, largest_rows
 
 from .arguments import (
     add_config_argument,
@@ -39,7 +36,7 @@ from .arguments import (
     add_override_argument,
     load_experiment,
 )
-from .progress import say
+from .progress import plain_table, say
 
 # Settings that save memory, the cheapest first.
 _SAVING = (
@@ -53,7 +50,22 @@ _SAVING = (
 _GIBIBYTE = 2**30
 _NUM_OPERATIONS = 8
 _NUM_SAVED_STEPS = 20
-_HINT = "float32 was compiled; see also --set training.dtype_policy=mixed_bfloat16"
+_MAX_ROWS = 4096
+_RESOLUTION = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileJob:
+    """Checked arguments of `txl compile`."""
+
+    config: str
+    experiment: ExperimentConfig
+    topology: Topology
+    find_rows: bool
+    generates_code: bool
+    prints_json: bool
+    data: str | None
+    save_program: str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,12 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="find the largest number of rows that fits, even if the experiment's does",
     )
-    add_json_argument(parser)
     parser.add_argument(
-        "--text-folder",
-        metavar="DIR",
-        help="existing folder that the compiled programs are written to, as text",
+        "--code",
+        action="store_true",
+        help="also generate the code, which takes minutes: its size, and that all of it compiles",
     )
+    add_json_argument(parser)
     parser.add_argument(
         "--save-program",
         metavar="DIR",
@@ -92,19 +104,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_override_argument(parser)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+def check_arguments(arguments: argparse.Namespace) -> CompileJob:
     """Checks the arguments before TensorFlow is imported."""
     overrides = list(arguments.overrides)
     if arguments.global_batch_size is not None:
         overrides.append(f"training.global_batch_size={arguments.global_batch_size}")
-    arguments.experiment = load_experiment(arguments.config, overrides)
-    arguments.parsed_topology = Topology.parse(arguments.topology)
-    if arguments.text_folder is not None and not Path(arguments.text_folder).is_dir():
-        raise InputMissingError(
-            "There is no such folder.", where=f"--text-folder {arguments.text_folder}"
-        )
-    num_rows = arguments.experiment.training.global_batch_size
-    if arguments.parsed_topology.num_replicas > num_rows:
+    experiment = load_experiment(arguments.config, overrides)
+    topology = Topology.parse(arguments.topology)
+    num_rows = experiment.training.global_batch_size
+    if topology.num_replicas > num_rows:
         raise UsageError(
             "There are more replicas than rows.",
             where=f"--topology {arguments.topology}, training.global_batch_size={num_rows}",
@@ -116,80 +124,88 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError("The program is saved with batches of a data set.", where="--data")
     else:
         require_extra("tpu-kernel", "jax", purpose="Saving a program", where="--save-program")
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Compiles and prints the figures, or saves the program."""
-    if arguments.save_program is not None:
-        _save_program(arguments)
-        return
-    text_folder = arguments.text_folder
-    compiler = TpuCompiler(arguments.parsed_topology, text_folder and Path(text_folder))
-    report = compile_experiment(
-        arguments.experiment, compiler, find_rows=arguments.find_rows, say=say
+    return CompileJob(
+        config=arguments.config,
+        experiment=experiment,
+        topology=topology,
+        find_rows=arguments.find_rows,
+        generates_code=arguments.code,
+        prints_json=arguments.json,
+        data=arguments.data,
+        save_program=arguments.save_program,
     )
-    report = {"config": arguments.config, **report}
-    if arguments.json:
+
+
+def run(job: CompileJob) -> None:
+    """Compiles and prints the figures of each program once known, or saves the program."""
+    if job.save_program is not None:
+        _save_program(job)
+        return
+    topology = job.topology
+    report = {
+        "config": job.config,
+        "topology": topology.name,
+        "num_chips": topology.num_chips,
+        "num_replicas": topology.num_replicas,
+        "dtype_policy": job.experiment.training.dtype_policy,
+    }
+    if not job.prints_json:
+        print("{config} on {topology}: {num_chips} chips, {num_replicas} replicas".format(**report))
+    compiler = TpuCompiler(topology, job.generates_code)
+    for part in compile_experiment(job.experiment, compiler, say, job.find_rows):
+        report |= part
+        if not job.prints_json:
+            print_part(part)
+    if job.prints_json:
         print(json.dumps(report))
-    else:
-        print_report(report)
+    elif report["dtype_policy"] == "float32":
+        print("float32 was compiled; see also --set training.dtype_policy=mixed_bfloat16")
 
 
-def _save_program(arguments: argparse.Namespace) -> None:
-    from txl_tf.tpu_compiler.replica_program import save_training_program
+def _save_program(job: CompileJob) -> None:
+    from txl_tf.tpu_compiler.program import save_training_program
 
     from .training_data import TrainingData
 
-    num_replicas = arguments.parsed_topology.num_replicas
-    training = arguments.experiment.training
+    assert job.data is not None and job.save_program is not None
+    num_replicas, training = job.topology.num_replicas, job.experiment.training
     num_steps = min(training.num_steps, _NUM_SAVED_STEPS)
     rows = training.rows_per_replica(num_replicas)
-    reader = TrainingData(arguments.data, arguments.experiment).reader
+    reader = TrainingData(job.data, job.experiment).reader
     batches = reader.dataset_fn(0, range(rows * num_replicas), rows, num_steps)
-    folder = Path(arguments.save_program)
-    save_training_program(arguments.experiment, num_replicas, batches, folder)
-    say(f"saved the program of {num_replicas} replicas and {num_steps} steps in {folder}")
+    save_training_program(job.experiment, num_replicas, batches, Path(job.save_program))
+    say(f"saved the program of {num_replicas} replicas, {num_steps} steps in {job.save_program}")
 
 
 def compile_experiment(
     experiment: ExperimentConfig,
     compiler: TpuCompiler,
-    *,
-    find_rows: bool = False,
     say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Compiles the steps of an experiment and returns all figures as JSON values.
+    find_rows: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Compiles program by program; yields each part of the report, in JSON types, once known.
 
     With `find_rows`, the largest number of rows is searched even if the experiment fits. `say` gets
     lines of progress.
     """
-    topology, settings = compiler.topology, experiment.training
     training = _TrainingCompilation(experiment, compiler, say)
     program = training.compile(training.rows)
-    trials = training.search() if find_rows or not program.fits else []
-    evaluation, figures, shared_bytes = _compile_evaluation(experiment, compiler, say)
+    yield {"training": training.figures(training.rows)}
+    evaluation, figures, shared_bytes = training.compile_evaluation()
     together = hbm_at_once(program, evaluation, shared_bytes)
-    fitting = [trial.num_rows for trial in trials if trial.fits]
-    largest = max(fitting, default=0)
-    return {
-        "topology": topology.name,
-        "num_chips": topology.num_chips,
-        "num_replicas": topology.num_replicas,
-        "dtype_policy": settings.dtype_policy,
-        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
-        "rematerialize": settings.rematerialize,
-        "attention": training.attention,
-        "training": training.figures(training.rows),
-        "largest_rows_per_replica": largest if trials else None,
-        "largest": training.figures(largest) if largest not in (0, training.rows) else None,
-        "trials": [vars(trial) for trial in trials],
-        "checkpoint": CheckpointCost.of(experiment).to_dict(),
-        "evaluation": figures,
-        "together": together,
-        "fitting_settings": None
-        if together["fits"]
-        else training.fitting_settings(evaluation, shared_bytes),
-    }
+    yield {"evaluation": figures, "together": together}
+    yield {"checkpoint": CheckpointCost.of(experiment).to_dict()}
+    if not together["fits"]:
+        yield {"fitting_settings": training.fitting_settings(evaluation, shared_bytes)}
+    if find_rows or not program.fits:
+        trials = training.search()
+        largest = max((rows for rows, each in trials.items() if each.fits), default=0)
+        is_new = largest not in (0, training.rows)
+        yield {
+            "trials": {str(rows): each.needed_bytes for rows, each in trials.items()},
+            "largest_rows_per_replica": largest,
+            "largest": training.figures(largest) if is_new else None,
+        }
 
 
 class _TrainingCompilation:
@@ -202,25 +218,55 @@ class _TrainingCompilation:
         self._compiler = compiler
         self._say = say
         self._programs: dict[int, CompiledProgram] = {}
+        self._attention = ""
+        self._trainer: Any = None
         self.rows = experiment.training.rows_per_replica(compiler.topology.num_replicas)
 
     def compile(self, rows: int) -> CompiledProgram:
         """Compiles the step, once for each number of rows per replica."""
-        from txl_tf.tpu_compiler.replica_program import training_program
+        from txl_tf.tpu_compiler.program import traced_trainer, training_program
 
         if rows not in self._programs:
             self._say(f"compiling the training step: {rows} rows per replica")
-            chip, replicas = self._compiler.topology.chip.name, self._compiler.topology.num_replicas
-            program = training_program(self._with_rows(rows), replicas, chip)
+            topology = self._compiler.topology
+            experiment = self._with_rows(rows)
+            trainer = traced_trainer(experiment, topology.num_replicas, topology.chip.name)
+            program = training_program(trainer)
             if rows == self.rows:
-                self.attention = program.attention
-            self._programs[rows] = self._compiler.compile(program, f"training-{rows}-rows")
+                self._attention, self._trainer = program.attention, trainer
+            compiled = self._compiler.compile(program, f"training-{rows}-rows")
+            needed = f"{compiled.needed_bytes:,} bytes"
+            self._say(f"  {'fits' if compiled.fits else 'does not fit'}: {needed}")
+            self._programs[rows] = compiled
         return self._programs[rows]
 
-    def search(self) -> list[Trial]:
-        """Finds the largest number of rows that fits."""
+    def search(self) -> dict[int, CompiledProgram]:
+        """Finds the largest number of rows that fits; returns all programs by their rows."""
         step = self._experiment.training.gradient_accumulation_steps
-        return largest_rows(self._attempt, self._attempt(self.rows), step)
+        return largest_rows(self.compile, self.rows, step)
+
+    def compile_evaluation(self) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
+        """Returns the evaluation's program, its figures, and the bytes it shares with training."""
+        from txl_tf.tpu_compiler.program import evaluation_program
+
+        evaluation, topology = self._experiment.evaluation, self._compiler.topology
+        if evaluation.dynamic_learning_rate is not None:
+            self._say("the evaluation runs on the host: its weights follow the text")
+            return None, None, 0
+        rows = -(-evaluation.batch_size // topology.num_replicas)
+        self._say(f"compiling the evaluation step: {rows} rows per replica")
+        lowered = evaluation_program(self._trainer)
+        program = self._compiler.compile(lowered, "evaluation")
+        values = {
+            "rows_per_replica": rows,
+            "segment_length": evaluation.segment_length or self._experiment.model.segment_length,
+            "dtype_policy": evaluation.dtype_policy,
+            "attention": lowered.attention,
+            "tokens_per_step": lowered.num_tokens,
+            "shared_bytes": lowered.variable_bytes,
+            **_figures(program, topology, lowered.num_tokens),
+        }
+        return program, values, lowered.variable_bytes
 
     def fitting_settings(
         self, evaluation: CompiledProgram | None, shared_bytes: int
@@ -235,31 +281,23 @@ class _TrainingCompilation:
             training = self._experiment.training.replace(**changes)
             changed = self._experiment.replace(training=training)
             other = _TrainingCompilation(changed, self._compiler, self._say)
-            program = other.compile(other.rows)
-            if hbm_at_once(program, evaluation, shared_bytes)["fits"]:
+            if hbm_at_once(other.compile(other.rows), evaluation, shared_bytes)["fits"]:
                 return {f"training.{name}": value for name, value in changes.items()}
         return None
 
-    def _attempt(self, rows: int) -> Trial:
-        program = self.compile(rows)
-        self._say(f"  {'fits' if program.fits else 'does not fit'}: {program.needed_bytes} bytes")
-        return Trial(rows, program.fits, program.needed_bytes, program.limit_bytes)
-
     def figures(self, rows: int) -> dict[str, Any]:
         """Returns the figures of the training step with this number of rows per replica."""
-        topology = self._compiler.topology
-        program = self._programs[rows]
-        global_batch_size = self._with_rows(rows).training.global_batch_size
-        values = {
+        topology, experiment = self._compiler.topology, self._with_rows(rows)
+        num_rows = experiment.training.global_batch_size
+        num_tokens = num_rows * experiment.model.segment_length
+        return {
             "rows_per_replica": rows,
-            "global_batch_size": global_batch_size,
-            "padding_rows": rows * topology.num_replicas - global_batch_size,
-            **dataclasses.asdict(program),
+            "padding_rows": rows * topology.num_replicas - num_rows,
+            "dtype_policy": experiment.training.dtype_policy,
+            "attention": self._attention,
+            "tokens_per_step": num_tokens,
+            **_figures(self._programs[rows], topology, num_tokens),
         }
-        if program.fits:
-            num_tokens = global_batch_size * self._experiment.model.segment_length
-            values |= _speed(program, topology, num_tokens)
-        return values
 
     def _with_rows(self, rows: int) -> ExperimentConfig:
         if rows == self.rows:
@@ -269,157 +307,121 @@ class _TrainingCompilation:
         return self._experiment.replace(training=changed)
 
 
-def _compile_evaluation(
-    experiment: ExperimentConfig, compiler: TpuCompiler, say: Callable[[str], None]
-) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
-    """Returns the evaluation's program, its figures, and the bytes that it shares with training."""
-    from txl_tf.tpu_compiler.replica_program import evaluation_program
-
-    evaluation = experiment.evaluation
-    if evaluation.dynamic_learning_rate is not None:
-        say("the evaluation runs on the host: its weights follow the text")
-        return None, None, 0
-    topology = compiler.topology
-    rows = -(-evaluation.batch_size // topology.num_replicas)
-    say(f"compiling the evaluation step: {rows} rows per replica")
-    lowered = evaluation_program(experiment, topology.num_replicas, topology.chip.name)
-    program = compiler.compile(lowered, "evaluation")
-    values = {
-        "rows": evaluation.batch_size,
-        "rows_per_replica": rows,
-        "segment_length": evaluation.segment_length or experiment.model.segment_length,
-        "dtype_policy": evaluation.dtype_policy,
-        "tokens_per_step": lowered.num_tokens,
-        "attention": lowered.attention,
-        "shared_bytes": lowered.variable_bytes,
-        **dataclasses.asdict(program),
-    }
-    if program.fits:
-        values |= _speed(program, topology, lowered.num_tokens)
-    return program, values, lowered.variable_bytes
-
-
-def _speed(program: CompiledProgram, topology: Topology, num_tokens: int) -> dict[str, Any]:
-    """Returns the costs per token of all replicas, and the speed at the chip's peaks."""
-    roofline = Roofline.of(program, topology)
-    seconds = roofline.step_seconds + roofline.all_reduce_seconds
+def _figures(program: CompiledProgram, topology: Topology, num_tokens: int) -> dict[str, Any]:
+    """Returns memory, costs per token of all replicas, and the speed at the chip's peaks."""
+    roofline = program.roofline(topology)
+    seconds = roofline["step_seconds"] + roofline["all_reduce_seconds"]
     share = topology.num_replicas / num_tokens
     return {
-        "roofline": dataclasses.asdict(roofline) | {"step_seconds": roofline.step_seconds},
+        "fits": program.fits,
+        **dataclasses.asdict(program),
+        "roofline": roofline,
         "flops_per_token": program.flops * share,
-        "bytes_accessed_per_token": program.bytes_accessed * share,
         "hbm_bytes_per_token": program.hbm_bytes * share,
         "tokens_per_second_per_chip": num_tokens / seconds / topology.num_chips,
     }
 
 
-def print_report(report: dict[str, Any], console: Console | None = None) -> None:
-    """Prints the report of `compile_experiment`, with `config` added, as tables."""
-    console = console or Console()
-    console.print(
-        f"{report['config']} on {report['topology']}: {report['num_chips']} chips, "
-        f"{report['num_replicas']} replicas, {report['dtype_policy']}"
-    )
-    console.print(f"attention: {report['attention']}", highlight=False)
-    console.print(_verdict(report))
-    columns = [("training", report["training"])]
-    if report["largest"] is not None:
-        columns.append(("training, most rows", report["largest"]))
-    if (evaluation := report["evaluation"]) is not None:
-        columns.append(("evaluation", evaluation))
-        where = f"in evaluation, {evaluation['dtype_policy']}"
-        console.print(f"{where}: {evaluation['attention']}", highlight=False)
-    console.print(_figures([column for column in columns if column[1]["fits"]]))
-    for name, values in columns:
-        if values["fits"] and name != "evaluation":
-            console.print(_work(name, values))
-    cost = report["checkpoint"]
-    console.print(
-        f"checkpoint: {_gibibytes(cost['bytes'])} GiB, as much room in /tmp for gs://, about "
-        f"{cost['upload_seconds']:.0f} s; {'fits' if cost['fits_notice'] else 'does not fit'} "
-        "the 30 s that a spot VM is given",
-        highlight=False,
-    )
-    if report["dtype_policy"] == "float32":
-        console.print(_HINT, highlight=False)
+def largest_rows(
+    compile_rows: Callable[[int], CompiledProgram], first: int, step: int = 1
+) -> dict[int, CompiledProgram]:
+    """Finds the largest number of rows, a multiple of `step`, that fits; returns all trials.
+
+    Memory grows almost linearly with the rows, so each guess is where the line through the two
+    trials nearest to the limit meets it, within the known bounds; if guesses stop closing in, it
+    bisects. The largest trial that fits is exact below 100 rows and else within 2 %, or
+    `_MAX_ROWS`; no trial fits if `step` rows do not.
+    """
+    trials = {first: compile_rows(first)}
+    while True:
+        low = max((rows for rows, each in trials.items() if each.fits), default=0)
+        high = min((rows for rows, each in trials.items() if not each.fits), default=None)
+        high = max(_MAX_ROWS + step if high is None else high, low)
+        # One row of hundreds is not worth a compilation.
+        if high - low <= max(step, low // _RESOLUTION):
+            return trials
+        is_slow = len(trials) > 4 and high <= _MAX_ROWS
+        guess = ((low + high) // 2 if is_slow else _guess(trials)) // step * step
+        guess = min(max(guess, low + step), high - step)
+        trials[guess] = compile_rows(guess)
 
 
-def _verdict(report: dict[str, Any]) -> str:
-    training = report["training"]
-    rows, padding = training["rows_per_replica"], training["padding_rows"]
-    lines = [
-        f"{'fits' if training['fits'] else 'does not fit'}: {rows} rows per replica, "
-        f"{_gibibytes(training['needed_bytes'])} of {_gibibytes(training['limit_bytes'])} GiB"
-    ]
-    if padding:
-        lines.append(
-            f"{training['global_batch_size']} rows are not a multiple of "
-            f"{report['num_replicas']} replicas: {padding} more are computed and not counted"
-        )
-    if report["largest_rows_per_replica"] is not None:
-        lines.append(f"at most {report['largest_rows_per_replica']} rows per replica fit")
-    lines += _verdict_on_memory(report)
-    return "\n".join(lines)
+def _guess(trials: dict[int, CompiledProgram]) -> int:
+    excess = {rows: each.needed_bytes - each.limit_bytes for rows, each in trials.items()}
+    near, *others = sorted(trials, key=lambda rows: abs(excess[rows]))
+    if not others:
+        # The part that does not depend on rows is still unknown.
+        return int(near * min(4.0, trials[near].limit_bytes / max(trials[near].needed_bytes, 1)))
+    slope = (excess[others[0]] - excess[near]) / (others[0] - near)
+    return int(near - excess[near] / slope) if slope > 0 else near * (2 if excess[near] < 0 else 1)
 
 
-def _verdict_on_memory(report: dict[str, Any]) -> list[str]:
-    """Describes the memory of training and evaluation together, and whether it fits."""
-    evaluation, together = report["evaluation"], report["together"]
-    lines = []
-    if evaluation is not None and not evaluation["fits"]:
-        lines.append(f"the evaluation's {evaluation['rows']} rows do not fit")
-    elif report["training"]["fits"]:
-        limit = _gibibytes(together["limit_bytes"])
-        lines.append(
+def print_part(part: dict[str, Any]) -> None:
+    """Prints a part of the report of `compile_experiment`."""
+    for name, title in (("training", "training"), ("evaluation", "evaluation"), ("largest", "")):
+        if (values := part.get(name)) is not None:
+            _print_program(title or "training with the most rows", values)
+    if (together := part.get("together")) is not None:
+        print(
             f"in HBM at once: {_gibibytes(together['while_training_bytes'])} GiB while training, "
-            f"{_gibibytes(together['while_evaluating_bytes'])} while evaluating, of {limit}"
+            f"{_gibibytes(together['while_evaluating_bytes'])} while evaluating, of "
+            f"{_gibibytes(together['limit_bytes'])}: {_verdict(together['fits'])}"
         )
-    if not together["fits"]:
-        settings = report["fitting_settings"]
-        names = " ".join(f"--set {name}={value}" for name, value in (settings or {}).items())
-        fits = f"all rows fit with {names.lower()}" if names else "no setting makes all rows fit"
-        lines.append(fits)
-    return lines
+    if "fitting_settings" in part:
+        settings = (part["fitting_settings"] or {}).items()
+        names = " ".join(f"--set {name}={value}" for name, value in settings).lower()
+        print(f"all rows fit with {names}" if names else "no setting makes all rows fit")
+    if "largest_rows_per_replica" in part:
+        print(f"at most {part['largest_rows_per_replica']} rows per replica fit")
+    if (cost := part.get("checkpoint")) is not None:
+        print(
+            f"checkpoint: {_gibibytes(cost['bytes'])} GiB, as much room in /tmp for gs://, about "
+            f"{cost['upload_seconds']:.0f} s; {_verdict(cost['fits_notice'])} "
+            "the 30 s that a spot VM is given"
+        )
 
 
-def _figures(columns: list[tuple[str, dict[str, Any]]]) -> Table:
-    table = Table("per step", *(name for name, _ in columns))
-    rows = {
-        "rows per replica": lambda v: str(v["rows_per_replica"]),
-        "HBM, GiB: arguments": lambda v: _gibibytes(v["argument_bytes"]),
-        "  further output": lambda v: _gibibytes(v["output_bytes"]),
-        "  temporary": lambda v: _gibibytes(v["temporary_bytes"]),
-        "  program": lambda v: _gibibytes(v["code_bytes"]),
-        "  all of a replica's": lambda v: (
-            f"{_gibibytes(v['needed_bytes'])} of {_gibibytes(v['limit_bytes'])}"
-        ),
-        "TFLOP": lambda v: f"{v['flops'] / 1e12:.3f}",
-        "GB to and from HBM": lambda v: f"{v['hbm_bytes'] / 1e9:.2f}",
-        "GB accessed, by the compiler's count": lambda v: f"{v['bytes_accessed'] / 1e9:.2f}",
-        "MB all-reduced": lambda v: f"{v['all_reduce_bytes'] / 1e6:.1f}",
-        "MFLOP per token": lambda v: f"{v['flops_per_token'] / 1e6:.1f}",
-        "KB to and from HBM per token": lambda v: f"{v['hbm_bytes_per_token'] / 1e3:.1f}",
-        "at least, ms: arithmetic": lambda v: f"{1000 * v['roofline']['flop_seconds']:.2f}",
-        "  HBM": lambda v: f"{1000 * v['roofline']['hbm_seconds']:.2f}",
-        "  all-reduce": lambda v: f"{1000 * v['roofline']['all_reduce_seconds']:.2f}",
-        "at most, tokens/s per chip": lambda v: f"{v['tokens_per_second_per_chip']:,.0f}",
+def _verdict(fits: bool) -> str:
+    return "fits" if fits else "does not fit"
+
+
+def _print_program(name: str, values: dict[str, Any]) -> None:
+    rows, roofline = values["rows_per_replica"], values["roofline"]
+    needed, limit = _gibibytes(values["needed_bytes"]), _gibibytes(values["limit_bytes"])
+    print(f"\n{name}: {rows} rows per replica, {values['dtype_policy']}")
+    print(f"attention: {values['attention']}")
+    print(f"{_verdict(values['fits'])}: {needed} of {limit} GiB", end="")
+    print(", without the program itself: see --code" if values["code_bytes"] is None else "")
+    if padding := values.get("padding_rows"):
+        print(f"{padding} rows more than asked for, equal for all replicas, are not counted")
+    figures = {
+        "HBM, GiB: arguments": _gibibytes(values["argument_bytes"]),
+        "  further output": _gibibytes(values["output_bytes"]),
+        "  temporary": _gibibytes(values["temporary_bytes"]),
+        "  program": _gibibytes(values["code_bytes"] or 0),
+        "TFLOP": f"{values['flops'] / 1e12:.3f}",
+        "GB to and from HBM": f"{values['hbm_bytes'] / 1e9:.2f}",
+        "MB all-reduced": f"{values['all_reduce_bytes'] / 1e6:.1f}",
+        "MFLOP per token": f"{values['flops_per_token'] / 1e6:.1f}",
+        "KB to and from HBM per token": f"{values['hbm_bytes_per_token'] / 1e3:.1f}",
+        "at least, ms: arithmetic": f"{1000 * roofline['flop_seconds']:.2f}",
+        "  HBM": f"{1000 * roofline['hbm_seconds']:.2f}",
+        "  all-reduce": f"{1000 * roofline['all_reduce_seconds']:.2f}",
+        "at most, tokens/s per chip": f"{values['tokens_per_second_per_chip']:,.0f}",
     }
-    for name, text_of in rows.items():
-        table.add_row(name, *(text_of(values) for _, values in columns))
-    return table
-
-
-def _work(name: str, values: dict[str, Any]) -> Table:
-    """Describes where memory traffic and estimated cycles go."""
-    table = Table(f"{name}: kind of work, then operation", "times", "HBM %", "cycles %")
-    categories, operations = values["details"]["categories"], values["details"]["operations"]
-    total_bytes = max(values["hbm_bytes"], 1)
-    total_cycles = max(sum(group["estimated_cycles"] for group in categories.values()), 1)
-    for title, group in [*categories.items(), *list(operations.items())[:_NUM_OPERATIONS]]:
-        bytes_share = 100 * group["hbm_bytes"] / total_bytes
-        cycles_share = 100 * group["estimated_cycles"] / total_cycles
-        table.add_row(title, str(group["count"]), f"{bytes_share:.1f}", f"{cycles_share:.1f}")
-    return table
+    if values["code_bytes"] is None:
+        del figures["  program"]
+    if not values["fits"]:
+        figures = dict(list(figures.items())[:3])
+    print(plain_table([("per step", ""), *figures.items()], right=[1]))
+    details = values["details"]
+    operations = list(details["operations"].items())[:_NUM_OPERATIONS]
+    work = [("kind of work, then operation", "times", "HBM %")]
+    for title, group in [*details["categories"].items(), *operations]:
+        share = 100 * group["hbm_bytes"] / max(values["hbm_bytes"], 1)
+        work.append((title, str(group["count"]), f"{share:.1f}"))
+    if values["fits"] and name != "evaluation":
+        print(plain_table(work, right=[1, 2]))
 
 
 def _gibibytes(num_bytes: float) -> str:

@@ -1,0 +1,438 @@
+"""TPUStrategy's own program of one replica: traced without a TPU, taken out, lowered.
+
+Its training and its evaluation can be compiled for a TPU, or executed by any client of XLA.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.compiler.xla.service import hlo_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.eager import context
+from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
+
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.distribution.tpu_chips import set_chip
+from txl_tf.evaluation.evaluator import Evaluator, exact_products, unallocated_variables
+from txl_tf.training.attention_choice import attention_choice
+from txl_tf.training.trainer import Trainer
+
+_ARGUMENT = re.compile(r"input(\d+):0$")
+_MARK = "_tpu_replicate"
+_METADATA, _INPUT, _OUTPUT = "TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredProgram:
+    """HLO program of one replica, before compilation.
+
+    `hlo` is a serialized `HloModuleProto`. `attention` describes how the program attends, if known.
+    Of an evaluation, `variable_bytes` count the variables of one replica and `num_tokens` the
+    tokens that all replicas read at once, without padding.
+    """
+
+    hlo: bytes
+    num_replicas: int
+    variable_bytes: int = 0
+    attention: str = ""
+    num_tokens: int = 0
+
+    def to_stablehlo(self) -> bytes:
+        """Converts the program to the portable format of StableHLO, which later versions read."""
+        from jax.extend import mlir
+        from jaxlib.mlir.dialects import stablehlo
+
+        module = mlir.hlo_to_stablehlo(self.hlo)
+        return stablehlo.serialize_portable_artifact_str(module, stablehlo.get_current_version())
+
+    def replaced_parameters(self) -> list[int | None]:
+        """Returns the parameter that each output replaces, `None` for a result."""
+        module = hlo_pb2.HloModuleProto.FromString(self.hlo)
+        found = {
+            tuple(entry.output_shape_index): entry.parameter_number
+            for entry in module.input_output_alias.entries
+        }
+        # A program with one output has no tuple.
+        num_outputs = len(module.host_program_shape.result.tuple_shapes) or 1
+        return [found.get((index,), found.get(())) for index in range(num_outputs)]
+
+
+def lower(
+    function: Callable[..., object], specs: Sequence[tf.TensorSpec], num_replicas: int = 1
+) -> LoweredProgram:
+    """Lowers a function of tensors with known shapes to a program.
+
+    Variables become inputs of the program. Assigned ones are also outputs, which reuse the memory
+    of the inputs as in training.
+    """
+    compiled: Any = tf.function(function, jit_compile=True, autograph=False)
+    # For an absent platform, even TensorFlow's TPU wheel does not lower variables.
+    hlo = compiled.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
+    return LoweredProgram(_without_copies(hlo).SerializeToString(), num_replicas)
+
+
+def _without_copies(hlo: bytes) -> hlo_pb2.HloModuleProto:
+    """Removes the copies that TensorFlow puts before outputs.
+
+    The compiler inserts those that it needs, and its import does not support this operation.
+    """
+    module = hlo_pb2.HloModuleProto.FromString(hlo)
+    for computation in module.computations:
+        instructions = computation.instructions
+        source = {each.id: each.operand_ids[0] for each in instructions if each.opcode == "copy"}
+
+        def original(number: int, source: dict[int, int] = source) -> int:
+            while number in source:
+                number = source[number]
+            return number
+
+        kept = [each for each in instructions if each.id not in source]
+        for instruction in kept:
+            instruction.operand_ids[:] = [original(each) for each in instruction.operand_ids]
+        computation.root_id = original(computation.root_id)
+        kept = [hlo_pb2.HloInstructionProto.FromString(each.SerializeToString()) for each in kept]
+        del instructions[:]
+        instructions.extend(kept)
+    return module
+
+
+def traced_tpu_strategy(
+    num_replicas: int, *, chip: str | None = None, packs_variables: bool = False
+) -> tf.distribute.TPUStrategy:
+    """Makes a strategy whose programs can be traced and lowered, but not run.
+
+    The strategy and its traces are TensorFlow's own. Its TPU devices do not exist, its replicas
+    are on one host, and its variables are on the CPU. Functions outside the replicas run as
+    usual. Without `chip` features of some chips are left out. `packs_variables` gives the
+    replicas' parts of a variable one handle, as on a TPU, which needs a logical CPU per replica;
+    otherwise all parts are on the first one, each with a handle.
+    """
+    strategy = tf.distribute.TPUStrategy(_ResolverWithoutTpu(num_replicas))
+    set_chip(strategy, chip or "")
+    cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
+    strategy._enable_packed_variable_in_eager_mode = packs_variables
+    devices = cpus[:num_replicas] if packs_variables else [cpus[0]] * num_replicas
+    hosts = [cpus[0]] * num_replicas
+    extended = strategy.extended
+    extended._tpu_devices = np.array([[device] for device in devices], dtype=object)
+    extended._host_device = cpus[0]
+    extended._device_input_worker_devices = collections.OrderedDict({cpus[0]: devices})
+    extended._host_input_worker_devices = collections.OrderedDict({cpus[0]: hosts})
+    return strategy
+
+
+class _ResolverWithoutTpu(tf.distribute.cluster_resolver.TPUClusterResolver):
+    """Cluster resolver that answers like a TPU with one host."""
+
+    def __init__(self, num_replicas: int) -> None:
+        # The original constructor looks for the TPU.
+        self._num_replicas = num_replicas
+
+    def get_tpu_system_metadata(self) -> TPUSystemMetadata:
+        devices = [
+            tf.config.LogicalDevice(f"/job:localhost/replica:0/task:0/device:TPU:{index}", "TPU")
+            for index in range(self._num_replicas)
+        ]
+        return TPUSystemMetadata(self._num_replicas, 1, self._num_replicas, None, devices)
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        return tf.train.ClusterSpec({})
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaProgram:
+    """Graph of one replica as TensorFlow passes it to the TPU compiler.
+
+    `data` maps the names of inputs other than variables to their specs, in the order of `places`:
+    their indices among the flattened arguments of `strategy.run`, from 1. Place 0 is the replica's
+    number, and unused arguments are absent. `variables` maps the names of the other inputs to the
+    handles in every replica.
+    """
+
+    graph_def: GraphDef
+    num_replicas: int
+    data: dict[str, tf.TensorSpec]
+    variables: dict[str, tuple[tf.Tensor, ...]]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, function: tf.types.experimental.ConcreteFunction) -> Self:
+        """Extracts the program from a traced function with one call of `strategy.run`.
+
+        The call may be in a loop. Raises ValueError without exactly one program, or if variables
+        are packed.
+        """
+        found = list(_programs(function.graph, ()))
+        if len(found) != 1:
+            raise ValueError(
+                "`function` must call `strategy.run` exactly once. "
+                f"Received: {len(found)} programs in {function.name}"
+            )
+        ((graph, callers, num_replicas),) = found
+        marked = [each for each in graph.get_operations() if _is_marked(each)]
+        inside = {each.name for each in marked}
+        read = [tensor for each in marked for tensor in each.inputs]
+        # Outer constants are copied, because the compiler would not know the values of parameters.
+        constants = {each.op.name: each.op for each in read if each.op.type == "Const"}
+        outer = [each for name, each in constants.items() if name not in inside]
+        inside |= constants.keys()
+        entering = {each.name: each for each in read if each.op.name not in inside}
+        captures = _Captures(graph, callers)
+        data = {
+            name: tf.TensorSpec(tensor.shape, tensor.dtype)
+            for name, tensor in entering.items()
+            if tensor.dtype != tf.resource
+        }
+        graph_def = GraphDef(versions=graph.as_graph_def().versions)
+        graph_def.node.extend(_node(each, inside) for each in (*outer, *marked))
+        graph_def.library.CopyFrom(graph.as_graph_def().library)
+        # TensorFlow's rewriting pass reads these marks, and must find no program here.
+        for library_function in graph_def.library.function:
+            for node in library_function.node_def:
+                node.attr.pop(_MARK, None)
+        ends = [each for each in graph.get_operations() if each.type == _OUTPUT]
+        return cls(
+            graph_def=graph_def,
+            num_replicas=num_replicas,
+            # In the order of arguments, not of their first use.
+            data=dict(sorted(data.items(), key=lambda item: _place(item[0]))),
+            variables={
+                name: captures.handles(tensor, num_replicas)
+                for name, tensor in entering.items()
+                if tensor.dtype == tf.resource
+            },
+            outputs=tuple(each.inputs[0].name for each in ends),
+        )
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Indices of `data` among the arguments, see the class."""
+        return tuple(map(_place, self.data))
+
+    def lower(self) -> LoweredProgram:
+        """Lowers the program, whose parameters are `data` and then `variables`."""
+        # Imported nodes call functions by name, so the context must know them first.
+        for function in self.graph_def.library.function:
+            if not context.context().has_function(function.signature.name):
+                context.context().add_function_def(function)
+        return lower(self._call, tuple(self.data.values()), self.num_replicas)
+
+    def _call(self, *data: tf.Tensor) -> list[tf.Tensor]:
+        graph = tf.compat.v1.get_default_graph()
+        inputs = dict(zip(self.data, data, strict=True))
+        # All replicas run the same program, so the first replica's variables stand for all.
+        inputs |= {name: graph.capture(handles[0]) for name, handles in self.variables.items()}
+        return tf.graph_util.import_graph_def(
+            self.graph_def, input_map=inputs, return_elements=list(self.outputs), name="replica"
+        )
+
+
+def _programs(graph: Any, callers: tuple) -> Iterator[tuple[Any, tuple, int]]:
+    """Yields graphs that hold a program, the operations that call them, and their replicas."""
+    for operation in graph.get_operations():
+        if operation.type == _METADATA:
+            yield graph, callers, operation.get_attr("num_replicas")
+        elif operation.type in ("While", "StatelessWhile"):
+            # The loop of steps runs on the host; its body contains a replica's program.
+            body = graph._get_function(operation.get_attr("body").name).graph
+            yield from _programs(body, (*callers, (graph, operation)))
+
+
+def _is_marked(operation: tf.Operation) -> bool:
+    try:
+        operation.get_attr(_MARK)
+    except ValueError:
+        return False
+    return operation.type not in (_METADATA, _INPUT, _OUTPUT)
+
+
+def _place(name: str) -> int:
+    """Returns the number in the name that TPUStrategy gives an argument."""
+    matched = _ARGUMENT.search(name)
+    if matched is None:
+        raise ValueError(f"The program must get its data as arguments. Received: {name}")
+    return int(matched[1])
+
+
+def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
+    """Returns the operation in its form outside the strategy."""
+    node = NodeDef.FromString(operation.node_def.SerializeToString())
+    node.attr.pop(_MARK, None)
+    # The strategy's devices do not exist; outer control inputs only order the host's work.
+    node.device = ""
+    node.input[:] = [each for each in node.input if not each.startswith("^") or each[1:] in inside]
+    if node.op == "CrossReplicaSum":
+        # The same sum under the name that every compiler knows.
+        node.op = "XlaAllReduce"
+        node.attr["reduce_op"].s = b"Add"
+        node.attr["mode"].s = b"CrossReplica"
+    return node
+
+
+class _Captures:
+    """Search for the variables captured by a graph in a loop."""
+
+    def __init__(self, graph: Any, callers: Sequence[tuple]) -> None:
+        outermost = callers[0][0] if callers else graph
+        self._outside = {inner.name: outer for outer, inner in outermost.captures}
+        self._ways = []
+        for outer, operation in reversed(callers):
+            inner = outer._get_function(operation.get_attr("body").name).graph
+            given = zip(inner.inputs, operation.inputs, strict=True)
+            self._ways.append({placeholder.name: tensor for placeholder, tensor in given})
+
+    def handles(self, tensor: tf.Tensor, num_replicas: int) -> tuple[tf.Tensor, ...]:
+        """Returns the handles of every replica's variable outside of all functions."""
+        is_replicated = tensor.op.type == _INPUT
+        replicated = list(tensor.op.inputs) if is_replicated else [tensor] * num_replicas
+        if len(replicated) != num_replicas:
+            raise ValueError(
+                "The strategy must not pack variables. Received: "
+                f"{len(replicated)} handles of {tensor.name} for {num_replicas} replicas"
+            )
+        return tuple(map(self._captured, replicated))
+
+    def _captured(self, tensor: tf.Tensor) -> tf.Tensor:
+        # From the innermost loop outwards, following each capture.
+        for way in self._ways:
+            tensor = way[_source(tensor).name]
+        name = _source(tensor).name
+        if name not in self._outside:
+            raise ValueError(f"`function` must capture its variables. Received: {name}")
+        return self._outside[name]
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def read_variable(handle: tf.Tensor) -> np.ndarray:
+    """Returns the value of a variable."""
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=_variable_spec(handle).dtype).numpy()
+
+
+def _variable_spec(handle: tf.Tensor) -> tf.TensorSpec:
+    described = handle._handle_data.shape_and_type[0]
+    return tf.TensorSpec(described.shape, described.dtype)
+
+
+def traced_trainer(
+    experiment: ExperimentConfig,
+    num_replicas: int,
+    chip: str | None = None,
+    has_values: bool = False,
+) -> Trainer:
+    """Returns a trainer under `traced_tpu_strategy`, whose loop can only be traced.
+
+    Its variables have no memory, unless `has_values`.
+    """
+
+    def batches_of_zeros(
+        first_step: int, rows: range, per_replica_rows: int, num_steps: int
+    ) -> tf.data.Dataset:
+        shape = per_replica_rows, experiment.model.segment_length
+        batch = {
+            "token_ids": tf.zeros(shape, tf.int32),
+            "target_ids": tf.zeros(shape, tf.int32),
+            "start_of_stream": tf.zeros(shape[:1], tf.bool),
+        }
+        if experiment.training.document_boundaries == "mask":
+            batch["document_starts"] = tf.zeros(shape, tf.bool)
+        return tf.data.Dataset.from_tensors(batch).repeat()
+
+    strategy = traced_tpu_strategy(num_replicas, chip=chip)
+    # In this order, because the strategy copies the values that must not take memory.
+    allocation = contextlib.nullcontext() if has_values else unallocated_variables()
+    with strategy.scope(), allocation:
+        return Trainer(experiment, strategy, batches_of_zeros)
+
+
+def training_program(trainer: Trainer) -> LoweredProgram:
+    """Lowers the program of a `traced_trainer`."""
+    program = ReplicaProgram.of(trainer.trace()).lower()
+    reason = attention_choice(trainer.config, trainer.strategy).reason
+    return dataclasses.replace(program, attention=reason)
+
+
+def evaluation_program(trainer: Trainer) -> LoweredProgram:
+    """Lowers the program of the evaluations during the training of a `traced_trainer`.
+
+    Its variables are the trainer's. Dynamic evaluation allows only one replica.
+    """
+    experiment, strategy = trainer.config, trainer.strategy
+    evaluator = Evaluator(
+        experiment.model,
+        experiment.resolved_evaluation,
+        masks_documents=experiment.training.document_boundaries == "mask",
+        strategy=strategy,
+        variables=trainer.inference_variables(),
+    )
+    num_rows = experiment.evaluation.batch_size
+    _, step = evaluator.trace(num_rows)
+    segments = evaluator.segments_per_read(-(-num_rows // strategy.num_replicas_in_sync))
+    with exact_products():
+        program = ReplicaProgram.of(step)
+        lowered = program.lower()
+    variables = [_variable_spec(handles[0]) for handles in program.variables.values()]
+    return dataclasses.replace(
+        lowered,
+        variable_bytes=sum(each.shape.num_elements() * each.dtype.size for each in variables),
+        attention=evaluator.attention(num_rows).reason,
+        num_tokens=num_rows * segments * evaluator.config.segment_length,
+    )
+
+
+def save_training_program(
+    experiment: ExperimentConfig, num_replicas: int, batches: tf.data.Dataset, folder: Path
+) -> None:
+    """Writes the program of training with its arguments in the steps of some batches.
+
+    `batches` are those of each replica in turn. The program attends by plain operations, so that
+    every device can run it. `program.json` lists its arguments, for each output the argument that
+    it replaces, and the argument that records the losses. `arguments.npz` has them in order:
+    `num_data` of shape `(num_steps, num_replicas, ...)`, then the initial state of shape
+    `(num_replicas, ...)`.
+    """
+    parts = list(batches.as_numpy_iterator())
+    num_steps = len(parts) // num_replicas
+    training = experiment.training.replace(steps_per_loop=num_steps)
+    trainer = traced_trainer(experiment.replace(training=training), num_replicas, has_values=True)
+    program = ReplicaProgram.of(trainer.trace())
+    lowered = program.lower()
+    # As the trainer passes them: the number of the replica, the batch, the steps before the loop.
+    zeros = np.zeros((num_steps, num_replicas), np.int32)
+    passed: dict[str, Any] = {"replica": zeros + np.arange(num_replicas, dtype=np.int32)}
+    for name, array in sorted(parts[0].items()):
+        stacked = np.stack([part[name] for part in parts])
+        passed[name] = stacked.reshape(num_steps, num_replicas, *array.shape)
+    passed["first_step"] = zeros
+    arguments = [list(passed.items())[place] for place in program.places]
+    for handles in program.variables.values():
+        name = handles[0]._name.removesuffix(":0")
+        arguments.append((name, np.stack([read_variable(handle) for handle in handles])))
+    description = {
+        "num_replicas": num_replicas,
+        "num_steps": num_steps,
+        "num_data": len(program.data),
+        "losses": [name for name, _ in arguments].index("loss"),
+        "outputs": lowered.replaced_parameters(),
+        "arguments": [
+            {"name": name, "dtype": array.dtype.name, "shape": array.shape}
+            for name, array in arguments
+        ],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "program.stablehlo").write_bytes(lowered.to_stablehlo())
+    np.savez_compressed(folder / "arguments.npz", *(array for _, array in arguments))
+    (folder / "program.json").write_text(json.dumps(description))
