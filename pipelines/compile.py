@@ -353,7 +353,10 @@ def _guess(trials: dict[int, CompiledProgram]) -> int:
         # The part that does not depend on rows is still unknown.
         return int(near * min(4.0, trials[near].limit_bytes / max(trials[near].needed_bytes, 1)))
     slope = (excess[others[0]] - excess[near]) / (others[0] - near)
-    return int(near - excess[near] / slope) if slope > 0 else near * (2 if excess[near] < 0 else 1)
+    if slope > 0:
+        return int(near - excess[near] / slope)
+    last = [*trials][-1]
+    return last * 2 if trials[last].fits else last // 2
 
 
 def print_part(part: dict[str, Any]) -> None:

@@ -2,16 +2,14 @@
 
 import dataclasses
 import importlib.util
-import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from pipelines.compile import compile_experiment, print_report
+from pipelines.compile import compile_experiment, largest_rows, print_part
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.toy_batches import toy_experiment
@@ -36,15 +34,12 @@ class LinearCompiler:
 
     def compile(self, program, name):
         rows = int(name.split("-")[1]) if name.startswith("training") else 1
-        needed = FIXED_BYTES + BYTES_PER_ROW * rows
-        fits = needed <= LIMIT_BYTES
-        work = {"count": 1, "hbm_bytes": 8, "estimated_cycles": 2}
+        work = {"count": 1, "hbm_bytes": 8}
         return CompiledProgram(
-            fits=fits,
-            needed_bytes=needed,
+            needed_bytes=FIXED_BYTES + BYTES_PER_ROW * rows,
             limit_bytes=LIMIT_BYTES,
-            flops=1e6 * rows * fits,
-            hbm_bytes=1000 * rows * fits,
+            flops=10**6 * rows,
+            hbm_bytes=1000 * rows,
             details={"categories": {"copy": work}, "operations": {"block/MatMul": work}},
         )
 
@@ -52,65 +47,116 @@ class LinearCompiler:
 @pytest.fixture
 def lowers_nothing(monkeypatch):
     """The programs themselves do not matter to a compiler that only looks at their names."""
-    from txl_tf.tpu_compiler import replica_program
-    from txl_tf.tpu_compiler.lowering import LoweredProgram
+    from txl_tf.tpu_compiler import program
 
-    empty = LoweredProgram(b"", 4, attention="as rows attend", num_tokens=640)
+    empty = program.LoweredProgram(b"", 4, attention="as rows attend", num_tokens=640)
 
-    def training_program(experiment, *_):
+    def training_program(experiment):
         rows = experiment.training.global_batch_size
         return dataclasses.replace(empty, attention=f"as {rows} rows attend")
 
-    monkeypatch.setattr(replica_program, "training_program", training_program)
-    monkeypatch.setattr(replica_program, "evaluation_program", lambda *_: empty)
+    monkeypatch.setattr(program, "traced_trainer", lambda experiment, *_: experiment)
+    monkeypatch.setattr(program, "training_program", training_program)
+    monkeypatch.setattr(program, "evaluation_program", lambda _: empty)
+
+
+def parts_of(global_batch_size, **options):
+    experiment = toy_experiment(training={"global_batch_size": global_batch_size})
+    return list(compile_experiment(experiment, LinearCompiler(), lambda line: None, **options))
 
 
 def compile_with(global_batch_size, **options):
-    experiment = toy_experiment(training={"global_batch_size": global_batch_size})
-    return compile_experiment(experiment, LinearCompiler(), say=lambda line: None, **options)
+    return joined(parts_of(global_batch_size, **options))
+
+
+def joined(parts):
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def test_rows_are_looked_for_where_they_are_asked_for(lowers_nothing):
     report = compile_with(6, find_rows=True)
     assert report["training"]["fits"]
     # Other numbers of rows were compiled after these.
-    assert report["attention"] == "as 6 rows attend"
+    assert report["training"]["attention"] == "as 6 rows attend"
     assert report["largest_rows_per_replica"] == 6
     assert report["largest"]["rows_per_replica"] == 6
 
 
-def test_what_does_not_fit_says_how_many_rows_do(lowers_nothing):
+def test_if_a_batch_does_not_fit_the_rows_that_do_are_found(lowers_nothing):
     report = compile_with(40)
     assert not report["training"]["fits"]
     assert report["largest_rows_per_replica"] == 6
-    assert report["largest"]["global_batch_size"] == 24
-    assert report["largest"]["tokens_per_second_per_chip"] > 0
-    assert "tokens_per_second_per_chip" not in report["training"]
+    assert report["largest"]["fits"]
+    assert report["fitting_settings"] is None
 
 
-def test_what_fits_is_compiled_once_and_rows_that_do_not_divide_are_padding(lowers_nothing):
+def test_rows_that_do_not_divide_are_padding(lowers_nothing):
     report = compile_with(6)
-    assert report["training"]["fits"]
-    assert report["trials"] == []
-    assert report["training"]["rows_per_replica"] == 2
-    assert report["training"]["padding_rows"] == 2
-    per_token = report["training"]["flops_per_token"]
-    assert per_token == pytest.approx(2e6 * 4 / (6 * toy_experiment().model.segment_length))
-
-
-def test_an_evaluation_is_counted_by_the_tokens_that_it_reads_at_once(lowers_nothing):
-    evaluation = compile_with(6)["evaluation"]
-    assert evaluation["tokens_per_step"] == 640
+    assert "trials" not in report
+    training, evaluation = report["training"], report["evaluation"]
+    assert (training["rows_per_replica"], training["padding_rows"]) == (2, 2)
+    num_tokens = 6 * toy_experiment().model.segment_length
+    assert training["flops_per_token"] == pytest.approx(2e6 * 4 / num_tokens)
+    # An evaluation is counted by the tokens that it reads at once.
     assert evaluation["flops_per_token"] == pytest.approx(evaluation["flops"] * 4 / 640)
 
 
 @pytest.mark.parametrize("global_batch_size", [6, 40])
-def test_the_report_is_json_and_a_table(lowers_nothing, global_batch_size):
-    report = {"config": "toy", **json.loads(json.dumps(compile_with(global_batch_size)))}
-    printed = io.StringIO()
-    print_report(report, Console(file=printed, width=120))
-    assert "block/MatMul" in printed.getvalue()
-    assert ("at most 6 rows" in printed.getvalue()) == (global_batch_size == 40)
+def test_parts_are_json_and_printed_as_they_come(lowers_nothing, global_batch_size, capsys):
+    for part in parts_of(global_batch_size):
+        print_part(json.loads(json.dumps(part)))
+    printed = capsys.readouterr().out
+    assert "block/MatMul" in printed
+    assert ("at most 6 rows" in printed) == (global_batch_size == 40)
+
+
+LIMIT = 1000
+
+
+def search(fixed, per_row, first, step=1, bend=0.0):
+    """Trials on a program that takes `fixed + per_row * rows` bytes."""
+
+    def attempt(rows):
+        needed = int(fixed + per_row * rows + bend * rows * rows)
+        return CompiledProgram(needed_bytes=needed, limit_bytes=LIMIT)
+
+    return largest_rows(attempt, first, step)
+
+
+def best(trials):
+    return max((rows for rows, each in trials.items() if each.fits), default=0)
+
+
+@pytest.mark.parametrize("first", [1, 8, 20, 64])
+@pytest.mark.parametrize(
+    ("fixed", "per_row", "expected"), [(100, 50, 18), (900, 10, 10), (0, 999, 1), (990, 1, 10)]
+)
+def test_largest_is_found_from_any_start(fixed, per_row, expected, first):
+    trials = search(fixed, per_row, first)
+    assert best(trials) == expected
+    assert len(trials) <= 5
+
+
+def test_memory_that_does_not_grow_on_a_line_is_searched_too():
+    trials = search(100, 10, first=40, bend=0.9)
+    assert best(trials) == 26
+    assert len(trials) <= 7
+
+
+def test_nothing_fits_where_a_single_row_does_not():
+    trials = search(1200, 1, first=8)
+    assert best(trials) == 0
+    assert min(trials) == 1
+
+
+def test_rows_are_whole_parts_of_an_accumulated_step():
+    trials = search(100, 50, first=8, step=4)
+    assert best(trials) == 16
+    assert all(rows % 4 == 0 for rows in trials)
+
+
+def test_the_search_ends_at_the_most_rows():
+    assert 0.98 * 4096 <= best(search(0, 0, first=2)) <= 4096
 
 
 @pytest.mark.parametrize(
@@ -153,7 +199,7 @@ def compiled(request):
 
     def report(**training):
         changed = experiment.replace(training=experiment.training.replace(**training))
-        return compile_experiment(changed, compiler, say=lambda line: None)
+        return joined(compile_experiment(changed, compiler, lambda line: None))
 
     return experiment, {
         "plain": report(),
@@ -168,7 +214,6 @@ def test_sixteen_replicas_sum_every_gradient_and_the_loss(compiled):
     experiment, reports = compiled
     num_bytes = 4 * (num_parameters(experiment.model) + 1)
     for report in reports.values():
-        assert report["num_replicas"] == 16
         assert report["training"]["fits"]
         assert report["training"]["all_reduce_bytes"] == num_bytes
         assert report["evaluation"]["all_reduce_bytes"] == 0

@@ -7,7 +7,7 @@ from tests.toy_text import NUM_TOKENS, toy_text
 from tests.tpu_compiler.host_replicas import HostReplicas
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator, ReplicaRows
-from txl_tf.tpu_compiler.replica_program import ReplicaProgram
+from txl_tf.tpu_compiler.program import ReplicaProgram
 
 # Rows that no number of replicas shares out equally.
 NUM_ROWS = 9

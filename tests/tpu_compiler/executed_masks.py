@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.tpu_compiler.host_replicas import HostReplicas
 from txl_tf import stateless_random
-from txl_tf.tpu_compiler.replica_program import ReplicaProgram
+from txl_tf.tpu_compiler.program import ReplicaProgram
 from txl_tf.training.train_step import TrainStep
 
 SHAPE = (16, 32)

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.measurements import run_saved_program
-from txl_tf.tpu_compiler.replica_program import read_variable
+from txl_tf.tpu_compiler.program import read_variable
 
 
 class HostReplicas:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from txl_tf.tpu_compiler.chips import Topology
 from txl_tf.tpu_compiler.compiler import TpuCompiler
-from txl_tf.tpu_compiler.lowering import lower
+from txl_tf.tpu_compiler.program import lower
 from txl_tf.tpu_kernels.attention_call import (
     argument_shapes,
     attend,
@@ -65,7 +65,7 @@ def test_reading_with_a_memory_compiles_and_copies_nothing(name):
 
     program = lower(run, [tf.TensorSpec(shape, dtype) for shape, dtype in inference_shapes(plan)])
     assert program.hlo.count(b"tpu_custom_call") == 1
-    compiled = TpuCompiler(Topology.parse(topology)).compile(program, name)
+    compiled = TpuCompiler(Topology.parse(topology), generates_code=True).compile(program, name)
     assert compiled.fits
     assert compiled.details["kernel_bytes"] > 0
     # Besides what is padded, and what the compiler moves to the chip ahead.
@@ -88,7 +88,7 @@ def test_both_passes_compile_and_keep_no_scores_in_memory(name):
     del shapes[7:9]  # the results of the forward pass
     program = lower(run, [tf.TensorSpec(shape, dtype) for shape, dtype in shapes])
     assert program.hlo.count(b"tpu_custom_call") == 2
-    compiled = TpuCompiler(Topology.parse(topology)).compile(program, name)
+    compiled = TpuCompiler(Topology.parse(topology), generates_code=True).compile(program, name)
     assert compiled.fits
     assert compiled.details["kernel_bytes"] > 0
     scores = [plan.segment_length, plan.key_length]

@@ -9,7 +9,7 @@ from tests.small_models import small_config
 from tests.toy_batches import toy_experiment
 from txl_tf.distribution import tpu_chips
 from txl_tf.tpu_compiler.chips import CHIPS
-from txl_tf.tpu_compiler.lowering import traced_tpu_strategy
+from txl_tf.tpu_compiler.program import traced_tpu_strategy
 from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
 from txl_tf.training.attention_choice import attention_choice
 

@@ -13,12 +13,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tensorflow.compiler.xla import xla_data_pb2
-from tensorflow.compiler.xla.service import hlo_pb2
-
-_Computation = hlo_pb2.HloComputationProto
-_Instruction = hlo_pb2.HloInstructionProto
-_Shape = xla_data_pb2.ShapeProto
+from tensorflow.compiler.xla.service.hlo_pb2 import HloComputationProto as Computation
+from tensorflow.compiler.xla.service.hlo_pb2 import HloInstructionProto as Instruction
+from tensorflow.compiler.xla.service.hlo_pb2 import HloProto
+from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType
+from tensorflow.compiler.xla.xla_data_pb2 import ShapeProto as Shape
 
 _NUMBERS = re.compile(r"(_\d+)+(?=[/;]|$)")
 _BITS = re.compile(r"\d+")
@@ -48,7 +47,7 @@ class ProgramCosts:
     """Counts of a program from a serialized `HloProto` with its buffer assignment."""
 
     def __init__(self, dump: bytes) -> None:
-        proto = hlo_pb2.HloProto.FromString(dump)
+        proto = HloProto.FromString(dump)
         self._buffers = proto.buffer_assignment.buffer_allocations
         self._computations = {each.id: each for each in proto.hlo_module.computations}
         self._by_id = {
@@ -114,7 +113,7 @@ class ProgramCosts:
             for (num_bytes, tensor, op_name), count in sorted(found.items(), reverse=True)
         ][:_NUM_LISTED]
 
-    def _executed(self, computation: _Computation, times: int) -> Iterator[tuple[Any, int]]:
+    def _executed(self, computation: Computation, times: int) -> Iterator[tuple[Any, int]]:
         yield computation, times
         for each in computation.instructions:
             called = [self._computations[number] for number in each.called_computation_ids]
@@ -125,12 +124,12 @@ class ProgramCosts:
                 for callee in called:
                     yield from self._executed(callee, times)
 
-    def _all_executed(self) -> Iterator[tuple[_Instruction, int]]:
+    def _all_executed(self) -> Iterator[tuple[Instruction, int]]:
         for computation, times in self._times:
             for instruction in computation.instructions:
                 yield instruction, times
 
-    def _trip_count(self, loop: _Instruction) -> int | None:
+    def _trip_count(self, loop: Instruction) -> int | None:
         """Finds the number of turns of a loop; `None` if data decide.
 
         TensorFlow's loops count from 0, by 1, up to a limit that the condition shows.
@@ -151,17 +150,17 @@ class ProgramCosts:
         begins_at_0 = start.opcode == "constant" and _number(start) == 0
         return _number(limit) if begins_at_0 else None
 
-    def _operands(self, instruction: _Instruction) -> list[_Instruction]:
+    def _operands(self, instruction: Instruction) -> list[Instruction]:
         return [self._by_id[number] for number in instruction.operand_ids]
 
-    def _inputs(self, instruction: _Instruction) -> list[_Shape]:
+    def _inputs(self, instruction: Instruction) -> list[Shape]:
         operands = self._operands(instruction)
         return [tensor for operand in operands for tensor in _tensors(operand.shape)]
 
-    def _called(self, instruction: _Instruction) -> _Computation:
+    def _called(self, instruction: Instruction) -> Computation:
         return self._computations[instruction.called_computation_ids[0]]
 
-    def _traffic(self, instruction: _Instruction) -> int:
+    def _traffic(self, instruction: Instruction) -> int:
         if instruction.opcode in _FREE or _is_relabelling(instruction):
             return 0
         inputs, outputs = self._inputs(instruction), _tensors(instruction.shape)
@@ -182,7 +181,7 @@ class ProgramCosts:
             return max(kernel_bytes - sum(map(_num_padded_bytes, on_chip)), 0)
         return written + sum(map(_hbm, inputs))
 
-    def _fusion_traffic(self, fusion: _Instruction) -> int:
+    def _fusion_traffic(self, fusion: Instruction) -> int:
         """Counts the traffic of a fusion; for sliced or updated operands, only the slice."""
         computation = self._called(fusion)
         users = collections.defaultdict(list)
@@ -208,7 +207,7 @@ class ProgramCosts:
             return total + _num_padded_bytes(self._operands(root)[1].shape)
         return total + sum(map(_hbm, _tensors(fusion.shape)))
 
-    def _flops(self, instruction: _Instruction) -> int:
+    def _flops(self, instruction: Instruction) -> int:
         if instruction.opcode == "fusion":
             return sum(map(self._flops, self._called(instruction).instructions))
         if instruction.opcode == "dot":
@@ -229,7 +228,7 @@ class ProgramCosts:
                 found |= self._opcodes(each.called_computation_ids[0])
         return frozenset(found)
 
-    def _category(self, instruction: _Instruction) -> str:
+    def _category(self, instruction: Instruction) -> str:
         opcodes = {instruction.opcode}
         if instruction.opcode == "fusion":
             opcodes |= self._opcodes(instruction.called_computation_ids[0])
@@ -242,7 +241,7 @@ class ProgramCosts:
             return "scalar"
         return "kernel" if instruction.opcode == "custom-call" else "elementwise"
 
-    def _grouped(self, key: Callable[[_Instruction], str]) -> dict[str, dict[str, int]]:
+    def _grouped(self, key: Callable[[Instruction], str]) -> dict[str, dict[str, int]]:
         """Sums instructions and bytes by a key, most bytes first."""
         groups: dict[str, dict[str, int]] = {}
         for each, times in self._all_executed():
@@ -255,7 +254,7 @@ class ProgramCosts:
 
 
 def _convolution_products(
-    convolution: _Instruction, image: Sequence[int], kernel: Sequence[int]
+    convolution: Instruction, image: Sequence[int], kernel: Sequence[int]
 ) -> int:
     """Counts the multiplications of a convolution, without those of its padding."""
     numbers = convolution.convolution_dimension_numbers
@@ -278,11 +277,11 @@ def _convolution_products(
     return count // convolution.batch_group_count
 
 
-def _is_relabelling(instruction: _Instruction) -> bool:
+def _is_relabelling(instruction: Instruction) -> bool:
     return instruction.opcode == "custom-call" and "Bitcast" in instruction.custom_call_target
 
 
-def _kernel_cost(instruction: _Instruction, name: str) -> int:
+def _kernel_cost(instruction: Instruction, name: str) -> int:
     """Returns a cost that a kernel's author declared; 0 for other instructions."""
     if instruction.opcode != "custom-call" or b"cost_estimate" not in instruction.backend_config:
         return 0
@@ -290,28 +289,28 @@ def _kernel_cost(instruction: _Instruction, name: str) -> int:
     return int(config["cost_estimate"].get(name, 0))
 
 
-def _number(constant: _Instruction) -> int:
+def _number(constant: Instruction) -> int:
     """Returns the value of an integer constant."""
     literal = constant.literal
     return next(iter((*literal.s32s, *literal.s64s, *literal.u32s, *literal.u64s)))
 
 
-def _tensors(shape: _Shape) -> list[_Shape]:
+def _tensors(shape: Shape) -> list[Shape]:
     """Returns the tensors of a shape, also of nested tuples."""
-    if shape.element_type != xla_data_pb2.TUPLE:
+    if shape.element_type != PrimitiveType.TUPLE:
         return [shape]
     return [tensor for part in shape.tuple_shapes for tensor in _tensors(part)]
 
 
-def _num_elements(shape: _Shape) -> int:
+def _num_elements(shape: Shape) -> int:
     return math.prod(shape.dimensions)
 
 
-def _num_bytes(shape: _Shape) -> int:
+def _num_bytes(shape: Shape) -> int:
     return -(-_num_elements(shape) * _bits(shape.element_type) // 8)
 
 
-def _num_padded_bytes(shape: _Shape) -> int:
+def _num_padded_bytes(shape: Shape) -> int:
     """Counts the bytes of a tensor, whose fastest dimensions are padded to whole tiles."""
     lengths = [shape.dimensions[axis] for axis in shape.layout.minor_to_major]
     tile = shape.layout.tiles[0].dimensions if shape.layout.tiles else ()
@@ -321,23 +320,23 @@ def _num_padded_bytes(shape: _Shape) -> int:
     return -(-math.prod(lengths) * _bits(shape.element_type) // 8)
 
 
-def _hbm(shape: _Shape) -> int:
-    is_on_chip = shape.element_type == xla_data_pb2.TUPLE or shape.layout.memory_space != 0
+def _hbm(shape: Shape) -> int:
+    is_on_chip = shape.element_type == PrimitiveType.TUPLE or shape.layout.memory_space != 0
     return 0 if is_on_chip else _num_padded_bytes(shape)
 
 
 @functools.cache
 def _bits(element_type: int) -> int:
-    name = xla_data_pb2.PrimitiveType.Name(element_type)
+    name = PrimitiveType.Name(element_type)
     found = _BITS.search(name)
     return 8 if name == "PRED" else int(found[0]) if found else 0
 
 
-def _described(shape: _Shape) -> str:
-    name = xla_data_pb2.PrimitiveType.Name(shape.element_type).lower()
+def _described(shape: Shape) -> str:
+    name = PrimitiveType.Name(shape.element_type).lower()
     return f"{name}[{','.join(map(str, shape.dimensions))}]"
 
 
-def _general(instruction: _Instruction) -> str:
+def _general(instruction: Instruction) -> str:
     """Returns the operation's name without numbers, so that all blocks count together."""
     return _NUMBERS.sub("", instruction.metadata.op_name) or "(made by the compiler)"

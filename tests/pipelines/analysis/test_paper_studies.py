@@ -8,7 +8,7 @@ from pipelines.analysis.ablation import (
 )
 from pipelines.arguments import load_experiment
 from txl_tf.models.sizes import num_parameters
-from txl_tf.tpu_compiler.replica_program import training_program
+from txl_tf.tpu_compiler.program import traced_trainer, training_program
 
 
 def runs_of(name):
@@ -34,5 +34,5 @@ def test_a_step_of_these_sizes_is_lowered(kind):
         experiment = next(run.experiment for run in runs if run.row.position_encoding == kind)
     else:
         experiment = recurrent(kind)
-    program = training_program(experiment, 4)
+    program = training_program(traced_trainer(experiment, 4))
     assert len(program.hlo) > 100_000

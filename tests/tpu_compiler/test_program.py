@@ -8,10 +8,18 @@ from tensorflow.compiler.xla.service import hlo_pb2
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.model import LSTMConfig, QRNNConfig
-from txl_tf.tpu_compiler.replica_program import evaluation_program, training_program
+from txl_tf.tpu_compiler.program import evaluation_program, traced_trainer, training_program
 
 NUM_REPLICAS = 2
 ROWS = 2
+
+
+def training_of(experiment):
+    return instructions_of(training_program(traced_trainer(experiment, NUM_REPLICAS)))
+
+
+def evaluation_of(experiment, num_replicas):
+    return instructions_of(evaluation_program(traced_trainer(experiment, num_replicas)))
 
 
 def instructions_of(program):
@@ -24,7 +32,7 @@ def training():
     experiment = toy_experiment(
         model={"dropout": 0.1}, training={"global_batch_size": NUM_REPLICAS * ROWS}
     )
-    return experiment, *instructions_of(training_program(experiment, NUM_REPLICAS))
+    return experiment, *training_of(experiment)
 
 
 def test_every_gradient_is_summed_over_all_replicas(training):
@@ -66,9 +74,9 @@ def test_nothing_is_drawn_by_a_generator_that_depends_on_the_platform(training):
 def test_products_of_float32_are_exact_unless_asked_otherwise(training):
     experiment, _, exact = training
     changed = experiment.training.replace(tensor_float_32=True)
-    rounded = training_program(experiment.replace(training=changed), NUM_REPLICAS)
+    rounded = training_of(experiment.replace(training=changed))
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    found = {"exact": exact, "rounded": instructions_of(rounded)[1]}
+    found = {"exact": exact, "rounded": rounded[1]}
     precisions = {
         name: {
             precision
@@ -87,9 +95,9 @@ def test_recurrent_models_are_lowered_too(config_class):
     toy = toy_experiment(training={"global_batch_size": NUM_REPLICAS * ROWS})
     model = config_class(vocabulary_size=32, num_layers=2, hidden_dim=8, segment_length=4)
     experiment = toy.replace(model=model, evaluation=toy.evaluation.replace(memory_length=None))
-    _, instructions = instructions_of(training_program(experiment, NUM_REPLICAS))
+    _, instructions = training_of(experiment)
     assert any(each.opcode == "all-reduce" for each in instructions)
-    module, _ = instructions_of(evaluation_program(experiment, NUM_REPLICAS))
+    module, _ = evaluation_of(experiment, NUM_REPLICAS)
     rows, _ = module.host_program_shape.parameters[1].dimensions
     assert rows == experiment.evaluation.batch_size // NUM_REPLICAS
 
@@ -97,7 +105,7 @@ def test_recurrent_models_are_lowered_too(config_class):
 def test_the_evaluation_has_the_rows_and_lengths_of_the_evaluation():
     experiment = toy_experiment()
     changed = experiment.evaluation.replace(batch_size=3, segment_length=4, memory_length=6)
-    module, _ = instructions_of(evaluation_program(experiment.replace(evaluation=changed), 1))
+    module, _ = evaluation_of(experiment.replace(evaluation=changed), 1)
     shapes = [list(each.dimensions) for each in module.host_program_shape.parameters]
     # Several segments at once, 256 tokens of all rows at most.
     assert shapes[1:4] == [[3, 256 // (3 * 4) * 4]] * 3
