@@ -1,4 +1,4 @@
-"""Memory, arithmetic and memory traffic of a program, from the compiler's dump of it.
+"""Memory, arithmetic and memory traffic of a program, from the dump of the compiler.
 
 The compiler's own analysis counts the body of a loop once, and does not separate the memory on
 the chip from the high-bandwidth memory.
@@ -256,7 +256,7 @@ class ProgramCosts:
 def _convolution_products(
     convolution: Instruction, image: Sequence[int], kernel: Sequence[int]
 ) -> int:
-    """Counts the multiplications of a convolution, without those of its padding."""
+    """Counts the multiplications of a convolution, without the padding."""
     numbers = convolution.convolution_dimension_numbers
     output = convolution.shape.dimensions
     count = output[numbers.output_batch_dimension] * output[numbers.output_feature_dimension]

@@ -398,7 +398,7 @@ def save_training_program(
 ) -> None:
     """Writes the program of training with its arguments in the steps of some batches.
 
-    `batches` are those of each replica in turn. The program attends by plain operations, so that
+    `batches` come from each replica in turn. The program attends by plain operations, so that
     every device can run it. `program.json` lists its arguments, for each output the argument that
     it replaces, and the argument that records the losses. `arguments.npz` has them in order:
     `num_data` of shape `(num_steps, num_replicas, ...)`, then the initial state of shape
