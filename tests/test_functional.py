@@ -58,11 +58,6 @@ def test_mask_of_same_length_sees_itself_and_m_before():
     assert picture(mask[0, 0]) == ["xxx..", ".xxx.", "..xxx"]
 
 
-def test_mask_of_same_length_without_memory_sees_only_itself():
-    mask = functional.causal_memory_mask(3, 0, same_length=True)
-    assert picture(mask[0, 0]) == ["x..", ".x.", "..x"]
-
-
 def test_mask_hides_the_unfilled_left_of_each_row():
     valid_length = ops.convert_to_tensor([0, 1, 2], "int32")
     mask = functional.causal_memory_mask(2, 2, valid_length)
@@ -70,13 +65,6 @@ def test_mask_hides_the_unfilled_left_of_each_row():
     assert picture(mask[0, 0]) == ["..x.", "..xx"]
     assert picture(mask[1, 0]) == [".xx.", ".xxx"]
     assert picture(mask[2, 0]) == ["xxx.", "xxxx"]
-
-
-def test_mask_hides_by_row_and_by_length_at_once():
-    valid_length = ops.convert_to_tensor([1, 3], "int32")
-    mask = functional.causal_memory_mask(2, 3, valid_length, same_length=True)
-    assert picture(mask[0, 0]) == ["..xx.", "..xxx"]
-    assert picture(mask[1, 0]) == ["xxxx.", ".xxxx"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -127,14 +115,6 @@ def test_next_memory_is_the_last_of_memory_and_segment(memory_length, segment_le
     memory = functional.next_memory(tokens(1, memory_length), tokens(11, segment_length))
     assert tuple(memory.shape) == (1, memory_length, 1)
     assert ops.convert_to_numpy(memory).ravel().tolist() == expected
-
-
-def test_next_memory_keeps_the_dtype_of_the_memory():
-    memory = functional.next_memory(
-        ops.zeros((1, 3, 2), "float32"), ops.ones((1, 2, 2), "bfloat16")
-    )
-    assert keras.backend.standardize_dtype(memory.dtype) == "float32"
-    np.testing.assert_array_equal(ops.convert_to_numpy(memory)[0, :, 0], [0, 1, 1])
 
 
 @pytest.mark.parametrize("axis", [1, 2, 3])
@@ -207,12 +187,6 @@ def test_random_bits_are_the_hash_of_seed_and_place():
     assert bits[1, 0, 0].tolist() == FIRST_BITS
 
 
-def test_random_bits_of_no_further_axes_are_one_number_per_row():
-    seeds = ops.convert_to_tensor([[1, 2], [3, 4]], "int32")
-    bits = ops.convert_to_numpy(stateless_random.random_bits(seeds, []))
-    assert bits.tolist() == [hashed(1, 2, 0), hashed(3, 4, 0)]
-
-
 def test_fold_seed_is_distinct_by_site_and_passes_none_on():
     """Also from the sites of the seeds with the next numbers."""
     folded = {
@@ -222,12 +196,6 @@ def test_fold_seed_is_distinct_by_site_and_passes_none_on():
     }
     assert len(folded) == 4 * 50
     assert functional.fold_seed(None, 3) is None
-
-
-def test_folding_twice_adds_the_sites():
-    seed = ops.convert_to_tensor([3, 4], "int32")
-    twice = functional.fold_seed(functional.fold_seed(seed, 16), 3)
-    assert np.array_equal(twice, functional.fold_seed(seed, 19))
 
 
 def test_row_seeds_do_not_depend_on_the_rows_at_hand_and_fold_like_one_seed():
@@ -264,17 +232,6 @@ def test_common_seeds_of_different_seeds_are_different():
     assert len(common) == len(seeds)
 
 
-def test_at_least_float32_widens_half_and_keeps_double():
-    for dtype, expected in [
-        ("bfloat16", "float32"),
-        ("float16", "float32"),
-        ("float32", "float32"),
-        ("float64", "float64"),
-    ]:
-        widened = functional.at_least_float32(ops.ones((2,), dtype))
-        assert keras.backend.standardize_dtype(widened.dtype) == expected
-
-
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
 def test_negative_log_likelihood_is_minus_log_softmax(dtype):
     rng = np.random.default_rng(0)
@@ -285,14 +242,6 @@ def test_negative_log_likelihood_is_minus_log_softmax(dtype):
         powers = np.exp(logits[row, at].astype("float64"))
         expected = -math.log(powers[target_ids[row, at]] / powers.sum())
         assert abs(nll[row, at] - expected) <= 1e-5
-
-
-def test_negative_log_likelihood_of_half_precision_is_float32():
-    logits = ops.convert_to_tensor([[1.0, 2.0, 4.0]], "bfloat16")
-    nll = functional.negative_log_likelihood(logits, np.array([1]))
-    assert keras.backend.standardize_dtype(nll.dtype) == "float32"
-    expected = math.log(math.exp(1) + math.exp(2) + math.exp(4)) - 2
-    assert abs(float(nll[0]) - expected) <= 1e-6
 
 
 def test_negative_log_likelihood_of_impossible_targets_is_not_clipped():

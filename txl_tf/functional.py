@@ -43,14 +43,9 @@ def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtyp
 
 
 def distances_to_end(key_length, num_positions):
-    """Maps each key to its row in a table of `num_positions` distances.
+    """Maps each of `K` keys to its row in a table of `P` distances, int32 `(K,)`.
 
-    Args:
-        key_length: int. Number of keys, `K`.
-        num_positions: int. Rows of the table; farther keys share the last.
-
-    Returns:
-        Int32 tensor `(K,)`; key `j` is `K - 1 - j` before the last.
+    Key `j` is `K - 1 - j` before the last; farther keys share the last row.
     """
     distances = ops.arange(key_length - 1, -1, -1, dtype="int32")
     return ops.minimum(distances, num_positions - 1)
@@ -85,16 +80,10 @@ def relative_shift(scores):
 
 
 def shift_padded(scores):
-    """Applies `relative_shift` to the last `K` columns, without padding them.
+    """Applies `relative_shift` to the last `K` columns, `(B, N, T, K + 1)` to `(B, N, T, K)`.
 
-    If the extra column already exists, the numbers are moved once instead of twice.
-
-    Args:
-        scores: float tensor `(B, N, T, K + 1)`. Column 0 may hold anything;
-            column `1 + j` belongs to the distance `K - 1 - j`.
-
-    Returns:
-        Float tensor `(B, N, T, K)`; column `j` belongs to key `j`.
+    If the extra column already exists, the numbers are moved once instead of twice. Column 0 may
+    hold anything; column `1 + j` belongs to the distance `K - 1 - j`.
     """
     _, num_heads, segment_length, width = ops.shape(scores)
     read_in_order = ops.reshape(scores, [-1, num_heads, segment_length * width])
@@ -160,15 +149,10 @@ def causal_memory_mask(
 
 
 def same_document_mask(document_starts, memory_length):
-    """Computes which keys belong to the document of each query.
+    """Computes which keys belong to the document of each query, bool `(B, 1, T, K)`.
 
-    Args:
-        document_starts: bool tensor `(B, T)`. True for the first token of each document. Tokens
-            before the first start continue the document in memory.
-        memory_length: int. `M`.
-
-    Returns:
-        Boolean tensor `(B, 1, T, K)`.
+    `document_starts`, bool `(B, T)`, is true for the first token of each document. Tokens before
+    the first start continue the document in memory, of length `M`.
     """
     documents = ops.cumsum(ops.cast(document_starts, "int32"), axis=1)  # [B, T]
     memory = ops.zeros((ops.shape(documents)[0], memory_length), dtype="int32")
@@ -219,17 +203,10 @@ def next_memory(memory, inputs):
 
 
 def last_positions(tensor, axis, lengths, memory_length):
-    """Returns the last `M` positions of each row.
+    """Returns the last `M` positions of each row along an axis, at least 1.
 
-    Args:
-        tensor: tensor with rows first; along `axis` the memory, then the new positions.
-        axis: int, at least 1.
-        lengths: int32 tensor `(B,)` or `()`. New positions of each row to keep; `None`
-            keeps all.
-        memory_length: int. `M`.
-
-    Returns:
-        A tensor of length `M` along `axis`.
+    The tensor has rows first, and along `axis` the memory, then the new positions. `lengths`,
+    int32 `(B,)` or `()`, are the new positions of each row to keep; `None` keeps all.
     """
     shape = ops.shape(tensor)
     kept = [*shape[:axis], memory_length, *shape[axis + 1 :]]
@@ -251,17 +228,10 @@ def last_positions(tensor, axis, lengths, memory_length):
 
 
 def next_valid_length(valid_length, memory_length, segment_length, document_starts=None):
-    """Computes the filled length of memory after one more segment.
+    """Computes the filled length of memory after one more segment, int32 `(B,)`, at most `M`.
 
-    Args:
-        valid_length: int32 tensor `(B,)`.
-        memory_length: int. `M`.
-        segment_length: int `T`, or int32 tensor: new tokens of each row.
-        document_starts: optional bool tensor `(B, T)`. Tokens before the last start are not
-            remembered.
-
-    Returns:
-        Int32 tensor `(B,)`, at most `M`.
+    `segment_length` is `T`, or an int32 tensor: new tokens of each row. With `document_starts`,
+    bool `(B, T)`, tokens before the last start are not remembered.
     """
     length = valid_length + segment_length
     if document_starts is not None:
@@ -315,15 +285,9 @@ def _common_number(seed):
 
 
 def common_seed(seed):
-    """Derives the seed that all rows share.
+    """Derives the seed `(2,)` that all rows share, the same from a seed and from its `row_seeds`.
 
-    Args:
-        seed: optional int32 tensor `(2,)`, or `(B, 2)` from `row_seeds`, folded
-            or not.
-
-    Returns:
-        Int32 tensor `(2,)`, equal for a seed and for the row seeds derived from it, or `None` if
-        `seed` is `None`.
+    The seed is int32 `(2,)`, or `(B, 2)` from `row_seeds`, folded or not, or `None`.
     """
     if seed is None:
         return None
@@ -333,14 +297,6 @@ def common_seed(seed):
 
 
 def negative_log_likelihood(logits, target_ids):
-    """Computes nats per token, in float32.
-
-    Args:
-        logits: float tensor `(..., V)`.
-        target_ids: int tensor `(...)`.
-
-    Returns:
-        Float32 tensor `(...)`.
-    """
+    """Computes nats `(...)` per token, at least float32, of logits `(..., V)` and int targets."""
     logits = at_least_float32(logits)
     return ops.sparse_categorical_crossentropy(target_ids, logits, from_logits=True)

@@ -127,26 +127,6 @@ def test_profiles_sum_to_one_and_do_not_depend_on_the_segment_length(changes, ji
         assert array.min() > 0.0
 
 
-def test_rows_of_a_head_are_the_attention_that_the_model_reads_with():
-    """What the rows say is read is what the block computes from it."""
-    model = create_model(num_layers=1)
-    token_ids = tokens(num_rows=1, num_tokens=9)
-    profiler = profiler_of(model, token_ids)
-    rows = np.stack([profiler.last_rows(0, head) for head in range(2)])  # [N, T, K]
-    assert np.all(rows[:, np.arange(T), np.arange(T) + M] > 0.0)
-    assert np.all(rows[:, 0, M + 1 :] == 0.0) and np.all(rows[:, 2, :2] == 0.0)
-    block = model.blocks[0]
-    embedded = model.embedding(token_ids)  # [1, 9, D]
-    values = ops.reshape(block.attention.value(embedded[:, 1:]), [M + T, 2, 4])
-    read = ops.reshape(ops.einsum("ntk,knh->tnh", rows, values), [1, T, 8])
-    expected = block.attention_norm(embedded[:, 6:] + block.attention.output_projection(read))
-    expected = block.feed_forward_norm(expected + block.feed_forward(expected))
-    memory = model.initial_memory(1)
-    for first in (0, 3, 6):
-        hidden, memory = model(token_ids[:, first : first + 3], memory)
-    np.testing.assert_allclose(hidden, expected, atol=1e-5)
-
-
 def test_the_highest_fifth_of_memory_is_that_of_the_rows_of_each_query():
     """`M` is 5, so a fifth is one token: of the five before a query, without itself."""
     model = create_model(segment_length=1)

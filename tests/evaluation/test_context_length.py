@@ -33,10 +33,6 @@ def test_memory_grows_until_a_length_gains_too_little(threshold, length, measure
     assert perplexities == {each: PERPLEXITIES[each] for each in measured}
 
 
-def test_a_single_length_is_a_lower_bound():
-    assert effective_memory_length([5], lambda length: 9.0) == ((5, True), {5: 9.0})
-
-
 LONG, BRIEF = 0, 1
 # By model, context length and token, in bits.
 BITS = np.array(
@@ -61,20 +57,6 @@ def recl(group, model, ratio, **changes):
     return group.relative_effective_context_length(
         model, **{"ratio": ratio, "step_size": 10, **changes}
     )
-
-
-def test_the_baseline_is_the_best_model_of_each_token(group):
-    np.testing.assert_allclose(group.baseline(10), bits(np.array([4, 1, 4, 1])), rtol=1e-15)
-    np.testing.assert_allclose(group.baseline(20), bits(np.array([4, 1, 3, 0])), rtol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "context", "tokens"),
-    # One token of four at least; of the equally hard ones the first.
-    [(0.1, 10, [0]), (0.5, 10, [0, 2]), (0.75, 20, [0, 1, 2]), (1.0, 10, [0, 1, 2, 3])],
-)
-def test_hard_tokens_are_those_with_the_largest_baseline(group, ratio, context, tokens):
-    assert sorted(group.hard_tokens(context, ratio).tolist()) == tokens
 
 
 @pytest.mark.parametrize(
@@ -126,11 +108,6 @@ def test_a_gain_of_the_threshold_goes_on_and_less_does_not(group):
     assert recl(group, BRIEF, 1.0, threshold=math.nextafter(gain, 1.0)).length == 10
 
 
-def test_a_larger_step_is_compared_with_its_own_short_context(group):
-    # From 10 to 30: 4 bits become 2.5. From 30 on, nothing was measured.
-    assert recl(group, LONG, 0.5, step_size=20) == (30, True)
-
-
 def test_the_end_of_what_was_measured_is_a_lower_bound():
     group = ModelGroup(CONTEXTS[:3], bits(BITS[:, :3]))
     assert recl(group, LONG, 1.0) == (30, True)
@@ -141,7 +118,3 @@ def test_the_group_decides_and_not_the_model_alone(group):
     # Alone, token 2 is the second hardest; the other model's 3 bits make it easier.
     assert alone.relative_gain(0, 10, 20, 0.5) > 0.0
     assert group.relative_gain(BRIEF, 10, 20, 0.5) == 0.0
-
-
-def test_perplexity_is_of_all_tokens_without_a_baseline(group):
-    assert group.perplexity(BRIEF, 10) == pytest.approx(2.0 ** (13 / 4), rel=1e-14)

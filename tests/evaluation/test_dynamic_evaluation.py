@@ -118,38 +118,6 @@ def test_each_segment_is_scored_and_then_learned_from(model, rule):
     assert np.abs(fixed - expected)[first:].max() > 1e-2
 
 
-def test_no_token_is_scored_by_weights_that_have_seen_it_or_what_follows(model):
-    evaluator = evaluator_of(model, **RULES[1])
-    nats = nats_of(evaluator)
-    # Not even within the segment: places 20 to 24 are targets of the segment of 20 to 24.
-    for place in (20, 22, 40):
-        changed = TOKENS.copy()
-        changed[place:] = (changed[place:] + 5) % CONFIG.vocabulary_size
-        np.testing.assert_allclose(nats_of(evaluator, changed)[:place], nats[:place], rtol=1e-6)
-        assert abs(nats_of(evaluator, changed)[place] - nats[place]) > 1e-6
-
-
-def test_a_rate_of_zero_is_no_dynamic_evaluation(model):
-    dynamic = nats_of(evaluator_of(model, dynamic_learning_rate=0.0))
-    np.testing.assert_allclose(dynamic, nats_of(evaluator_of(model)), rtol=1e-5)
-
-
-def test_a_text_that_repeats_itself_is_learned(model):
-    tokens = np.tile(np.arange(7, dtype="int32"), 40)
-    fixed = nats_of(evaluator_of(model), tokens)
-    followed = nats_of(evaluator_of(model, dynamic_learning_rate=0.1), tokens)
-    assert followed[-50:].mean() < 0.5 * fixed[-50:].mean()
-
-
-def test_every_evaluation_begins_with_the_trained_weights(model):
-    evaluator = evaluator_of(model, **RULES[2])
-    before = [np.array(variable) for variable in evaluator.model.weights]
-    first = nats_of(evaluator)
-    for variable, array in zip(evaluator.model.weights, before, strict=True):
-        np.testing.assert_array_equal(np.asarray(variable), array)
-    np.testing.assert_array_equal(nats_of(evaluator), first)
-
-
 def test_weights_are_put_back_after_an_error_too(model):
     evaluator = evaluator_of(model, dynamic_learning_rate=1.0)
     before = [np.array(variable) for variable in evaluator.model.weights]

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
+from tests.toy_batches import strategy_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import NonFiniteError
@@ -18,7 +18,6 @@ from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.inference import engine as inference_engine
 from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.training.trainer import Trainer
 
 CONFIG = toy_experiment(model={"num_layers": 2}).model
 TOKENS = toy_tokens(62)
@@ -122,15 +121,6 @@ def test_where_all_tokens_see_equally_far_segments_do_not_matter(model, keys):
     assert rows.same_length_keys == keys
 
 
-def test_the_two_ways_to_count_equal_lengths_differ(model):
-    results = [
-        evaluate(model, batch_size=1, same_length=True, same_length_keys=keys, memory_length=length)
-        for keys, length in (("memory_and_self", 7), ("memory", 7), ("memory", 8))
-    ]
-    assert results[0].total_nats == pytest.approx(results[2].total_nats, rel=1e-6)
-    assert abs(results[0].total_nats - results[1].total_nats) > 1e-3
-
-
 @pytest.mark.parametrize(
     "changes",
     [{"position_encoding": "shaw", "num_positions": 4}, {"position_encoding": "sinusoidal"}],
@@ -165,12 +155,6 @@ def test_lengths_other_than_those_of_training_are_used_and_reported(model):
     assert result.total_nats == pytest.approx(expected, rel=1e-5)
     unclamped = sum_over_row(model, TOKENS, 8, 11)
     assert abs(unclamped - expected) > 1e-3
-
-
-def test_memory_makes_a_difference(model):
-    remembered = evaluate(model, batch_size=1).total_nats
-    forgotten = evaluate(model, batch_size=1, memory_length=0).total_nats
-    assert abs(remembered - forgotten) > 1e-2
 
 
 def test_perplexity_and_bits_come_from_the_totals_and_not_from_means_of_batches(model):
@@ -258,26 +242,6 @@ def test_a_total_that_is_not_finite_is_an_error(model):
         evaluate(broken)
     assert raised.value.exit_code == 70
     assert raised.value.where == "weights of step 17"
-
-
-@pytest.mark.slow
-def test_evaluating_leaves_the_training_run_untouched():
-    batches = ToyBatches(toy_tokens(), 4)
-    experiment = toy_experiment(model={"dropout": 0.2}, training={"num_steps": 3})
-    undisturbed = Trainer(experiment, strategy_of(1), batches.dataset_function)
-    expected = [report.nats_per_token for report in undisturbed.run()]
-    trainer = Trainer(experiment, strategy_of(1), batches.dataset_function)
-    evaluator = Evaluator(experiment.model, EvaluationConfig(batch_size=2), jit_compile=False)
-    losses = []
-    for report in trainer.run():
-        losses.append(report.nats_per_token)
-        before = trainer.state()
-        evaluator.load_weights_of(trainer.model)
-        evaluator.evaluate(text_of(TOKENS[:12]), step=report.step)
-        after = trainer.state()
-        for name, array in before.items():
-            np.testing.assert_array_equal(array, after[name], err_msg=name)
-    assert losses == expected
 
 
 def test_products_are_exact_while_a_text_is_scored_whatever_the_process_does(model):

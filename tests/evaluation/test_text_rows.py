@@ -67,11 +67,6 @@ def test_rows_read_what_they_warm_up_with_and_do_not_score_it():
         assert rows.num_steps == len(batches)
 
 
-def test_a_warm_up_beyond_the_text_is_all_of_it():
-    _, batches = read_all(40, 4, 6, 10**18)
-    assert all(batches[0].token_ids[row, 0] == 0 for row in range(4))
-
-
 def test_every_target_is_scored_exactly_once():
     for case in random_cases(300):
         num_tokens, batch_size, segment_length = case
@@ -88,25 +83,6 @@ def test_every_target_is_scored_exactly_once():
             scored.extend(batch.target_ids[batch.is_scored].tolist())
         # The first token is nobody's target.
         assert sorted(scored) == list(range(1, num_tokens)), case
-
-
-def test_each_row_is_one_stretch_that_goes_on_from_segment_to_segment():
-    for case in random_cases(100):
-        rows, batches = read_all(*case)
-        next_token = 0
-        lengths = []
-        for row in range(rows.batch_size):
-            is_scored = np.concatenate([batch.is_scored[row] for batch in batches])
-            targets = np.concatenate([batch.target_ids[row] for batch in batches])[is_scored]
-            # Nothing is scored after the padding has begun.
-            assert not np.any(np.diff(is_scored.astype(int)) > 0), case
-            np.testing.assert_array_equal(
-                targets, np.arange(next_token + 1, next_token + 1 + len(targets))
-            )
-            next_token += len(targets)
-            lengths.append(len(targets))
-        assert max(lengths) - min(lengths) <= 1, case
-        assert lengths == sorted(lengths, reverse=True), case
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1])

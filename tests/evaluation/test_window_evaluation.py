@@ -93,17 +93,6 @@ def test_every_token_has_the_nats_of_its_window(
     assert f"windows of {length}, stride {stride}, memory 0" in result.conditions
 
 
-def test_a_memory_that_is_left_out_makes_windows_of_the_same_model():
-    """With a stride of the whole window, no token is read twice."""
-    model = made()
-    text = text_of(drawn(13))
-    settings = {"segment_length": 4, "memory_length": 0, "batch_size": 1}
-    windows, by_window = evaluate(model, text, window_stride_tokens=4, **settings)
-    segments, by_segment = evaluate(model, text, **settings)
-    np.testing.assert_allclose(by_window[1:], by_segment[1:], atol=1e-5)
-    assert (windows.memory_length, segments.window_stride_tokens) == (0, None)
-
-
 def test_replicas_share_the_windows_and_documents_stay_apart():
     model = made(**WITHOUT_MEMORY)
     tokens, starts = drawn(20), np.isin(np.arange(20), (0, 7, 9))
@@ -166,9 +155,3 @@ def test_windows_that_cannot_be_are_refused(config, settings, message):
         evaluation.check_windows(config)
     with pytest.raises(ValueError, match=message):
         Evaluator(config, evaluation)
-
-
-@pytest.mark.parametrize("setting", [{"warm_up_tokens": 3}, {"dynamic_learning_rate": 0.1}])
-def test_settings_of_segments_are_not_for_windows(setting):
-    with pytest.raises(ValueError, match="not for windows"):
-        EvaluationConfig(batch_size=1, window_stride_tokens=1, **setting)

@@ -70,17 +70,6 @@ def memory_length_of(name):
     return {"memory_length": 0} if name == "long memory" else {}
 
 
-def test_every_token_of_the_window_counts(measured):
-    _, _, losses_of = measured
-    context = 2 * T
-    windows = windows_of(context)
-    before = losses_of(windows)
-    for place in range(context):
-        changed = windows.copy()
-        changed[:, place] = (changed[:, place] + 1) % V
-        assert np.all(losses_of(changed) != before), place
-
-
 def test_a_loss_that_is_not_finite_is_an_error():
     model = create_model(CONFIGS["qrnn"])
     model.weights[0].assign(np.full(model.weights[0].shape, np.nan))

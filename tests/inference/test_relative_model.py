@@ -68,20 +68,6 @@ def test_rows_that_share_a_memory_read_as_if_each_had_its_own():
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_recent_rows_are_put_in_another_order():
-    engine = engine_of(made())
-    memory, constants = engine.initial_memory(3), engine.step_constants(3)
-    first, second = tokens(2, 3).T
-    order, empty = np.array([2, 2, 0]), engine.begin(memory, capacity=2)
-
-    def step(column, recent):
-        return engine.step(int32(column), np.ones(3, bool), memory, recent, constants)
-
-    found, _ = step(second, engine.select(step(first, empty)[1], int32(order)))
-    expected, _ = step(second, step(first[order], empty)[1])
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_half_precision_is_close():
     model, text = made(dtype="mixed_bfloat16"), tokens(8, 2)
     expected, _ = by_the_model(model, text, 5)

@@ -94,37 +94,6 @@ def test_no_token_is_dropped(token_ids):
     assert np.all(np.any(ops.convert_to_numpy(layer(token_ids)) != 0.0, axis=-1))
 
 
-def test_tails_that_are_absent_are_not_computed():
-    layer = made()
-    layer.projections[2].assign(np.full((2, 8), np.nan))
-    token_ids = TOKEN_IDS[(TOKEN_IDS < 20) | (TOKEN_IDS >= 30)][None]
-    assert np.all(np.isfinite(ops.convert_to_numpy(layer(token_ids))))
-
-
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        ({"division_factor": 1}, ["table"]),
-        ({"division_factor": 1, "embedding_dim": 4}, ["projection", "table"]),
-        ({"cutoffs": ()}, ["projection", "table"]),
-        ({"cutoffs": (), "project_same_dim": False}, ["table"]),
-        ({"cutoffs": (9,)}, ["projection_0", "projection_1", "table_0", "table_1"]),
-        (
-            {"cutoffs": (9,), "project_same_dim": False},
-            ["projection_1", "table_0", "table_1"],
-        ),
-        (
-            {"cutoffs": (9,), "project_same_dim": False, "embedding_dim": 16},
-            ["projection_0", "table_0", "table_1"],
-        ),
-    ],
-)
-def test_weights_are_those_of_the_official_code(changes, names):
-    layer = made(**changes)
-    assert sorted(weight.name for weight in layer.weights) == names
-    assert len(layer.tables) == len(layer.projections)
-
-
 @needs_tensorflow
 @pytest.mark.parametrize("mode", ["eager", "xla", "unknown shape"])
 @pytest.mark.parametrize("token_ids", [TOKEN_IDS, ONLY_RARE], ids=["mixed", "only rare"])
@@ -147,27 +116,6 @@ def test_gradients_are_those_of_the_dense_computation(mode, token_ids):
     wanted = gradients(lambda token_ids: dense(layer, token_ids), token_ids)
     for weight, one, other in zip(weights, ours(tf.constant(token_ids)), wanted, strict=True):
         assert max_difference(one, other) <= 1e-10 * max(1.0, np.abs(other).max()), weight.name
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
-def test_ids_of_any_integer_dtype_mean_the_same(dtype):
-    layer = made()
-    assert max_difference(layer(TOKEN_IDS.astype(dtype)), layer(TOKEN_IDS)) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"vocabulary_size": 0}, "`vocabulary_size` must be positive.*Received"),
-        ({"division_factor": 0}, "`division_factor` must be positive.*Received"),
-        ({"cutoffs": (10, 10)}, "`cutoffs` must ascend.*Received"),
-        ({"cutoffs": (40,)}, "`cutoffs` must ascend.*Received"),
-        ({"division_factor": 4, "embedding_dim": 8}, "must be positive for every cluster"),
-    ],
-)
-def test_sizes_must_fit(changes, message):
-    with pytest.raises(ValueError, match=message):
-        AdaptiveEmbedding(**{**SETTINGS, **changes})
 
 
 def test_half_precision_keeps_large_ids_apart():

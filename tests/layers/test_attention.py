@@ -93,11 +93,3 @@ def made(num_positions, seed=7, layer_class=ShawAttention):
 @pytest.mark.parametrize("segment_length", [1, 5])
 def test_matches_the_oracle(segment_length, memory_length, num_positions):
     require_oracle(made(num_positions), segment_length, memory_length)
-
-
-@pytest.mark.parametrize(
-    ("segment_length", "memory_length", "num_positions"), [(1, 5, 20), (5, 0, 2), (4, 3, 2)]
-)
-def test_two_terms_match_the_oracle(segment_length, memory_length, num_positions):
-    layer = made(num_positions, layer_class=TwoTermShawAttention)
-    require_oracle(layer, segment_length, memory_length)

@@ -149,24 +149,6 @@ def test_memory_of_a_stateful_block_is_no_weight_and_not_saved(tmp_path):
     assert max_difference(restored(random(B, T, D)), first) == 0.0
 
 
-def test_stateful_block_carries_memory_through_fit_in_data_order():
-    symbol = keras.Input(batch_shape=(B, T, D))
-    block = DecoderBlock(**SIZES, stateful=True, memory_length=2 * T)
-    model = keras.Model(symbol, block(symbol))
-    model.compile(optimizer="sgd", loss="mean_squared_error")
-    segments = random(2 * B, T, D)
-    model.fit(segments, np.zeros_like(segments), batch_size=B, shuffle=False, verbose=0)
-    read = np.concatenate([segments[:B], segments[B:]], axis=1)
-    np.testing.assert_array_equal(block.memory.numpy(), read)
-    np.testing.assert_array_equal(block.valid_length.numpy(), [2 * T] * B)
-
-
-def test_building_symbolically_leaves_the_memory_empty():
-    block = DecoderBlock(**SIZES, stateful=True, memory_length=T)
-    block(keras.Input(batch_shape=(B, T, D)))
-    np.testing.assert_array_equal(block.valid_length.numpy(), [0] * B)
-
-
 def test_stateful_block_refuses_a_memory_argument():
     block = made(batch_size=B, stateful=True, memory_length=T)
     with pytest.raises(ValueError, match=r"keeps its own memory\. Received: memory="):

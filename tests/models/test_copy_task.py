@@ -81,10 +81,3 @@ def assert_memory_decides(position_encoding, recurrence, pre_norm=False):
 @pytest.mark.parametrize("recurrence", [True, False])
 def test_transformer_xl_answers_if_it_remembers(recurrence):
     assert_memory_decides("transformer_xl", recurrence)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("position_encoding", ["shaw", "learned"])
-def test_other_encodings_answer_because_they_remember(position_encoding):
-    """That it carries nothing over without recurrence is in `test_variants`."""
-    assert_memory_decides(position_encoding, recurrence=True)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import needs_tensorflow, randomize_weights, tf
 from tests.models.variants import SIZES, B, T, V, score, token_ids
 from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
@@ -157,22 +157,6 @@ def test_unknown_batch_size_and_segment_length_equal_eager(model):
             assert max_difference(got, wanted) <= (1e-5 if got.dtype.is_floating else 0)
 
 
-def test_dropout_is_a_function_of_the_seed_and_rests_without_training(config_class):
-    attention = {"attention_dropout": 0.3} if config_class is ModelConfig else {}
-    model = made(config_class, dropout=0.3, **attention)
-    memory, tokens = filled_memory(model), token_ids(T + 1)
-
-    def nll(first, second, training=True):
-        seed = ops.convert_to_tensor([first, second], "int32")
-        return score(model, tokens, memory, dropout_seed=seed, training=training)[0]
-
-    assert max_difference(nll(1, 2), nll(1, 2)) == 0.0
-    assert max_difference(nll(1, 2), nll(2, 2)) > 1e-2
-    plain, _ = score(model, tokens, memory)
-    assert max_difference(nll(1, 2, training=False), plain) == 0.0
-    assert max_difference(nll(1, 2), plain) > 1e-2
-
-
 @pytest.mark.parametrize(
     ("config_class", "changes"),
     [
@@ -190,15 +174,3 @@ def test_save_and_load_give_equal_scores(config_class, changes, tmp_path):
     memory, tokens = filled_memory(model), token_ids(T + 1)
     nll, _ = score(restored, tokens, memory)
     assert max_difference(nll, score(model, tokens, memory)[0]) == 0.0
-
-
-def test_config_round_trip_keeps_config_name_and_dtype(config_class):
-    config = config_class(**config_fields(config_class))
-    model_class = type(create_model(config))
-    model = model_class(config, name="reader", dtype="mixed_bfloat16")
-    check_config(model)
-    restored = model_class.from_config(model.get_config())
-    assert restored.config == config
-    assert restored.name == "reader"
-    assert restored.dtype_policy.name == "mixed_bfloat16"
-    assert model_class(config.to_dict()).config == config

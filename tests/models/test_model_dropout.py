@@ -4,45 +4,15 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.models.variants import ENCODINGS, B, T, config_of, filled_memory, made, score, token_ids
+from tests.models.variants import ENCODINGS, B, T, filled_memory, made, score, token_ids
 from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.models.memory import Memory
-from txl_tf.models.transformer_xl import TransformerXL
 
 
 def seed_of(first, second):
     return ops.convert_to_tensor([first, second], "int32")
-
-
-def kept_embeddings(variational_dropout):
-    """Which of the embeddings survive: bool (3, T, 200); every token is the same."""
-    config = config_of(hidden_dim=200, dropout=0.5, variational_dropout=variational_dropout)
-    model = TransformerXL(config)
-    model.embedding.tables[0].assign(np.ones((11, 200)))
-    hidden_states, _ = model.hidden_states(
-        np.zeros((3, T), "int32"),
-        model.initial_memory(3),
-        dropout_seed=seed_of(1, 2),
-        training=True,
-    )
-    return ops.convert_to_numpy(hidden_states[0]) != 0.0
-
-
-def test_variational_dropout_draws_one_mask_for_all_positions_of_a_row():
-    kept = kept_embeddings(variational_dropout=True)
-    assert abs(kept.mean() - 0.5) < 0.1
-    for at in range(1, T):
-        assert np.array_equal(kept[:, at], kept[:, 0])
-    for row in (1, 2):
-        assert np.mean(kept[row, 0] == kept[0, 0]) < 0.65
-
-
-def test_other_dropout_draws_a_mask_for_every_position():
-    kept = kept_embeddings(variational_dropout=False)
-    for at in range(1, T):
-        assert np.mean(kept[:, at] == kept[:, 0]) < 0.65
 
 
 @pytest.mark.parametrize("variational_dropout", [slow_case(False), True])

@@ -157,28 +157,15 @@ def test_rows_that_a_training_batch_does_not_have_keep_their_memory():
     np.testing.assert_array_equal(model.memory.valid_length, [0] * NUM_ROWS)
 
 
-def growing():
-    """Batches of 4, 2 and 5 rows, which nobody says beforehand."""
-    spec = tf.TensorSpec((None, SEGMENT_LENGTH), tf.int64)
-
-    def batches():
-        for num_rows in (4, 2, 5):
-            yield pair(TRAINED[:num_rows])
-
-    return tf.data.Dataset.from_generator(batches, output_signature=(spec, spec))
-
-
 @pytest.mark.parametrize(
     "read",
     [
         lambda model, x, y: model.fit(x, y, batch_size=5, verbose=0),
         lambda model, x, y: model(x[:5]),
-        slow_case(lambda model, x, y: model.fit(growing(), shuffle=False, verbose=0)),
-        slow_case(lambda model, x, y: model.evaluate(growing(), verbose=0)),
-        slow_case(lambda model, x, y: model.predict(growing(), verbose=0)),
+        lambda model, x, y: model.evaluate(x, y, batch_size=5, verbose=0),
+        lambda model, x, y: model.predict(x, batch_size=5, verbose=0),
         lambda model, x, y: model.train_on_batch(x, y),
         lambda model, x, y: model.test_on_batch(x, y),
-        lambda model, x, y: model.predict_on_batch(x),
     ],
 )
 def test_a_batch_with_more_rows_is_refused_by_one_sentence(trained, read):
@@ -213,14 +200,6 @@ def test_the_defaults_are_the_cross_entropy_the_order_and_the_rows_of_the_model(
     assert len(model.predict(x, verbose=0)) == len(x)
     with pytest.raises(ValueError, match=r"must not shuffle: .*Received: shuffle=True$"):
         model.fit(x, y, shuffle=True)
-
-
-@pytest.mark.parametrize("read", ["fit", "evaluate", "predict", "__call__"])
-def test_ids_of_one_axis_are_refused_by_one_sentence(read):
-    x = TRAINED[0, :-1]
-    targets = [x] if read in ("fit", "evaluate") else []
-    with pytest.raises(ValueError, match=r"must be a tensor \(B, T\)\. Received: shape"):
-        getattr(compiled(), read)(x, *targets)
 
 
 def test_an_export_after_fit_begins_empty_and_keeps_a_memory_of_its_own(tmp_path):

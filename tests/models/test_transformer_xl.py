@@ -8,6 +8,8 @@ from keras import ops
 from tests import reference_variants
 from tests.layer_checks import drawn_seeds, needs_tensorflow, randomize_weights, tf
 from tests.models.variants import (
+    ADAPTIVE,
+    COMBINATIONS,
     B,
     T,
     assert_half_precision_is_close,
@@ -17,6 +19,7 @@ from tests.models.variants import (
     gradients_beside_memory,
     loss_and_gradients,
     score,
+    shared,
     token_ids,
 )
 from tests.reference import max_difference
@@ -56,6 +59,9 @@ OPTIONS = {
     "clamp": {"clamp_length": 3},
     "all": {"share_attention_biases": True, "same_length": True, "clamp_length": 2},
     "epsilon": {"layer_norm_epsilon": 0.1, "num_layers": 3},
+    "narrow": {"embedding_dim": 4},
+    "clusters": ADAPTIVE,
+    "own clusters": {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True},
 }
 
 
@@ -86,11 +92,35 @@ def test_zeros_of_full_valid_length_are_attended_to_as_in_the_official_code(mode
     assert max_difference(nll, masked) > 1e-3
 
 
-@pytest.mark.parametrize(("memory_length", "share_attention_biases"), [(T, False), (6, True)])
-def test_two_segments_with_memory_equal_one_pass_over_both(memory_length, share_attention_biases):
-    model = made(share_attention_biases=share_attention_biases)
-    whole = model.initial_memory(B, memory_length=0)
-    assert_two_segments_equal_one_pass(model, whole, memory_length)
+@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
+def test_every_combination_matches_the_oracle(position_encoding, recurrence, pre_norm):
+    model = shared(position_encoding, recurrence=recurrence, pre_norm=pre_norm)
+    assert_segments_match(model, oracle)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"share_attention_biases": True},
+        {"position_encoding": "shaw", "num_positions": 2 * T, "pre_norm": True},
+        {"position_encoding": "shaw_two_terms", "num_positions": 2 * T},
+    ],
+)
+def test_two_segments_with_memory_equal_one_pass_over_both(changes):
+    model = made(**changes)
+    assert_two_segments_equal_one_pass(model, model.initial_memory(B, memory_length=0))
+
+
+def test_without_recurrence_there_is_no_memory():
+    model = shared(recurrence=False)
+    memory, tokens = model.initial_memory(B), token_ids(2 * T + 1)
+    _, following = score(model, tokens[:, : T + 1], memory)
+    assert [tuple(state.shape) for state in following.states] == [(B, 0, 6)] * 2
+    assert ops.convert_to_numpy(following.valid_length).tolist() == [0, 0]
+    fresh, _ = score(model, tokens[:, T:], memory)
+    assert max_difference(fresh, score(model, tokens[:, T:], following)[0]) == 0.0
+    with pytest.raises(ValueError, match=r"no memory\. Received: a memory of length 3"):
+        model(token_ids(T), model.initial_memory(B, memory_length=3))
 
 
 @needs_tensorflow

@@ -245,19 +245,6 @@ def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, capsys):
     assert "unknown tokens    28.57%" in capsys.readouterr().out
 
 
-def test_replicas_rows_and_warm_up_do_not_change_the_figures(run, data, capsys):
-    common = ("--workdir", run.workdir.folder, "--data", data[0])
-    everything = ("--set", "evaluation.warm_up_tokens=all")
-    (single,) = evaluated(capsys, *common, "--set", "evaluation.batch_size=1")
-    (shared,) = evaluated(capsys, *common, *everything, "--cpu-replicas", "2")
-    (three,) = evaluated(
-        capsys, *common, *everything, "--cpu-replicas", "2", "--set", "evaluation.batch_size=3"
-    )
-    assert (single["batch_size"], shared["batch_size"], three["batch_size"]) == (1, 2, 3)
-    for result in (shared, three):
-        assert result["total_nats"] == pytest.approx(single["total_nats"], rel=1e-5)
-
-
 @pytest.mark.slow
 def test_two_workers_share_the_rows_and_the_first_one_tells(run, data, tmp_path, capsys):
     copy = tmp_path / "run"
@@ -281,32 +268,6 @@ def test_two_workers_share_the_rows_and_the_first_one_tells(run, data, tmp_path,
         found, nats = json.loads(after), json.loads(before)["total_nats"]
         assert found["total_nats"] == pytest.approx(nats, rel=1e-5)
     assert len(files_of(copy / "tensorboard")) == 1
-
-
-@pytest.mark.slow
-def test_weights_that_follow_the_text_leave_the_checkpoint_alone(run, data, capsys):
-    common = (
-        "--workdir",
-        run.workdir.folder,
-        "--data",
-        data[0],
-        "--set",
-        "evaluation.batch_size=1",
-    )
-    before = {path: path.read_bytes() for path in files_of(run.workdir.checkpoints)}
-    dynamic = ("--set", "evaluation.dynamic_learning_rate=0.5")
-    (followed,) = evaluated(capsys, *common, *dynamic)
-    (fixed,) = evaluated(capsys, *common)
-    assert followed["total_nats"] < fixed["total_nats"] - 1.0
-    scaled = ("--set", "evaluation.dynamic_statistics_segments=2")
-    gently = ("--set", "evaluation.dynamic_learning_rate=1e-3")
-    (result,) = evaluated(capsys, *common, *gently, *scaled)
-    assert result["dynamic_statistics_segments"] == 2
-    assert {path: path.read_bytes() for path in files_of(run.workdir.checkpoints)} == before
-    assert refused(capsys, *common, *dynamic, "--cpu-replicas", "2")[0] == 2
-    text = ("--workdir", run.workdir.folder, "--text", __file__)
-    exit_code, message = refused(capsys, *text, *dynamic, *scaled)
-    assert exit_code == 2 and "train" in message
 
 
 def files_of(folder):

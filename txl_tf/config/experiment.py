@@ -280,7 +280,7 @@ class EvaluationConfig(FrozenConfig):
     attention_kernel: Literal["auto", "always", "never"] | None = None
     """Whether replicas on TPUs attend by the kernel; None takes training's."""
     dynamic_learning_rate: Annotated[float | None, not_negative()] = None
-    """Rate at which weights follow the text, see `DynamicUpdate`; None: they are fixed."""
+    """Rate at which weights follow the text, see `DynamicEvaluation`; None: they are fixed."""
     dynamic_decay: Annotated[float | None, FRACTION] = None
     """Part of the way back to the trained weights after each segment; None is 0."""
     dynamic_statistics_segments: Annotated[int | None, positive()] = None

@@ -15,8 +15,11 @@ from txl_tf.models.memory import Memory
 _EPSILON = 1e-3
 
 
-class DynamicUpdate:
-    """Update of weights by the gradients of a scored segment, and their restoration.
+class DynamicEvaluation:
+    """Scoring of segments by weights that follow the text, and their restoration.
+
+    A token is never scored by weights that have seen it or a later token. The memory keeps the
+    states of the weights that computed it.
 
     With the gradient `g` of the segment's mean loss, the rate `r` and the decay
     `d`, the weights `w` become `w - r * g + d * (w0 - w)`, where `w0` are the
@@ -31,23 +34,43 @@ class DynamicUpdate:
      - [Krause et al., 2019](https://arxiv.org/abs/1904.08378)
     """
 
-    def __init__(
-        self,
-        variables: Sequence[keras.Variable],
-        learning_rate: float,
-        decay: float = 0.0,
-        *,
-        uses_statistics: bool = False,
-        epsilon: float | None = None,
-    ) -> None:
-        self._variables = list(variables)
-        self._learning_rate = learning_rate
-        self._decay = decay
-        self._epsilon = _EPSILON if epsilon is None else epsilon
+    def __init__(self, model: keras.Model, config: EvaluationConfig) -> None:
+        self._engine = InferenceEngine(model, keeps="hidden_states")
+        self._variables = list(model.trainable_variables)
+        self._learning_rate = config.dynamic_learning_rate
+        self._decay = config.dynamic_decay or 0.0
+        self._epsilon = _EPSILON if config.dynamic_epsilon is None else config.dynamic_epsilon
+        self._uses_statistics = config.dynamic_statistics_segments is not None
         self._trained = [_zeros_like(variable) for variable in self._variables]
         # Root mean square gradient over training text, for each weight.
         self._scales = [_zeros_like(variable) for variable in self._variables]
-        self._uses_statistics = uses_statistics
+
+    def score(
+        self,
+        token_ids: tf.Tensor,
+        target_ids: tf.Tensor,
+        is_scored: tf.Tensor,
+        memory: Memory,
+        document_starts: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, Memory, list[tf.Tensor]]:
+        """Scores one segment `(B, T)` of every row.
+
+        Only scored tokens are learned from. Returns the nats, float32 `(B, T)`, the next memory,
+        and the gradients of the mean loss, a tensor for each variable.
+        """
+        with tf.GradientTape() as tape:
+            nll, memory = self._engine.score(
+                token_ids, target_ids, memory, document_starts=document_starts
+            )
+            scored = tf.where(is_scored, nll, 0.0)
+            loss = tf.reduce_sum(scored) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
+        gradients = tape.gradient(loss, [variable.value for variable in self._variables])
+        # Gradients of embeddings are sparse, and None if the loss does not depend on a weight.
+        dense = [
+            tf.zeros(variable.shape) if gradient is None else tf.convert_to_tensor(gradient)
+            for variable, gradient in zip(self._variables, gradients, strict=True)
+        ]
+        return nll, memory, dense
 
     def begin(self) -> None:
         """Records the present weights as the trained ones."""
@@ -95,49 +118,3 @@ class DynamicUpdate:
 
 def _zeros_like(variable: keras.Variable) -> tf.Variable:
     return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
-
-
-class DynamicReader:
-    """Scorer of segments that also computes the gradients that the weights follow.
-
-    A token is never scored by weights that have seen it or a later token. The memory keeps the
-    states of the weights that computed it.
-    """
-
-    def __init__(self, engine: InferenceEngine, variables: list, config: EvaluationConfig) -> None:
-        self._engine = engine
-        self._variables = variables
-        self.update = DynamicUpdate(
-            variables,
-            config.dynamic_learning_rate,
-            config.dynamic_decay or 0.0,
-            uses_statistics=config.dynamic_statistics_segments is not None,
-            epsilon=config.dynamic_epsilon,
-        )
-
-    def score(
-        self,
-        token_ids: tf.Tensor,
-        target_ids: tf.Tensor,
-        is_scored: tf.Tensor,
-        memory: Memory,
-        document_starts: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, Memory, list[tf.Tensor]]:
-        """Scores one segment `(B, T)` of every row.
-
-        Only scored tokens are learned from. Returns the nats, float32 `(B, T)`, the next memory,
-        and the gradients of the mean loss, a tensor for each variable.
-        """
-        with tf.GradientTape() as tape:
-            nll, memory = self._engine.score(
-                token_ids, target_ids, memory, document_starts=document_starts
-            )
-            scored = tf.where(is_scored, nll, 0.0)
-            loss = tf.reduce_sum(scored) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
-        gradients = tape.gradient(loss, [variable.value for variable in self._variables])
-        # Gradients of embeddings are sparse, and None if the loss does not depend on a weight.
-        dense = [
-            tf.zeros(variable.shape) if gradient is None else tf.convert_to_tensor(gradient)
-            for variable, gradient in zip(self._variables, gradients, strict=True)
-        ]
-        return nll, memory, dense

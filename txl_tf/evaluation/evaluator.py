@@ -18,7 +18,7 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.distribution.tpu_chips import chip_of
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.dynamic import DynamicReader
+from txl_tf.evaluation.dynamic import DynamicEvaluation
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.evaluation.text_rows import (
     EvaluationBatch,
@@ -33,7 +33,7 @@ from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.models import create_model
 from txl_tf.models.language_model import assign_weights
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.tpu_kernels.kernel_choice import AttentionChoice, KernelSetting
+from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
@@ -92,27 +92,24 @@ class Evaluator:
         self.config = model_config.replace(**changes)
         self._evaluation_config = evaluation_config
         self._masks_documents = masks_documents
+        self._jit_compile = jit_compile
         self._strategy = None if strategy is tf.distribute.get_strategy() else strategy
         self.reads_given_variables = variables is not None
         own = self.config, evaluation_config.dtype_policy, self._strategy
         self.model = create_evaluation_model(*own, variables)
-        self._dynamic = self._create_dynamic_reader()
-        self._scoring = ScoringStep(
-            self.model,
-            self._dynamic,
-            keeps=keeps,
-            masks_documents=masks_documents,
-            strategy=self._strategy,
-            jit_compile=jit_compile,
-            attention_kernel=evaluation_config.attention_kernel or "auto",
-            reads_windows=self._stride is not None,
-        )
+        self._dynamic = self._dynamic_evaluation()
+        self._keeps = keeps if self._dynamic is None else "hidden_states"
+        # Engines and programs by the number of rows of a replica, on demand.
+        self._engines: dict[int, InferenceEngine] = {}
+        self._steps: dict[int, Callable[..., Any]] = {}
+        # Made once: every tf.function is traced separately.
+        self._begin_function = tf.function(self._run_begin, autograph=False)
 
     @property
     def _stride(self) -> int | None:
         return self._evaluation_config.window_stride_tokens
 
-    def _create_dynamic_reader(self) -> DynamicReader | None:
+    def _dynamic_evaluation(self) -> DynamicEvaluation | None:
         if self._evaluation_config.dynamic_learning_rate is None:
             return None
         if self._strategy is not None or self.reads_given_variables:
@@ -121,11 +118,7 @@ class Evaluator:
                 f"weights of its own to change. Received: strategy={self._strategy}, "
                 f"reads given variables: {self.reads_given_variables}"
             )
-        return DynamicReader(
-            InferenceEngine(self.model, keeps="hidden_states"),
-            self.model.trainable_variables,
-            self._evaluation_config,
-        )
+        return DynamicEvaluation(self.model, self._evaluation_config)
 
     @property
     def strategy(self) -> tf.distribute.Strategy | None:
@@ -157,11 +150,14 @@ class Evaluator:
     @exact_products()
     def attention(self, batch_size: int) -> AttentionChoice:
         """Returns how replicas that share `batch_size` rows attend, and why."""
-        return self._scoring.attention(ReplicaRows(self._strategy, batch_size).rows_per_replica)
+        return self._attention(ReplicaRows(self._strategy, batch_size).rows_per_replica)
 
     def segments_per_read(self, rows_per_replica: int) -> int:
         """Returns how many segments of a row are read at once in a long text."""
-        return self._scoring.segments_per_read(rows_per_replica)
+        if self._stride is not None:
+            return 1
+        plan = self._engine(rows_per_replica).plan
+        return plan.segments_per_read(rows_per_replica, self.config.segment_length)
 
     @exact_products()
     def evaluate(
@@ -188,7 +184,7 @@ class Evaluator:
             batches = track(batches, rows.num_steps)
         total_nats, num_scored, num_unknown = 0.0, 0, 0
         with self._learning(statistics_text):
-            for batch, nll in self._read(self._scoring.function, batches, rows):
+            for batch, nll in self._read(self._step, batches, rows):
                 nats = nll[batch.is_scored].astype(np.float64)
                 total_nats += float(np.sum(nats))
                 num_scored += len(nats)
@@ -231,14 +227,14 @@ class Evaluator:
         Returns the one for the initial memory and the constants, and the one that scores a batch.
         """
         rows = ReplicaRows(self._strategy, batch_size)
-        at_once = segments_per_step or self._scoring.segments_per_read(rows.rows_per_replica)
-        begin = self._scoring.begin_function.get_concrete_function(rows.rows_per_replica, at_once)
+        at_once = segments_per_step or self.segments_per_read(rows.rows_per_replica)
+        begin = self._begin_function.get_concrete_function(rows.rows_per_replica, at_once)
         carried = tf.nest.map_structure(
             lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
             begin.structured_outputs,
         )
         batch = empty_batch(batch_size, at_once * self.config.segment_length, self._stride)
-        step = self._scoring.function(rows.rows_per_replica)
+        step = self._step(rows.rows_per_replica)
         return begin, step.get_concrete_function(*rows.split(batch.arrays()), *carried)
 
     def _read(
@@ -250,9 +246,8 @@ class Evaluator:
         """Runs a step on batches; each result is fetched while the next is computed."""
         rows = ReplicaRows(self._strategy, evaluation_rows.batch_size)
         step = step_for(rows.rows_per_replica)
-        memory, constants = self._scoring.begin(
-            rows.rows_per_replica, evaluation_rows.segments_per_step
-        )
+        begin = self._begin if self._strategy is None else self._begin_function
+        memory, constants = begin(rows.rows_per_replica, evaluation_rows.segments_per_step)
         before = None
         for batch in batches:
             for token_ids in (batch.token_ids, batch.target_ids):
@@ -281,7 +276,7 @@ class Evaluator:
         rows = EvaluationRows(*sizes)
         rows_per_replica = ReplicaRows(self._strategy, rows.batch_size).rows_per_replica
         # A short text is not padded to more segments than it has.
-        at_once = min(self._scoring.segments_per_read(rows_per_replica), rows.num_steps)
+        at_once = min(self.segments_per_read(rows_per_replica), rows.num_steps)
         return EvaluationRows(*sizes, at_once)
 
     @contextlib.contextmanager
@@ -290,8 +285,7 @@ class Evaluator:
         if self._dynamic is None:
             yield
             return
-        update = self._dynamic.update
-        update.begin()
+        self._dynamic.begin()
         try:
             if self.needs_statistics:
                 if statistics_text is None:
@@ -302,109 +296,56 @@ class Evaluator:
                 self._measure(self._dynamic, statistics_text)
             yield
         finally:
-            update.end()
+            self._dynamic.end()
 
-    def _measure(self, reader: DynamicReader, text: EvaluationText) -> None:
+    def _measure(self, dynamic: DynamicEvaluation, text: EvaluationText) -> None:
+        """Measures the gradients of training text."""
         rows = EvaluationRows(text.num_tokens, 1, self.config.segment_length)
         num_segments = self._evaluation_config.dynamic_statistics_segments
         batches = itertools.islice(rows.batches(text), num_segments)
-        reader.update.clear_statistics()
-        step = self._scoring.statistics_function(reader)
+        dynamic.clear_statistics()
+        measure = functools.partial(self.score_batch, learn=dynamic.add_statistics)
+        step = self._compiled(measure, self._compiles_gradients)
         measured = list(self._read(lambda _: step, batches, rows))
-        reader.update.finish_statistics(len(measured))
+        dynamic.finish_statistics(len(measured))
 
-    def _warm_up_tokens(self, text: EvaluationText) -> int:
-        number = self._evaluation_config.warm_up_tokens or 0
-        if number == "all":
-            number = context_reach(self.config)
-        return min(number, text.num_tokens)
-
-
-class ScoringStep:
-    """Scorer of the next segments of all rows, on any number of replicas.
-
-    Engines and programs are made per number of rows, on demand. With `reads_windows` a batch has
-    windows, each read from an empty memory, instead of segments.
-    """
-
-    def __init__(
-        self,
-        model: keras.Model,
-        dynamic: DynamicReader | None,
-        *,
-        keeps: str,
-        masks_documents: bool,
-        strategy: tf.distribute.Strategy | None,
-        jit_compile: bool | None,
-        attention_kernel: KernelSetting = "auto",
-        reads_windows: bool = False,
-    ) -> None:
-        self._model = model
-        self._config = model.config
-        self._dynamic = dynamic
-        self._masks_documents = masks_documents
-        self._strategy = strategy
-        self._jit_compile = jit_compile
-        self._attention_kernel = attention_kernel
-        self._keeps = keeps if dynamic is None else "hidden_states"
-        self._reads_windows = reads_windows
-        self._score = self.score_windows if reads_windows else self.score_batch
-        self._engines: dict[int, InferenceEngine] = {}
-        self._steps: dict[int, Callable[..., Any]] = {}
-        # Made once: every tf.function is traced separately.
-        self.begin_function = tf.function(self._run_begin, autograph=False)
-
-    def engine(self, num_rows: int) -> InferenceEngine:
+    def _engine(self, num_rows: int) -> InferenceEngine:
         """Returns the engine for `num_rows` rows of a replica."""
         if num_rows not in self._engines:
             self._engines[num_rows] = InferenceEngine(
-                self._model,
+                self.model,
                 keeps=self._keeps,
                 num_rows=num_rows,
                 is_distributed=self._strategy is not None,
                 jit_compile=self._jit_compile,
-                attention_kernel=self.attention(num_rows).kernel,
+                attention_kernel=self._attention(num_rows).kernel,
             )
         return self._engines[num_rows]
 
-    def attention(self, num_rows: int) -> AttentionChoice:
+    def _attention(self, num_rows: int) -> AttentionChoice:
         """Returns how replicas with `num_rows` rows attend, and why."""
         if self._strategy is None:
             return AttentionChoice.plain("there is no TPU")
         if self._keeps == "hidden_states":
             return AttentionChoice.plain("memory is that of the model")
-        config = self._config
-        at_once = config.segment_length
-        if not self._reads_windows:
-            at_once = tokens_on_chip(num_rows, config.segment_length)
+        at_once = self.config.segment_length
+        if self._stride is None:
+            at_once = tokens_on_chip(num_rows, at_once)
         return AttentionChoice.for_model(
-            config,
-            setting=self._attention_kernel,
+            self.config,
+            setting=self._evaluation_config.attention_kernel or "auto",
             chip=chip_of(self._strategy),
             num_rows=num_rows,
             num_tokens=at_once,
-            dtype=self._model.compute_dtype,
+            dtype=self.model.compute_dtype,
             rounds_products=tf.config.experimental.tensor_float_32_execution_enabled(),
             is_differentiated=False,
         )
 
-    def segments_per_read(self, num_rows: int) -> int:
-        """Returns how many segments of a row are read at once, with unchanged numbers."""
-        if self._reads_windows:
-            return 1
-        return self.engine(num_rows).plan.segments_per_read(num_rows, self._config.segment_length)
-
-    def begin(self, num_rows: int, segments_per_read: int) -> tuple[Any, tuple[Any, ...]]:
-        """Returns initial memory and constants, the tensors that depend on the weights only.
-
-        `num_rows` are the rows of one replica; with a strategy the values are those per replica.
-        """
-        function = self._begin if self._strategy is None else self.begin_function
-        return function(num_rows, segments_per_read)
-
     def _begin(self, num_rows: int, segments_per_read: int) -> tuple[Any, tuple[Any, ...]]:
-        engine = self.engine(num_rows)
-        constants = engine.constants(segments_per_read * self._config.segment_length)
+        """Returns initial memory and constants of a replica, which depend on the weights only."""
+        engine = self._engine(num_rows)
+        constants = engine.constants(segments_per_read * self.config.segment_length)
         return engine.initial_memory(num_rows), constants
 
     def _run_begin(self, num_rows: int, segments_per_read: int) -> Any:
@@ -413,19 +354,15 @@ class ScoringStep:
         # Bound here: as arguments of `run` the numbers would become tensors on a TPU.
         return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_read))
 
-    def function(self, num_rows: int) -> Callable[..., Any]:
+    def _step(self, num_rows: int) -> Callable[..., Any]:
         """Returns `score_batch` or `score_windows` for `num_rows` rows of a replica, compiled."""
         if num_rows not in self._steps:
-            compiles = self.engine(num_rows).plan.compile_read
+            compiles = self._engine(num_rows).plan.compile_read
             if self._dynamic is not None:
                 compiles = self._compiles_gradients
-            self._steps[num_rows] = self._compiled(self._score, compiles)
+            score = self.score_batch if self._stride is None else self.score_windows
+            self._steps[num_rows] = self._compiled(score, compiles)
         return self._steps[num_rows]
-
-    def statistics_function(self, reader: DynamicReader) -> Callable[..., Any]:
-        """Returns the compiled step that adds gradients to the statistics of a reader."""
-        measure = functools.partial(self.score_batch, learn=reader.update.add_statistics)
-        return self._compiled(measure, self._compiles_gradients)
 
     @property
     def _compiles_gradients(self) -> bool:
@@ -465,9 +402,9 @@ class ScoringStep:
                 token_ids, target_ids, is_scored, memory, starts
             )
             # Program order puts the assignments after the reads.
-            (learn or self._dynamic.update.apply)(gradients)
+            (learn or self._dynamic.apply)(gradients)
         else:
-            nll, memory = self.engine(token_ids.shape[0]).score(
+            nll, memory = self._engine(token_ids.shape[0]).score(
                 token_ids, target_ids, memory, constants=constants, document_starts=starts
             )
         return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
@@ -488,12 +425,18 @@ class ScoringStep:
         the nats, float32 `(B, S)`, 0 where nothing is scored, and the empty memory.
         """
         starts = document_starts if self._masks_documents else None
-        hidden, _ = self.engine(token_ids.shape[0]).read(
+        hidden, _ = self._engine(token_ids.shape[0]).read(
             token_ids, memory, constants=constants, document_starts=starts
         )
         hidden = tf.gather(hidden, positions, batch_dims=1)  # [B, S, D]
-        nll = self._model.negative_log_likelihood(hidden, target_ids)
+        nll = self.model.negative_log_likelihood(hidden, target_ids)
         return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
+
+    def _warm_up_tokens(self, text: EvaluationText) -> int:
+        number = self._evaluation_config.warm_up_tokens or 0
+        if number == "all":
+            number = context_reach(self.config)
+        return min(number, text.num_tokens)
 
 
 class ReplicaRows:

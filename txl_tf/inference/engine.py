@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from txl_tf.config.model import ModelConfig, RecurrentConfig
-from txl_tf.inference.relative_model import RelativeModel, TokenModel
+from txl_tf.inference.relative_model import RelativeModel
 from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, check_memory
@@ -204,7 +204,6 @@ class InferenceEngine:
         self._relative = None
         if not self.keeps_states:
             self._relative = RelativeModel(model, self.plan, memory_length)
-            self._tokens = TokenModel(self._relative, self.plan)
 
     def initial_memory(self, num_rows):
         """Returns the memory of rows that have read nothing yet.
@@ -395,7 +394,7 @@ class InferenceEngine:
         """
         if self._relative is None:
             return ()
-        return self._tokens.constants(num_rows, self.memory_length)
+        return self._relative.step_constants(num_rows, self.memory_length)
 
     def begin(self, memory, rows_per_memory=1, capacity=64):
         """Creates the room for tokens that are read one at a time.
@@ -421,7 +420,7 @@ class InferenceEngine:
                 f"Received: an engine with the kernel {self.plan.kernel!r}"
             )
         num_rows = memory.valid_length.shape[0] * rows_per_memory
-        return self._tokens.initial_recent(num_rows, capacity)
+        return self._relative.initial_recent(num_rows, capacity)
 
     def begin_in_place(self, memory, capacity=64):
         """Creates the room for single tokens behind a copy of the keys and values of memory.
@@ -436,7 +435,7 @@ class InferenceEngine:
         Returns:
             Tuple of memory and `recent` for `step` and `finish`.
         """
-        return self._tokens.moved(memory, capacity)
+        return self._relative.moved(memory, capacity)
 
     def step(self, token_ids, is_active, memory, recent, constants):
         """Reads one token per row.
@@ -453,7 +452,7 @@ class InferenceEngine:
             Tuple of log-probabilities, float32 `(R, V)`, and the next `recent`.
         """
         if self._relative is not None:
-            return self._tokens.step(token_ids, memory, recent, constants)
+            return self._relative.step(token_ids, memory, recent, constants)
         log_probs, read = self.model.log_probs(ops.expand_dims(token_ids, 1), recent)
 
         # The model's memory cannot drop a token later, so finished rows keep their old memory.
@@ -496,4 +495,4 @@ class InferenceEngine:
         """
         if self._relative is None:
             return recent
-        return self._tokens.append(memory, recent, lengths)
+        return self._relative.merge_recent(memory, recent, lengths)

@@ -28,6 +28,19 @@ _MAX_FOLDED_ROWS = 2
 _BLOCKS = {"batched": BatchedBlock, "per_head": PerHeadBlock, "on_chip": OnChipBlock}
 
 
+class FoldedDistances(NamedTuple):
+    """Position projections applied to the query, which is cheaper for one or two rows.
+
+    The product of a query with the projected sinusoids equals the product of the projected query
+    with the sinusoids. For one row that reads one table instead of the keys of all distances of
+    all layers. Projections are `(N, H, D)`; column `j` of the sinusoids `(D, M + 1)` belongs to
+    the distance `M - j`.
+    """
+
+    projections: tuple[Any, ...]
+    sinusoids: Any
+
+
 class RelativeModel:
     """Inference view of a `TransformerXL` with fixed weights and a key-value memory.
 
@@ -42,6 +55,11 @@ class RelativeModel:
     other: large products take less time per token. `document_starts`, as in `TransformerXL`,
     exclude `lengths`. It returns a list of the embeddings and the output of every block, `L + 1`
     tensors `(B, T, D)`, and the next memory.
+
+    `step` reads one token per row, beside a memory that stays: moving all of memory by one place
+    for every token would cost more than all arithmetic on it. The `recent` tokens are a
+    `KeyValueMemory` of their own with `C` places, which fills from the left; its valid length is a
+    scalar, the same for all rows. They move to memory together.
     """
 
     def __init__(self, model, plan, memory_length):
@@ -61,6 +79,8 @@ class RelativeModel:
         if config.share_attention_biases:
             self.biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
         self.blocks = [_BLOCKS[plan.kernel](block, self.biases) for block in model.blocks]
+        product = product_in_halves if plan.splits_products else ops.matmul
+        self._token_blocks = [TokenBlock(block, self.biases, product) for block in model.blocks]
 
     def initial_memory(self, num_rows, num_places=None):
         """Returns the `KeyValueMemory` of `B` rows that have read nothing."""
@@ -205,51 +225,9 @@ class RelativeModel:
         scores = functional.mask_scores(ops.zeros((), self.model.compute_dtype), allowed)
         return functional.unshift_padded(scores)
 
-
-def _own_segment_mask(num_tokens, memory_length, segment_length):
-    """Returns the mask of each segment's memory, where several segments are read at once.
-
-    Read one after the other, a segment forgets all tokens before its memory. Read together, each
-    begins its memory at the same place.
-    """
-    queries = ops.arange(num_tokens, dtype="int32")
-    first_key = queries // segment_length * segment_length
-    keys = ops.arange(memory_length + num_tokens, dtype="int32")
-    allowed = ops.expand_dims(keys, 0) >= ops.expand_dims(first_key, 1)  # [T, K]
-    return ops.expand_dims(allowed, (0, 1))
-
-
-class FoldedDistances(NamedTuple):
-    """Position projections applied to the query, which is cheaper for one or two rows.
-
-    The product of a query with the projected sinusoids equals the product of the projected query
-    with the sinusoids. For one row that reads one table instead of the keys of all distances of
-    all layers. Projections are `(N, H, D)`; column `j` of the sinusoids `(D, M + 1)` belongs to
-    the distance `M - j`.
-    """
-
-    projections: tuple[Any, ...]
-    sinusoids: Any
-
-
-class TokenModel:
-    """Model that reads one token per row; memory stays, and new tokens are kept beside it.
-
-    Moving all of memory by one place for every token would cost more than all arithmetic on it.
-    The `recent` tokens are a `KeyValueMemory` of their own with `C` places, which fills from the
-    left; its valid length is a scalar, the same for all rows. They move to memory together.
-    """
-
-    def __init__(self, relative, plan):
-        self.config = relative.config
-        self._relative = relative
-        self._model = relative.model
-        product = product_in_halves if plan.splits_products else ops.matmul
-        self._blocks = [TokenBlock(each, relative.biases, product) for each in self._model.blocks]
-
     def initial_recent(self, num_rows, capacity):
         """Returns the empty recent tokens of `R` rows, with room for `C`."""
-        empty = self._relative.initial_memory(num_rows, capacity)
+        empty = self.initial_memory(num_rows, capacity)
         return empty._replace(valid_length=ops.zeros((), dtype="int32"))
 
     def moved(self, memory, capacity):
@@ -267,21 +245,21 @@ class TokenModel:
         )
         return empty, recent
 
-    def constants(self, num_rows, memory_length):
+    def step_constants(self, num_rows, memory_length):
         """Computes what depends only on weights and sizes, for steps of `R` rows.
 
         Returns the kernels `(D, 3 * N * H)` of all layers from inputs to query, key and value,
         and a `FoldedDistances` or the `distance_keys` of all layers.
         """
-        kernels = tuple(block.projection_kernel() for block in self._blocks)
+        kernels = tuple(block.projection_kernel() for block in self._token_blocks)
         return kernels, self._distances(num_rows, memory_length)
 
     def _distances(self, num_rows, memory_length):
         has_sinusoids = self.config.position_encoding == "transformer_xl"
         if not has_sinusoids or num_rows > _MAX_FOLDED_ROWS:
-            return self._relative.position_keys(memory_length + 1)
-        sinusoids = self._relative.sinusoids(memory_length + 1)
-        projections = tuple(block.folding_projection() for block in self._blocks)
+            return self.position_keys(memory_length + 1)
+        sinusoids = self.sinusoids(memory_length + 1)
+        projections = tuple(block.folding_projection() for block in self._token_blocks)
         return FoldedDistances(projections, ops.transpose(sinusoids))
 
     def step(self, token_ids, memory, recent, constants):
@@ -293,9 +271,9 @@ class TokenModel:
         capacity, position = recent.keys[0].shape[3], recent.valid_length
         kernels, distances = constants
         mask_scores = self._mask_scores(memory, token_ids.shape[0], capacity, position)
-        hidden = self._model.embedding(ops.expand_dims(token_ids, 1))  # [R, 1, D]
+        hidden = self.model.embedding(ops.expand_dims(token_ids, 1))  # [R, 1, D]
         keys, values = [], []
-        for index, block in enumerate(self._blocks):
+        for index, block in enumerate(self._token_blocks):
 
             def over_distances(query, index=index):
                 scores = _distance_scores(query, distances, index)  # [R, N, 1, M + 1]
@@ -312,12 +290,12 @@ class TokenModel:
             )
             keys.append(new_keys)
             values.append(new_values)
-        log_probs = ops.squeeze(self._model.log_probs_of(hidden), axis=1)
+        log_probs = ops.squeeze(self.model.log_probs_of(hidden), axis=1)
         return log_probs, KeyValueMemory(tuple(keys), tuple(values), position + 1)
 
-    def append(self, memory, recent, lengths):
+    def merge_recent(self, memory, recent, lengths):
         """Moves recent tokens into memory, see `InferenceEngine.finish`."""
-        memory_length = self._relative.memory_length
+        memory_length = self.memory_length
         keys, values = (
             tuple(
                 functional.last_positions(
@@ -332,8 +310,8 @@ class TokenModel:
 
     def _mask_scores(self, memory, num_rows, capacity, position):
         """Returns masks as scores for all layers, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
-        memory_length, reach = memory.memory_length, self._relative.memory_length
-        farthest = self._model.positions.farthest(reach)
+        memory_length, reach = memory.memory_length, self.memory_length
+        farthest = self.model.positions.farthest(reach)
         farthest = reach if farthest is None else farthest
         places = ops.arange(memory_length + capacity, dtype="int32")
         distances = memory_length + position - places
@@ -348,7 +326,20 @@ class TokenModel:
         return scores[..., :memory_length], scores[..., memory_length:]
 
     def _score_dtype(self):
-        return functional.at_least_float32(ops.zeros((), self._model.compute_dtype)).dtype
+        return functional.at_least_float32(ops.zeros((), self.model.compute_dtype)).dtype
+
+
+def _own_segment_mask(num_tokens, memory_length, segment_length):
+    """Returns the mask of each segment's memory, where several segments are read at once.
+
+    Read one after the other, a segment forgets all tokens before its memory. Read together, each
+    begins its memory at the same place.
+    """
+    queries = ops.arange(num_tokens, dtype="int32")
+    first_key = queries // segment_length * segment_length
+    keys = ops.arange(memory_length + num_tokens, dtype="int32")
+    allowed = ops.expand_dims(keys, 0) >= ops.expand_dims(first_key, 1)  # [T, K]
+    return ops.expand_dims(allowed, (0, 1))
 
 
 def _distance_scores(query, distances, index):

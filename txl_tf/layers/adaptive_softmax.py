@@ -270,9 +270,6 @@ class AdaptiveSoftmax(VocabularyLayer):
             projection is always the embedding's.
         tie_weights: bool. If `True`, the tables are the embedding's and a call argument.
             Otherwise the layer has its own.
-        capacities: optional ints. Number of tokens of each tail computed at a time. Defaults to
-            the number expected by Zipf's law, bounded by 2**26 logits. Does not change the
-            result.
         **kwargs: the other arguments of `AdaptiveEmbedding`: width, cutoffs and initializers of
             the layer's own tables and projections.
 
@@ -289,9 +286,8 @@ class AdaptiveSoftmax(VocabularyLayer):
         tails of the targets.
 
     Raises:
-        ValueError: If a size is not positive, `cutoffs` do not ascend within the vocabulary,
-            `capacities` are not one positive number per tail, or `tables` or `projections` are
-            missing or too few or many.
+        ValueError: If a size is not positive, `cutoffs` do not ascend within the vocabulary, or
+            `tables` or `projections` are missing or too few or many.
 
     References:
      - [Grave et al., 2017](https://arxiv.org/abs/1609.04309)
@@ -303,24 +299,11 @@ class AdaptiveSoftmax(VocabularyLayer):
         hidden_dim,
         share_tail_projections=False,
         tie_weights=True,
-        capacities=None,
         **kwargs,
     ):
         super().__init__(vocabulary_size, hidden_dim, **kwargs)
         self.share_tail_projections = share_tail_projections
         self.tie_weights = tie_weights
-        self.capacities = None if capacities is None else tuple(capacities)
-        self._check_capacities()
-
-    def _check_capacities(self):
-        capacities = self.capacities
-        if capacities is None:
-            return
-        if len(capacities) != len(self.cutoffs) or any(each <= 0 for each in capacities):
-            raise ValueError(
-                "`capacities` must be one positive number per tail cluster. "
-                f"Received: capacities={capacities}, cutoffs={self.cutoffs}"
-            )
 
     def build(self, hidden_shape, **other_shapes):
         if not self.tie_weights:
@@ -437,8 +420,7 @@ class AdaptiveSoftmax(VocabularyLayer):
         return total
 
     def _chunk_capacities(self, num_tokens):
-        if self.capacities is not None:
-            return self.capacities
+        """Returns how many tokens of each tail are computed at a time, which changes no result."""
         expected = self.clusters.tail_capacities(num_tokens)
         # Multiples of 8, the rows of a TPU's tile of float32.
         bounds = [max(8, _MAX_CHUNK_LOGITS // size // 8 * 8) for size in self.clusters.sizes[1:]]
@@ -500,7 +482,6 @@ class AdaptiveSoftmax(VocabularyLayer):
             **super().get_config(),
             "share_tail_projections": self.share_tail_projections,
             "tie_weights": self.tie_weights,
-            "capacities": None if self.capacities is None else list(self.capacities),
         }
 
 

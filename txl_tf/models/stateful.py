@@ -6,8 +6,6 @@ layers, V vocabulary.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 from keras import ops
@@ -17,59 +15,6 @@ from txl_tf.layers.decoder_block import clear_state, create_state, read_state, w
 from txl_tf.models.language_model import ModelWithLoss
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
-
-
-def check_batch(batch: Any, batch_size: int) -> None:
-    """Raises ValueError for a batch, in Keras' form, of another rank or with more than `B` rows.
-
-    Inputs with an unknown number of rows pass.
-    """
-    check_rank(_inputs_of(batch), (2, 3), "(B, T)")
-    num_rows = _rows_of(_inputs_of(batch))
-    if num_rows is not None and num_rows > batch_size:
-        raise ValueError(
-            f"A batch must have at most {batch_size} rows, the model's `batch_size`. "
-            f"Received: a batch of {num_rows}"
-        )
-
-
-def with_checked_batches(function: Callable[[Any], Any], batch_size: int) -> Callable[[Any], Any]:
-    """Checks batches before Keras' function for a step on TensorFlow reads them.
-
-    A compiled program cannot refuse a batch with a message. If every batch is known to have the
-    same number of rows, the program gets the iterator itself. `function` is Keras'
-    `train_function` or `test_function`, which take an iterator, or `predict_function`, which
-    takes a list.
-    """
-
-    def checked(iterator: Iterator[Any] | list[Any]) -> Any:
-        if isinstance(iterator, list):
-            return function(list(_checked(iter(iterator), batch_size)))
-        spec = getattr(iterator, "element_spec", None)
-        if spec is not None:
-            check_batch(spec, batch_size)
-            if _rows_of(_inputs_of(spec)) is not None:
-                return function(iterator)
-        # Keras expects StopIteration at the end of the data.
-        first = next(iterator)
-        return function(_checked(itertools.chain([first], iterator), batch_size))
-
-    return checked
-
-
-def _checked(batches: Iterator[Any], batch_size: int) -> Iterator[Any]:
-    for batch in batches:
-        check_batch(batch, batch_size)
-        yield batch
-
-
-def _inputs_of(batch: Any) -> Any:
-    return keras.utils.unpack_x_y_sample_weight(batch)[0]
-
-
-def _rows_of(inputs: Any) -> int | None:
-    shape = getattr(inputs, "shape", None)
-    return shape[0] if shape else None
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -162,9 +107,23 @@ class StatefulTransformerXL(ModelWithLoss):
         return [*super().variables, *itertools.chain(*self._states.values())]
 
     def __call__(self, token_ids, *args, **kwargs):
-        check_batch(token_ids, self.batch_size)
+        self._check_batch(token_ids)
         self.transformer_xl.check_inputs(token_ids)
         return super().__call__(token_ids, *args, **kwargs)
+
+    def _check_batch(self, inputs):
+        check_rank(inputs, (2, 3), "(B, T)")
+        shape = getattr(inputs, "shape", None)
+        self._checked_rows(shape[0] if shape else None)
+
+    def _checked_rows(self, num_rows):
+        """Returns the rows of a batch, by default `B`; ValueError for more."""
+        if num_rows is not None and num_rows > self.batch_size:
+            raise ValueError(
+                f"A batch must have at most {self.batch_size} rows, the model's `batch_size`. "
+                f"Received: a batch of {num_rows}"
+            )
+        return num_rows or self.batch_size
 
     def call(self, token_ids, training=False):
         is_whole = token_ids.shape[0] == self.batch_size
@@ -176,24 +135,13 @@ class StatefulTransformerXL(ModelWithLoss):
         write_state(variables, [*memory.states, memory.valid_length], num_rows)
         return self.transformer_xl.log_probs_of(hidden)
 
-    def make_train_function(self, force=False):
-        self._make_checking("train_function", super().make_train_function, force)
-
     def make_test_function(self, force=False):
         self._create_state("evaluate")
-        self._make_checking("test_function", super().make_test_function, force)
+        super().make_test_function(force)
 
     def make_predict_function(self, force=False):
         self._create_state("predict")
-        self._make_checking("predict_function", super().make_predict_function, force)
-
-    def _make_checking(self, name, make, force):
-        if getattr(self, name) is not None and not force:
-            return
-        make(force=True)
-        # Other backends compile for known shapes, so their steps know the number of rows.
-        if keras.backend.backend() == "tensorflow":
-            setattr(self, name, with_checked_batches(getattr(self, name), self.batch_size))
+        super().make_predict_function(force)
 
     # A step is traced, or runs, within these calls, which fix the memory it reads.
     def train_step(self, *state_and_data):
@@ -206,7 +154,7 @@ class StatefulTransformerXL(ModelWithLoss):
         return self._step("predict", super().predict_step, state_and_data)
 
     def _step(self, use, step, state_and_data):
-        check_batch(state_and_data[-1], self.batch_size)
+        self._check_batch(keras.utils.unpack_x_y_sample_weight(state_and_data[-1])[0])
         with self._using(use):
             return step(*state_and_data)
 
@@ -227,17 +175,17 @@ class StatefulTransformerXL(ModelWithLoss):
                 "`fit` must not shuffle: row `r` of every batch continues row `r` of the batch "
                 f"before. Received: shuffle={shuffle}"
             )
-        return super().fit(x, y, batch_size or self.batch_size, epochs, shuffle=False, **kwargs)
+        return super().fit(x, y, self._checked_rows(batch_size), epochs, shuffle=False, **kwargs)
 
     def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         self.make_test_function()
         with self._beginning_empty("evaluate"):
-            return super().evaluate(x, y, batch_size or self.batch_size, *args, **kwargs)
+            return super().evaluate(x, y, self._checked_rows(batch_size), *args, **kwargs)
 
     def predict(self, x, batch_size=None, *args, **kwargs):
         self.make_predict_function()
         with self._beginning_empty("predict"):
-            return super().predict(x, batch_size or self.batch_size, *args, **kwargs)
+            return super().predict(x, self._checked_rows(batch_size), *args, **kwargs)
 
     def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
         if input_signature is None:
