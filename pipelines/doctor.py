@@ -7,12 +7,12 @@
 TensorFlow is tried in a process of its own, so that a crash or a hang is a finding like any
 other. Exit codes: 0 no fault (there may be warnings); else the code of the first fault, since
 later ones often follow from it: 78 versions or settings, 66 no TPU or data set, 65 a damaged
-data set, 73 the TPU is in use, 74 a folder, 70 a device that adds up wrong.
+data set, 74 a folder, 70 a device that adds up wrong.
 """
 
 import argparse
 import dataclasses
-import fcntl
+import functools
 import glob
 import json
 import os
@@ -20,7 +20,6 @@ import platform
 import secrets
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -30,9 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from txl_tf import errors as job_errors
 from txl_tf.errors import (
@@ -40,32 +37,31 @@ from txl_tf.errors import (
     JobError,
     MismatchError,
     NonFiniteError,
-    OutputExistsError,
     StorageError,
     UsageError,
 )
 from txl_tf.storage.files import first_line, is_remote, read_file, remove_file, write_file
 
-from .arguments import add_number, add_tpu_argument
+from .arguments import add_json_argument, add_number, add_tpu_argument
 
 if TYPE_CHECKING:
     # The probe imports it in its own stage.
     import tensorflow as tf
 
-_PYTHON = SpecifierSet(">=3.11,<3.14")
-# A version outside these ranges of pyproject.toml is a fault, any other difference a warning.
-_CORE_RANGES = {
-    "keras": SpecifierSet(">=3.15.1,<4"),
-    "tensorflow": SpecifierSet("~=2.20.0"),
-    "tensorflow-text": SpecifierSet("~=2.20.0"),
-}
 _TPU_BUILD = "tensorflow-tpu"
 _BUILDS = ("tensorflow", _TPU_BUILD, "tensorflow-cpu", "tf-nightly", "tf-nightly-tpu")
 # Device files of the older TPU driver, and of v5p, v6e and later.
 _TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
-_TPU_LOCK = "/tmp/libtpu_lockfile"
-# `struct flock` of 64-bit Linux: type, whence, start, length, process.
-_FLOCK = "hhqqi4x"
+# Environment variables that change the work of TensorFlow and Keras, with their usual value.
+_VARIABLES = {
+    "KERAS_BACKEND": "tensorflow",
+    "TF_USE_LEGACY_KERAS": "0",
+    "TPU_LOAD_LIBRARY": None,
+    "TPU_LIBRARY_PATH": None,
+    "TF_XLA_FLAGS": None,
+    "XLA_FLAGS": None,
+    "TF_CONFIG": None,
+}
 _CONTENT = b"txl doctor was here\n" * 100
 _LEAST_BYTES, _GOOD_BYTES = 1 << 30, 10 << 30
 # Two replicas suffice to check a sum.
@@ -109,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, metavar="PATH", action="append", default=[], help=meaning)
     meaning = "how long TensorFlow may take for its part"
     add_number(parser, "--timeout-seconds", 1e-3, 86_400.0, meaning, default=300.0, metavar="S")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_json_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -127,13 +123,11 @@ def run(arguments: argparse.Namespace) -> None:
             print(finding.describe(), flush=True)
     if arguments.json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2))
-    faults = [finding for finding in findings if finding.error]
-    if faults:
-        count = "One fault was" if len(faults) == 1 else f"{len(faults)} faults were"
+    if faults := [finding for finding in findings if finding.error]:
         first = faults[0]
         assert first.error is not None
         raise first.error(
-            f"{count} found, the first of them:",
+            f"Faults that were found: {len(faults)}. The first of them:",
             where=f"{first.check}: {first.what}",
             remedy=first.remedy,
         )
@@ -146,12 +140,16 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         for each in metadata.distributions()
         if each.metadata["Name"]
     }
-    yield check_python(platform.python_version())
     yield from check_packages(packages, has_tpu=bool(tpu_files))
-    yield from check_environment(dict(os.environ), arguments.tpu)
-    if tpu_files or arguments.tpu == "local":
-        yield check_tpu_files(tpu_files)
-        yield check_tpu_lock(_TPU_LOCK)
+    for name, usual in _VARIABLES.items():
+        if (value := os.environ.get(name)) not in (None, "", usual):
+            error = MismatchError if name == "KERAS_BACKEND" else None
+            yield Finding(name, f"it is set to {value[:80]}", f"unset {name}", error)
+    if tpu_files:
+        yield Finding("TPU chips", ", ".join(tpu_files))
+    elif arguments.tpu == "local":
+        what = "neither /dev/accel* nor /dev/vfio has any"
+        yield Finding("TPU chips", what, "txl launch prints how to get some", InputMissingError)
     yield from (check_folder(each) for each in arguments.folder if not is_remote(each))
     remote = [each for each in arguments.folder if is_remote(each)]
     request = {"tpu": arguments.tpu, "folders": remote, "data": arguments.data}
@@ -165,18 +163,16 @@ def pinned_versions() -> dict[str, str]:
     return {canonicalize_name(pin.name): str(pin.specifier).lstrip("=") for pin in pins}
 
 
-def check_python(version: str) -> Finding:
-    """Checks the version of Python."""
-    # A build of CPython's main branch calls itself `3.13.0+`.
-    if _PYTHON.contains(version.rstrip("+"), prereleases=True):
-        return Finding("Python", version)
-    remedy = "python3.11 -m venv txl-environment, and install into that"
-    return Finding("Python", f"{version} is not {_PYTHON}", remedy, MismatchError)
-
-
 def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]:
-    """Compares the installed packages, versions by canonical name, with the tested ones."""
+    """Compares the installed packages, versions by canonical name, with the tested ones.
+
+    A version outside the ranges of `pyproject.toml` is a fault, any other difference a warning.
+    """
     tested = pinned_versions()
+    required = map(Requirement, metadata.requires("txl-tf") or ())
+    ranges = {
+        str(canonicalize_name(each.name)): each.specifier for each in required if not each.marker
+    }
     builds = [build for build in _BUILDS if build in packages]
     wanted = _TPU_BUILD if has_tpu or _TPU_BUILD in builds else "tensorflow"
     install = f"pip install --no-deps {wanted}=={tested['tensorflow']}"
@@ -186,84 +182,20 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
         yield Finding("TensorFlow build", what, remedy, MismatchError)
     # Every build counts as `tensorflow`; only the TPU build comes with `libtpu`.
     installed = {**packages, **({"tensorflow": packages[builds[0]]} if builds else {})}
-    expected = {name: pin for name, pin in tested.items() if name != "libtpu"}
-    if wanted == _TPU_BUILD:
-        expected["libtpu"] = tested["libtpu"]
-    for name, pin in expected.items():
+    for name, pin in tested.items():
         version = installed.get(name)
-        if version == pin:
+        if version == pin or (name == "libtpu" and wanted != _TPU_BUILD):
             continue
         remedy = install if name == "tensorflow" else f"pip install --no-deps {name}=={pin}"
         if version is None:
             yield Finding(name, "it is not installed", remedy, MismatchError)
             continue
-        what, is_fault = f"{version}; tested was {pin}", False
-        if name in _CORE_RANGES:
-            is_fault = not _CORE_RANGES[name].contains(_version(version), prereleases=True)
-        elif name == "libtpu" and _version(version) > _version(pin):
-            what, is_fault = f"{version} ends the process when {_TPU_BUILD} loads it", True
-        yield Finding(name, what, remedy, MismatchError if is_fault else None)
-    yield Finding("packages", f"{len(expected)} compared with the tested versions")
-
-
-def _version(text: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return Version("0")
-
-
-def check_environment(environment: dict[str, str], tpu: str | None) -> Iterator[Finding]:
-    """Checks the environment variables that change the work of TensorFlow and Keras."""
-    backend = environment.get("KERAS_BACKEND", "tensorflow")
-    library = environment.get("TPU_LIBRARY_PATH")
-    faults = {
-        "KERAS_BACKEND": backend != "tensorflow" and f"is {backend}; the jobs need tensorflow",
-        "TF_USE_LEGACY_KERAS": environment.get("TF_USE_LEGACY_KERAS", "") not in ("", "0", "False")
-        and "turns on Keras 2",
-        "TPU_LOAD_LIBRARY": tpu == "local"
-        and environment.get("TPU_LOAD_LIBRARY") == "0"
-        and "is 0, so that no TPU is looked for",
-        "TPU_LIBRARY_PATH": library and not os.path.isfile(library) and f"names no file: {library}",
-    }
-    for name, what in faults.items():
-        if what:
-            yield Finding(name, str(what), f"unset {name}", MismatchError)
-    for name in ("TF_XLA_FLAGS", "XLA_FLAGS"):
-        if environment.get(name):
-            what = f"changes how programs are compiled: {environment[name][:80]}"
-            yield Finding(name, what, f"unset {name}")
-    if environment.get("TF_CONFIG"):
-        what = "names several workers; the checks are of this machine alone"
-        yield Finding("TF_CONFIG", what, "unset TF_CONFIG, if this is no worker")
-
-
-def check_tpu_files(tpu_files: list[str]) -> Finding:
-    """Checks whether the machine has TPU chips."""
-    if tpu_files:
-        return Finding("TPU chips", ", ".join(tpu_files))
-    what, remedy = "neither /dev/accel* nor /dev/vfio has any", "txl launch prints how to get some"
-    return Finding("TPU chips", what, remedy, InputMissingError)
-
-
-def check_tpu_lock(path: str) -> Finding:
-    """Checks whether another process has the TPU, without taking its lock file."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return Finding("TPU lock", "nobody holds the TPU")
-    except OSError as error:
-        what = f"{path} is left of another user: {error.strerror}"
-        return Finding("TPU lock", what, f"sudo rm {path}", OutputExistsError)
-    try:
-        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
-    finally:
-        os.close(descriptor)
-    kind, _, _, _, owner = struct.unpack(_FLOCK, answer)
-    if kind == fcntl.F_UNLCK:
-        return Finding("TPU lock", f"nobody holds the TPU; {path} is left of an earlier process")
-    return Finding("TPU lock", f"process {owner} has the TPU", f"kill {owner}", OutputExistsError)
+        accepted = ranges.get(name)
+        is_fault = accepted is not None and not accepted.contains(version, prereleases=True)
+        error = MismatchError if is_fault else None
+        yield Finding(name, f"{version}; tested was {pin}", remedy, error)
+    what = f"Python {platform.python_version()}, {len(tested)} compared with the tested versions"
+    yield Finding("packages", what)
 
 
 def check_folder(folder: str) -> Finding:
@@ -292,27 +224,27 @@ def check_folder(folder: str) -> Finding:
     return Finding(check, f"only {room}", f"df -h {existing}, and remove something", error_kind)
 
 
-def _import() -> list[Finding]:
+def _import() -> Finding:
     import keras
     import tensorflow as tf
 
     backend = keras.backend.backend()
-    return [Finding("import", f"TensorFlow {tf.__version__}, Keras {keras.__version__}, {backend}")]
+    return Finding("import", f"TensorFlow {tf.__version__}, Keras {keras.__version__}, {backend}")
 
 
-def _text() -> list[Finding]:
+def _text() -> Finding:
     import tensorflow_text
 
     # The library of the operations is loaded separately from the module.
     tensorflow_text.WhitespaceTokenizer().tokenize(["two words"])
-    return [Finding("text operations", "they are loaded and work")]
+    return Finding("text operations", "they are loaded and work")
 
 
-def _devices() -> list[Finding]:
+def _devices() -> Finding:
     import tensorflow as tf
 
     kinds = [device.device_type for device in tf.config.list_physical_devices()]
-    return [Finding("devices", ", ".join(f"{kinds.count(kind)} {kind}" for kind in {*kinds}))]
+    return Finding("devices", ", ".join(f"{kinds.count(kind)} {kind}" for kind in {*kinds}))
 
 
 def _data(folder: str) -> Finding:
@@ -326,7 +258,7 @@ def _data(folder: str) -> Finding:
     return Finding(f"data set {folder}", f"{tokens:,} tokens, {manifest.tokenizer_kind}; verified")
 
 
-def _all_reduce(tpu: str | None) -> list[Finding]:
+def _all_reduce(tpu: str | None) -> Finding:
     """Checks that an all-reduce gives every replica the sum of all numbers."""
     import tensorflow as tf
 
@@ -339,9 +271,9 @@ def _all_reduce(tpu: str | None) -> list[Finding]:
     count, sums = strategy.num_replicas_in_sync, [float(value) for value in results]
     name, right = f"{type(strategy).__name__} of {count}", count * (count + 1) / 2
     if sums and all(value == right for value in sums):
-        return [Finding("all-reduce", f"{name}: the sum is right")]
+        return Finding("all-reduce", f"{name}: the sum is right")
     what, remedy = f"{name} gives {sums}; right is {right}", "Restart or replace the machine."
-    return [Finding("all-reduce", what, remedy, NonFiniteError)]
+    return Finding("all-reduce", what, remedy, NonFiniteError)
 
 
 def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
@@ -360,34 +292,30 @@ def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
     return tf.function(add_up_on_replicas, autograph=False)
 
 
-# In this order: the CPU can be split only before TensorFlow's first operation.
-_STAGES: dict[str, Callable[[dict[str, Any]], list[Finding]]] = {
-    "import": lambda request: _import(),
-    "devices": lambda request: _devices(),
-    "all-reduce": lambda request: _all_reduce(request["tpu"]),
-    "text operations": lambda request: _text(),
-    "remote folders": lambda request: [check_folder(each) for each in request["folders"]],
-    "data sets": lambda request: [_data(each) for each in request["data"]],
-}
-
-
 def probe() -> None:
-    """Runs the stages of the request on the standard input; prints a line of JSON for each."""
+    """Runs the stages of the request on the standard input; prints lines of JSON for each."""
     request = json.loads(sys.stdin.read())
-    for stage, check in _STAGES.items():
+    # In this order: the CPU can be split only before TensorFlow's first operation.
+    stages: list[tuple[str, Callable[[], Finding]]] = [
+        ("import", _import),
+        ("devices", _devices),
+        ("all-reduce", lambda: _all_reduce(request["tpu"])),
+        ("text operations", _text),
+        *(("folder", functools.partial(check_folder, each)) for each in request["folders"]),
+        *(("data set", functools.partial(_data, each)) for each in request["data"]),
+    ]
+    for stage, check in stages:
         print(json.dumps({"stage": stage}), flush=True)
         try:
-            found = check(request)
+            found = check()
         # Every error becomes a finding.
         except Exception as error:
             what = f"{type(error).__name__}: {first_line(error)}"[:300]
             kind = type(error) if isinstance(error, JobError) else MismatchError
-            found = [Finding(stage, what, "Mend the faults above, or install again.", kind)]
-        values = [
-            {**vars(each), "error": each.error.__name__ if each.error else None} for each in found
-        ]
-        print(json.dumps({"stage": stage, "findings": values}), flush=True)
-        if stage == "import" and found[0].error:
+            found = Finding(stage, what, "Mend the faults above, or install again.", kind)
+        values = {**vars(found), "error": found.error and found.error.__name__}
+        print(json.dumps({"stage": stage, "finding": values}), flush=True)
+        if stage == "import" and found.error:
             return
 
 
@@ -423,11 +351,9 @@ def probe_findings(request: dict[str, Any], timeout_seconds: float) -> Iterator[
         said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
     # Libraries print to the standard output too.
     answers = [json.loads(line) for line in lines if line.startswith('{"stage": ')]
-    for answer in answers:
-        for values in answer.get("findings", ()):
-            error = values.pop("error")
-            yield Finding(**values, error=error and getattr(job_errors, error))
-    if not answers or "findings" not in answers[-1]:
+    for values in (answer["finding"] for answer in answers if "finding" in answer):
+        yield Finding(**{**values, "error": getattr(job_errors, values["error"] or "", None)})
+    if not answers or "finding" not in answers[-1]:
         stage = answers[-1]["stage"] if answers else "import"
         # TensorFlow waits without limit for a TPU that does not answer.
         kind = InputMissingError if stage == "all-reduce" else MismatchError

@@ -2,14 +2,12 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from pipelines import doctor
 from tests.pipelines.txl_process import error_lines, run_new_txl
-from txl_tf.errors import InputMissingError, MismatchError, OutputExistsError, StorageError
+from txl_tf.errors import StorageError
 
 TESTED = doctor.pinned_versions()
 GOOD = {name: version for name, version in TESTED.items() if name != "libtpu"}
@@ -32,8 +30,8 @@ def test_the_pinned_versions_are_well(packages, has_tpu):
         (without(GOOD, "keras"), False, "keras", "fault", "not installed"),
         ({**GOOD, "keras": "3.9.0"}, False, "keras", "fault", "3.9.0; tested was"),
         ({**GOOD, "tensorflow": "2.20.9"}, False, "tensorflow", "warning", "tested was"),
-        ({**GOOD, "numpy": "strange"}, False, "numpy", "warning", "tested was"),
-        ({**TPU, "libtpu": "9.0.0"}, True, "libtpu", "fault", "ends the process"),
+        ({**GOOD, "numpy": "strange"}, False, "numpy", "fault", "tested was"),
+        ({**TPU, "libtpu": "9.0.0"}, True, "libtpu", "warning", "tested was"),
         (GOOD, True, "TensorFlow build", "fault", "needs tensorflow-tpu alone"),
         ({**TPU, "tensorflow": "2.20.0"}, True, "TensorFlow build", "fault", "and tensorflow-tpu"),
     ],
@@ -42,30 +40,6 @@ def test_another_version_has_a_verdict_and_a_command(packages, has_tpu, check, s
     found = next(each for each in doctor.check_packages(packages, has_tpu) if each.check == check)
     assert found.status == status and words in found.what
     assert found.remedy.startswith("pip ")
-
-
-def test_python_and_the_environment():
-    assert doctor.check_python("3.13.0+").status == "ok"
-    assert doctor.check_python("3.10.2").error is MismatchError
-    variables = {"KERAS_BACKEND": "jax", "TPU_LOAD_LIBRARY": "0", "XLA_FLAGS": "--x"}
-    found = {each.check: each.status for each in doctor.check_environment(variables, "local")}
-    assert found == {"KERAS_BACKEND": "fault", "TPU_LOAD_LIBRARY": "fault", "XLA_FLAGS": "warning"}
-    assert [*doctor.check_environment({}, None)] == []
-
-
-def test_chips_and_their_lock(tmp_path):
-    assert doctor.check_tpu_files([]).error is InputMissingError
-    path = str(tmp_path / "lock")
-    assert doctor.check_tpu_lock(path).status == "ok"
-    program = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX)"
-    program += "; print('locked', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", program, path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        found = doctor.check_tpu_lock(path)
-        process.stdin.close()
-    assert found.error is OutputExistsError and found.remedy == f"kill {process.pid}"
-    assert doctor.check_tpu_lock(path).status == "ok"
 
 
 @pytest.mark.parametrize(("free", "status"), [(1 << 20, "fault"), (2 << 30, "warning")])
@@ -92,13 +66,15 @@ def test_the_end_of_the_probe_is_a_finding(program, check, words, monkeypatch):
 
 
 @pytest.mark.slow
-def test_this_machine_is_well_and_bad_folders_are_said(data_folder, tmp_path):
+def test_this_machine_is_well_and_bad_folders_are_said(data_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     remote = "ram://doctor/run"
     places = ("--folder", tmp_path, "--folder", remote, "--data", data_folder)
     finished = run_new_txl("doctor", "--json", *places)
     findings = {each["check"]: each for each in json.loads(finished.stdout)}
     assert finished.returncode == 0, finished.stdout
     checks = {"import", "devices", "all-reduce", "text operations", f"folder {remote}"}
+    assert findings["XLA_FLAGS"]["status"] == "warning"
     assert {*checks, f"data set {data_folder}"} <= findings.keys()
     (tmp_path / "file").touch()
     bad = ("--folder", tmp_path / "file", "--timeout-seconds", "0.1")
