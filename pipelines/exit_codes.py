@@ -22,14 +22,13 @@ READER_LEFT = 141
 MAX_LINE_CHARACTERS = 400
 _TAIL_CHARACTERS = 100
 _DISK_FULL = ("No space left", "Disk quota", "quota exceeded")
-_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "OOM when allocating")
+_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Out of memory", "OOM when")
 
 
 def prepare_process() -> None:
-    """Prepares the standard streams and silences logs and warnings of libraries.
+    """Silences logs and warnings of libraries, before TensorFlow is imported.
 
-    Runs before TensorFlow is imported. `TF_CPP_MIN_LOG_LEVEL` shows the log again, `-W` the
-    warnings.
+    `TF_CPP_MIN_LOG_LEVEL` shows the log again, `-W` the warnings.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -90,41 +89,32 @@ def explained(error: BaseException) -> JobError:
     # TensorFlow's message begins with the place in the graph.
     telling = (line for line in lines if any(text in line for text in _OUT_OF_MEMORY))
     said = f"{type(error).__name__}: {next(telling, lines[0] if lines else '').strip()}"
-    # Not imported here: without an earlier import, the error is not TensorFlow's.
-    tensorflow = sys.modules.get("tensorflow")
-    is_of_tensorflow = tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
     number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT) or (
-        is_of_tensorflow and any(text in str(error) for text in _DISK_FULL)
-    ):
-        where = str(getattr(error, "filename", None) or "")
+    where = str(getattr(error, "filename", None) or "")
+    if number in (errno.ENOSPC, errno.EDQUOT) or _is_of_tensorflow(error, _DISK_FULL):
         remedy = "Make room, and start the same command again."
         return StorageError(f"The disk is full: {said}", where=where, remedy=remedy)
-    if (
-        isinstance(error, MemoryError)
-        or number == errno.ENOMEM
-        or type(error).__name__ == "ResourceExhaustedError"
-        or (is_of_tensorflow and any(text in str(error) for text in _OUT_OF_MEMORY))
-    ):
+    if isinstance(error, MemoryError) or _is_of_tensorflow(error, _OUT_OF_MEMORY):
         remedy = "Take fewer rows or replicas, shorter segments or memory, or a larger machine."
         return JobError(f"The memory is used up: {said}", remedy=remedy)
     if isinstance(error, OSError):
-        where = str(error.filename or "")
         return StorageError(error.strerror or said, where=where, remedy="Check path and disk.")
-    return JobError(
-        f"This was not foreseen: {said}",
-        where=f"The traceback is in {_traceback_file(error)}",
-        remedy="`txl doctor` checks the installation; if it finds nothing, report that file.",
-    )
-
-
-def _traceback_file(error: BaseException) -> str:
-    """Writes the traceback to a new file that only this user can read."""
     descriptor, path = tempfile.mkstemp(prefix="txl-traceback-", suffix=".txt")
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         text = "".join(traceback.format_exception(error))
         file.write(f"{sys.version}\n{sys.argv!r}\n\n{text}")
-    return path
+    return JobError(
+        f"This was not foreseen: {said}",
+        where=f"The traceback is in {path}",
+        remedy="`txl doctor` checks the installation; if it finds nothing, report that file.",
+    )
+
+
+def _is_of_tensorflow(error: BaseException, texts: tuple[str, ...]) -> bool:
+    # Not imported here: without an earlier import, the error is not TensorFlow's.
+    tensorflow = sys.modules.get("tensorflow")
+    is_error = tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
+    return is_error and any(text in str(error) for text in texts)
 
 
 def report(error: BaseException) -> int:

@@ -5,6 +5,7 @@ the published models.
 """
 
 import dataclasses
+import functools
 import mmap
 import pickle
 import struct
@@ -30,15 +31,6 @@ _OTHERS = (
     *("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
 )
 
-# Opcodes that no vocabulary needs: sets, extensions, persistent ids, buffers.
-_REFUSED = b"".join(
-    (
-        *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.NEWOBJ_EX),
-        *(pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID, pickle.BINPERSID),
-        *(pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
-    )
-)
-
 
 class InertObject:
     """Stand-in for an object of a pickle; it stores the state and does nothing."""
@@ -56,66 +48,52 @@ class InertObject:
         self.state = state
 
 
+# Objects that another library registered, and as many bytes as the file asks for.
+_REFUSED = pickle.EXT1 + pickle.EXT2 + pickle.EXT4 + pickle.BYTEARRAY8
+
+
+def _load_tuple(unpickler: Any, count: int | None = None) -> None:
+    """Puts a list where a pickle has a tuple: hashing a deep tuple would overflow the stack."""
+    items = unpickler.pop_mark() if count is None else unpickler.stack[-count:]
+    if count is not None:
+        del unpickler.stack[-count:]
+    unpickler.append(list(items))
+
+
+def _refuse(unpickler: Any) -> None:
+    raise ValueError("it uses an operation that is not for data")
+
+
 class _DataUnpickler(pickle._Unpickler):
     """Unpickler with an allow-list of names, which it does not import.
 
-    Unlike the C unpickler it does not allocate a memo as large as an index in the file. Dict keys
-    are text and numbers, because hashing a deep tuple overflows the stack.
+    Unlike the C unpickler it does not allocate a memo as large as an index in the file.
     """
 
-    stack: list[Any]
-    append: Any
-    pop_mark: Any
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.TUPLE[0]: _load_tuple,
+        pickle.TUPLE1[0]: functools.partial(_load_tuple, count=1),
+        pickle.TUPLE2[0]: functools.partial(_load_tuple, count=2),
+        pickle.TUPLE3[0]: functools.partial(_load_tuple, count=3),
+        **dict.fromkeys(_REFUSED, _refuse),
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         full_name = f"{module}.{name}"
         if full_name in ("collections.OrderedDict", "collections.Counter"):
-            return _dict_of
+            return dict
         if full_name in ("copy_reg._reconstructor", "copyreg._reconstructor"):
             return _reconstructed
         if full_name in (*_CORPUS, *_VOCABULARY, *_OTHERS):
             return type("InertObject", (InertObject,), {"kind": full_name})
         raise ValueError(f"it asks for {full_name[:100]!r}, which is not data")
 
-    def _load_dict(self) -> None:
-        items = self.pop_mark()
-        self.append(_pairs_of(items))
-
-    def _load_items(self) -> None:
-        items = self.pop_mark()
-        self.stack[-1].update(_pairs_of(items))
-
-    def _load_item(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self.stack[-1].update(_dict_of([(key, value)]))
-
-    def _refuse(self) -> None:
-        raise ValueError("it uses an operation that is not for data")
-
-    dispatch: ClassVar[dict[int, Any]] = {
-        **pickle._Unpickler.dispatch,
-        **dict.fromkeys(_REFUSED, _refuse),
-        pickle.DICT[0]: _load_dict,
-        pickle.SETITEM[0]: _load_item,
-        pickle.SETITEMS[0]: _load_items,
-    }
-
 
 def _reconstructed(kind: Any, *arguments: Any) -> InertObject:
     if not (isinstance(kind, type) and issubclass(kind, InertObject)):
         raise ValueError("it makes an object of something that is not a class")
     return kind()
-
-
-def _pairs_of(items: list[Any]) -> dict[Any, Any]:
-    return _dict_of(zip(items[::2], items[1::2], strict=True))
-
-
-def _dict_of(content: Any = ()) -> dict[Any, Any]:
-    pairs = list(content.items() if isinstance(content, dict) else content)
-    if any(type(key) not in (str, bytes, int) for key, _ in pairs):
-        raise ValueError("the keys of a dict are not text or numbers")
-    return dict(pairs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
