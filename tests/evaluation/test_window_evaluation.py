@@ -139,12 +139,12 @@ def test_every_target_is_scored_once_after_a_full_window(length, stride, batch_s
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
-        (config_of(), {}, "for models without memory.*a model with memory_length=6"),
-        (config_of(memory_length=0), {"memory_length": 5}, "a model with memory_length=5"),
+        (config_of(), {}, "for models without memory"),
+        (config_of(memory_length=0), {"memory_length": 5}, "for models without memory"),
         (
             LSTMConfig(vocabulary_size=11, num_layers=1, hidden_dim=4, segment_length=4),
             {},
-            "a model with states",
+            "for models without memory",
         ),
         (config_of(**WITHOUT_MEMORY), {"segment_length": 2}, "at most the segment length"),
     ],

@@ -40,23 +40,13 @@ MAX_CLUSTERS = 64
 """Clusters of the vocabulary; every cluster is a part of the program of its own."""
 
 
-_LARGEST_BITS = 256
 _LARGEST_INTEGER = 2**63 - 1
 # Everything is computed in float32.
 _LARGEST_FLOAT = 3.4028234663852886e38
 
-
-class _Repr(reprlib.Repr):
-    def repr_int(self, value: int, level: int) -> str:
-        # Python refuses to write out a number of some thousand digits.
-        if value.bit_length() > _LARGEST_BITS:
-            return f"<an integer of {value.bit_length()} bits>"
-        return repr(value)
-
-
-_REPR = _Repr()
+_REPR = reprlib.Repr()
 _REPR.maxlevel = 3
-_REPR.maxstring = _REPR.maxother = 100
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 100
 _REPR.maxtuple = _REPR.maxlist = _REPR.maxdict = 8
 
 

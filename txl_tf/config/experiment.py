@@ -36,68 +36,67 @@ class TrainingConfig(FrozenConfig):
     num_steps: Annotated[int, positive(MAX_STEPS)]
     """Steps of the whole run."""
     steps_per_loop: Annotated[int, positive(MAX_STEPS_PER_LOOP)] = 100
-    """Steps that run on the device before the host looks again."""
+    """Steps that run on the device between two returns to the host."""
     checkpoint_every_steps: Annotated[int, positive()] = 1000
-    """Steps between two checkpoints; the last step always has one."""
+    """Steps between checkpoints. The last step always has one."""
     evaluate_every_steps: Annotated[int | None, positive()] = None
-    """Steps between evaluations of the validation split; None: about a tenth of the run. The last
-    step always has one."""
+    """Steps between evaluations of the validation split. The last step always has one. None is
+    about a tenth of the run."""
     evaluate_tokens: Annotated[int | Literal["all"] | None, positive()] = None
-    """Tokens that evaluations before the last step read, from the beginning of the split. None: a
-    tenth of the tokens trained on since the one before, so that they take at most a tenth of the
-    time; but all where they decide on the learning rate, the average or the end of the run."""
+    """Tokens, from the beginning of the split, that evaluations before the last step read. None is
+    a tenth of the tokens since the evaluation before, or all if evaluations decide on the learning
+    rate, the average or the end of the run."""
     num_kept_checkpoints: Annotated[int, positive()] = 3
-    """How many of the newest checkpoints are kept."""
+    """Newest checkpoints to keep."""
     rotate_epochs: bool = True
-    """Whether each epoch cuts the corpus at other places, decided by the seed."""
+    """Whether each epoch cuts the corpus at other positions, chosen by the seed."""
     seed: Annotated[int, not_negative(MAX_STEPS)] = 0
-    """Decides initial weights, dropout masks and rotations."""
+    """Seed of initial weights, dropout masks and rotations."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
     """Keras dtype policy of the model."""
     tensor_float_32: bool = False
-    """Whether products of float32 numbers may round them first, on a TPU to bfloat16 and on a GPU
-    to TF32. Exact ones take a TPU six passes instead of one. Evaluations have exact ones."""
+    """Whether products may round float32 inputs, on a TPU to bfloat16 and on a GPU to TF32. Exact
+    products take a TPU six passes instead of one. Evaluations always use exact products."""
     gradient_accumulation_steps: Annotated[int, positive()] = 1
-    """Parts of a replica's rows that are read one after the other, to save memory."""
+    """Parts in which a replica processes its rows one after another, to save memory."""
     rematerialize: bool = False
-    """Whether blocks are computed again in the backward pass instead of kept, to save memory."""
+    """Whether the backward pass computes the activations of blocks again, to save memory."""
     attention_kernel: Literal["auto", "always", "never"] = "auto"
-    """Whether attention keeps its scores on the chip where the TPU can, v4 and later; auto: v5e
-    and later, and not where the scores are small."""
+    """Whether attention is a kernel that keeps its scores on the chip, on TPU v4 and later. "auto"
+    uses it on v5e and later unless the scores are small."""
     on_non_finite: Literal["stop", "skip"] = "stop"
-    """What a step with a loss or gradient that is not finite does; neither changes a weight."""
+    """Whether a loss or gradient that is not finite ends the run, or only skips its step."""
     spike_deviations: Annotated[float | None, positive()] = None
-    """Steps whose loss or gradient norm is further above its running mean are skipped, in
-    standard deviations; None: none is."""
+    """Standard deviations above the running mean from which on a loss or gradient norm skips its
+    step. None disables skipping."""
     jit_compile: bool | None = None
-    """Whether a run on a single CPU or GPU compiles the whole step with XLA; None: as much of it
-    as is fastest, see `StepCompilation`."""
+    """Whether a run on one CPU or GPU compiles the whole step with XLA. None compiles the parts
+    that gain from it, see `StepCompilation`."""
     loss_positions: Literal["all", "last_half"] = "all"
-    """Positions of a segment that are trained on; of an odd number the larger half."""
+    """Positions of a segment with a loss. Half of an odd number is rounded up."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
-    """Whether tokens attend across the beginning of a document, and remember what is before it."""
+    """Whether attention and memory pass the beginning of a document ("ignore") or not ("mask")."""
     intermediate_losses: bool = False
-    """Whether in the first half of the run all blocks predict, see `AuxiliaryLosses`."""
+    """Whether all blocks predict in the first half of the run, see `AuxiliaryLosses`."""
     num_targets: Literal[1, 2] = 1
-    """Tokens that each position predicts in training; the second with half the weight."""
+    """Tokens that each position predicts in training. The second has half the weight."""
     average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
-    """First step of which the weights are averaged, see `WeightAverage`; None: no average."""
+    """First step of the average of the weights, see `WeightAverage`. None disables averaging."""
     average_weights_after_evaluations: Annotated[int | None, positive(MAX_STEPS_PER_LOOP)] = None
-    """Evaluations without a gain after which the weights are averaged from then on, see
-    `NonMonotoneTrigger`; None: `average_weights_from_step` decides. 5 is usual."""
+    """Evaluations without improvement after which averaging begins, see `NonMonotoneTrigger`; 5 is
+    usual. None leaves the beginning to `average_weights_from_step`."""
     average_weights_decay: Annotated[float | None, FRACTION_WITHIN] = None
-    """Decay of an exponential average; None: all steps count the same."""
+    """Decay of an exponential average. None weights all steps equally."""
     stop_after_evaluations: Annotated[int | None, positive()] = None
-    """Evaluations in a row without a better one after which the run ends; None: it does not."""
+    """Evaluations without improvement after which the run ends. None disables early stopping."""
     freeze: tuple[str, ...] | None = None
     """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`,
-    counted from 0. None: all are trained."""
-
+    counted from 0. None trains all parts."""
     adapter_rank: Annotated[int | None, positive()] = None
-    """Rank of low-rank adapters, see `Adapters`: all else of the model is frozen. None: none."""
+    """Rank of low-rank adapters, see `Adapters`. All other weights are frozen. None adds none."""
     adapter_alpha: Annotated[float | None, positive()] = None
-    """Adapters add `adapter_alpha / adapter_rank` times the product of their factors. None: the
-    product as it is."""
+    """Adapters add `adapter_alpha / adapter_rank` times the product of their factors. None adds the
+    product unscaled."""
 
     def validate(self) -> None:
         if self.gradient_accumulation_steps > self.global_batch_size:
@@ -122,12 +121,12 @@ class TrainingConfig(FrozenConfig):
 
     @property
     def may_compile(self) -> bool:
-        """Whether XLA is not ruled out: a device's plan decides, or the setting."""
+        """True unless the setting rules XLA out."""
         return self.jit_compile is not False
 
     @property
     def averages_weights(self) -> bool:
-        """Whether there is an average of the weights, which the model is used with."""
+        """True if the model is used with an average of its weights."""
         starts = (self.average_weights_from_step, self.average_weights_after_evaluations)
         return any(start is not None for start in starts)
 
@@ -184,17 +183,17 @@ class OptimizerConfig(FrozenConfig):
     name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
     """The optimizer."""
     schedule: Literal["cosine", "inverse_square_root", "constant", "plateau"] = "cosine"
-    """What the learning rate does after the warm-up; "plateau" lowers it when validation stalls."""
+    """Learning rate after the warm-up. "plateau" lowers it when validation stalls."""
     learning_rate: Annotated[float, positive()] = 2.5e-4
-    """Peak, reached at the end of the warm-up."""
+    """Peak of the learning rate, at the end of the warm-up."""
     warmup_steps: Annotated[int, not_negative()] = 0
     """Steps over which the learning rate rises linearly from 0."""
     final_learning_rate_fraction: Annotated[float, FRACTION] = 0.004
-    """The floor of "cosine" and "plateau", as a fraction of the peak."""
+    """Lowest learning rate of "cosine" and "plateau", as a fraction of the peak."""
     plateau_factor: Annotated[float, FRACTION_WITHIN] = 0.5
-    """What "plateau" multiplies the learning rate by."""
+    """Factor by which "plateau" lowers the learning rate."""
     plateau_patience: Annotated[int, not_negative()] = 0
-    """Evaluations without improvement in a row that "plateau" lets pass."""
+    """Evaluations without improvement before "plateau" lowers the learning rate."""
     clip_norm: Annotated[float, positive()] = 0.25
     """Largest global norm of the gradients, after the all-reduce."""
     beta_1: Annotated[float, FRACTION_BELOW_ONE] = 0.9
@@ -204,18 +203,17 @@ class OptimizerConfig(FrozenConfig):
     epsilon: Annotated[float, positive()] = 1e-8
     """Added to the root of the second mean; not of "adafactor" and "sgd"."""
     weight_decay: Annotated[float, not_negative()] = 0.0
-    """Share of the learning rate by which weights shrink each step, without biases and scales of
-    norms; not of "adam"."""
+    """Weights shrink by this times the learning rate each step, except biases and scales of norms.
+    Not of "adam"."""
     momentum: Annotated[float | None, FRACTION_BELOW_ONE] = None
-    """Decay of the sum of the gradients of "muon" and "sgd"; None: 0.95 and 0."""
+    """Decay of the sum of the gradients. None is 0.95 for "muon" and 0 for "sgd"."""
     nesterov: bool = False
-    """Whether "sgd" takes the gradient once more after the momentum."""
+    """Whether "sgd" uses Nesterov momentum."""
     max_weight_norm: Annotated[float | None, positive()] = None
-    """Largest norm that "lamb" takes a variable to have; None: no limit."""
-
+    """Limit of the norm of a variable in the trust ratio of "lamb". None is no limit."""
     layer_rate_decay: Annotated[float | None, FRACTION_WITHIN] = None
-    """What the learning rate of a layer is multiplied by for each layer above it; the embedding is
-    the lowest. None: all learn at one rate."""
+    """Factor of a layer's learning rate for each layer above it, down to the embedding. None uses
+    one rate for all."""
 
     def validate(self) -> None:
         self._check_use("name", _FIELDS_OF_OPTIMIZER)
@@ -233,64 +231,56 @@ class OptimizerConfig(FrozenConfig):
                 self.refuse(reason, field.name, chooser)
 
 
-_DYNAMIC = ("dynamic_decay", "dynamic_statistics_segments", "dynamic_epsilon")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(FrozenConfig):
     """Rows and lengths of an evaluation; they may differ from training's.
 
-    With `warm_up_tokens="all"` the figures equal a single row's, whatever
-    the `batch_size`. With a memory that holds the whole text they equal those for
-    one pass over it, and the `segment_length` makes no difference either. With
-    less memory it makes one, because a token sees its segment besides the
-    memory; with `same_length` all tokens see equally far, and again it makes
-    none, unless positions are counted from the end of the segment, as
-    "sinusoidal" and "learned" ones are.
+    With `warm_up_tokens="all"` the figures do not depend on `batch_size`. With a memory of the
+    whole text they equal one pass over it, whatever the `segment_length`. With a shorter
+    memory the `segment_length` matters, because a token also sees its segment, unless
+    `same_length` gives all tokens equally many keys and positions are relative.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the others.
     """
 
     batch_size: Annotated[int, positive(MAX_ROWS)] = 10
-    """Rows that are read side by side, each from its own place in the split."""
+    """Rows that are read side by side, each from its own position in the split."""
     segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens per row per step, `T`; None takes the model's."""
+    """Tokens per row per step, `T`. None is the model's."""
     memory_length: Annotated[int | None, not_negative(MAX_TOKENS)] = None
-    """Remembered tokens, `M`; None takes the model's."""
+    """Remembered tokens, `M`. None is the model's."""
     clamp_length: Annotated[int | None, positive(MAX_DISTANCE)] = None
-    """Largest distance with an encoding of its own; None takes the model's.
-
-    A length of `T + M` or more clamps nothing."""
+    """Largest distance with an encoding of its own; `T + M` or more has no effect. None is the
+    model's."""
     same_length: bool | None = None
-    """Whether every query sees equally many positions; None takes the model's."""
+    """Whether every query sees equally many keys. None is the model's."""
     same_length_keys: Literal["memory_and_self", "memory"] | None = None
-    """How many these are; None takes the model's."""
+    """Number of keys with `same_length`. None is the model's."""
     warm_up_tokens: Annotated[int | Literal["all"] | None, not_negative()] = None
-    """Tokens that a row reads before its first scored one, where there are so many; None is 0.
-
-    `M` of them fill the memory. "all" is as many as can make a difference, about `L` times
-    `M + T`. Rounded up so that all rows are cut into segments at multiples of `T`."""
+    """Tokens that a row reads before its first scored one; `M` of them fill the memory. "all" is
+    the number that can matter, about `L` times `M + T`. Rounded up so that all rows are cut at
+    multiples of `T`. None is 0."""
     window_stride_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens that a window of `T` moves on by and scores, its last ones; for models without
-    memory. 1 is the protocol of Al-Rfou et al. (2019). None: segments follow each other."""
+    """Tokens by which a window of `T` advances, and which it scores, for models without memory. 1
+    is the protocol of Al-Rfou et al. (2019). None reads segments one after another."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
-    """Keras dtype policy of the model, whatever the run was trained in. In bfloat16 the nats of a
-    token differ by up to 0.3 from those in float32, so figures would depend on the precision."""
+    """Keras dtype policy of the model, whatever that of training. In bfloat16 the nats of a token
+    differ by up to 0.3 from those in float32."""
     attention_kernel: Literal["auto", "always", "never"] | None = None
-    """Whether replicas on TPUs attend by the kernel; None takes training's."""
+    """Whether attention is a kernel on TPUs. None is training's setting."""
     dynamic_learning_rate: Annotated[float | None, not_negative()] = None
-    """Rate at which weights follow the text, see `DynamicEvaluation`; None: they are fixed."""
+    """Learning rate of dynamic evaluation, see `DynamicEvaluation`. None fixes the weights."""
     dynamic_decay: Annotated[float | None, FRACTION] = None
-    """Part of the way back to the trained weights after each segment; None is 0."""
+    """Fraction by which weights return to the trained ones after each segment. None is 0."""
     dynamic_statistics_segments: Annotated[int | None, positive()] = None
-    """Segments of the split `train` that gradients are scaled by; None: they are not scaled."""
+    """Segments of the split `train` whose gradients scale the updates. None does not scale."""
     dynamic_epsilon: Annotated[float | None, positive()] = None
-    """Added to the scale of the gradients; None is 1e-3."""
+    """Added to the scale of the gradients. None is 1e-3."""
 
     def validate(self) -> None:
         if self.dynamic_learning_rate is None:
-            for name in _DYNAMIC:
+            for name in ("dynamic_decay", "dynamic_statistics_segments", "dynamic_epsilon"):
                 if getattr(self, name) is not None:
                     self.refuse(f"`{name}` needs a `dynamic_learning_rate`.", name)
         elif self.batch_size != 1:
@@ -299,71 +289,43 @@ class EvaluationConfig(FrozenConfig):
         if self.dynamic_epsilon is not None and self.dynamic_statistics_segments is None:
             reason = "`dynamic_epsilon` needs `dynamic_statistics_segments`."
             self.refuse(reason, "dynamic_epsilon")
-        if self.window_stride_tokens is not None:
-            for name in ("warm_up_tokens", "dynamic_learning_rate"):
-                if getattr(self, name) is not None:
-                    reason = f"`{name}` is for segments that follow each other, not for windows."
-                    self.refuse(reason, name, "window_stride_tokens")
+        for name in ("warm_up_tokens", "dynamic_learning_rate"):
+            if self.window_stride_tokens is not None and getattr(self, name) is not None:
+                reason = f"`{name}` is for segments that follow each other, not for windows."
+                self.refuse(reason, name, "window_stride_tokens")
 
     def check_windows(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
-        """Checks that a model can be read with the windows of these settings, if there are any.
+        """Checks that a model fits the windows of these settings, if there are any.
 
         Raises:
-            ValueError: If the model has a memory, or a window fewer tokens than
-                it moves on by.
+            ValueError: If the model has a memory, or a window fewer tokens than its stride.
         """
-        if (stride := self.window_stride_tokens) is None:
+        if self.window_stride_tokens is None:
             return
-        if isinstance(model, RecurrentConfig):
-            remembered = "states"
-        else:
-            chosen = model if self.memory_length is None else self
-            length = chosen.memory_length if model.recurrence else 0
-            remembered = f"memory_length={length}" if length else ""
-        if remembered:
-            raise ValueError(
+        memory_length = model.memory_length if self.memory_length is None else self.memory_length
+        if isinstance(model, RecurrentConfig) or (model.recurrence and memory_length > 0):
+            reason = (
                 "`evaluation.window_stride_tokens` is for models without memory; "
-                "`evaluation.memory_length=0` leaves the memory of a Transformer-XL out. "
-                f"Received: window_stride_tokens={stride}, a model with {remembered}"
+                "`evaluation.memory_length=0` leaves the memory of a Transformer-XL out."
             )
-        length = self.segment_length or model.segment_length
-        if stride > length:
-            raise ValueError(
-                "`evaluation.window_stride_tokens` must be at most the segment length. "
-                f"Received: window_stride_tokens={stride}, segment_length={length}"
-            )
+            self.refuse(reason, "window_stride_tokens")
+        if self.window_stride_tokens > (self.segment_length or model.segment_length):
+            reason = "`evaluation.window_stride_tokens` must be at most the segment length."
+            self.refuse(reason, "window_stride_tokens")
 
 
-# What a recurrent model has no use for: no attention, no blocks, no documents told apart.
-_ATTENTION_ONLY = {
-    "training": (
-        "adapter_rank",
-        "document_boundaries",
-        "intermediate_losses",
-        "num_targets",
-        "rematerialize",
-        "attention_kernel",
-    ),
-    "evaluation": (
-        "attention_kernel",
-        "memory_length",
-        "clamp_length",
-        "same_length",
-        "same_length_keys",
-    ),
-}
-
-# Of a stream of tokens, which a task does not have: its examples are independent.
-_LANGUAGE_MODELLING_ONLY = {
-    "training": (
-        "document_boundaries",
-        "evaluate_tokens",
-        "intermediate_losses",
-        "loss_positions",
-        "num_targets",
-    ),
-    "evaluation": ("dynamic_learning_rate",),
-}
+# Settings that a recurrent model does not use.
+_ATTENTION_ONLY = (
+    *("training.adapter_rank", "training.document_boundaries", "training.intermediate_losses"),
+    *("training.num_targets", "training.rematerialize", "training.attention_kernel"),
+    *("evaluation.attention_kernel", "evaluation.memory_length", "evaluation.clamp_length"),
+    *("evaluation.same_length", "evaluation.same_length_keys"),
+)
+# Settings of a stream of tokens: the examples of a task are independent.
+_LANGUAGE_MODELLING_ONLY = (
+    *("training.document_boundaries", "training.evaluate_tokens", "training.intermediate_losses"),
+    *("training.loss_positions", "training.num_targets", "evaluation.dynamic_learning_rate"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -388,13 +350,20 @@ class ExperimentConfig(FrozenConfig):
         return values
 
     def validate(self) -> None:
+        rank = self.training.adapter_rank
         if isinstance(self.model, RecurrentConfig):
-            for section, names in _ATTENTION_ONLY.items():
-                self._require_defaults(section, names, "a recurrent model")
-        elif self.training.adapter_rank is not None:
-            self._check_adapter_rank(self.training.adapter_rank, self.model)
+            self._require_defaults(_ATTENTION_ONLY, "a recurrent model")
+        elif rank is not None:
+            width = self.model.num_heads * self.model.head_dim
+            highest = min(self.model.hidden_dim, width, self.model.intermediate_dim)
+            if rank > highest:
+                reason = f"`training.adapter_rank` must be at most {highest}, the least width."
+                self.refuse(reason, "training.adapter_rank")
         if self.task is not None:
-            self._check_task()
+            self._require_defaults(_LANGUAGE_MODELLING_ONLY, "a task")
+            if self.optimizer.schedule == "plateau":
+                reason = '`optimizer.schedule` must not be "plateau" for a task.'
+                self.refuse(reason, "optimizer.schedule")
         _ = self.frozen_parts  # refuses what the model does not have
         if self.optimizer.warmup_steps >= self.training.num_steps:
             reason = "`optimizer.warmup_steps` must be less than `training.num_steps`."
@@ -412,7 +381,7 @@ class ExperimentConfig(FrozenConfig):
 
     @property
     def is_led_by_evaluations(self) -> bool:
-        """Whether evaluations decide how the run continues."""
+        """True if evaluations decide how the run continues."""
         has_trigger = self.training.average_weights_after_evaluations is not None
         return self.optimizer.schedule == "plateau" or has_trigger
 
@@ -428,26 +397,13 @@ class ExperimentConfig(FrozenConfig):
         patterns, has_head = self.training.freeze or (), self.task is not None
         return FrozenParts.parse(patterns, self.model.num_layers, has_head=has_head)
 
-    def _check_task(self) -> None:
-        for section, names in _LANGUAGE_MODELLING_ONLY.items():
-            self._require_defaults(section, names, "a task")
-        if self.optimizer.schedule == "plateau":
-            reason = '`optimizer.schedule` must not be "plateau" for a task, which lowers no loss.'
-            self.refuse(reason, "optimizer.schedule")
-
-    def _check_adapter_rank(self, rank: int, model: ModelConfig) -> None:
-        highest = min(model.hidden_dim, model.num_heads * model.head_dim, model.intermediate_dim)
-        if rank > highest:
-            reason = f"`training.adapter_rank` must be at most {highest}, the model's least width."
-            self.refuse(reason, "training.adapter_rank")
-
-    def _require_defaults(self, section: str, names: tuple[str, ...], use: str) -> None:
-        config = getattr(self, section)
-        defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    def _require_defaults(self, names: tuple[str, ...], use: str) -> None:
         for name in names:
-            if getattr(config, name) != defaults[name]:
-                reason = f"`{section}.{name}` must be {defaults[name]!r} for {use}."
-                self.refuse(reason, f"{section}.{name}")
+            section, _, field = name.partition(".")
+            config = getattr(self, section)
+            if getattr(config, field) != getattr(type(config), field):
+                reason = f"`{name}` must be {getattr(type(config), field)!r} for {use}."
+                self.refuse(reason, name)
 
     def with_overrides(self, assignments: list[str]) -> Self:
         """Returns a copy with values changed by dotted names.
@@ -456,33 +412,19 @@ class ExperimentConfig(FrozenConfig):
             assignments: list of str like `optimizer.learning_rate=1e-3`. The
                 value is JSON; any other text is a string.
 
-        Returns:
-            The changed configuration.
-
         Raises:
-            ValueError: If an assignment has no `=`, names an unknown field or
-                gives a value that is not valid.
+            ValueError: If a setting does not exist or a value is not valid.
         """
         values = self.to_dict()
         for assignment in assignments:
             name, equals, text = assignment.partition("=")
-            if not equals:
+            section, _, field = name.strip().partition(".")
+            fields = values.get(section, {})
+            if not equals or field not in fields:
+                known = [f"{section}.{key}" for section in values for key in values[section]]
                 raise ValueError(
-                    f"An override is `section.field=value`. Received: {assignment[:200]}"
+                    "A setting is `section.field=value`; `txl config` lists all."
+                    f"{did_you_mean(name.strip(), known)} Received: {assignment[:200]}"
                 )
-            _assign(values, name.strip(), parse_setting(text.strip()))
+            fields[field] = parse_setting(text.strip())
         return type(self).from_dict(values)
-
-
-def _assign(values: dict[str, Any], dotted_name: str, value: Any) -> None:
-    *sections, field = dotted_name.split(".")
-    place: Any = values
-    for section in sections:
-        place = place.get(section) if isinstance(place, dict) else None
-    if not isinstance(place, dict) or field not in place or isinstance(place[field], dict):
-        known = [f"{name}.{key}" for name, section in values.items() for key in section]
-        raise ValueError(
-            "There is no setting of this name; `txl config` lists all, as `section.field`."
-            f"{did_you_mean(dotted_name, known)} Received: {dotted_name[:200]}"
-        )
-    place[field] = value

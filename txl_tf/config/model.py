@@ -27,30 +27,19 @@ _EULER_GAMMA = 0.5772156649
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyClusters(FrozenConfig):
-    """Cluster sizes of an adaptive embedding and of its adaptive softmax.
+    """Cluster sizes of an adaptive embedding and softmax, by the fields of `ModelConfig`.
 
-    Ids are sorted by falling frequency. Cluster 0 is the head, the others are
-    tails; cluster `i` holds the ids from `cutoffs[i - 1]` up to `cutoffs[i]`.
-
-    Raises:
-        ValueError: If a size is not positive, a cluster would have no width,
-            or `cutoffs` do not ascend within the vocabulary.
+    Ids are sorted by falling frequency. Cluster 0 is the head, the others are tails. Cluster `i`
+    holds the ids from `cutoffs[i - 1]` up to `cutoffs[i]` and is `embedding_dim //
+    division_factor**i` wide; with 1, all clusters are rows of one table with one projection.
     """
 
     vocabulary_size: Annotated[int, positive()]
-    """Number of token ids, `V`."""
     hidden_dim: Annotated[int, positive()]
-    """Width `D` of hidden states."""
     embedding_dim: Annotated[int, positive()]
-    """Width `E` of the first cluster."""
     cutoffs: tuple[int, ...] = ()
-    """The first id of every tail cluster, ascending."""
     division_factor: Annotated[int, positive()] = 1
-    """Cluster `i` is `E // division_factor**i` wide; with 1, all clusters are rows of one table
-    with one projection."""
     project_same_dim: bool = True
-    """Whether a cluster that is `D` wide already has a projection too; without effect if
-    `division_factor` is 1."""
 
     def validate(self) -> None:
         ends = (0, *self.cutoffs, self.vocabulary_size)
@@ -103,17 +92,11 @@ class VocabularyClusters(FrozenConfig):
         return (width, self.hidden_dim)
 
     def tail_capacities(self, num_tokens: int) -> tuple[int, ...]:
-        """Expected number of tokens in each tail cluster, with a margin.
+        """Returns the expected number of tokens in each tail cluster, with a margin.
 
-        By Zipf's law with exponent 1 the share of a cluster is the difference
-        of the harmonic numbers of its bounds. Two standard deviations more make
-        one chunk enough for most batches of such text.
-
-        Args:
-            num_tokens: int. Tokens of all clusters together.
-
-        Returns:
-            Tuple of ints, multiples of 8 but no more than `num_tokens`.
+        By Zipf's law with exponent 1 the share of a cluster is the difference of the harmonic
+        numbers of its bounds. Two standard deviations more make one chunk enough for most batches
+        of such text. The numbers are multiples of 8, but at most `num_tokens`.
         """
         total = _harmonic_number(self.vocabulary_size)
         capacities = []
@@ -137,11 +120,11 @@ class _LanguageModelConfig(FrozenConfig):
     num_layers: Annotated[int, positive(MAX_LAYERS)]
     """Number of decoder blocks or recurrent layers, `L`."""
     hidden_dim: Annotated[int, positive(MAX_WIDTH)]
-    """Width of the hidden states, `D`; even in a Transformer-XL, for the sinusoids."""
+    """Width of the hidden states, `D`. It is even in a Transformer-XL, for the sinusoids."""
     segment_length: Annotated[int, positive(MAX_TOKENS)]
-    """Tokens per row per step, `T`; gradients flow no further back."""
+    """Tokens per row per step, `T`, through which gradients flow."""
     embedding_dim: Annotated[int | None, positive(MAX_WIDTH)] = None
-    """Width of the embeddings of frequent tokens and of the last recurrent layer, `E`; None is
+    """Width of the embeddings of frequent tokens and of the last recurrent layer, `E`. None is
     `hidden_dim`."""
     dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.1
     """Rate on embeddings, positions, layer outputs and inner activations."""
@@ -153,14 +136,11 @@ class _LanguageModelConfig(FrozenConfig):
 class RecurrentConfig(_LanguageModelConfig):
     """Sizes and options that an `LSTMLanguageModel` and a `QRNNLanguageModel` share.
 
-    Neither weights nor memory depend on `segment_length`, so a trained model
-    can be evaluated with another.
-
-    Raises:
-        ValueError: If a value is out of its range.
+    Neither weights nor memory depend on `segment_length`, so a trained model can be evaluated with
+    another.
     """
 
-    # What a Transformer-XL has: only the state after the last token is remembered.
+    # Fields of a Transformer-XL: only the state after the last token is remembered.
     memory_length: ClassVar[int] = 0
     effective_memory_length: ClassVar[int] = 0
     has_relative_positions: ClassVar[bool] = False
@@ -180,11 +160,7 @@ class RecurrentConfig(_LanguageModelConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LSTMConfig(RecurrentConfig):
-    """Sizes and options of an `LSTMLanguageModel`.
-
-    Raises:
-        ValueError: If a value is out of its range.
-    """
+    """Sizes and options of an `LSTMLanguageModel`."""
 
     kind: Literal["lstm"] = "lstm"
     """Tells the model of a file apart from others."""
@@ -192,11 +168,7 @@ class LSTMConfig(RecurrentConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QRNNConfig(RecurrentConfig):
-    """Sizes and options of a `QRNNLanguageModel`.
-
-    Raises:
-        ValueError: If a value is out of its range.
-    """
+    """Sizes and options of a `QRNNLanguageModel`."""
 
     kind: Literal["qrnn"] = "qrnn"
     """Tells the model of a file apart from others."""
@@ -229,50 +201,51 @@ class ModelConfig(_LanguageModelConfig):
     intermediate_dim: Annotated[int, positive(MAX_WIDTH)]
     """Inner width of the feed-forward layers, `F`."""
     memory_length: Annotated[int, not_negative(MAX_TOKENS)]
-    """Tokens that are remembered per layer, `M`; 0 switches recurrence off."""
+    """Tokens that each layer remembers, `M`. 0 switches recurrence off."""
     position_encoding: PositionEncoding = "transformer_xl"
-    """Positions of Dai et al., Shaw et al. ("shaw" has the biases of the official code, too; of
-    "shaw_two_terms" see the paper), Vaswani et al., or Al-Rfou et al."""
+    """Positions of Dai et al., of Shaw et al. with the biases of the official code ("shaw") or
+    without ("shaw_two_terms"), of Vaswani et al. or of Al-Rfou et al."""
     num_positions: Annotated[int | None, positive(2 * MAX_TOKENS)] = None
-    """Learned positions of "shaw", "shaw_two_terms" and "learned"; farther ones share the last."""
+    """Learned positions of "shaw", "shaw_two_terms" and "learned". Farther ones share the last."""
     recurrence: bool = True
-    """Whether there is a memory at all; without, `memory_length` has no effect."""
+    """Whether the model has a memory. Without, `memory_length` has no effect."""
     pre_norm: bool = False
-    """Whether layer normalisation comes before attention and feed-forward."""
+    """Whether layer normalisation precedes attention and feed-forward."""
     variational_dropout: bool = False
     """Whether a dropout mask is the same for all positions of a row."""
     attention_dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.0
     """Rate on attention probabilities."""
     clamp_length: Annotated[int | None, positive(MAX_DISTANCE)] = None
-    """Distances above this share one position encoding; None is no clamp."""
+    """Distances above this share one position encoding. None is no clamp."""
     same_length: bool = False
-    """Whether every query sees equally many keys, however late in the segment."""
+    """Whether every query sees equally many keys, early or late in the segment."""
     same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
-    """How many: `M + 1` as in the official TensorFlow code, or `M` as in PyTorch."""
+    """Number of keys with `same_length`: `M + 1` as in the official TensorFlow code, or `M` as in
+    PyTorch."""
     share_attention_biases: bool = False
     """Whether all layers share one content bias `u` and one position bias `v`."""
     layer_norm_epsilon: Annotated[float, positive()] = 1e-12
-    """Added to the variance; the default is the official TensorFlow code's."""
+    """Added to the variance. The default is that of the official TensorFlow code."""
     cutoffs: tuple[int, ...] = ()
-    """First ids of the clusters of rare tokens; none is one full softmax."""
+    """First ids of the clusters of rare tokens. An empty list is one full softmax."""
     division_factor: Annotated[int, positive(MAX_WIDTH)] = 1
     """Cluster `i` of the vocabulary is `embedding_dim // division_factor**i` wide."""
     share_tail_projections: bool = False
     """Whether embedding and softmax share the projections of all but cluster 0."""
     project_same_dim: bool = True
-    """Whether clusters that are `hidden_dim` wide are projected nevertheless."""
+    """Whether clusters that are `hidden_dim` wide are projected too."""
     tie_weights: bool = True
     """Whether embedding and softmax share their tables."""
     initializer: Literal["normal", "uniform"] = "normal"
     """Distribution of the initial weights."""
     initializer_range: Annotated[float, positive()] = 0.1
-    """The uniform distribution is from minus this to this."""
+    """Bound of the uniform distribution, which is symmetric."""
     projection_stddev: Annotated[float, positive()] = 0.01
-    """Standard deviation of the projections of embedding and softmax, if normal."""
+    """Standard deviation of the initial projections of embedding and softmax, if normal."""
 
     @property
     def clusters(self) -> VocabularyClusters:
-        """How embedding and softmax cut the vocabulary."""
+        """Clusters of embedding and softmax."""
         return VocabularyClusters(
             vocabulary_size=self.vocabulary_size,
             hidden_dim=self.hidden_dim,
@@ -284,24 +257,19 @@ class ModelConfig(_LanguageModelConfig):
 
     @property
     def effective_memory_length(self) -> int:
-        """Tokens that are remembered: `memory_length`, or 0 without recurrence."""
+        """Remembered tokens: `memory_length`, or 0 without recurrence."""
         return self.memory_length if self.recurrence else 0
 
     @property
     def has_relative_positions(self) -> bool:
-        """Whether a position is a distance, so that memory does not depend on it."""
+        """True if positions are distances, so that memory does not depend on them."""
         return self.position_encoding in RELATIVE_ENCODINGS
-
-    @property
-    def has_position_table(self) -> bool:
-        """Whether positions are learned, `num_positions` of them."""
-        return self.position_encoding in LEARNED_ENCODINGS
 
     def validate(self) -> None:
         is_even = self.hidden_dim % 2 == 0
         rule = "be even, because half of a position encoding is sines and half cosines"
         self.require("hidden_dim", is_even, rule)
-        has_table = self.has_position_table
+        has_table = self.position_encoding in LEARNED_ENCODINGS
         if has_table != (self.num_positions is not None):
             encodings = ", ".join(LEARNED_ENCODINGS)
             reason = f"`num_positions` is for the positions {encodings}, and needed there."

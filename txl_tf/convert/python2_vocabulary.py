@@ -194,7 +194,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _decoded(values: list[Any]) -> list[str]:
-    """Decodes Python 2 text: as UTF-8 if all of it is valid, else as Latin-1."""
+    """Decodes Python 2 text: as UTF-8 if every text is valid, else as Latin-1."""
     if not all(isinstance(value, str | bytes) for value in values):
         raise ValueError("a symbol is not a text")
     try:

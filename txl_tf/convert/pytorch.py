@@ -343,7 +343,7 @@ def load_nvidia_pytorch(
     """Loads a state dict of NVIDIA's PyTorch code (DeepLearningExamples).
 
     Its checkpoints contain custom objects beside the state dict. If such a file does not load, save
-    `checkpoint["model_state"]` alone. Arguments and errors are those of `load_official_pytorch`.
+    `checkpoint["model_state"]` alone. See `load_official_pytorch` for arguments and errors.
     """
     return _load(source, NVIDIA_PYTORCH, what_shapes_cannot_tell, dtype, origins)
 
