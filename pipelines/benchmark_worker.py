@@ -60,7 +60,6 @@ def _train(experiment: Any, folder: str) -> Turn:
     reader = TrainingData(dataset, experiment)
     sources = reader.reader.dataset_fn, reader.reader.describe_row, reader.count_tokens
     trainer = Trainer(experiment, create_strategy(), *sources)
-    reports = trainer.run(measures_updates=True)
 
     def turn(count: int) -> dict[str, Any]:
         tokens, end = 0, trainer.step + count
@@ -68,7 +67,9 @@ def _train(experiment: Any, folder: str) -> Turn:
             # Loops end at multiples of the period.
             period = trainer.step + min(left, training.steps_per_loop)
             trainer.config = trainer.config.with_overrides([f"training.steps_per_loop={period}"])
-            tokens += next(reports).num_tokens
+            report = trainer.take_steps(measures_updates=True)
+            assert report is not None  # nothing requests a stop
+            tokens += report.num_tokens
         return {"tokens": tokens}
 
     return turn

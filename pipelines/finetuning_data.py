@@ -13,7 +13,7 @@ from txl_tf.errors import UsageError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator, TaskResult
 from txl_tf.tasks.encoding import ExampleEncoder, fingerprint_of
 from txl_tf.tasks.examples import TaskData
-from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader
+from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader, TaskObjective
 
 from .run_data import Track
 from .workdir import check_vocabulary
@@ -29,6 +29,7 @@ class FineTuningData:
     """
 
     folder = None
+    objective_class = TaskObjective
 
     def __init__(self, data: TaskData, tokenizer: Tokenizer, experiment: ExperimentConfig) -> None:
         assert experiment.task is not None

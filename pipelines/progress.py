@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from txl_tf.training.step_report import LoopReport
+    from txl_tf.training.ledger import LoopReport
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _SECONDS_BETWEEN_LINES = 10.0

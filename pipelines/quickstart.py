@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def with_fastest_policy(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentConfig:
     """Returns the experiment in this machine's fastest precision; a begun run keeps its own."""
-    from txl_tf.training.product_rate import WORTHWHILE_GAIN, bfloat16_gain
+    from .device_peak import WORTHWHILE_GAIN, bfloat16_gain
 
     experiment: ExperimentConfig = arguments.experiment
     if _POLICY in overridden_settings(arguments.overrides):

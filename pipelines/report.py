@@ -96,8 +96,7 @@ class Page:
     """Contents of a run with the reports of analyses, and their HTML."""
 
     def __init__(self, workdir: Workdir, analyses: Sequence[str]) -> None:
-        from txl_tf.training.metrics import PROCESS_RUN, MetricsLog
-        from txl_tf.training.run_time import read_run_time
+        from txl_tf.training.metrics import PROCESS_RUN, MetricsLog, read_run_time
 
         from .analysis.attention import REPORT_FILE as ATTENTION_FILE
         from .analysis.context import REPORT_FILE as CONTEXT_FILE
@@ -199,7 +198,7 @@ class Page:
         for tag in TAGS.values():
             lines = self._lines(tag.name, tag.has_parts) if tag.page == page else {}
             if lines:
-                chart = line_chart(lines, tag.title, is_logarithmic=tag.name in _LOGARITHMIC)
+                chart = line_chart(lines, tag.name, is_logarithmic=tag.name in _LOGARITHMIC)
                 charts.append(_figure(chart, tag.description, tag.name))
         if charts:
             yield '<div class="charts">' + "\n".join(charts) + "</div>"
@@ -217,7 +216,7 @@ class Page:
         return dict(sorted(found.items())) if has_parts else found
 
     def _time(self) -> Iterator[str]:
-        from txl_tf.training.run_time import CAUSES
+        from txl_tf.training.metrics import CAUSES
 
         found = self._run_time
         if found is None:

@@ -69,7 +69,7 @@ def _attention(
 ) -> list[tuple[str, str]]:
     import tensorflow as tf
 
-    from txl_tf.training.attention_choice import attention_choice
+    from txl_tf.training.train_state import attention_choice
 
     # Only TPUs have more than one implementation.
     if not isinstance(strategy, tf.distribute.TPUStrategy):

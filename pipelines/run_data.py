@@ -52,6 +52,10 @@ class RunData(Protocol):
         """Folder of the data set, for the next start; `None` of a task."""
 
     @property
+    def objective_class(self) -> type:
+        """Class of the loss, see `Trainer`."""
+
+    @property
     def plan(self) -> Plan:
         """Plan of the run."""
 

@@ -145,25 +145,18 @@ def _verify_ledger(workdir: Workdir, checkpoint_period: int) -> str:
     from txl_tf.training.ledger import StepLedger
 
     steps = CheckpointStore(workdir.checkpoints, {}).steps()
-    with storage_errors("The ledger of the run cannot be read", workdir.ledger):
-        reader = StepLedger(workdir.ledger).reader()
-        if reader is None:
-            if not steps:
-                return "not there: ledger, for no step was done"
-            what = "The ledger of the run is missing."
-            raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
-        num_bound = 0
-        for step in steps:
-            reader.read_until(step)
-            path = os.path.join(workdir.checkpoints, f"step-{step:08d}")
-            digest = verified_manifest(path).get("ledger")
-            reader.check(digest)
-            num_bound += digest is not None
-        bound = reader.last_step
-        rest, is_whole = reader.read_rest()
-    if not is_whole:
-        raise reader.damaged("what follows the last line that can be read is none")
-    last = bound + len(rest)
+    paths = {step: os.path.join(workdir.checkpoints, f"step-{step:08d}") for step in steps}
+    digests = {step: verified_manifest(path).get("ledger") for step, path in paths.items()}
+    ledger = StepLedger(workdir.ledger).read(digests)
+    if ledger is None:
+        if not steps:
+            return "not there: ledger, for no step was done"
+        what = "The ledger of the run is missing."
+        raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
+    last = ledger.last_step + len(ledger.rest)
+    if not ledger.is_whole:
+        what = f"The ledger of the run is damaged after the line of step {last}."
+        raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
     if not steps and last > checkpoint_period:
         raise DataDamagedError(
             f"The ledger has {last} steps, but there is no checkpoint.",
@@ -171,9 +164,11 @@ def _verify_ledger(workdir: Workdir, checkpoint_period: int) -> str:
             remedy="Restore the checkpoints from a copy, or begin anew in another --workdir.",
         )
     covered = (
-        f"altered lines are found up to step {bound}" if num_bound else "no checkpoint binds it"
+        f"altered lines are found up to step {ledger.last_step}"
+        if any(digests.values())
+        else "no checkpoint binds it"
     )
-    return f"verified: ledger {workdir.ledger}, steps {reader.first_step} to {last}; {covered}"
+    return f"verified: ledger {workdir.ledger}, steps {ledger.first_step} to {last}; {covered}"
 
 
 def _verify_evaluations(workdir: Workdir) -> list[str]:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from txl_tf.distribution.remote_hosts import RemoteHost
     from txl_tf.evaluation.result import EvaluationResult
-    from txl_tf.training.run_time import RunClock
+    from txl_tf.training.metrics import RunClock
 
     from .run_data import RunData
     from .training_run import TrainingRun
@@ -99,7 +99,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Trains to the end of the run."""
-    from txl_tf.training.run_time import RunClock
+    from txl_tf.training.metrics import RunClock
 
     clock = RunClock()
     # Entered first, so that an early preemption loses nothing.
@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _say_what_data_and_machine_decide(arguments: argparse.Namespace) -> None:
     """Prints the differences from the named experiment, and a faster precision of this machine."""
-    from txl_tf.training.product_rate import WORTHWHILE_GAIN, bfloat16_gain
+    from .device_peak import WORTHWHILE_GAIN, bfloat16_gain
 
     named, model = NAMED_EXPERIMENTS[arguments.config]().model, arguments.experiment.model
     changed = [
@@ -166,7 +166,7 @@ def train(
     `data_folder` is a prepared data set with a split `train`. Returns the run and its last result
     on the split `valid`; `None` without such a split, or if nothing was left to train.
     """
-    from txl_tf.training.run_time import RunClock
+    from txl_tf.training.metrics import RunClock
 
     from .training_data import TrainingData
 

@@ -18,6 +18,7 @@ from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import is_remote
+from txl_tf.training.objective import TrainingObjective
 
 from .evaluation import (
     bytes_per_token,
@@ -40,6 +41,8 @@ class TrainingData:
     A damaged file, or too little text to train on, is a DataDamagedError; another vocabulary is a
     MismatchError.
     """
+
+    objective_class = TrainingObjective
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
         # A remote data set is not read as a whole before the first step: each record is compared

@@ -1,7 +1,6 @@
 """Figures and texts of a run as it trains: losses, overview, memory, attention, samples."""
 
 import dataclasses
-import functools
 import importlib.metadata
 import json
 import os
@@ -17,6 +16,7 @@ import tensorflow as tf
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.distribution.strategy import is_chief
@@ -26,10 +26,8 @@ from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.models.sizes import num_parameters, run_flops_per_token
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.loop_measurements import MemoryStatistics
-from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog, layer_tag
-from txl_tf.training.run_time import RunClock
-from txl_tf.training.step_report import LoopReport
+from txl_tf.training.ledger import LoopReport
+from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog, RunClock, layer_tag
 from txl_tf.training.tensorboard import TensorBoardWriter
 from txl_tf.training.trainer import Trainer
 
@@ -180,7 +178,11 @@ class RunFigures:
     def _look_at(
         self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check
     ) -> None:
-        figures = self._memory_statistics.measure()
+        figures = {}
+        if isinstance(self._experiment.model, ModelConfig):  # others have no positions in memory
+            length, norms = self._trainer.measure_memory()
+            figures = {layer_tag("memory/norm", layer): norm for layer, norm in enumerate(norms)}
+            figures["memory/valid_length"] = length
         if not self._is_chief:
             return
         if figures:
@@ -194,11 +196,6 @@ class RunFigures:
             self._board.write_figures(step, _SPLIT, tags)
         check()
         self._write_sample(evaluator, dataset, step, check)
-
-    @functools.cached_property
-    def _memory_statistics(self) -> MemoryStatistics:
-        rows = self._experiment.training.global_batch_size
-        return MemoryStatistics(self._trainer.strategy, self._trainer.replica_memory, rows)
 
     def _write_sample(
         self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check

@@ -18,9 +18,8 @@ from txl_tf.model_folder import read_base, write_base
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
-from txl_tf.training.ledger import StepLedger
-from txl_tf.training.run_time import RunClock
-from txl_tf.training.step_report import LoopReport
+from txl_tf.training.ledger import LoopReport, StepLedger
+from txl_tf.training.metrics import RunClock
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
@@ -97,6 +96,7 @@ class TrainingRun:
                 self._data.reader.dataset_fn,
                 self._data.reader.describe_row,
                 self._data.count_tokens,
+                self._data.objective_class,
             )
             self._history = EvaluationHistory(*self.trainer.evaluation_observers)
             self._store = CheckpointStore(
@@ -172,17 +172,18 @@ class TrainingRun:
     def _train_to_end(self) -> Any:
         """Runs the remaining loops, and returns their last evaluation."""
         result = self._evaluate_if_due()
-        self._profile.before_loop(self.trainer)
-        reports = [] if self._has_stalled else self.trainer.run(measures_updates=True)
-        for report in reports:
+        trainer, num_steps = self.trainer, self._experiment.training.num_steps
+        while not self._has_stalled and trainer.step < num_steps and not trainer.must_stop():
+            self._profile.before_loop(trainer)
+            report = trainer.take_steps(measures_updates=True)
+            if report is None:
+                continue
             self._profile.after_loop(report.step)
             self._after_loop(report)
             result = self._evaluate_if_due() or result
             if self._has_stalled:
                 what = f"No evaluation was better than that of step {self._history.best_step:,}"
                 self._say(f"{what}: training.stop_after_evaluations ends the run.")
-                break
-            self._profile.before_loop(self.trainer)
         return result
 
     @property

@@ -94,7 +94,6 @@ LOADED_FIRST = (
     "txl_tf.tpu_kernels.attention_plan",
     "txl_tf.tpu_kernels.kernel_choice",
     "txl_tf.training.ledger",
-    "txl_tf.training.step_report",
     "pipelines.[!tw]*",
     "pipelines.train",
     "pipelines.workdir",
@@ -102,6 +101,7 @@ LOADED_FIRST = (
     "pipelines.launch.*",
 )
 NOT_LOADED_FIRST = (
+    "pipelines.device_peak",
     "pipelines.analysis.*",
     "pipelines.finetuning_data",
 )

@@ -22,8 +22,8 @@ _KERAS_CLASSES = {
     "txl_tf.models.recurrent": ("LSTMLanguageModel", "QRNNLanguageModel", "QuasiRecurrent"),
     "txl_tf.models.stateful": ("StatefulTransformerXL",),
     "txl_tf.models.transformer_xl": ("TransformerXL",),
-    "txl_tf.training.optimizers": ("Adafactor", "Lamb", "Muon"),
-    "txl_tf.training.schedules": (
+    "txl_tf.training.optimizers": (
+        *("Adafactor", "Lamb", "Muon"),
         "WarmupConstant",
         "WarmupCosineDecay",
         "WarmupInverseSquareRoot",

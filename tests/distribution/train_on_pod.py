@@ -43,19 +43,19 @@ class StrategyOfHosts:
 def report_stops() -> None:
     """Prints how long a loop ran on after the request to stop."""
     requested: list[float] = []
-    request_stop, loop = Trainer.request_stop, Trainer._loop
+    request_stop, loop = Trainer.request_stop, Trainer.take_steps
 
     def timed_request(trainer: Trainer) -> None:
         requested.append(time.monotonic())
         request_stop(trainer)
 
-    def timed_loop(trainer: Trainer, *arguments):
-        result = loop(trainer, *arguments)
+    def timed_loop(trainer: Trainer, **options):
+        result = loop(trainer, **options)
         if requested:
             print(f"loop ended {time.monotonic() - requested[0]:.3f} s after the request")
         return result
 
-    Trainer.request_stop, Trainer._loop = timed_request, timed_loop
+    Trainer.request_stop, Trainer.take_steps = timed_request, timed_loop
 
 
 if __name__ == "__main__":

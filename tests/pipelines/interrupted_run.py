@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.small_experiments import MODEL
-from txl_tf.training.metrics import MetricsLog
-from txl_tf.training.run_time import read_run_time
+from txl_tf.training.metrics import MetricsLog, read_run_time
 
 CHECKPOINT_EVERY_STEPS = 10
 EVALUATE_EVERY_STEPS = 50

@@ -1,12 +1,13 @@
 """Peak of the devices, and the share of it in the figures of a run."""
 
 import contextlib
+import time
 from unittest import mock
 
 import pytest
 import tensorflow as tf
 
-from pipelines.device_peak import measured_peak, published_peak
+from pipelines.device_peak import measured_peak, product_rate, published_peak
 from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
 from txl_tf.models.sizes import run_flops_per_token
 from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog
@@ -23,12 +24,14 @@ def rates(monkeypatch):
         asked.append(dtype)
         return RATE
 
-    monkeypatch.setattr("txl_tf.training.product_rate.product_rate", rate)
+    monkeypatch.setattr("pipelines.device_peak.product_rate", rate)
     return asked
 
 
 def tpu(num_replicas):
-    return mock.Mock(spec=tf.distribute.TPUStrategy, num_replicas_in_sync=num_replicas)
+    strategy = mock.Mock(spec=tf.distribute.TPUStrategy, num_replicas_in_sync=num_replicas)
+    strategy.extended = None
+    return strategy
 
 
 @pytest.mark.parametrize(
@@ -54,10 +57,22 @@ def test_the_peak_is_measured_in_the_precision_of_the_run(rates, policy, dtype):
 
 def test_replicas_share_the_cores_of_a_process_and_have_a_gpu_each(rates, monkeypatch):
     replicas = mock.Mock(spec=tf.distribute.MirroredStrategy, num_replicas_in_sync=4)
-    monkeypatch.setattr("txl_tf.distribution.strategy.num_workers", lambda strategy: 1)
+    monkeypatch.setattr("pipelines.device_peak.num_workers", lambda strategy: 1)
     assert measured_peak(toy_run_experiment(), replicas).flops_per_second == RATE
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"])
     assert measured_peak(toy_run_experiment(), replicas).flops_per_second == 4 * RATE
+
+
+def test_the_machine_multiplies_as_fast_as_is_said(monkeypatch):
+    monkeypatch.setattr("pipelines.device_peak._CPU_WIDTH", 512)
+    monkeypatch.setattr("pipelines.device_peak._SECONDS", 0.05)
+    rate = product_rate("float32")
+    matrix = tf.ones((512, 512))
+    begin = time.perf_counter()
+    for _ in range(3):
+        tf.matmul(matrix, matrix).numpy()
+    # Other work on the machine slows either down, so that only the order of magnitude is sure.
+    assert 0.01 < rate / (3 * 2 * 512**3 / (time.perf_counter() - begin)) < 100
 
 
 def log_of_run(folder, seconds_before_peak):

@@ -8,7 +8,7 @@ from rich.console import Console
 from pipelines import progress as module
 from pipelines.evaluation import loss_figure
 from pipelines.progress import TrainingProgress
-from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
+from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 
 
 def report(step, nats, tokens_per_second=123_456.0, has_compiled=False):

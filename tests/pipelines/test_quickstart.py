@@ -97,7 +97,7 @@ def product_rates(bfloat16):
 def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
     rate, policy, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("txl_tf.training.product_rate.product_rate", product_rates(rate))
+    monkeypatch.setattr("pipelines.device_peak.product_rate", product_rates(rate))
     arguments = argparse.Namespace(
         experiment=NAMED_EXPERIMENTS["quickstart"](),
         overrides=[],
@@ -107,7 +107,7 @@ def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
     chosen = with_fastest_policy(arguments, workdir)
     assert chosen.training.dtype_policy == policy
     workdir.begin(chosen, {**TOY_DATA, "vocabulary_size": 256})
-    monkeypatch.setattr("txl_tf.training.product_rate.product_rate", product_rates(7e10))
+    monkeypatch.setattr("pipelines.device_peak.product_rate", product_rates(7e10))
     assert with_fastest_policy(arguments, workdir) == chosen
     arguments.overrides = ["training.dtype_policy=float32"]
     assert with_fastest_policy(arguments, workdir) == NAMED_EXPERIMENTS["quickstart"]()

@@ -8,8 +8,7 @@ import shutil
 import pytest
 
 from pipelines.command_line import main
-from txl_tf.training.metrics import PAGES, TAGS, MetricsLog
-from txl_tf.training.run_time import read_run_time
+from txl_tf.training.metrics import PAGES, TAGS, MetricsLog, read_run_time
 
 
 class Page(html.parser.HTMLParser):

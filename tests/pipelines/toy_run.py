@@ -24,7 +24,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import list_folder, read_file
-from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
+from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 
 NUM_STEPS = 24
 CHECKPOINT_EVERY_STEPS = 4
@@ -52,39 +52,36 @@ class ToyTrainer:
     evaluation_observers = ()
     num_workers = 1
 
-    def __init__(self, experiment, strategy, dataset_function, describe_row, count) -> None:
+    def __init__(self, experiment, *unused) -> None:
         self._training = experiment.training
         self._stops = False
         self.step = 0
         self._weights = np.linspace(0.5, 1.5, 16, dtype="float32")
         self._memory = np.zeros((2, 8), "float32")
 
-    def run(self, measures_updates=False):
-        """Steps to the end or to the request to stop, a few at a time."""
-        while self.step < self._training.num_steps and not self._stops:
-            records = []
-            for _ in range(self._training.steps_per_loop):
-                self._take_step()
-                checksum = int(self._weights.view("uint32").sum()) % 2**32
-                loss = float(np.float32(5.0 / self.step + abs(self._weights[0])))
-                records.append(
-                    StepRecord(
-                        step=self.step,
-                        nats_per_token=loss,
-                        gradient_norm=float(self._weights[1]),
-                        checksum=checksum,
-                        status=StepStatus.APPLIED,
-                    )
+    def take_steps(self, measures_updates=False):
+        """Steps to the next checkpoint, a few at a time."""
+        records = []
+        for _ in range(self.next_stop - self.step):
+            self._take_step()
+            checksum = int(self._weights.view("uint32").sum()) % 2**32
+            loss = float(np.float32(5.0 / self.step + abs(self._weights[0])))
+            records.append(
+                StepRecord(
+                    step=self.step,
+                    nats_per_token=loss,
+                    gradient_norm=float(self._weights[1]),
+                    checksum=checksum,
+                    status=StepStatus.APPLIED,
                 )
-                if self.step % self._training.checkpoint_every_steps == 0:
-                    break
-            yield LoopReport(
-                records=tuple(records),
-                num_tokens=len(records),
-                learning_rate=0.1,
-                seconds=0.01,
-                has_compiled=False,
             )
+        return LoopReport(
+            records=tuple(records),
+            num_tokens=len(records),
+            learning_rate=0.1,
+            seconds=0.01,
+            has_compiled=False,
+        )
 
     @property
     def next_stop(self) -> int:
@@ -133,6 +130,7 @@ class ToyData:
     has_valid = True
     bytes_per_token = 1.0
     vocabulary_files = VOCABULARY
+    objective_class = None
     reader = SimpleNamespace(dataset_fn=None, describe_row=None)
     manifest = SimpleNamespace(
         fingerprint="f" * 64,
@@ -230,15 +228,15 @@ def toy_training():
 @contextlib.contextmanager
 def stopping_after(num_steps: int, error: type[Exception]):
     """Lets steps end with an error, as soon as so many have been reported."""
-    run = ToyTrainer.run
+    take_steps = ToyTrainer.take_steps
 
     def stopping(trainer, **arguments):
-        for report in run(trainer, **arguments):
-            yield report
-            if trainer.step >= num_steps:
-                raise error
+        # When the report is dealt with.
+        if trainer.step >= num_steps:
+            raise error
+        return take_steps(trainer, **arguments)
 
-    with mock.patch.object(ToyTrainer, "run", stopping):
+    with mock.patch.object(ToyTrainer, "take_steps", stopping):
         yield
 
 

@@ -3,6 +3,7 @@
 import collections
 
 import pytest
+from txl_tf.training.task_objective import TaskObjective
 
 from tests.slow_case import slow_case
 from tests.toy_batches import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
@@ -17,6 +18,7 @@ from tests.training.test_task_objective import experiment_of as task_experiment
 from tests.training.test_task_objective import reader_of
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.tpu_chips import set_chip
+from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.trainer import Trainer
 
 # One row of the second replica is made up.
@@ -126,7 +128,9 @@ PLAIN = [name for name in CONFIGURATIONS if name not in SLOW]
 def traced(request):
     """A trainer under TPUStrategy, and what the bridge makes of its loop."""
     chosen = {**CONFIGURATIONS, **TASKS}[request.param]
-    trainer = Trainer(chosen, traced_replicas(), dataset_function_of(chosen))
+    objective = TrainingObjective if chosen.task is None else TaskObjective
+    batches = dataset_function_of(chosen)
+    trainer = Trainer(chosen, traced_replicas(), batches, objective_class=objective)
     return trainer, through_the_bridge(trainer.trace())
 
 

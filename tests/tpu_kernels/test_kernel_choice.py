@@ -11,7 +11,7 @@ from txl_tf.distribution import tpu_chips
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.tpu_compiler.program import traced_tpu_strategy
 from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
-from txl_tf.training.attention_choice import attention_choice
+from txl_tf.training.train_state import attention_choice
 
 
 @pytest.mark.parametrize("chip", [*CHIPS, None, ""])

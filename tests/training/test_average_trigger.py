@@ -8,9 +8,8 @@ import pytest
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
 from txl_tf.run import identity
-from txl_tf.training.train_state import EvaluationHistory
+from txl_tf.training.train_state import EvaluationHistory, NonMonotoneTrigger
 from txl_tf.training.trainer import Trainer
-from txl_tf.training.weight_average import NonMonotoneTrigger
 
 LOSSES = [5.0, 4.0, 4.5, 3.0, 3.5, 3.2, 3.1, 2.9, 3.0, 2.95, 3.3, 1.0]
 

@@ -14,7 +14,7 @@ from tests.toy_batches import (
 from tests.toy_trainers import NUM_ROWS, shared_trainer
 from txl_tf.layers import AdaptiveEmbedding, AdaptiveSoftmax, DecoderBlock
 from txl_tf.models.stateful import StatefulTransformerXL
-from txl_tf.training.schedules import WarmupCosineDecay
+from txl_tf.training.optimizers import WarmupCosineDecay
 
 NUM_STEPS = 12
 SECTIONS = {

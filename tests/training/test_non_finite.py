@@ -8,7 +8,7 @@ from tests.slow_case import slow_case
 from tests.toy_batches import largest_relative_difference, weight_of
 from tests.toy_trainers import toy_trainer
 from txl_tf.errors import NonFiniteError
-from txl_tf.training.step_report import StepStatus
+from txl_tf.training.ledger import StepStatus
 
 
 def trainer_of(num_replicas=1, describe_row=None, **training):

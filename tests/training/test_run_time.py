@@ -5,9 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from txl_tf.training import run_time as module
-from txl_tf.training.metrics import MetricsLog
-from txl_tf.training.run_time import CAUSES, RunClock, read_run_time
+from txl_tf.training import metrics as module
+from txl_tf.training.metrics import CAUSES, MetricsLog, RunClock, read_run_time
 
 STEP_SECONDS, NUM_STEPS, PERIOD = 0.5, 40, 10
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.toy_batches import two_replicas
-from txl_tf.training.schedules import (
+from txl_tf.training.optimizers import (
     PlateauScale,
     WarmupConstant,
     WarmupCosineDecay,

@@ -7,8 +7,8 @@ from tests.slow_case import slow_case
 from tests.toy_batches import largest_relative_difference, strategy_of, toy_experiment
 from tests.toy_trainers import toy_trainer
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
-from txl_tf.training import step_compilation
-from txl_tf.training.step_compilation import StepCompilation
+from txl_tf.training import train_step
+from txl_tf.training.train_step import StepCompilation
 
 DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2}
 
@@ -16,8 +16,8 @@ DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2}
 @pytest.fixture
 def in_parts(monkeypatch):
     """Every width counts as wide enough."""
-    widths = dict.fromkeys(step_compilation._NARROWEST_IN_PARTS, 1)
-    monkeypatch.setattr(step_compilation, "_NARROWEST_IN_PARTS", widths)
+    widths = dict.fromkeys(train_step._NARROWEST_IN_PARTS, 1)
+    monkeypatch.setattr(train_step, "_NARROWEST_IN_PARTS", widths)
 
 
 def experiment_of(width, jit_compile, policy="float32"):

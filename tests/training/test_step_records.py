@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from txl_tf.training.step_records import (
+from txl_tf.training.train_step import (
     ROW_MULTIPLIER,
     TARGET_MULTIPLIER,
     batch_checksum,

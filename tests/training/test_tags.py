@@ -4,6 +4,7 @@ import pytest
 
 from tests.small_models import small_result
 from txl_tf.evaluation.result import TaskResult
+from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 from txl_tf.training.metrics import (
     PAGES,
     TAGS,
@@ -12,7 +13,6 @@ from txl_tf.training.metrics import (
     evaluation_figures,
     training_figures,
 )
-from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 from txl_tf.training.tensorboard import pages_layout
 
 
@@ -41,7 +41,7 @@ def test_a_task_has_a_page_of_its_own():
     layout = pages_layout(has_peak=False, has_task=True)
     assert [category.title for category in layout.category] == list(TASK_PAGES)
     charts = {chart.title for chart in layout.category[0].chart}
-    assert charts == {"Loss of the task", "Metrics of the task"}
+    assert charts == {"task/loss", "task/metric"}
     figures = training_figures(report_of(), None)
     assert figures["task/loss"] == 2.0
     assert not any(name.startswith("loss/") for name in figures)

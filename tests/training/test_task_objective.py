@@ -17,7 +17,6 @@ from txl_tf.tasks.examples import Answer
 from txl_tf.training.fine_tuning import (
     ExamplePlan,
     ExampleReader,
-    NoMemory,
     TaskBatch,
     TaskObjective,
 )
@@ -71,7 +70,8 @@ def reader_of(experiment):
 
 def trainer_of(experiment, num_replicas=1):
     _, reader = reader_of(experiment)
-    return Trainer(experiment, strategy_of(num_replicas), reader.dataset_fn)
+    strategy = strategy_of(num_replicas)
+    return Trainer(experiment, strategy, reader.dataset_fn, objective_class=TaskObjective)
 
 
 def cross_entropy(logits, target):
@@ -102,9 +102,9 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
     encoded, reader = reader_of(experiment)
     batch = next(iter(reader.dataset_fn(0, range(4), 4, 1)))
     row_weights = tf.constant([1.0, 1.0, 1.0, 0.0])
-    inputs = TaskBatch.of(batch, {}, tf.zeros([4, 2], tf.int32), row_weights)
+    inputs = TaskBatch.of(batch, (), tf.zeros([4, 2], tf.int32), row_weights)
     total, row_losses, memory = objective(inputs, tf.constant(0))
-    assert memory == NoMemory()
+    assert memory == ()
 
     plan = ExamplePlan(num_examples=7, num_rows=4, seed=1, fingerprint="f")
     for row, number in enumerate(plan.positions(0)[:3]):

@@ -9,12 +9,11 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
-from txl_tf.training.schedules import PlateauScale
-from txl_tf.training.step_report import StepStatus
-from txl_tf.training.train_state import EvaluationHistory, SpikeDetector
+from txl_tf.training.ledger import StepStatus
+from txl_tf.training.optimizers import PlateauScale
+from txl_tf.training.train_state import EvaluationHistory, SpikeDetector, WeightAverage
 from txl_tf.training.train_step import GuardedUpdate
 from txl_tf.training.trainer import Trainer
-from txl_tf.training.weight_average import WeightAverage
 
 
 def test_the_best_and_the_last_are_told_apart():

@@ -18,7 +18,7 @@ from tests.toy_batches import (
 )
 from tests.toy_trainers import NUM_ROWS, shared_trainer, toy_trainer
 from txl_tf.models.memory import Memory
-from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
+from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 
 
 def deep_trainer_of(batches=None):
@@ -193,6 +193,6 @@ def test_a_report_turns_its_figures_into_others():
     )
     assert (report.step, report.num_steps, report.num_skipped_steps) == (11, 3, 1)
     # What was skipped does not count.
-    assert report.perplexity == pytest.approx(7.0)
+    assert report.nats_per_token == pytest.approx(math.log(7.0))
     assert report.gradient_norm == pytest.approx(2.0 * math.log(7.0))
     assert report.tokens_per_second == pytest.approx(400.0)

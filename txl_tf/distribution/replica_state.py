@@ -1,6 +1,7 @@
 """State that every replica keeps for its own rows, on its own device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,15 +15,16 @@ class ReplicaState:
     Row `r` of the global batch belongs to replica `r // rows_per_replica`. The variables are read
     and written inside `strategy.run` without communication, and stay on the device between steps.
     TensorFlow cannot save such variables, so `to_global` packs all parts into arrays of the global
-    batch, which any number of replicas can load. `row_specs` describe the state of one row. Rows
-    beyond `num_rows` are padding of the last replicas.
+    batch, which any number of replicas can load. `row_specs` describe the state of one row: a
+    nested structure of specs, such as a `Memory` or a dict, whose values have names such as
+    `states/000`. Rows beyond `num_rows` are padding of the last replicas.
     """
 
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
         rows_per_replica: int,
-        row_specs: Mapping[str, tf.TensorSpec],
+        row_specs: Any,
         num_rows: int | None = None,
     ) -> None:
         self._strategy = strategy
@@ -35,14 +37,16 @@ class ReplicaState:
                 f"replicas. Received: num_rows={num_rows}"
             )
         self._has_several_workers = num_workers(strategy) > 1
-        self._dtypes = {name: spec.dtype for name, spec in row_specs.items()}
+        self._structure = row_specs
+        specs = named_values(row_specs)
+        self._dtypes = {name: spec.dtype for name, spec in specs.items()}
         self._variables: dict[str, tf.Variable] = {}
         # Created once, because every new tf.function is traced again.
-        self._read = tf.function(self.read, autograph=False)
+        self._read = tf.function(self._named, autograph=False)
         self._gather = tf.function(self._gathered, autograph=False)
-        self._write = tf.function(self.write, autograph=False)
+        self._write = tf.function(self._assign, autograph=False)
         with strategy.scope():
-            for name, spec in row_specs.items():
+            for name, spec in specs.items():
                 # ON_READ without aggregation: each replica assigns its own copy without
                 # communication.
                 self._variables[name] = tf.Variable(
@@ -53,16 +57,22 @@ class ReplicaState:
                     aggregation=tf.VariableAggregation.NONE,
                 )
 
-    def read(self) -> dict[str, tf.Tensor]:
-        """Returns this replica's state; inside `strategy.run` only."""
+    def read(self) -> Any:
+        """Returns this replica's state in the structure of the specs; in `strategy.run` only."""
+        return tf.nest.pack_sequence_as(self._structure, [*self._named().values()])
+
+    def write(self, values: Any) -> None:
+        """Replaces this replica's state, in the structure of the specs; in `strategy.run` only."""
+        self._assign(named_values(values))
+
+    def _named(self) -> dict[str, tf.Tensor]:
         # A copy of the current value, because the same step assigns the variable later.
         return {
             name: tf.cast(tf.identity(variable), self._dtypes[name])
             for name, variable in self._variables.items()
         }
 
-    def write(self, values: Mapping[str, tf.Tensor]) -> None:
-        """Replaces this replica's state, given by name; inside `strategy.run` only."""
+    def _assign(self, values: Mapping[str, tf.Tensor]) -> None:
         for name, variable in self._variables.items():
             variable.assign(tf.cast(values[name], variable.dtype))
 
@@ -117,8 +127,14 @@ class ReplicaState:
         """Rows of each replica, including padding."""
         return self._rows_per_replica
 
+    def places(self) -> tf.Tensor:
+        """Returns the place of each own row in the global batch; inside `strategy.run` only."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        num_rows = self._rows_per_replica
+        return tf.cast(replica, tf.int32) * num_rows + tf.range(num_rows)
+
     @property
-    def names(self) -> Sequence[str]:
+    def names(self) -> tuple[str, ...]:
         """Names of the state."""
         return tuple(self._variables)
 
@@ -141,3 +157,19 @@ class ReplicaState:
     def _gathered(self) -> dict[str, tf.Tensor]:
         stored = {name: tf.identity(variable) for name, variable in self._variables.items()}
         return tf.distribute.get_replica_context().all_gather(stored, axis=0)
+
+
+def named_values(structure: Any, name: str = "") -> dict[str, Any]:
+    """Returns the values of nested dicts and tuples by name, in the order of `tf.nest`."""
+    if hasattr(structure, "_asdict"):
+        parts = structure._asdict()
+    elif isinstance(structure, dict):
+        parts = dict(sorted(structure.items()))
+    elif isinstance(structure, tuple):
+        parts = {f"{place:03d}": part for place, part in enumerate(structure)}
+    else:
+        return {name: structure}
+    named: dict[str, Any] = {}
+    for part_name, part in parts.items():
+        named |= named_values(part, f"{name}/{part_name}".lstrip("/"))
+    return named

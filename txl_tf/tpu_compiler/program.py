@@ -23,7 +23,7 @@ from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.tpu_chips import set_chip
 from txl_tf.evaluation.evaluator import Evaluator, exact_products, unallocated_variables
-from txl_tf.training.attention_choice import attention_choice
+from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
 _ARGUMENT = re.compile(r"input(\d+):0$")

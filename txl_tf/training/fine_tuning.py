@@ -158,16 +158,8 @@ class ExampleReader:
         return gather
 
 
-class NoMemory(NamedTuple):
-    """Memory of rows whose texts are unrelated to the step before."""
-
-    def to_tensors(self) -> dict[str, tf.Tensor]:
-        """Returns an empty dict."""
-        return {}
-
-
 class TaskBatch(NamedTuple):
-    """Examples of a replica; every tensor has its rows as the first axis.
+    """Examples of a replica; every tensor has its rows as the first axis. There is no memory.
 
     `token_ids` are int32 `(B, L)`, or `(B, C, L)` of a choice. `num_tokens` are int32 `(B,)` or
     `(B, C)`, 0 for an absent text of a choice. `targets` are `(B, ...)`, see `TaskObjective`.
@@ -177,7 +169,7 @@ class TaskBatch(NamedTuple):
     token_ids: tf.Tensor
     num_tokens: tf.Tensor
     targets: tf.Tensor
-    memory: NoMemory
+    memory: tuple[()]
     dropout_seeds: tf.Tensor
     weights: tf.Tensor
 
@@ -185,15 +177,15 @@ class TaskBatch(NamedTuple):
     def of(
         cls,
         inputs: dict[str, tf.Tensor],
-        memory: dict[str, tf.Tensor],
+        memory: tuple[()],
         dropout_seeds: tf.Tensor,
         weights: tf.Tensor,
     ) -> Self:
-        """Creates the batch of a step from its inputs; `memory` is empty."""
+        """Creates the batch of a step from its inputs."""
         names = ("token_ids", "num_tokens", "targets")
         return cls(
             **{name: inputs[name] for name in names},
-            memory=NoMemory(),
+            memory=memory,
             dropout_seeds=dropout_seeds,
             weights=weights,
         )
@@ -237,14 +229,14 @@ class TaskObjective:
         """Empty: the head is not an auxiliary loss."""
         return []
 
-    def initial_memory(self) -> NoMemory:
+    def initial_memory(self) -> tuple[()]:
         """Returns the memory of a row before the first step."""
-        return NoMemory()
+        return ()
 
-    def __call__(self, batch: TaskBatch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, NoMemory]:
+    def __call__(self, batch: TaskBatch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tuple[()]]:
         """Computes the share of some rows; the shares of all rows add up.
 
-        Returns the objective, the loss of each row, float32 `(B,)`, and `NoMemory`.
+        Returns the objective, the loss of each row, float32 `(B,)`, and no memory.
         """
         inputs = padded_inputs(batch.token_ids, batch.num_tokens)
         seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)

@@ -1,24 +1,101 @@
-"""Ledger of a run: a line of JSON for every step."""
+"""Figures of training steps, and the ledger of a run: a line of JSON for every step."""
 
 import contextlib
+import dataclasses
+import enum
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.appended_text import AppendedText
 from txl_tf.storage.untrusted_files import storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.step_report import StepRecord, StepStatus
 
 _MAX_LINE_BYTES = 4096
 _HEADER = re.compile(rb'\{"ledger": 1, "first_step": ([1-9]\d{0,18})\}\n')
 _REMEDY = "Restore it from a copy, or move it away: a new one begins at this step."
 # Rounding: another number of replicas adds up in another order.
 _LOSS_TOLERANCE = 1e-3
+
+
+class StepStatus(enum.IntEnum):
+    """Outcome of a training step; only an applied one changes the weights."""
+
+    APPLIED = 1
+    SKIPPED_NON_FINITE = 2
+    SKIPPED_SPIKE = 3
+    STOPPED = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """Figures of one step, counted from 1; loss and norm before clipping are float32 values."""
+
+    step: int
+    nats_per_token: float
+    gradient_norm: float
+    checksum: int
+    """Checksum of the tokens of all rows, see `batch_checksum`."""
+    status: StepStatus
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopReport:
+    """Figures of the steps since the last report; means are over the steps that were applied."""
+
+    records: tuple[StepRecord, ...]
+    """Figures of each step, in order; at least one."""
+    num_tokens: int
+    """Tokens read in this loop, all replicas together."""
+    learning_rate: float
+    """Learning rate of the next step."""
+    seconds: float
+    """Wall time of the loop."""
+    has_compiled: bool
+    """True if the wall time includes tracing and compiling."""
+    data_wait_seconds: float | None = None
+    """Time that the last step waited for its batch; `None` if not measured."""
+    update_ratio: float | None = None
+    """Norm of the last update over the norm of the weights; `None` if not measured."""
+
+    @property
+    def step(self) -> int:
+        """Steps done since the run began."""
+        return self.records[-1].step
+
+    @property
+    def num_steps(self) -> int:
+        """Steps in this loop."""
+        return len(self.records)
+
+    @property
+    def num_skipped_steps(self) -> int:
+        """Steps that left the weights as they were."""
+        return sum(record.status != StepStatus.APPLIED for record in self.records)
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean loss of the applied steps; of all if there is none."""
+        return statistics.fmean(record.nats_per_token for record in self._counted())
+
+    @property
+    def gradient_norm(self) -> float:
+        """Mean gradient norm before clipping, over the same steps."""
+        return statistics.fmean(record.gradient_norm for record in self._counted())
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all replicas per second of wall time."""
+        return self.num_tokens / self.seconds
+
+    def _counted(self) -> list[StepRecord]:
+        applied = [record for record in self.records if record.status == StepStatus.APPLIED]
+        return applied or list(self.records)
 
 
 def format_line(record: StepRecord) -> str:
@@ -60,9 +137,9 @@ class StepLedger:
     """Ledger of a run: one line of JSON per step, after a header that names the first step.
 
     Two runs took the same steps if their ledgers are equal, byte for byte. The first step is 1,
-    unless the ledger was lost or is younger than the run. Appended lines survive the process;
+    unless the ledger was lost or is younger than the run. Written lines survive the process;
     `flush_to_disk`, before each checkpoint, makes them survive the machine, see `AppendedText`.
-    `resume` comes before the first `append`. One process writes at a time, with the `folder` of
+    `resume` comes before the first record. One process writes at a time, with the `folder` of
     its `DirectoryLock`. `say` reports a loss that differs when a step is repeated.
     """
 
@@ -76,15 +153,9 @@ class StepLedger:
         self._files = AppendedText.at(self._path, folder, _MAX_LINE_BYTES)
         self._say = say
         self._first_step = 1
-        self._next_step: int | None = None
         self._hash = hashlib.sha256()
         self._redone: dict[int, StepRecord] = {}
         self._held: list[StepRecord] = []
-
-    @property
-    def first_step(self) -> int:
-        """First step in the ledger, after `resume`."""
-        return self._first_step
 
     @property
     def digest(self) -> dict[str, Any]:
@@ -101,24 +172,31 @@ class StepLedger:
         that can be in the ledger, because no checkpoint came later. Raises DataDamagedError if
         lines are missing or altered, or if later checkpoints are gone.
         """
-        cut: list[StepRecord] = []
+        found, cut = self.read({step: expected}), []
+        if found is not None:
+            cut = found.rest
+            _require_later_checkpoints(found.last_step + len(cut), latest, step, self._path)
         with self._storage_errors():
-            reader = self.reader()
-            if reader is None:
-                self._begin(step)
+            if found is None or step + 1 < found.first_step:
+                self._first_step = step + 1
+                header = f'{{"ledger": 1, "first_step": {self._first_step}}}\n'
+                self._hash = hashlib.sha256(header.encode())
+                self._files.begin(header)
             else:
-                cut = self._cut(reader, step, expected, latest)
-        self._next_step = step + 1
+                self._first_step, self._hash = found.first_step, found.sha256
+                self._files.cut(found.num_bytes)
         self._redone = {record.step: record for record in cut}
         return cut
 
-    def reader(self) -> "LedgerReader | None":
-        """Returns a reader of the ledger from its first line, if there is a ledger.
+    def read(self, digests: Mapping[int, dict[str, Any] | None]) -> "LedgerLines | None":
+        """Reads the ledger, which must have all lines up to the last step of `digests`.
 
-        Raises DataDamagedError if the header is invalid.
+        Each digest is that in the checkpoint of its step, if there is one. Returns `None` without a
+        ledger. Raises DataDamagedError if lines are missing or altered, or StorageError.
         """
-        lines = self._files.lines()
-        return None if lines is None else LedgerReader(lines, self._path)
+        with self._storage_errors():
+            lines = self._files.lines()
+            return None if lines is None else _read_lines(lines, digests, self._path)
 
     def hold(self, records: Iterable[StepRecord]) -> None:
         """Adds records of the next steps; DataDamagedError if one had other tokens before."""
@@ -130,28 +208,16 @@ class StepLedger:
 
     def write(self) -> None:
         """Writes the held records, or raises StorageError."""
-        self.append(self._held)
+        if not self._held:
+            return
+        text = "".join(f"{format_line(record)}\n" for record in self._held)
+        with self._storage_errors():
+            self._files.append(text, self._held[0].step)
+        self._hash.update(text.encode())
         self._held = []
 
-    def append(self, records: Sequence[StepRecord]) -> None:
-        """Writes lines for the next steps. Raises ValueError unless their steps come next."""
-        steps = [record.step for record in records]
-        begin = self._next_step
-        if begin is None or steps != [*range(begin, begin + len(steps))]:
-            raise ValueError(
-                f"`records` must be of the steps from {begin} on, after `resume`. "
-                f"Received: steps={steps[:5]}"
-            )
-        if not steps:
-            return
-        text = "".join(f"{format_line(record)}\n" for record in records)
-        with self._storage_errors():
-            self._files.append(text, begin)
-        self._hash.update(text.encode())
-        self._next_step = begin + len(steps)
-
     def flush_to_disk(self) -> None:
-        """Makes the appended lines survive the machine, or raises StorageError."""
+        """Makes the written lines survive the machine, or raises StorageError."""
         with self._storage_errors():
             self._files.flush()
 
@@ -171,131 +237,87 @@ class StepLedger:
                 "hardware."
             )
 
-    def _begin(self, step: int) -> None:
-        self._first_step = step + 1
-        header = f'{{"ledger": 1, "first_step": {self._first_step}}}\n'
-        self._hash = hashlib.sha256(header.encode())
-        self._files.begin(header)
-
-    def _cut(
-        self,
-        reader: "LedgerReader",
-        step: int,
-        expected: dict[str, Any] | None,
-        latest: int | None,
-    ) -> list[StepRecord]:
-        self._first_step = reader.first_step
-        reader.read_until(step)
-        reader.check(expected)
-        self._hash = reader.sha256.copy()
-        num_bytes = reader.num_bytes
-        cut, _ = reader.read_rest()
-        reached = reader.last_step + len(cut)
-        if latest is not None and reached > latest:
-            raise DataDamagedError(
-                f"The run has reached step {reached}, and the checkpoints of its later steps are "
-                f"missing: the newest that can be read is of step {step}.",
-                where=self._path,
-                remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
-                "to begin anew, remove the folder or name a new one.",
-            )
-        if step + 1 < self._first_step:
-            self._begin(step)
-        else:
-            self._files.cut(num_bytes)
-        return cut
-
     def _storage_errors(self) -> contextlib.AbstractContextManager[None]:
         what = "The ledger of the run cannot be read or written"
         remedy = "Make room or check the permissions, and start again."
         return storage_errors(what, self._path, remedy)
 
 
-class LedgerReader:
-    """Streaming reader of a ledger; its memory does not grow with the length.
+def _require_later_checkpoints(reached: int, latest: int | None, step: int, where: str) -> None:
+    if latest is not None and reached > latest:
+        raise DataDamagedError(
+            f"The run has reached step {reached}, and the checkpoints of its later steps are "
+            f"missing: the newest that can be read is of step {step}.",
+            where=where,
+            remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
+            "to begin anew, remove the folder or name a new one.",
+        )
 
-    A line without an end, or longer than any step needs, is invalid. Raises DataDamagedError if
-    the header is invalid.
-    """
 
-    def __init__(self, lines: Iterable[bytes], where: str) -> None:
-        self._lines = iter(lines)
-        self._where = where
-        self._number = 1
-        self.sha256 = hashlib.sha256()
-        """SHA-256 of the bytes up to the end of the last line read."""
-        self.num_bytes = 0
-        """Bytes up to the end of the last line read."""
-        header = next(self._lines, b"")
-        match = _HEADER.fullmatch(header)
-        if match is None:
-            raise self.damaged("it does not begin as a ledger does")
-        self.first_step = int(match[1])
-        """First step in the ledger."""
-        self.last_step = self.first_step - 1
-        """Last step read."""
-        self._count(header)
+@dataclasses.dataclass(frozen=True)
+class LedgerLines:
+    """Contents of a ledger: `rest` are the valid lines after the steps that had to be there."""
 
-    def read_until(self, step: int) -> None:
-        """Reads the lines up to and including a step.
+    first_step: int
+    last_step: int
+    """Last step that had to be there; the one before `first_step` if there was none."""
+    num_bytes: int
+    """Bytes up to the end of the line of `last_step`."""
+    sha256: Any
+    """Hash of these bytes."""
+    rest: list[StepRecord]
+    is_whole: bool
+    """True if at most one incomplete line follows the rest: a power cut may leave more behind."""
 
-        Raises DataDamagedError unless there is one line for each step.
-        """
-        while self.last_step < step:
-            content = next(self._lines, b"")
-            self._number += 1
+
+def _read_lines(
+    lines: Iterator[bytes], digests: Mapping[int, dict[str, Any] | None], where: str
+) -> LedgerLines:
+    """Reads line by line; see `StepLedger.read`."""
+    number, header = 1, next(lines, b"")
+    match = _HEADER.fullmatch(header)
+    if match is None:
+        raise _damaged("it does not begin as a ledger does", number, where)
+    first_step = int(match[1])
+    last_step, num_bytes, sha256 = first_step - 1, len(header), hashlib.sha256(header)
+    for step, digest in sorted(digests.items()):
+        while last_step < step:
+            content, number = next(lines, b""), number + 1
             if not content:
-                raise self.damaged(f"the line of step {self.last_step + 1} is missing")
+                raise _damaged(f"the line of step {last_step + 1} is missing", number, where)
             record = _parsed(content)
             if record is None:
                 shown = ascii(content[:60].decode("ascii", "replace"))
-                raise self.damaged(f"not a line of a ledger: {shown}")
-            if record.step != self.last_step + 1:
-                raise self.damaged(f"of step {record.step} instead of {self.last_step + 1}")
-            self.last_step = record.step
-            self._count(content)
-
-    def check(self, digest: dict[str, Any] | None) -> None:
-        """Compares the lines read with the `StepLedger.digest` of a checkpoint of the last step.
-
-        A ledger that begins after the checkpoint replaces a lost one. Raises DataDamagedError if
-        the lines were altered.
-        """
-        if digest is None or self.last_step < self.first_step:
-            return
-        if digest != {"first_step": self.first_step, "sha256": self.sha256.hexdigest()}:
+                raise _damaged(f"not a line of a ledger: {shown}", number, where)
+            if record.step != last_step + 1:
+                raise _damaged(f"of step {record.step} instead of {last_step + 1}", number, where)
+            last_step, num_bytes = record.step, num_bytes + len(content)
+            sha256.update(content)
+        # A ledger that begins after a checkpoint replaces a lost one.
+        found = {"first_step": first_step, "sha256": sha256.hexdigest()}
+        if last_step >= first_step and digest not in (None, found):
             raise DataDamagedError(
-                f"The ledger up to step {self.last_step} is not what was written: "
-                "a line was altered.",
-                where=f"{self._where}, up to line {self._number}",
+                f"The ledger up to step {last_step} is not what was written: a line was altered.",
+                where=f"{where}, up to line {number}",
                 remedy=_REMEDY,
             )
+    rest: list[StepRecord] = []
+    for content in lines:
+        record = _parsed(content)
+        if record is None or record.step != last_step + 1 + len(rest):
+            is_cut = not content.endswith(b"\n") and len(content) < _MAX_LINE_BYTES
+            is_whole = is_cut and next(lines, None) is None
+            break
+        rest.append(record)
+    else:
+        is_whole = True
+    return LedgerLines(first_step, last_step, num_bytes, sha256, rest, is_whole)
 
-    def read_rest(self) -> tuple[list[StepRecord], bool]:
-        """Reads on to the first invalid line: a power cut may leave anything behind.
 
-        Returns the lines, and True if at most one incomplete line follows them.
-        """
-        rest: list[StepRecord] = []
-        for content in self._lines:
-            record = _parsed(content)
-            if record is None or record.step != self.last_step + 1 + len(rest):
-                is_cut = not content.endswith(b"\n") and len(content) < _MAX_LINE_BYTES
-                return rest, is_cut and next(self._lines, None) is None
-            rest.append(record)
-        return rest, True
-
-    def damaged(self, what: str) -> DataDamagedError:
-        """Creates the error about the last line read."""
-        return DataDamagedError(
-            f"The ledger of the run is damaged at line {self._number}: {what}.",
-            where=self._where,
-            remedy=_REMEDY,
-        )
-
-    def _count(self, content: bytes) -> None:
-        self.sha256.update(content)
-        self.num_bytes += len(content)
+def _damaged(what: str, number: int, where: str) -> DataDamagedError:
+    return DataDamagedError(
+        f"The ledger of the run is damaged at line {number}: {what}.", where=where, remedy=_REMEDY
+    )
 
 
 def _parsed(content: bytes) -> StepRecord | None:

@@ -1,4 +1,4 @@
-"""Figures of a run: their tags and pages in TensorBoard, and `metrics.jsonl`, a line per report.
+"""Figures of a run: their tags, `metrics.jsonl`, a line per report, and `time.jsonl`, its time.
 
 The tags are stable, so that curves of old and new runs share a chart.
 """
@@ -8,15 +8,16 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from txl_tf import metrics
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.storage.appended_text import AppendedText
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.step_report import LoopReport
+from txl_tf.training.ledger import LoopReport
 
 LOSSES = "loss/"
 """Prefix of the tags of losses, which training and evaluations share."""
@@ -25,118 +26,61 @@ PAGES = ("Perplexity", "Optimisation", "Throughput", "Memory")
 TASK_PAGES = ("Task", "Optimisation", "Throughput")
 """Pages of a fine-tuning run, which has no perplexity and carries no memory."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Tag:
-    """Figure of a run."""
-
-    name: str
-    """Name in TensorBoard and in `metrics.jsonl`."""
-    page: str | None
-    """Page of its chart; `None` without a page."""
-    title: str
-    """Title of its chart."""
-    description: str
-    """Meaning and unit, and the time of writing."""
-    has_parts: bool
-    """True if each layer, see `layer_tag`, or each metric has its own tag below it."""
-
-
-# Name, with a slash at its end for one with parts: title, description.
-_TAGS_OF_PAGE: dict[str | None, dict[str, tuple[str, str]]] = {
+_DESCRIPTIONS: dict[str | None, dict[str, str]] = {
     "Perplexity": {
-        "loss/perplexity": (
-            "Perplexity",
-            "Exponential of the mean loss per token: in training of a loop, with dropout.",
-        ),
-        "loss/bits_per_byte": (
-            "Bits per byte",
-            "Bits per byte of text; does not depend on the tokenizer.",
-        ),
-        "loss/nats_per_token": (
-            "Loss, nats per token",
-            "Mean negative log-likelihood of a token, in nats.",
-        ),
-        "sample/perplexity": (
-            "Perplexity of the text sample",
-            "Perplexity of generated text under the model; very low if it repeats itself.",
-        ),
+        "loss/perplexity": "Exponential of the mean loss per token; in training, with dropout.",
+        "loss/bits_per_byte": "Bits per byte of text; does not depend on the tokenizer.",
+        "loss/nats_per_token": "Mean negative log-likelihood of a token, in nats.",
+        "sample/perplexity": "Perplexity of generated text under the model; low if repetitive.",
     },
     None: {
-        "loss/bits_per_character": ("Bits per character", "Bits per UTF-8 code point of text."),
-        "loss/word_perplexity": (
-            "Perplexity per word",
-            "Exponential of the nats per word between white space.",
-        ),
+        "loss/bits_per_character": "Bits per UTF-8 code point of text.",
+        "loss/word_perplexity": "Exponential of the nats per word between white space.",
     },
     "Task": {
-        "task/loss": ("Loss of the task", "Mean loss of an example, with dropout, of a loop."),
-        "task/metric/": ("Metrics of the task", "Metrics of the validation examples."),
+        "task/loss": "Mean loss of an example in a loop, with dropout.",
+        "task/metric": "Metrics of the validation examples.",
     },
     "Optimisation": {
-        "optimizer/learning_rate": ("Learning rate", "Learning rate of the next step."),
-        "optimizer/gradient_norm": (
-            "Gradient norm",
-            "Global norm of the gradients before clipping, mean of a loop.",
-        ),
-        "optimizer/update_ratio": (
-            "Update to weight ratio",
-            "Norm of the last update of a loop over the norm of the weights, by sampled rows.",
-        ),
-        "optimizer/skipped_steps": (
-            "Skipped steps",
-            "Steps of a loop that changed no weight: a loss or gradient not finite, or a spike.",
-        ),
+        "optimizer/learning_rate": "Learning rate of the next step.",
+        "optimizer/gradient_norm": "Global norm of the gradients before clipping, loop mean.",
+        "optimizer/update_ratio": "Norm of a loop's last update over that of sampled weights.",
+        "optimizer/skipped_steps": "Steps of a loop skipped as not finite or as a spike.",
     },
     "Throughput": {
-        "performance/tokens_per_second": (
-            "Tokens per second",
-            "Tokens of all replicas per second of wall time of a loop, compiling included.",
-        ),
-        "performance/step_seconds": (
-            "Step time, seconds",
-            "Wall time of a step, mean of a loop.",
-        ),
-        "performance/data_wait_seconds": (
-            "Data wait, seconds",
-            "Time that the last step of a loop waited for its batch, if one device trains.",
-        ),
-        "performance/checkpoint_seconds": (
-            "Checkpoint time, seconds",
-            "Time that training stood still for a checkpoint, without writing it.",
-        ),
-        "performance/peak_share": (
-            "Share of the device's peak",
-            "Operations per second over the peak: published of TPUs, else of large products.",
-        ),
-        "performance/goodput": (
-            "Goodput of the run",
-            "Time of steps whose result was kept over the wall time of all processes so far.",
-        ),
-        "performance/evaluation_seconds": (
-            "Evaluation time, seconds",
-            "Wall time of an evaluation of the split, compiling included.",
-        ),
+        "performance/tokens_per_second": "Tokens of all replicas per second, compiling included.",
+        "performance/step_seconds": "Wall time of a step, mean of a loop.",
+        "performance/data_wait_seconds": "Wait of a loop's last step for its batch; one device.",
+        "performance/checkpoint_seconds": "Pause of training for a checkpoint, without writing.",
+        "performance/peak_share": "Operations per second over the peak, published or measured.",
+        "performance/goodput": "Time of steps whose result was kept over all time so far.",
+        "performance/evaluation_seconds": "Wall time of an evaluation, compiling included.",
     },
     "Memory": {
-        "memory/valid_length": (
-            "Valid length, tokens",
-            "Filled positions of the training memory at an evaluation, mean of the rows.",
-        ),
-        "memory/norm/": (
-            "Norm by layer",
-            "Norm of a filled position of the training memory, mean of positions and rows.",
-        ),
-        "memory/attention_mass/": (
-            "Attention mass on memory by layer",
-            "Share of attention that goes to the memory, mean of heads and queries of one batch.",
-        ),
+        "memory/valid_length": "Filled positions of the memory at an evaluation, mean of rows.",
+        "memory/norm": "Mean norm of a filled position of the memory, by layer.",
+        "memory/attention_mass": "Share of attention on the memory, by layer; one batch.",
     },
 }
+
+
+class Tag(NamedTuple):
+    """Figure of a run, in TensorBoard and in `metrics.jsonl`; each page has a chart for each tag.
+
+    With parts, there are tags below it: of each layer, see `layer_tag`, or of each metric.
+    """
+
+    name: str
+    page: str | None
+    description: str
+    has_parts: bool
+
+
+_WITH_PARTS = ("task/metric", "memory/norm", "memory/attention_mass")
 TAGS: Mapping[str, Tag] = {
-    name.rstrip("/"): Tag(name.rstrip("/"), page, *texts, has_parts=name.endswith("/"))
-    for page, tags in _TAGS_OF_PAGE.items()
-    for name, texts in tags.items()
+    name: Tag(name, page, description, name in _WITH_PARTS)
+    for page, descriptions in _DESCRIPTIONS.items()
+    for name, description in descriptions.items()
 }
 """All tags by name; one with parts stands for all tags below it."""
 
@@ -159,53 +103,50 @@ def describe_tag(name: str) -> Tag:
 
 
 def training_figures(
-    report: LoopReport,
-    bytes_per_token: float | None,
-    peak_tokens_per_second: float | None = None,
+    report: LoopReport, bytes_per_token: float | None, peak_tokens_per_second: float | None = None
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
     `bytes_per_token`, of the training split, is `None` for a task. `peak_tokens_per_second` is the
     rate at the peak of the devices.
     """
+    nats, rate = report.nats_per_token, report.tokens_per_second
     if bytes_per_token is None:
-        figures = {"task/loss": report.nats_per_token}
+        losses = {"task/loss": nats}
     else:
-        figures = {
-            "loss/nats_per_token": report.nats_per_token,
-            "loss/perplexity": report.perplexity,
-            "loss/bits_per_byte": metrics.bits(report.nats_per_token) / bytes_per_token,
+        losses = {
+            "loss/nats_per_token": nats,
+            "loss/perplexity": metrics.perplexity(nats),
+            "loss/bits_per_byte": metrics.bits(nats) / bytes_per_token,
         }
-    figures |= {
+    peak_share = None if peak_tokens_per_second is None else rate / peak_tokens_per_second
+    figures = {
+        **losses,
         "optimizer/learning_rate": report.learning_rate,
         "optimizer/gradient_norm": report.gradient_norm,
-        "optimizer/skipped_steps": report.num_skipped_steps,
-        "performance/tokens_per_second": report.tokens_per_second,
-        "performance/step_seconds": report.seconds / report.num_steps,
-    }
-    measured = {
         "optimizer/update_ratio": report.update_ratio,
+        "optimizer/skipped_steps": report.num_skipped_steps,
+        "performance/tokens_per_second": rate,
+        "performance/step_seconds": report.seconds / report.num_steps,
         "performance/data_wait_seconds": report.data_wait_seconds,
+        "performance/peak_share": peak_share,
     }
-    figures |= {tag: value for tag, value in measured.items() if value is not None}
-    if peak_tokens_per_second is not None:
-        figures["performance/peak_share"] = report.tokens_per_second / peak_tokens_per_second
-    return figures
+    return {tag: value for tag, value in figures.items() if value is not None}
 
 
 def evaluation_figures(result: EvaluationResult | TaskResult) -> dict[str, float]:
     """Returns the available figures of an evaluation, by tag."""
     if isinstance(result, TaskResult):
-        of_task = {f"task/metric/{name}": value for name, value in result.figures.items()}
-        return {**of_task, "performance/evaluation_seconds": result.seconds}
-    figures = {
-        "loss/nats_per_token": result.nats_per_token,
-        "loss/perplexity": result.perplexity,
-        "loss/bits_per_byte": result.bits_per_byte,
-        "loss/bits_per_character": result.bits_per_character,
-        "loss/word_perplexity": result.word_perplexity if result.has_words else None,
-        "performance/evaluation_seconds": result.seconds,
-    }
+        figures = {f"task/metric/{name}": value for name, value in result.figures.items()}
+    else:
+        figures = {
+            "loss/nats_per_token": result.nats_per_token,
+            "loss/perplexity": result.perplexity,
+            "loss/bits_per_byte": result.bits_per_byte,
+            "loss/bits_per_character": result.bits_per_character,
+            "loss/word_perplexity": result.word_perplexity if result.has_words else None,
+        }
+    figures["performance/evaluation_seconds"] = result.seconds
     return {tag: value for tag, value in figures.items() if value is not None}
 
 
@@ -252,10 +193,9 @@ class MetricsLog:
     """Log of a run's figures: one JSON object per line.
 
     A line has `step`, `run` (`train`, `process`, or the split of an evaluation) and the values by
-    tag, see `TAGS`, exact to the last bit; a value that is not finite is
-    `null`. A resumed run cuts off the lines after its checkpoint. Damaged lines never stop a run.
-    See `AppendedText` for the arguments. One process writes at a time, with the folder of its
-    `DirectoryLock`.
+    tag, see `TAGS`, exact to the last bit; a value that is not finite is `null`. A resumed run cuts
+    off the lines after its checkpoint. Damaged lines never stop a run. One process writes at a
+    time, with the folder of its `DirectoryLock`; see `AppendedText`.
     """
 
     def __init__(self, path: str | os.PathLike[str], folder: WritableFolder | None = None) -> None:
@@ -266,8 +206,14 @@ class MetricsLog:
     def read(self) -> MetricsLines | None:
         """Reads all valid lines; `None` if there is no log."""
         with self._storage_errors():
-            contents = self._files.lines()
-            return None if contents is None else _parsed(contents)
+            found = self._files.lines()
+            contents = None if found is None else list(found)
+        if contents is None:
+            return None
+        # A kill may cut the last line short.
+        is_cut = bool(contents) and not contents[-1].endswith(b"\n")
+        lines = [line for line in map(_parsed, contents) if line is not None]
+        return MetricsLines(lines, len(contents) - len(lines) - is_cut)
 
     def resume(self, step: int, evaluated_step: int) -> None:
         """Cuts off lines of training after `step`, and of evaluations after `evaluated_step`.
@@ -283,7 +229,7 @@ class MetricsLog:
             num_bytes = kept_bytes = kept_lines = 0
             for number, content in enumerate(contents):
                 num_bytes += len(content)
-                line = _line(content)
+                line = _parsed(content)
                 if line is None:
                     continue
                 if line["step"] > limits.get(line["run"], evaluated_step):
@@ -322,19 +268,7 @@ def _finite(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
-def _parsed(contents: Iterable[bytes]) -> MetricsLines:
-    lines, unreadable, is_whole = [], 0, True
-    for content in contents:
-        line, is_whole = _line(content), content.endswith(b"\n")
-        if line is None:
-            unreadable += 1
-        else:
-            lines.append(line)
-    # A kill may cut the last line short.
-    return MetricsLines(lines, unreadable - (not is_whole))
-
-
-def _line(content: bytes) -> dict[str, Any] | None:
+def _parsed(content: bytes) -> dict[str, Any] | None:
     if not content.endswith(b"\n"):
         return None
     try:
@@ -348,3 +282,188 @@ def _line(content: bytes) -> dict[str, Any] | None:
         and isinstance(line.get("run"), str)
     )
     return line if is_known else None
+
+
+PRODUCTIVE = "steps"
+"""Cause of the time that is not lost."""
+CAUSES: Mapping[str, str] = {
+    PRODUCTIVE: "Steps whose result was kept.",
+    "start": "Imports, building the model, reading the checkpoint, until the first loop of steps.",
+    "compiling": "Extra time of the first loop over as many later steps: tracing and XLA.",
+    "data": "Waiting for batches: the wait of the last step of a loop, times its steps.",
+    "checkpoints": "Training stood still for checkpoints.",
+    "evaluations": "Evaluations, and what is looked at after them.",
+    "lost": "Steps that were done again after a kill, and steps that were skipped.",
+    "other": "Figures, the measurement of the peak, the end of a process.",
+}
+"""Causes of the time of a run, with descriptions; all but the first lower the goodput."""
+
+_PROCESS, _LOOP, _END = "process", "loop", "end"
+_NOTED = ("checkpoints", "evaluations")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunTime:
+    """Time of a run by cause, over all its starts.
+
+    The total is the wall time of its processes, each from its beginning to its last note. Goodput
+    is the share of steps whose result was kept. Time between two processes, including a loop that
+    a kill cut short, is counted separately.
+    """
+
+    seconds: Mapping[str, float]
+    """Seconds for each of `CAUSES`."""
+    down_seconds: float
+    """Seconds between the processes; no part of `seconds`."""
+    num_starts: int
+    """Processes that trained."""
+
+    @property
+    def total_seconds(self) -> float:
+        """Wall time of all processes."""
+        return sum(self.seconds.values())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the total for each of `CAUSES`; all 0 if there was no time."""
+        total = self.total_seconds
+        return {name: value / total if total else 0.0 for name, value in self.seconds.items()}
+
+    @property
+    def goodput(self) -> float:
+        """Productive time over all, in `[0, 1]`."""
+        return self.shares[PRODUCTIVE]
+
+    def describe(self) -> str:
+        """Returns a line of 80 columns: the goodput, and the two largest other causes."""
+        others = [(value, name) for name, value in self.seconds.items() if name != PRODUCTIVE]
+        lost = [f"{name} {value:.1f}" for value, name in sorted(others)[:-3:-1] if value >= 0.05]
+        starts = f", {self.num_starts} starts" if self.num_starts > 1 else ""
+        return (
+            f"goodput {self.goodput:.3f} of {self.total_seconds:.1f} s{starts}; "
+            f"{', '.join(lost) or 'nothing else 0.0'} s"
+        )
+
+
+class RunClock:
+    """Clock of a training process, which notes the causes of its time.
+
+    It begins to count when it is created. The notes are lines of a file that no resume cuts off,
+    unlike `metrics.jsonl`: a step that is done again is known by its earlier line. One process
+    writes at a time, with the folder of its `DirectoryLock`.
+    """
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._time = time.time()
+        self._log: MetricsLog | None = None
+        self._lines: list[dict[str, Any]] = []
+
+    def begin(self, log: MetricsLog, step: int) -> None:
+        """Begins to write, after the notes of earlier processes; later steps will be done again."""
+        log.continue_at_end()
+        found = log.read()
+        self._lines = [] if found is None else found.lines
+        self._log = log
+        self.note(_PROCESS, step, time=self._time)
+
+    def note_loop(self, report: LoopReport) -> None:
+        """Notes a loop of steps."""
+        self.note(
+            _LOOP,
+            report.step,
+            seconds=report.seconds,
+            num_steps=report.num_steps,
+            num_skipped_steps=report.num_skipped_steps,
+            data_wait_seconds=report.data_wait_seconds or 0.0,
+            has_compiled=report.has_compiled,
+        )
+
+    def note(self, kind: str, step: int, **values: float) -> None:
+        """Notes an event that has just ended: `checkpoints` and `evaluations` have `seconds`."""
+        if self._log is not None:
+            line = {**values, "until": time.monotonic() - self._begin}
+            self._log.append(step, kind, line)
+            self._lines.append({"step": step, "run": kind, **line})
+
+    def end(self, step: int) -> RunTime | None:
+        """Notes the end of the process and returns the time of the run; `None` if not begun."""
+        self.note(_END, step)
+        return self.run_time
+
+    def flush_to_disk(self) -> None:
+        """Makes the notes survive the machine, or raises StorageError."""
+        if self._log is not None:
+            self._log.flush_to_disk()
+
+    @property
+    def run_time(self) -> RunTime | None:
+        """Time of the run so far, from all its loops; `None` if not begun."""
+        return _run_time(self._lines)
+
+
+def read_run_time(lines: MetricsLines | None) -> RunTime | None:
+    """Computes the time of a run from the lines of its `RunClock`; `None` without notes."""
+    return None if lines is None else _run_time(lines.lines)
+
+
+def _run_time(lines: Iterable[dict[str, Any]]) -> RunTime | None:
+    processes: list[list[dict[str, Any]]] = []
+    for line in lines:
+        if line["run"] == _PROCESS:
+            processes.append([])
+        if processes:
+            processes[-1].append(line)
+    if not processes:
+        return None
+    seconds, down = dict.fromkeys(CAUSES, 0.0), 0.0
+    for process, following in zip(processes, [*processes[1:], None], strict=True):
+        own, until = _process_time(process, None if following is None else following[0]["step"])
+        seconds = {name: value + own[name] for name, value in seconds.items()}
+        if following is not None:
+            begin, end = (_number(each[0], "time") for each in (process, following))
+            down += max(end - begin - until, 0.0)
+    return RunTime(seconds, down, len(processes))
+
+
+def _process_time(
+    lines: Sequence[dict[str, Any]], next_step: int | None
+) -> tuple[dict[str, float], float]:
+    """Returns the seconds of a process by cause, and in all; the next continued `next_step`."""
+    found, until, start = dict.fromkeys(CAUSES, 0.0), 0.0, None
+    loops: list[tuple[dict[str, Any], float]] = []
+    for line in lines:
+        # A line cannot claim more than the time since the previous line.
+        end = _number(line, "until")
+        seconds = min(_number(line, "seconds"), max(end - until, 0.0))
+        if line["run"] in _NOTED:
+            found[line["run"]] += seconds
+        elif line["run"] == _LOOP and _number(line, "num_steps") >= 1.0:
+            loops.append((line, seconds))
+            if start is None:
+                start = end - seconds - sum(found.values())
+        until = max(until, end)
+    found["start"] = max(until - sum(found.values()) if start is None else start, 0.0)
+    later = [loop for loop in loops if loop[0].get("has_compiled") is not True]
+    num_later_steps = sum(_number(line, "num_steps") for line, _ in later)
+    step_seconds = sum(seconds for _, seconds in later) / max(num_later_steps, 1.0)
+    for line, seconds in loops:
+        num_steps = _number(line, "num_steps")
+        has_compiled = line.get("has_compiled") is True
+        ran = min(seconds, num_steps * step_seconds) if has_compiled else seconds
+        useful = ran - min(_number(line, "data_wait_seconds") * num_steps, ran)
+        num_redone = 0.0 if next_step is None else min(line["step"] - next_step, num_steps)
+        skipped_share = min(_number(line, "num_skipped_steps") / num_steps, 1.0)
+        kept = useful * (1.0 - skipped_share) * (1.0 - max(num_redone, 0.0) / num_steps)
+        found["compiling"] += seconds - ran
+        found["data"] += ran - useful
+        found["lost"] += useful - kept
+        found[PRODUCTIVE] += kept
+    found["other"] = max(until - sum(found.values()), 0.0)
+    return found, until
+
+
+def _number(line: Mapping[str, Any], name: str) -> float:
+    value = line.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return max(float(value), 0.0) if is_number else 0.0  # type: ignore[arg-type]

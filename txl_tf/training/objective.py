@@ -130,11 +130,11 @@ class Batch(NamedTuple):
     def of(
         cls,
         inputs: dict[str, tf.Tensor],
-        memory: dict[str, tf.Tensor],
+        memory: Memory,
         dropout_seeds: tf.Tensor,
         weights: tf.Tensor,
     ) -> Self:
-        """Creates the batch of a step from its inputs and memory, by name."""
+        """Creates the batch of a step from its inputs by name, and the memory before it."""
         starts = inputs.get("document_starts")
         if starts is None:
             # Not `None`, which cannot be split into parts like the other tensors.
@@ -143,7 +143,7 @@ class Batch(NamedTuple):
             token_ids=inputs["token_ids"],
             target_ids=inputs["target_ids"],
             document_starts=starts,
-            memory=Memory.from_tensors(memory).forget(inputs["start_of_stream"]),
+            memory=memory.forget(inputs["start_of_stream"]),
             dropout_seeds=dropout_seeds,
             weights=weights,
         )

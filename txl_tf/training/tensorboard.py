@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -11,10 +11,10 @@ from tensorboard.plugins.custom_scalar import summary as custom_scalars
 from tensorboard.plugins.hparams import api as hparams_api
 
 from txl_tf.distribution.remote_hosts import this_host
-from txl_tf.errors import StorageError
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
-from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.training.ledger import LoopReport
 from txl_tf.training.metrics import (
     PAGES,
     TAGS,
@@ -26,7 +26,6 @@ from txl_tf.training.metrics import (
     evaluation_figures,
     training_figures,
 )
-from txl_tf.training.step_report import LoopReport
 
 # Summaries are float32, and TensorFlow refuses larger numbers. The word perplexity of a text
 # without spaces has hundreds of digits.
@@ -37,10 +36,9 @@ _METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
 class TensorBoardWriter:
     """TensorBoard writer with one run for training and one per split.
 
-    The losses have the same tags in all runs, so that TensorBoard draws them in one chart;
-    `txl_tf.training.metrics` lists all tags. `bytes_per_token`, of the training split, is `None`
-    for a task. `metrics_log` gets the same values. `has_peak` is true if training writes a share
-    of the peak of its devices.
+    The losses have the same tags in all runs, so that TensorBoard draws them in one chart; see
+    `TAGS`. `bytes_per_token`, of the training split, is `None` for a task. `metrics_log` gets the
+    same values. `has_peak` is true if training writes a share of the peak of its devices.
     """
 
     def __init__(
@@ -66,19 +64,17 @@ class TensorBoardWriter:
         `step` counts the steps done when the process started. The losses of `run` are the metrics
         of the hyperparameters, which are `settings`.
         """
-        metrics = [hparams_api.Metric(tag, display_name=TAGS[tag].title) for tag in _METRICS]
-        names = [hparams_api.HParam(name) for name in settings]
         summaries = (
             custom_scalars.pb(pages_layout(self._has_peak, self._bytes_per_token is None)),
-            hparams_api.hparams_config_pb(names, metrics),
+            hparams_api.hparams_config_pb(
+                [hparams_api.HParam(name) for name in settings],
+                [hparams_api.Metric(tag) for tag in _METRICS],
+            ),
             hparams_api.hparams_pb(dict(settings)),
         )
-        with this_host():
-            writer = self._writer(run)
-            with writer.as_default():
-                for summary in summaries:
-                    tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=0)
-            writer.flush()
+        with self._writing(run):
+            for summary in summaries:
+                tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=0)
         for tag, text in texts.items():
             self._write_text(TRAINING_RUN, step, tag, text)
 
@@ -102,17 +98,13 @@ class TensorBoardWriter:
         beside: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes figures by tag; `beside` has values for the log alone."""
-        with this_host():
-            writer = self._writer(run)
-            with writer.as_default():
-                for tag, value in figures.items():
-                    # TensorBoard keeps the first description.
-                    is_new = (run, tag) not in self._described
-                    self._described.add((run, tag))
-                    description = describe_tag(tag).description if is_new else None
-                    value = min(value, _LARGEST)
-                    tf.summary.scalar(tag, value, step=step, description=description)
-            writer.flush()
+        with self._writing(run):
+            for tag, value in figures.items():
+                # TensorBoard keeps the first description.
+                is_new = (run, tag) not in self._described
+                self._described.add((run, tag))
+                description = describe_tag(tag).description if is_new else None
+                tf.summary.scalar(tag, min(value, _LARGEST), step=step, description=description)
         if self._metrics_log is not None:
             self._metrics_log.append(step, run, {**figures, **(beside or {})})
 
@@ -120,49 +112,51 @@ class TensorBoardWriter:
         self, step: int, text: str, perplexity: float | None = None, run: str = TRAINING_RUN
     ) -> None:
         """Writes a generated text unchanged, with its perplexity if given."""
-        # Four spaces make a block of code, which Markdown does not format.
-        block = "\n".join("    " + line for line in text.splitlines())
+        block, figures = code_block(text), {}
         if perplexity is not None:
             block = f"Perplexity {perplexity:.4g}\n\n{block}"
+            figures["sample/perplexity"] = perplexity
         self._write_text(run, step, "sample", block)
-        figures = {} if perplexity is None else {"sample/perplexity": perplexity}
         self.write_figures(step, run, figures, {"sample": text})
 
     def _write_text(self, run: str, step: int, tag: str, text: str) -> None:
-        with this_host():
-            writer = self._writer(run)
-            with writer.as_default():
-                tf.summary.text(tag, text, step=step, description=TEXT_TAGS[tag])
-            writer.flush()
+        with self._writing(run):
+            tf.summary.text(tag, text, step=step, description=TEXT_TAGS[tag])
 
-    def _writer(self, run: str) -> tf.summary.SummaryWriter:
-        try:
+    @contextlib.contextmanager
+    def _writing(self, run: str) -> Iterator[None]:
+        """Writes the summaries of the block into the file of a run, or raises StorageError."""
+        what, remedy = "The figures for TensorBoard cannot be written", "Make room or check access."
+        with storage_errors(what, self._folder.path, remedy):
             self._folder.check()
             if run not in self._writers:
                 # The writer opens its file late, and opens another if that file is gone.
                 path = self._paths.enter_context(self._folder.subfolder(run).reached_by_path())
                 self._writers[run] = tf.summary.create_file_writer(path)
-        except OSError as error:
-            raise StorageError(
-                f"The figures for TensorBoard cannot be written: {first_line(error)}",
-                where=self._folder.path,
-                remedy="Make room or check the permissions.",
-            ) from error
-        return self._writers[run]
+        writer = self._writers[run]
+        with this_host():
+            with writer.as_default():
+                yield
+            writer.flush()
+
+
+def code_block(text: str) -> str:
+    """Returns Markdown that shows a text unchanged."""
+    return "\n".join("    " + line for line in text.splitlines())
 
 
 def pages_layout(has_peak: bool, has_task: bool = False) -> layout_pb2.Layout:
     """Returns the layout of the custom-scalars page: a chart for each tag, on its page."""
+
+    def charts(page: str) -> Iterator[layout_pb2.Chart]:
+        for tag in TAGS.values():
+            if tag.page == page and (has_peak or tag.name != "performance/peak_share"):
+                # A regular expression, which matches the tag in all runs.
+                pattern = f"^{tag.name}/" if tag.has_parts else f"^{tag.name}$"
+                lines = layout_pb2.MultilineChartContent(tag=[pattern])
+                yield layout_pb2.Chart(title=tag.name, multiline=lines)
+
     pages = TASK_PAGES if has_task else PAGES
     return layout_pb2.Layout(
-        category=[layout_pb2.Category(title=page, chart=_charts(page, has_peak)) for page in pages]
+        category=[layout_pb2.Category(title=page, chart=charts(page)) for page in pages]
     )
-
-
-def _charts(page: str, has_peak: bool) -> Iterable[layout_pb2.Chart]:
-    for tag in TAGS.values():
-        if tag.page == page and (has_peak or tag.name != "performance/peak_share"):
-            # A regular expression, which matches the tag in all runs.
-            pattern = f"^{tag.name}/" if tag.has_parts else f"^{tag.name}$"
-            lines = layout_pb2.MultilineChartContent(tag=[pattern])
-            yield layout_pb2.Chart(title=tag.title, multiline=lines)

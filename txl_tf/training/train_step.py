@@ -1,20 +1,54 @@
-"""Training step of one replica: gradients, sum over replicas, clipping and update."""
+"""Training step of one replica: gradients, sum over replicas, clipping, update and records.
 
+Shape letters used in this module: B rows of a replica, T segment length, S largest number of steps
+of a loop.
+"""
+
+import enum
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from txl_tf import functional
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
-from txl_tf.models.memory import Memory
-from txl_tf.training.fine_tuning import NoMemory
+from txl_tf.training.ledger import StepRecord, StepStatus
 from txl_tf.training.objective import RowGradients
-from txl_tf.training.step_records import StepRecords, batch_checksum
-from txl_tf.training.step_report import StepStatus
 from txl_tf.training.train_state import TrainState
+
+# From these widths on, TensorFlow's products on a CPU gain more than separate operations cost.
+# Products in bfloat16 gain more.
+_NARROWEST_IN_PARTS = {"float32": 256, "mixed_bfloat16": 128}
+
+
+class StepCompilation(enum.Enum):
+    """Parts of a training step that XLA compiles."""
+
+    WHOLE = "the whole step, as one program"
+    PARTS = "what goes over each number once, with the products of TensorFlow between them"
+    NOTHING = "nothing; TPUs compile by themselves"
+
+    @classmethod
+    def choose(
+        cls, config: ExperimentConfig, strategy: tf.distribute.Strategy
+    ) -> "StepCompilation":
+        """Chooses the fastest way for a strategy, unless `training.jit_compile` decides."""
+        training, model = config.training, config.model
+        # The sum over several replicas on CPUs or GPUs cannot be compiled.
+        is_alone = strategy.num_replicas_in_sync == 1
+        is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+        if is_tpu or not is_alone or not training.may_compile:
+            return cls.NOTHING
+        is_on_gpu = bool(tf.config.list_logical_devices("GPU"))
+        if training.jit_compile or is_on_gpu or not isinstance(model, ModelConfig):
+            return cls.WHOLE
+        is_wide = model.hidden_dim >= _NARROWEST_IN_PARTS[training.dtype_policy]
+        return cls.PARTS if is_wide else cls.WHOLE
 
 
 class GuardedUpdate:
@@ -68,8 +102,8 @@ class TrainStep:
 
     A loss or gradient that is not finite changes no weight. By policy the step then stops the run,
     and later steps of the loop change nothing either. Or it is skipped: the memory advances,
-    except that rows without a finite loss start with an empty memory. The names of
-    `replica_memory` are those in `memory_specs`.
+    except that rows without a finite loss start with an empty memory. `replica_memory` has the
+    structure of the objective's memory.
     """
 
     def __init__(
@@ -77,7 +111,7 @@ class TrainStep:
         config: ExperimentConfig,
         state: TrainState,
         replica_memory: ReplicaState,
-        records: StepRecords,
+        records: "StepRecords",
         compiles_parts: bool = False,
     ) -> None:
         self._config = config.training
@@ -90,7 +124,10 @@ class TrainStep:
         )
         self._replica_memory = replica_memory
         self._records = records
-        self._guarded_update = GuardedUpdate(self._changed_by_update())
+        changed = [*self._variables, *state.optimizer.variables]
+        if state.weight_average is not None:
+            changed += state.weight_average.variables.values()
+        self._guarded_update = GuardedUpdate([variable.value for variable in changed])
         self._drawn_seed = _drawn_once(self._config.seed)
 
     def __call__(self, inputs: dict[str, tf.Tensor], first_step: tf.Tensor) -> None:
@@ -109,7 +146,7 @@ class TrainStep:
         # A copy, because the variable is incremented later in the step.
         step = tf.identity(self._state.optimizer.iterations.value)
         before = self._replica_memory.read()
-        places = self._places(num_rows)
+        places = self._replica_memory.places()
         is_counted = places < self._config.global_batch_size
         batch_type = self._state.objective.batch_type
         weights = tf.cast(is_counted, tf.float32)
@@ -125,8 +162,8 @@ class TrainStep:
         self,
         row_losses: tf.Tensor,
         gradients: list[tf.Tensor],
-        memory: Memory | NoMemory,
-        before: dict[str, tf.Tensor],
+        memory: Any,
+        memory_before: Any,
         step: tf.Tensor,
         first_step: tf.Tensor,
         checksum: tf.Tensor,
@@ -142,7 +179,14 @@ class TrainStep:
         self._guarded_update(lambda: self._update(gradients, step), is_applied)
         self._advance(step, loss, norm, is_advanced)
         finite_rows = tf.math.is_finite(row_losses)
-        self._write_memory(before, memory, finite_rows, is_advanced)
+
+        def next_state(after: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
+            keeps = tf.reshape(finite_rows, [-1, *[1] * (after.shape.rank - 1)])
+            # Zeros, because NaN would spread even from masked positions.
+            kept = tf.where(keeps, after, tf.zeros([], after.dtype))
+            return tf.where(is_advanced, kept, before)
+
+        self._replica_memory.write(tf.nest.map_structure(next_state, memory, memory_before))
         self._records.write(
             tf.cast(step, tf.int32) - tf.cast(first_step, tf.int32),
             loss=loss,
@@ -152,18 +196,13 @@ class TrainStep:
             finite_rows=finite_rows,
         )
 
-    def _places(self, num_rows: int) -> tf.Tensor:
-        """Returns the position of each row in the global batch."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return tf.cast(replica, tf.int32) * num_rows + tf.range(num_rows)
-
     def dropout_seeds(self, step: tf.Tensor) -> tf.Tensor:
         """Computes int32 dropout seeds `(B, 2)` of this replica; inside `strategy.run` only.
 
         They depend on the row, not on the replica: any number of replicas draws the same masks.
         `step` counts the steps before this one.
         """
-        places = self._places(self._replica_memory.rows_per_replica)
+        places = self._replica_memory.places()
         return functional.row_seeds(tf.stack([self._drawn_seed, step]), places)
 
     def _judge(self, loss: tf.Tensor, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -178,8 +217,8 @@ class TrainStep:
         status = tf.where(is_spike, int(StepStatus.SKIPPED_SPIKE), int(StepStatus.APPLIED))
         status = tf.where(is_finite, status, int(not_finite))
         # A choice of values, not a branch: the replicas' collectives must all run.
-        goes_on = tf.not_equal(status, int(StepStatus.STOPPED))
-        is_advanced = tf.logical_and(goes_on, tf.logical_not(self._records.is_stopped()))
+        continues = tf.not_equal(status, int(StepStatus.STOPPED))
+        is_advanced = tf.logical_and(continues, tf.logical_not(self._records.is_stopped()))
         is_applied = tf.logical_and(is_advanced, tf.equal(status, int(StepStatus.APPLIED)))
         return status, is_applied, is_advanced
 
@@ -188,12 +227,6 @@ class TrainStep:
         self._state.optimizer._backend_apply_gradients(gradients, self._variables)
         if self._state.weight_average is not None:
             self._state.weight_average.update(step + 1)
-
-    def _changed_by_update(self) -> list[tf.Variable]:
-        changed = [*self._variables, *self._state.optimizer.variables]
-        if self._state.weight_average is not None:
-            changed += self._state.weight_average.variables.values()
-        return [variable.value for variable in changed]
 
     def _advance(
         self, step: tf.Tensor, loss: tf.Tensor, norm: tf.Tensor, is_advanced: tf.Tensor
@@ -211,21 +244,6 @@ class TrainStep:
             ]
         assign_everywhere(variables, values, is_advanced)
 
-    def _write_memory(
-        self,
-        before: dict[str, tf.Tensor],
-        memory: Memory | NoMemory,
-        finite_rows: tf.Tensor,
-        is_advanced: tf.Tensor,
-    ) -> None:
-        after = memory.to_tensors()
-        for name, tensor in after.items():
-            keeps = tf.reshape(finite_rows, [-1, *[1] * (tensor.shape.rank - 1)])
-            # Zeros, because NaN would spread even from masked positions.
-            kept = tf.where(keeps, tensor, tf.zeros([], tensor.dtype))
-            after[name] = tf.where(is_advanced, kept, before[name])
-        self._replica_memory.write(after)
-
 
 def _drawn_once(seed: int) -> int:
     """Derives a number from the run's seed, equal on every platform.
@@ -239,9 +257,95 @@ def _drawn_once(seed: int) -> int:
         return int(drawn.numpy())
 
 
-def memory_specs(memory: Memory | NoMemory) -> dict[str, tf.TensorSpec]:
-    """Returns the specs of a memory by name, without the axis of rows, for a `ReplicaState`."""
-    return {
-        name: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
-        for name, tensor in memory.to_tensors().items()
-    }
+class StepRecords:
+    """Figures of the steps of a loop, and a flag that the run must stop.
+
+    They stay on the device and are fetched once a loop: fetching after each step would make the
+    device wait for the host. `max_steps` is `S`.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, rows_per_replica: int, max_steps: int
+    ) -> None:
+        self._max_steps = max_steps
+        figures = {"loss": "float32", "gradient_norm": "float32", "checksum": "int32"}
+        specs = {name: tf.TensorSpec([max_steps], dtype) for name, dtype in figures.items()}
+        specs["status"] = tf.TensorSpec([max_steps], tf.int32)
+        specs["is_stopped"] = tf.TensorSpec([], tf.bool)
+        self._steps = ReplicaState(strategy, 1, specs)
+        self._finite_rows = ReplicaState(
+            strategy, rows_per_replica, {"is_finite": tf.TensorSpec([], tf.bool)}
+        )
+
+    def is_stopped(self) -> tf.Tensor:
+        """True if an earlier step has stopped the run; inside `strategy.run` only."""
+        return self._steps.read()["is_stopped"][0]
+
+    def write(self, index: tf.Tensor, finite_rows: tf.Tensor, **figures: tf.Tensor) -> None:
+        """Records a step, unless the run is stopped; inside `strategy.run` only.
+
+        `index` counts the steps of this loop before this one. The figures are scalars: float32
+        `loss` and `gradient_norm` and int32 `status`, a `StepStatus`, of all replicas, and the
+        int32 `checksum` of this one; `finite_rows`, bool `(B,)`, too is of this one.
+        """
+        state = self._steps.read()
+        was_stopped = state["is_stopped"][0]
+        here = tf.equal(tf.range(self._max_steps), tf.cast(index, tf.int32))
+        here = tf.logical_and(here, tf.logical_not(was_stopped))[None]
+        written = {name: tf.where(here, value, state[name]) for name, value in figures.items()}
+        is_stop = tf.equal(figures["status"], int(StepStatus.STOPPED))
+        self._steps.write({**written, "is_stopped": tf.logical_or(state["is_stopped"], is_stop)})
+        before = self._finite_rows.read()["is_finite"]
+        self._finite_rows.write({"is_finite": tf.where(was_stopped, before, finite_rows)})
+
+    def fetch(self, first_step: int, last_step: int) -> list[StepRecord]:
+        """Returns the records of a loop in order, with the step that stopped the run, if any.
+
+        `first_step` and `last_step` count the steps done before and after the loop.
+        """
+        state = self._steps.to_global()
+        num_steps = last_step - first_step + int(state["is_stopped"][0])
+        # The checksums of all replicas add up, modulo 2**32, to the checksum of the batch.
+        checksums = state["checksum"].view(np.uint32).sum(axis=0, dtype=np.uint32)
+        return [
+            StepRecord(
+                step=first_step + index + 1,
+                nats_per_token=float(state["loss"][0, index]),
+                gradient_norm=float(state["gradient_norm"][0, index]),
+                checksum=int(checksums[index]),
+                status=StepStatus(int(state["status"][0, index])),
+            )
+            for index in range(num_steps)
+        ]
+
+    def non_finite_rows(self) -> list[int]:
+        """Returns the rows of the global batch whose loss was not finite in the last step."""
+        return np.flatnonzero(~self._finite_rows.to_global()["is_finite"]).tolist()
+
+
+_MULTIPLIER = 0x9E3779B1
+ROW_MULTIPLIER = 0x85EBCA6B
+TARGET_MULTIPLIER = 0xC2B2AE35
+
+
+def batch_checksum(
+    token_ids: tf.Tensor, target_ids: tf.Tensor, rows: tf.Tensor, is_counted: tf.Tensor
+) -> tf.Tensor:
+    """Computes a replica's share of the checksum of a batch, an int32 scalar, on the device.
+
+    The checksum is a sum over tokens, positions and rows modulo 2**32, so the shares add up for
+    any split of the rows. Every factor is odd, so a change of any one token changes it. The ids
+    are int32 `(B, T)`; `rows`, int32 `(B,)`, are positions in the global batch; `is_counted`, bool
+    `(B,)`, is false for padding rows. The bits of the result are an unsigned number.
+    """
+    factors = tf.constant(position_factors(token_ids.shape[1]).view(np.int32))
+    target_factor = tf.constant(np.uint32(TARGET_MULTIPLIER).astype(np.int32))
+    row_factor = tf.constant(np.uint32(ROW_MULTIPLIER).astype(np.int32))
+    sums = tf.reduce_sum((token_ids + 1 + (target_ids + 1) * target_factor) * factors, axis=1)
+    sums *= 2 * (rows * row_factor) + 1  # [B]
+    return tf.reduce_sum(tf.where(is_counted, sums, 0))
+
+
+def position_factors(length: int) -> np.ndarray:
+    """Returns odd factors that differ by position."""
+    return np.cumprod(np.full(length, _MULTIPLIER, np.uint32), dtype=np.uint32)

@@ -1,7 +1,10 @@
 """Training loop: steps on the device, reports on the host."""
 
+import functools
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,18 +15,17 @@ from txl_tf.distribution.remote_hosts import at_once
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
-from txl_tf.training.loop_measurements import UpdateRatio
-from txl_tf.training.schedules import PlateauScale
-from txl_tf.training.step_compilation import StepCompilation
-from txl_tf.training.step_records import StepRecords
-from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
-from txl_tf.training.train_state import TrainState
-from txl_tf.training.train_step import TrainStep, memory_specs
-from txl_tf.training.weight_average import NonMonotoneTrigger
+from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
+from txl_tf.training.objective import TrainingObjective
+from txl_tf.training.optimizers import PlateauScale
+from txl_tf.training.train_state import NonMonotoneTrigger, TrainState
+from txl_tf.training.train_step import StepCompilation, StepRecords, TrainStep
 
 DatasetFunction = Callable[..., tf.data.Dataset]
 DescribeRow = Callable[[int, int], str]
 _MAX_ROWS_NAMED = 4
+# A copy of all weights would not fit beside the largest models.
+_MAX_SAMPLED = 1 << 16
 
 
 class Trainer:
@@ -35,7 +37,8 @@ class Trainer:
     count for nothing and are not part of the state. `dataset_function` returns the batches of a
     range of rows, these copies included, from a step on. `describe_row` names the text of a row at
     a step, counted from 0, in errors. `count_tokens` counts the tokens between two numbers of
-    steps; by default all rows read a segment in each step.
+    steps; by default all rows read a segment in each step. `objective_class` is the class of the
+    loss: `TrainingObjective`, or `TaskObjective` of a task.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Trainer:
         dataset_function: DatasetFunction,
         describe_row: DescribeRow | None = None,
         count_tokens: Callable[[int, int], int] | None = None,
+        objective_class: type[Any] = TrainingObjective,
     ) -> None:
         self.config = config
         self.strategy = strategy
@@ -59,14 +63,17 @@ class Trainer:
         tf.config.experimental.enable_tensor_float_32_execution(training.tensor_float_32)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
-            self._state = TrainState(config)
+            self._state = TrainState(config, objective_class)
+        specs = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype),
+            self._state.objective.initial_memory(),
+        )
         self.replica_memory = ReplicaState(
-            strategy,
-            self._rows_per_replica,
-            memory_specs(self._state.objective.initial_memory()),
-            num_rows=training.global_batch_size,
+            strategy, self._rows_per_replica, specs, num_rows=training.global_batch_size
         )
         self._records = StepRecords(strategy, self._rows_per_replica, training.steps_per_loop)
+        # Kept beyond the last step: with several replicas TensorFlow may take a minute to free it,
+        # and the caller must save before that if the machine is being preempted.
         self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
         self._has_compiled = False
         self._run_steps = self._host_loop()
@@ -96,25 +103,54 @@ class Trainer:
         """Processes that train together."""
         return num_workers(self.strategy)
 
-    def run(self, measures_updates: bool = False) -> Iterator[LoopReport]:
-        """Trains to the end of the run, and yields a `LoopReport` after every loop.
-
-        Loops end at multiples of `steps_per_loop`, wherever a checkpoint or an evaluation is due,
-        and after the current step when a stop was requested. `measures_updates` adds
-        `update_ratio` and, on one device, `data_wait_seconds` to reports, with two small programs
-        per loop. Raises NonFiniteError if a loss or gradient is not finite and the policy is to
-        stop; the state is then as before the step.
-        """
-        if self.step >= self.config.training.num_steps:
-            return
-        ratio = UpdateRatio(self.strategy, self._state.trainable) if measures_updates else None
-        # Kept beyond the loop: with several replicas TensorFlow may take a minute to free it, and
-        # the caller must save before that if the machine is being preempted.
-        self._iterator = iter(self._batches())
+    def run(self) -> Iterator[LoopReport]:
+        """Trains to the end of the run or a request to stop, and yields a report for every loop."""
         while self.step < self.config.training.num_steps and not self.must_stop():
-            report = self._loop(self.next_stop - self.step, ratio)
+            report = self.take_steps()
             if report is not None:
                 yield report
+
+    def take_steps(self, measures_updates: bool = False) -> LoopReport | None:
+        """Takes the steps up to `next_stop`, or to a request to stop, and reports them.
+
+        Returns `None` if a stop was requested before the first. `measures_updates` adds
+        `update_ratio` and, on one device, `data_wait_seconds`, with two small programs per loop.
+        Raises NonFiniteError if a loss or gradient is not finite and the policy is to stop; the
+        state is then as before the step.
+        """
+        if self._iterator is None:
+            self._iterator = iter(self._batches())
+        first_step, iterator, wait = self.step, self._iterator, None
+        num_steps = self.next_stop - first_step
+        begin = time.perf_counter()
+        # Tensors, because each value of a Python int is traced separately.
+        self._run_steps(
+            iterator, tf.constant(first_step), tf.constant(num_steps - measures_updates)
+        )
+        if measures_updates:
+            # The last step runs alone, to compare the weights before and after it.
+            weights = self._update_ratio.weights()
+            iterator, wait = self._timed_batch()
+            self._run_steps(iterator, tf.constant(first_step), tf.constant(1))
+        # Fetching waits for the device: before that, only the dispatch is done.
+        records = self._records.fetch(first_step, self.step)
+        if not records:
+            return None
+        if records[-1].status == StepStatus.STOPPED:
+            self._iterator = None  # the batch of this step is read
+            self._raise_non_finite(records[-1])
+        seconds = time.perf_counter() - begin
+        has_compiled, self._has_compiled = not self._has_compiled, True
+        return LoopReport(
+            records=tuple(records),
+            num_tokens=self._count_tokens(first_step, first_step + len(records)),
+            learning_rate=float(self._state.optimizer.learning_rate),
+            seconds=seconds,
+            has_compiled=has_compiled,
+            data_wait_seconds=wait,
+            # Outside the wall time, because it is not part of training.
+            update_ratio=self._update_ratio.since(weights) if measures_updates else None,
+        )
 
     def trace(self) -> tf.types.experimental.ConcreteFunction:
         """Traces the loop that `run` repeats; its last argument is the number of steps."""
@@ -209,6 +245,37 @@ class Trainer:
         )
         for name, variable in variables.items():
             variable.assign(arrays[name])
+        self._iterator = None
+
+    def measure_memory(self) -> tuple[float, list[float]]:
+        """Returns the mean filled length of the memory, and the mean norm of each layer's states.
+
+        Means are over filled positions, all rows together; no norms if nothing is filled. With
+        several workers, all must call it.
+        """
+        sums = self.strategy.reduce(
+            tf.distribute.ReduceOp.SUM, self.strategy.run(self._memory_sums), axis=None
+        )
+        filled, *norms = (float(each) for each in sums.numpy())
+        length = filled / self.config.training.global_batch_size
+        return length, [norm / filled for norm in norms] if filled else []
+
+    @functools.cached_property
+    def _memory_sums(self) -> Callable[[], tf.Tensor]:
+        @tf.function(autograph=False)
+        def summed() -> tf.Tensor:
+            memory = self.replica_memory.read()
+            is_counted = self.replica_memory.places() < self.config.training.global_batch_size
+            lengths = tf.where(is_counted, memory.valid_length, 0)
+            sums = [tf.reduce_sum(tf.cast(lengths, tf.float32))]
+            for states in memory.states:  # [B, M, D]
+                memory_length = states.shape[1]
+                is_filled = tf.range(memory_length) >= memory_length - lengths[:, None]
+                norms = tf.norm(tf.cast(states, tf.float32), axis=2)
+                sums.append(tf.reduce_sum(tf.where(is_filled, norms, 0.0)))
+            return tf.stack(sums)
+
+        return summed
 
     @property
     def next_stop(self) -> int:
@@ -258,7 +325,7 @@ class Trainer:
         def run_steps(
             iterator: Iterator[dict[str, tf.Tensor]], first_step: tf.Tensor, num_steps: tf.Tensor
         ) -> None:
-            def goes_on(index: tf.Tensor) -> tf.Tensor:
+            def continues(index: tf.Tensor) -> tf.Tensor:
                 is_stopped = tf.logical_and(stops_in_loop, self._stop_requested)
                 return tf.logical_and(index < num_steps, tf.logical_not(is_stopped))
 
@@ -267,44 +334,17 @@ class Trainer:
                 return index + 1
 
             # Steps must not overlap: each reads variables that the one before has written.
-            tf.while_loop(goes_on, run_step, [tf.constant(0)], parallel_iterations=1)
+            tf.while_loop(continues, run_step, [tf.constant(0)], parallel_iterations=1)
 
         return run_steps
-
-    def _loop(self, num_steps: int, ratio: UpdateRatio | None) -> LoopReport | None:
-        first_step, iterator, wait = self.step, self._iterator, None
-        begin = time.perf_counter()
-        # Tensors, because each value of a Python int is traced separately.
-        steps = tf.constant(first_step), tf.constant(num_steps - (ratio is not None))
-        self._run_steps(iterator, *steps)
-        if ratio is not None:
-            # The last step runs alone, to compare the weights before and after it.
-            ratio.remember()
-            iterator, wait = self._timed_batch()
-            self._run_steps(iterator, tf.constant(first_step), tf.constant(1))
-        # Fetching waits for the device: before that, only the dispatch is done.
-        records = self._records.fetch(first_step, self.step)
-        if not records:
-            return None
-        if records[-1].status == StepStatus.STOPPED:
-            self._raise_non_finite(records[-1])
-        seconds = time.perf_counter() - begin
-        has_compiled, self._has_compiled = not self._has_compiled, True
-        # Outside the wall time, because it is not part of training.
-        update_ratio = None if ratio is None else ratio.measure()
-        return LoopReport(
-            records=tuple(records),
-            num_tokens=self._count_tokens(first_step, first_step + len(records)),
-            learning_rate=float(self._state.optimizer.learning_rate),
-            seconds=seconds,
-            has_compiled=has_compiled,
-            data_wait_seconds=wait,
-            update_ratio=update_ratio,
-        )
 
     def _tokens_of_segments(self, first_step: int, last_step: int) -> int:
         tokens_per_step = self.config.training.global_batch_size * self.config.model.segment_length
         return (last_step - first_step) * tokens_per_step
+
+    @functools.cached_property
+    def _update_ratio(self) -> "UpdateRatio":
+        return UpdateRatio(self.strategy, self._state.trainable)
 
     def _timed_batch(self) -> tuple[Iterator[dict[str, tf.Tensor]], float | None]:
         """Waits for the next batch, and returns an iterator over it and the seconds of waiting.
@@ -332,3 +372,49 @@ class Trainer:
             where=f"step {record.step}, {', '.join(named) or 'all rows with a finite loss'}",
             remedy="Start again with a lower learning rate, or training.on_non_finite=skip.",
         )
+
+
+class UpdateRatio:
+    """Norm of the change of all weights over the norm of the weights.
+
+    It runs beside the training step without changing it. Of a variable with more than 65,536
+    entries it samples evenly spaced rows.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, variables: Sequence[keras.Variable]
+    ) -> None:
+        self._strategy = strategy
+        self._variables = list(variables)
+        self._strides = [
+            # Each keeps at least its first row.
+            min(-(-math.prod(each.shape) // _MAX_SAMPLED), each.shape[0]) if each.shape else None
+            for each in self._variables
+        ]
+        self._read = tf.function(self._sampled, autograph=False)
+        self._compare = tf.function(self._ratio, autograph=False)
+
+    def weights(self) -> list[tf.Tensor]:
+        """Returns a sample of the weights, for `since`."""
+        return self._strategy.run(self._read)
+
+    def since(self, before: list[tf.Tensor]) -> float:
+        """Returns the ratio of the change since `weights`."""
+        ratios = self._strategy.run(self._compare, args=(before,))
+        # The weights are the same on all replicas.
+        return float(self._strategy.experimental_local_results(ratios)[0].numpy())
+
+    def _sampled(self) -> list[tf.Tensor]:
+        values = [tf.identity(variable.value) for variable in self._variables]
+        return [
+            tf.cast(value if stride is None else value[::stride], tf.float32)
+            for value, stride in zip(values, self._strides, strict=True)
+        ]
+
+    def _ratio(self, before: list[tf.Tensor]) -> tf.Tensor:
+        changed = weighed = tf.constant(0.0)
+        for variable, old, new in zip(self._variables, before, self._sampled(), strict=True):
+            scale = math.prod(variable.shape) / math.prod(new.shape)
+            changed += scale * tf.reduce_sum(tf.square(new - old))
+            weighed += scale * tf.reduce_sum(tf.square(new))
+        return tf.sqrt(tf.math.divide_no_nan(changed, weighed))
