@@ -3,7 +3,6 @@
 import collections
 
 import pytest
-from txl_tf.training.task_objective import TaskObjective
 
 from tests.slow_case import slow_case
 from tests.toy_batches import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
@@ -18,6 +17,7 @@ from tests.training.test_task_objective import experiment_of as task_experiment
 from tests.training.test_task_objective import reader_of
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.tpu_chips import set_chip
+from txl_tf.training.fine_tuning import TaskObjective
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.trainer import Trainer
 
