@@ -58,7 +58,7 @@ def _train(experiment: Any, folder: str) -> Turn:
     num_tokens = training.global_batch_size * row_tokens + 1
     dataset = _write_random_dataset(folder, num_tokens, experiment.model.vocabulary_size)
     reader = TrainingData(dataset, experiment)
-    sources = reader.reader.dataset_fn, reader.reader.describe_row, reader.count_tokens
+    sources = reader.reader.dataset_fn, reader.reader.describe_row
     trainer = Trainer(experiment, create_strategy(), *sources)
 
     def turn(count: int) -> dict[str, Any]:

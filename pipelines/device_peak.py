@@ -7,8 +7,7 @@ import keras
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.distribution.strategy import num_workers
-from txl_tf.distribution.tpu_chips import chip_of
+from txl_tf.distribution.strategy import chip_of, num_workers
 from txl_tf.tpu_compiler.chips import CHIPS
 
 _UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9))

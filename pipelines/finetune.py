@@ -29,7 +29,6 @@ from .arguments import add_config_argument, add_device_arguments, add_number, ad
 from .finetuning_settings import MAX_EPOCHS, finetuning_experiment
 from .initial_weights import InitialWeights, add_initial_arguments, initial_weights
 from .memory_needs import require_training_memory
-from .train import RunOptions, run_training
 from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
@@ -230,11 +229,21 @@ def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
 
     strategy = create_strategy(job.arguments.tpu, job.arguments.cpu_replicas)
     from .finetuning_data import FineTuningData
+    from .training_run import TrainingJob, train
 
     assert job.experiment is not None
     run_data = FineTuningData(data, _tokenizer(job, job.experiment), job.experiment)
-    options = RunOptions(watcher=watcher, initial=job.initial, clock=clock)
-    run_training(job.experiment, run_data, job.workdir, strategy, **options)
+    train(
+        TrainingJob(
+            experiment=job.experiment,
+            data=run_data,
+            workdir=job.workdir,
+            strategy=strategy,
+            watcher=watcher,
+            initial=job.initial,
+            clock=clock,
+        )
+    )
     print(job.workdir.tensorboard_line)
 
 

@@ -1,7 +1,7 @@
 """The data of a fine-tuning run: examples of a task, encoded, trained on and evaluated."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -15,7 +15,6 @@ from txl_tf.tasks.encoding import ExampleEncoder, fingerprint_of
 from txl_tf.tasks.examples import TaskData
 from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader, TaskObjective
 
-from .run_data import Track
 from .workdir import check_vocabulary
 
 _TRAIN, _VALID = "train", "valid"
@@ -121,7 +120,7 @@ class FineTuningData:
         self,
         evaluator: TaskEvaluator,
         step: int,
-        track: Track,
+        track: Callable[..., Iterable],
         max_tokens: int | None = None,
     ) -> TaskResult:
         """Evaluates the split `valid`; it is always read as a whole."""

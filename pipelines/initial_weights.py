@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.training.trainer import Trainer
 
-    from .run_data import RunData
+    from .finetuning_data import FineTuningData
+    from .training_data import TrainingData
 
 AnyConfig = ModelConfig | LSTMConfig | QRNNConfig
 VOCABULARIES = ("same", "shared")
@@ -163,7 +164,7 @@ class InitialWeights:
             )
         return start
 
-    def assign_to(self, trainer: "Trainer", data: "RunData") -> list[str]:
+    def assign_to(self, trainer: "Trainer", data: "TrainingData | FineTuningData") -> list[str]:
         """Assigns the weights to a trainer at step 0; returns lines that describe changes."""
         _ = self._start  # compares with the start of the run
         _, weights = self._read

@@ -10,6 +10,7 @@ machine multiplies so much faster, and float32 elsewhere.
 """
 
 import argparse
+import dataclasses
 import os
 import time
 from pathlib import Path
@@ -30,7 +31,6 @@ from .workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.evaluation.evaluator import Evaluator
     from txl_tf.evaluation.result import EvaluationResult
     from txl_tf.models.transformer_xl import TransformerXL
 
@@ -65,19 +65,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_override_argument(parser)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+@dataclasses.dataclass(frozen=True)
+class Quickstart:
+    """Checked arguments of the job; the training run is beside data and export."""
+
+    folder: Path
+    workdir: Workdir
+    experiment: ExperimentConfig
+    chooses_policy: bool
+    """True if the precision is not set."""
+
+
+def check_arguments(arguments: argparse.Namespace) -> Quickstart:
     """Checks the arguments before TensorFlow is imported."""
-    arguments.experiment = override(NAMED_EXPERIMENTS["quickstart"](), arguments.overrides)
-    run_workdir(arguments).check_usable()
-    require_training_memory(arguments.experiment)
-    if arguments.experiment.model.vocabulary_size != 256:
+    experiment = override(NAMED_EXPERIMENTS["quickstart"](), arguments.overrides)
+    workdir = Workdir(os.path.join(arguments.workdir, "run"))
+    workdir.check_usable()
+    require_training_memory(experiment)
+    if experiment.model.vocabulary_size != 256:
         raise UsageError(
             "The quickstart reads bytes, of which there are 256.",
             where="--set model.vocabulary_size",
         )
+    chooses_policy = _POLICY not in overridden_settings(arguments.overrides)
+    return Quickstart(Path(arguments.workdir), workdir, experiment, chooses_policy)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(job: Quickstart) -> None:
     """Runs all jobs one after the other."""
     import tensorflow as tf
 
@@ -85,25 +99,27 @@ def run(arguments: argparse.Namespace) -> None:
     from txl_tf.training.metrics import MetricsLog
     from txl_tf.training.tensorboard import TensorBoardWriter
 
-    from .evaluation import result_table
-    from .train import train
+    from .evaluation import evaluate_split, result_table
+    from .training_data import TrainingData
+    from .training_run import TrainingJob, train
 
     begin = time.perf_counter()
-    folder = Path(arguments.workdir)
-    workdir = run_workdir(arguments)
-    experiment = with_fastest_policy(arguments, workdir)
+    folder, workdir = job.folder, job.workdir
+    experiment = with_fastest_policy(job)
 
     say("1/6 prepare: the source of the Python standard library, as bytes")
     _prepare(folder / "data")
 
     say("2/6 train")
     with PreemptionWatcher() as watcher:
-        training_run, valid = train(
-            experiment,
-            str(folder / "data"),
-            workdir,
-            tf.distribute.get_strategy(),
-            watcher=watcher,
+        trained = train(
+            TrainingJob(
+                experiment=experiment,
+                data=TrainingData(str(folder / "data"), experiment),
+                workdir=workdir,
+                strategy=tf.distribute.get_strategy(),
+                watcher=watcher,
+            )
         )
     if watcher.requested is not None:
         raise PreemptedError(
@@ -111,13 +127,18 @@ def run(arguments: argparse.Namespace) -> None:
             where=str(folder),
             remedy="Run the same command to resume.",
         )
-    trainer = training_run.trainer
+    step = trained.trainer.step
     dataset = PreparedDataset.open(str(folder / "data"), verify=False)
-    model = build_model(experiment.model, trainer.inference_weights())
+    model = build_model(experiment.model, trained.trainer.inference_weights())
 
     say("3/6 evaluate")
     # Reuses the run's evaluator, which is compiled already.
-    results = _evaluate(training_run.ready_evaluator(), dataset, trainer.step, valid)
+    evaluator = trained.ready_evaluator()
+    results = [] if trained.result is None else [trained.result]
+    results += [
+        evaluate_split(evaluator, dataset, split, step, track=show_progress)
+        for split in ("valid", "test")[len(results) :]
+    ]
 
     say("4/6 generate")
     sample = _sample(model)
@@ -127,12 +148,12 @@ def run(arguments: argparse.Namespace) -> None:
         board = TensorBoardWriter(workdir.guarded_tensorboard(lock.check), 1.0, log)
         for result in results:
             board.write_evaluation(result)
-        board.write_sample(trainer.step, sample)
+        board.write_sample(step, sample)
 
     say("5/6 export")
-    exported = folder / "export" / str(trainer.step)
+    exported = folder / "export" / str(step)
     if not exported.exists():
-        _export(experiment, workdir, model, trainer.step, results, exported)
+        _export(experiment, workdir, model, step, results, exported)
 
     say("6/6 load the SavedModel and score with it")
     difference = check_export(exported, model, dataset)
@@ -146,24 +167,17 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"done in {time.perf_counter() - begin:.0f} seconds")
 
 
-def with_fastest_policy(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentConfig:
+def with_fastest_policy(job: Quickstart) -> ExperimentConfig:
     """Returns the experiment in this machine's fastest precision; a begun run keeps its own."""
     from .device_peak import WORTHWHILE_GAIN, bfloat16_gain
 
-    experiment: ExperimentConfig = arguments.experiment
-    if _POLICY in overridden_settings(arguments.overrides):
-        return experiment
-    if workdir.has_run():
-        return override(
-            experiment, [f"{_POLICY}={workdir.describe().experiment.training.dtype_policy}"]
-        )
-    policy = "mixed_bfloat16" if bfloat16_gain() >= WORTHWHILE_GAIN else "float32"
-    return override(experiment, [f"{_POLICY}={policy}"])
-
-
-def run_workdir(arguments: argparse.Namespace) -> Workdir:
-    """Returns the folder of the training run, beside data and export."""
-    return Workdir(os.path.join(arguments.workdir, "run"))
+    if not job.chooses_policy:
+        return job.experiment
+    if job.workdir.has_run():
+        policy = job.workdir.describe().experiment.training.dtype_policy
+    else:
+        policy = "mixed_bfloat16" if bfloat16_gain() >= WORTHWHILE_GAIN else "float32"
+    return override(job.experiment, [f"{_POLICY}={policy}"])
 
 
 def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset") -> float:
@@ -201,7 +215,8 @@ def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset
 
 
 def _prepare(folder: Path) -> None:
-    from txl_tf.data.corpora import python_standard_library_splits
+    from txl_tf.data.corpora.standard_library import python_standard_library_splits
+
     from txl_tf.data.preparation import prepare_dataset
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
@@ -212,19 +227,6 @@ def _prepare(folder: Path) -> None:
     )
     for split in manifest.splits:
         say(f"{split.name}: {split.bytes:,} bytes, {split.documents} files")
-
-
-def _evaluate(
-    evaluator: "Evaluator",
-    dataset: "PreparedDataset",
-    step: int,
-    valid: "EvaluationResult | None",
-) -> "list[EvaluationResult]":
-    from .evaluation import evaluate_split
-
-    if valid is None:
-        valid = evaluate_split(evaluator, dataset, "valid", step, track=show_progress)
-    return [valid, evaluate_split(evaluator, dataset, "test", step, track=show_progress)]
 
 
 def _sample(model: "TransformerXL") -> str:

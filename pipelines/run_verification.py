@@ -2,14 +2,12 @@
 
 import os
 
-from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.model_folder import BASE, open_model, read_base, weights_sha256
 from txl_tf.run import RunDescription, RunStart
-from txl_tf.storage.files import file_bytes, list_folder, path_exists
-from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.storage.files import file_bytes, list_folder
 
-from .checkpoint_watch import RESULTS_FILE, read_evaluations
+from .checkpoint_watch import read_evaluations
 from .progress import ReportBytes
 from .workdir import Workdir
 
@@ -196,84 +194,3 @@ def _verify_metrics(workdir: Workdir) -> list[str]:
             raise DataDamagedError(what, where=path, remedy="Remove them or the file.")
         lines.append(f"verified: {name} {path}, {len(found.lines)} lines, by their form")
     return lines
-
-
-_ANEW = (
-    "Restore them from a copy. To begin anew on purpose, remove the folder or name a new --workdir."
-)
-
-
-def require_checkpoints(workdir: Workdir, described: RunDescription, steps: list[int]) -> None:
-    """Raises DataDamagedError if a run that had checkpoints has none.
-
-    A run killed before its first checkpoint begins at step 0. `StepLedger.resume` compares ledger
-    and checkpoints.
-    """
-    if steps:
-        return
-    problem = "It cannot be seen whether the run has had checkpoints"
-    with storage_errors(problem, workdir.folder, "Start again when the storage answers."):
-        evidence = _evidence(workdir, described)
-    if evidence is not None:
-        what = f"The checkpoints of the run are missing: {evidence}."
-        raise DataDamagedError(what, where=workdir.checkpoints, remedy=_ANEW)
-
-
-def latest_explained_step(described: RunDescription, steps: list[int]) -> int:
-    """Returns the last ledger step that the existing checkpoints, at `steps`, allow.
-
-    Lines of later steps are held back until the next checkpoint is on the disk.
-    """
-    return max(steps, default=0) + described.longest_checkpoint_period
-
-
-def _evidence(workdir: Workdir, described: RunDescription) -> str | None:
-    if described.first_checkpoint_step is not None:
-        return f"there was one of step {described.first_checkpoint_step}"
-    if path_exists(os.path.join(workdir.checkpoints, "best.json")):
-        return "best.json names one"
-    names = [name for name in list_folder(workdir.evaluations) if not name.startswith(".")]
-    files = (os.path.join(workdir.evaluations, name, RESULTS_FILE) for name in names)
-    return "there are evaluations of some" if any(map(path_exists, files)) else None
-
-
-def require_steps_before(
-    described: RunDescription, experiment: ExperimentConfig, step: int, where: str
-) -> None:
-    """Raises DataDamagedError if the newest readable checkpoint, at `step`, precedes an extension.
-
-    The steps up to the extension used the schedule of a shorter run, which this start does not
-    have.
-    """
-    num_steps = described.experiment.training.num_steps
-    is_longer = experiment.training.num_steps > num_steps
-    extended_at = (*described.extended_at, *([num_steps] if is_longer else ()))
-    if extended_at and step < extended_at[-1]:
-        raise DataDamagedError(
-            f"The run is extended at step {extended_at[-1]}, and the last checkpoint that can be "
-            f"read is of step {step}.",
-            where=where,
-            remedy=f"Finish it first with --set training.num_steps={num_steps}."
-            if is_longer
-            else "Restore a later checkpoint from a copy, or choose a new --workdir.",
-        )
-
-
-def describe_extension(experiment: ExperimentConfig, step: int) -> str:
-    """Describes how an extension at `step` changes the schedule of a run."""
-    from txl_tf.training.optimizers import create_schedule
-
-    optimizer, num_steps = experiment.optimizer, experiment.training.num_steps
-    line = f"Extended from {step} to {num_steps} steps."
-    if optimizer.schedule == "cosine":
-        before, now = (float(create_schedule(optimizer, n, None)(step)) for n in (step, num_steps))
-        line += (
-            f" The cosine now ends at step {num_steps}: the learning rate jumps from {before:.3g} "
-            f"to {now:.3g} and falls again."
-        )
-    else:
-        name = optimizer.schedule.replace("_", " ")
-        line += f" The learning rate goes on: the schedule ({name}) does not depend on the steps."
-    if experiment.training.intermediate_losses:
-        line += f" Intermediate losses are trained on up to step {num_steps // 2} of the new run."
-    return line

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,7 +14,7 @@ from txl_tf.data.segment_reader import SegmentReader
 from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError
-from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.evaluator import Evaluator, Track
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import is_remote
 from txl_tf.training.objective import TrainingObjective
@@ -28,7 +27,6 @@ from .evaluation import (
     result_line,
     result_table,
 )
-from .run_data import Track
 from .workdir import check_vocabulary, data_identity
 
 # Part of the message of `assert_cardinality`.
@@ -43,26 +41,27 @@ class TrainingData:
     """
 
     objective_class = TrainingObjective
+    count_tokens = None  # all rows read a segment in each step
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
         # A remote data set is not read as a whole before the first step: each record is compared
         # with its own checksum when it is read, and `txl verify` compares all with the manifest.
-        self.dataset = PreparedDataset.open(folder, verify=not is_remote(folder))
-        self.plan = plan_of(experiment, self.dataset.manifest, folder)
+        dataset = PreparedDataset.open(folder, verify=not is_remote(folder))
+        manifest = dataset.manifest
+        self.folder = dataset.folder
+        self.manifest = manifest
+        self.plan = plan_of(experiment, manifest, folder)
         masks_documents = experiment.training.document_boundaries == "mask"
-        self.reader = SegmentReader(self.dataset, "train", self.plan, masks_documents)
+        self.reader = SegmentReader(dataset, "train", self.plan, masks_documents)
+        self.identity = data_identity(manifest)
+        self.has_valid = "valid" in manifest.split_names
+        self.bytes_per_token = bytes_per_token(manifest, "train")
+        self.language_text = dataset
+        """Data set whose split `valid` the model reads and continues for the curves."""
 
     @property
-    def identity(self) -> dict[str, Any]:
-        return data_identity(self.manifest)
-
-    @property
-    def folder(self) -> str:
-        return self.dataset.folder
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.dataset.manifest
+    def tokenizer(self) -> Tokenizer:
+        return dataset_tokenizer(self.folder, self.manifest)
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
@@ -70,30 +69,6 @@ class TrainingData:
         if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
             return {}  # users keep their custom tokenizers
         return self.tokenizer.vocabulary_files
-
-    @property
-    def has_valid(self) -> bool:
-        return "valid" in self.manifest.split_names
-
-    @property
-    def bytes_per_token(self) -> float:
-        return bytes_per_token(self.manifest, "train")
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return dataset_tokenizer(self.dataset.folder, self.manifest)
-
-    @property
-    def tokenizer_kind(self) -> str:
-        return self.manifest.tokenizer_kind
-
-    @property
-    def language_text(self) -> PreparedDataset:
-        """Data set whose split `valid` the model reads and continues for the curves."""
-        return self.dataset
-
-    def count_tokens(self, first_step: int, last_step: int) -> int:
-        return (last_step - first_step) * self.plan.num_rows * self.plan.segment_length
 
     def describe_plan(self) -> tuple[str, str]:
         """Describes a step and the tokens of the run in a few words each."""
@@ -105,7 +80,7 @@ class TrainingData:
 
     def describe_loss(self, nats_per_token: float, bytes_per_token: float | None = None) -> str:
         """Formats the perplexity of word tokens, or bits per byte of other tokens."""
-        has_words = self.tokenizer_kind == "words"
+        has_words = self.manifest.tokenizer_kind == "words"
         return loss_figure(nats_per_token, bytes_per_token or self.bytes_per_token, has_words)
 
     def describe_short(self, result: EvaluationResult) -> str:
@@ -132,18 +107,19 @@ class TrainingData:
         track: Track,
         max_tokens: int | None = None,
     ) -> EvaluationResult:
-        return evaluate_split(evaluator, self.dataset, "valid", step, track, max_tokens=max_tokens)
+        return evaluate_split(
+            evaluator, self.language_text, "valid", step, track, max_tokens=max_tokens
+        )
 
     @contextlib.contextmanager
     def errors_explained(self) -> Iterator[None]:
         """Turns TensorFlow's reading errors into errors that name the file."""
         try:
             yield
-        except tf.errors.DataLossError as error:
-            raise self.reader.explain_data_loss(error) from error
-        except tf.errors.FailedPreconditionError as error:
+        except (tf.errors.DataLossError, tf.errors.FailedPreconditionError) as error:
             # Fewer segments than planned; losing a host raises this error type too.
-            if _TOO_FEW not in str(error):
+            is_data_loss = isinstance(error, tf.errors.DataLossError)
+            if not is_data_loss and _TOO_FEW not in str(error):
                 raise
             raise self.reader.explain_data_loss(error) from error
 

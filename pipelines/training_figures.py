@@ -1,5 +1,6 @@
-"""Figures and texts of a run as it trains: losses, overview, memory, attention, samples."""
+"""Figures and texts of a run as it trains: losses, overview, memory, samples, profile."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -9,33 +10,36 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import tensorflow as tf
 
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers import TOKENIZERS
-from txl_tf.distribution.strategy import is_chief
+from txl_tf.distribution.strategy import is_chief, num_workers
 from txl_tf.evaluation.attention import AttentionMass
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
-from txl_tf.evaluation.task_evaluator import TaskEvaluator
-from txl_tf.models.sizes import num_parameters, run_flops_per_token
+from txl_tf.models.sizes import num_embedding_parameters, num_parameters, run_flops_per_token
+from txl_tf.run import RunStart
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.ledger import LoopReport
-from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog, RunClock, layer_tag
-from txl_tf.training.tensorboard import TensorBoardWriter
+from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog, layer_tag
+from txl_tf.training.tensorboard import TensorBoardWriter, code_block
+from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
 from .device_peak import DevicePeak, measured_peak, published_peak
 from .evaluation import split_text
-from .run_data import RunData
+from .progress import plain_table
 from .text_sample import SampleWriter
-from .workdir import Workdir
+
+if TYPE_CHECKING:
+    from .training_run import TrainingJob
 
 Check = Callable[[], None]
 _SPLIT = "valid"
@@ -46,38 +50,33 @@ _SECONDS_BEFORE_PEAK = 1.0
 class RunFigures:
     """Writer of a run's figures and texts to TensorBoard's files and the metrics log.
 
-    Changes neither the state of training nor its random numbers. `clock` began with the job.
+    Changes neither the state of training nor its random numbers.
     """
 
     def __init__(
         self,
-        experiment: ExperimentConfig,
-        data: RunData,
+        job: "TrainingJob",
         trainer: Trainer,
-        workdir: Workdir,
         folder: WritableFolder,
-        strategy: tf.distribute.Strategy,
         say: Callable[[str], None],
-        clock: RunClock,
     ) -> None:
-        self._experiment = experiment
-        self._data = data
+        self._job = job
+        self._training = job.experiment.training
         self._trainer = trainer
-        self._strategy = strategy
-        # Only the first worker writes.
-        self._is_chief = is_chief(strategy)
-        self._log = MetricsLog(workdir.metrics, folder)
+        self._is_chief = is_chief(job.strategy)
+        self._log = MetricsLog(job.workdir.metrics, folder)
+        self._time_log = MetricsLog(job.workdir.time, folder)
         self._say = say
-        self._clock = clock
-        self._time_log = MetricsLog(workdir.time, folder)
-        self._flops_per_token = run_flops_per_token(experiment)
-        self._peak = published_peak(strategy)
-        self._must_measure = self._peak is None and not _is_on_tpu(strategy)
+        self._clock = job.clock
+        self._flops_per_token = run_flops_per_token(job.experiment)
+        self._peak = published_peak(job.strategy)
+        is_on_tpu = isinstance(job.strategy, tf.distribute.TPUStrategy)
+        self._must_measure = self._peak is None and not is_on_tpu
         self._step_seconds = 0.0
         self._last_evaluation_seconds = 0.0
         self._board = TensorBoardWriter(
-            folder.subfolder(os.path.basename(workdir.tensorboard)),
-            data.bytes_per_token,
+            folder.subfolder(os.path.basename(job.workdir.tensorboard)),
+            job.data.bytes_per_token,
             self._log,
             has_peak=self._peak is not None or self._must_measure,
         )
@@ -90,19 +89,24 @@ class RunFigures:
 
     def write_overview(self, step: int) -> None:
         """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""
-        if step < self._experiment.training.num_steps:
+        if step < self._training.num_steps:
             self._clock.begin(self._time_log, step)
-        settings = self._experiment.to_dict()
-        described = {**settings, "data": self._data.identity}
-        run = _SPLIT if self._data.has_valid else TRAINING_RUN
+        settings = self._job.experiment.to_dict()
+        described = {**settings, "data": self._job.data.identity}
         texts = {
-            "configuration": _code(json.dumps(described, indent=1)),
+            "configuration": code_block(json.dumps(described, indent=1)),
             "model_size": _model_size(self._trainer),
         }
-        self._board.write_overview(step, run, _hyperparameters(flat_settings(settings)), texts)
-        process: dict[str, Any] = {"command": shlex.join(["txl", *sys.argv[1:]])}
-        process["environment"] = _environment(self._trainer.strategy)
-        self._log.append(step, PROCESS_RUN, process)
+        hyperparameters = {
+            name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            for name, value in flat_settings(settings).items()
+            if value is not None
+        }
+        run = _SPLIT if self._job.data.has_valid else TRAINING_RUN
+        self._board.write_overview(step, run, hyperparameters, texts)
+        command = shlex.join(["txl", *sys.argv[1:]])
+        environment = _environment(self._job.strategy)
+        self._log.append(step, PROCESS_RUN, {"command": command, "environment": environment})
         if self._peak is not None:
             self._write_peak(step, self._peak)
 
@@ -113,14 +117,12 @@ class RunFigures:
 
     def write_training(self, report: LoopReport) -> None:
         """Writes the figures of a loop, and measures the peak once the loops take long enough."""
-        if not self._is_chief:
-            return
         self._clock.note_loop(report)
         self._board.write_training(report, self.peak_tokens_per_second)
         self._step_seconds += 0.0 if report.has_compiled else report.seconds
         if self._must_measure and self._step_seconds >= _SECONDS_BEFORE_PEAK:
             self._must_measure = False
-            self._peak = measured_peak(self._experiment, self._strategy)
+            self._peak = measured_peak(self._job.experiment, self._job.strategy)
             self._write_peak(report.step, self._peak)
 
     def _write_peak(self, step: int, peak: DevicePeak) -> None:
@@ -144,58 +146,60 @@ class RunFigures:
     def write_end(self, step: int) -> None:
         """Logs the end of the job, and prints its use of time."""
         run_time = self._clock.end(step)
-        if run_time is not None:
-            self._say(run_time.describe())
-            evaluations = run_time.seconds["evaluations"]
-            training = run_time.total_seconds - run_time.seconds["start"] - evaluations
-            if (early := evaluations - self._last_evaluation_seconds) > 0.0 and training > 0.0:
-                tokens = self._experiment.training.evaluate_tokens
-                setting = "" if tokens is None else f"={tokens}"
-                self._say(
-                    f"evaluations before the last step: {early / training:.1%} of the time of "
-                    f"training (training.evaluate_tokens{setting})"
-                )
+        if run_time is None:
+            return
+        self._say(run_time.describe())
+        evaluations = run_time.seconds["evaluations"]
+        training = run_time.total_seconds - run_time.seconds["start"] - evaluations
+        if (early := evaluations - self._last_evaluation_seconds) > 0.0 and training > 0.0:
+            tokens = self._training.evaluate_tokens
+            setting = "" if tokens is None else f"={tokens}"
+            self._say(
+                f"evaluations before the last step: {early / training:.1%} of the time of "
+                f"training (training.evaluate_tokens{setting})"
+            )
 
     def flush_to_disk(self) -> None:
         """Flushes the logs to disk, before a checkpoint."""
         self._log.flush_to_disk()
         self._clock.flush_to_disk()
 
-    def observe(self, evaluator: Evaluator | TaskEvaluator, step: int, check: Check) -> None:
-        """Writes memory, attention and a sample after an evaluation; all workers call it."""
-        dataset = self._data.language_text
-        if dataset is None or isinstance(evaluator, TaskEvaluator):
+    def observe(self, evaluator: Any, step: int, check: Check) -> None:
+        """Writes memory, attention and a sample of a language model after an evaluation.
+
+        All workers call it. `check` stops the run if that was requested.
+        """
+        dataset = self._job.data.language_text
+        if dataset is None:
             return
         begin = time.perf_counter()
-        self._look_at(evaluator, dataset, step, check)
+        memory = None
+        if isinstance(self._job.experiment.model, ModelConfig):  # others remember one position
+            memory = self._trainer.measure_memory()
+        if self._is_chief:
+            if memory is not None:
+                length, norms = memory
+                figures = {layer_tag("memory/norm", n): norm for n, norm in enumerate(norms)}
+                figures["memory/valid_length"] = length
+                self._board.write_figures(step, TRAINING_RUN, figures)
+            check()
+            self._write_attention(evaluator, dataset, step)
+            check()
+            self._write_sample(evaluator, dataset, step, check)
         self._note_evaluation(step, time.perf_counter() - begin)
 
     def _note_evaluation(self, step: int, seconds: float) -> None:
         self._clock.note("evaluations", step, seconds=seconds)
-        if step == self._experiment.training.num_steps:
+        if step == self._training.num_steps:
             self._last_evaluation_seconds += seconds
 
-    def _look_at(
-        self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check
-    ) -> None:
-        figures = {}
-        if isinstance(self._experiment.model, ModelConfig):  # others have no positions in memory
-            length, norms = self._trainer.measure_memory()
-            figures = {layer_tag("memory/norm", layer): norm for layer, norm in enumerate(norms)}
-            figures["memory/valid_length"] = length
-        if not self._is_chief:
-            return
-        if figures:
-            self._board.write_figures(step, TRAINING_RUN, figures)
-        check()
+    def _write_attention(self, evaluator: Evaluator, dataset: PreparedDataset, step: int) -> None:
         if AttentionMass.is_possible(evaluator.config):
             if self._attention is None:
                 self._attention = AttentionMass(evaluator.model, evaluator.strategy)
             shares = self._attention(split_text(dataset, _SPLIT))
             tags = {layer_tag("memory/attention_mass", n): x for n, x in enumerate(shares or [])}
             self._board.write_figures(step, _SPLIT, tags)
-        check()
-        self._write_sample(evaluator, dataset, step, check)
 
     def _write_sample(
         self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check
@@ -214,10 +218,6 @@ class RunFigures:
         self._board.write_sample(step, text, perplexity, _SPLIT)
 
 
-def _is_on_tpu(strategy: tf.distribute.Strategy) -> bool:
-    return isinstance(strategy, tf.distribute.TPUStrategy)
-
-
 def _environment(strategy: tf.distribute.Strategy) -> dict[str, Any]:
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
     return {
@@ -231,26 +231,105 @@ def _environment(strategy: tf.distribute.Strategy) -> dict[str, Any]:
     }
 
 
-def _hyperparameters(settings: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
-        for name, value in settings.items()
-        if value is not None
-    }
-
-
 def _model_size(trainer: Trainer) -> str:
     """Formats a table of the trainable parameters by the first part of their path."""
     counts: dict[str, int] = {}
     for variable in trainer.model.trainable_variables:
         part = variable.path.partition("/")[2].partition("/")[0] or variable.path
         counts[part] = counts.get(part, 0) + int(tf.size(variable).numpy())
-    total = num_parameters(trainer.config.model)
-    rows = [("all", total), *counts.items()]
+    rows = [("all", num_parameters(trainer.config.model)), *counts.items()]
     lines = [f"| {name} | {count:,} |" for name, count in rows]
     return "\n".join(["| part | trainable parameters |", "|---|--:|", *lines])
 
 
-def _code(text: str) -> str:
-    # Four spaces make a code block in Markdown.
-    return "\n".join("    " + line for line in text.splitlines())
+def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
+    """Returns the lines that a run begins with."""
+    model, training, strategy = job.experiment.model, job.experiment.training, job.strategy
+    step, passes = job.data.describe_plan()
+    num_passes = training.num_steps / job.data.plan.steps_per_epoch
+    rows = {
+        "model": f"{num_parameters(model):,} parameters, {num_embedding_parameters(model):,} of "
+        "them embeddings",
+        "devices": f"{_devices(strategy)}, {training.dtype_policy}",
+        "attention": None,
+        "step": step,
+        "length": f"{training.num_steps:,} steps, {num_passes:.3g} {passes}",
+        "rate": describe_schedule(job.experiment.optimizer),
+        "begins": None if start is None else str(start),
+        "frozen": ", ".join(training.freeze or ()) or None,
+        "adapters": None,
+        "run": job.workdir.folder,
+        "curves": f"tensorboard --logdir {job.workdir.tensorboard}",
+    }
+    # Only TPUs have more than one implementation.
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        rows["attention"] = attention_choice(job.experiment, strategy).reason
+    if (rank := training.adapter_rank) is not None:
+        alpha = training.adapter_alpha or rank
+        rows["adapters"] = f"rank {rank}, alpha {alpha:g}; all other weights are frozen"
+    return plain_table([(name, text) for name, text in rows.items() if text is not None])
+
+
+def describe_schedule(optimizer: OptimizerConfig) -> str:
+    """Describes the learning rate of a run in a few words."""
+    schedule = {
+        "cosine": f"cosine to {optimizer.learning_rate * optimizer.final_learning_rate_fraction:g}",
+        "inverse_square_root": "inverse square root",
+        "constant": "constant",
+        "plateau": f"times {optimizer.plateau_factor:g} at each plateau",
+    }[optimizer.schedule]
+    warm_up = f"{optimizer.warmup_steps:,} steps of warm-up, " if optimizer.warmup_steps else ""
+    return f"{optimizer.learning_rate:g} ({optimizer.name}), {warm_up}{schedule}"
+
+
+def _devices(strategy: tf.distribute.Strategy) -> str:
+    num_replicas, num_processes = strategy.num_replicas_in_sync, num_workers(strategy)
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        kind = "TPU"
+    elif num_replicas > 1:
+        kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0]
+    else:
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    replicas = "1 replica" if num_replicas == 1 else f"{num_replicas} replicas"
+    processes = f" of {num_processes} processes" if num_processes > 1 else ""
+    return f"{replicas} on {kind}{processes}"
+
+
+class StepProfile:
+    """Profile of the loops that contain `steps`, counted from 1, for TensorBoard."""
+
+    def __init__(
+        self, steps: range | None, folder: WritableFolder, say: Callable[[str], None]
+    ) -> None:
+        self._steps = steps
+        self._folder = folder
+        self._say = say
+        self._begun_at: int | None = None
+        self._exits = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._exits.close()
+
+    def before_loop(self, trainer: Trainer) -> None:
+        """Starts the profile if one of its steps is in the next loop."""
+        if self._steps is None or self._begun_at is not None:
+            return
+        first, last = max(trainer.step + 1, self._steps[0]), min(trainer.next_stop, self._steps[-1])
+        if first <= last:
+            path = self._exits.enter_context(self._folder.reached_by_path())
+            tf.profiler.experimental.start(path)
+            self._exits.callback(tf.profiler.experimental.stop)
+            self._begun_at = trainer.step + 1
+
+    def after_loop(self, step: int) -> None:
+        """Ends the profile if all of its steps are done."""
+        if self._steps is not None and self._begun_at is not None and step >= self._steps[-1]:
+            self._exits.close()
+            self._say(
+                f"Profiled the steps {self._begun_at} to {step}, whole loops: "
+                f"{self._folder.path}/plugins/profile"
+            )
+            self._steps = None

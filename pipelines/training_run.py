@@ -1,44 +1,84 @@
-"""Training run in a folder: resume, loops, evaluations, checkpoints, stops."""
+"""Training run in a folder: `train` is the loop, `TrainingRun` has the calls in it."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
+from txl_tf.distribution.remote_hosts import watched_hosts
 from txl_tf.distribution.strategy import is_chief
-from txl_tf.errors import MismatchError, PreemptedError, StorageError
+from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, StorageError, UsageError
 from txl_tf.model_folder import read_base, write_base
+from txl_tf.run import RunDescription
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
 from txl_tf.training.metrics import RunClock
+from txl_tf.training.optimizers import create_schedule
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
 from .evaluation import tokens_before_the_end
+from .exit_codes import finish, report
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
-from .run_banner import start_banner
-from .run_data import RunData, require_split_of_rate
-from .run_verification import (
-    describe_extension,
-    latest_explained_step,
-    require_checkpoints,
-    require_steps_before,
-)
-from .step_profile import StepProfile
-from .training_figures import RunFigures
+from .training_data import TrainingData
+from .training_figures import RunFigures, StepProfile, start_banner
 from .workdir import Workdir
 
+if TYPE_CHECKING:
+    from .finetuning_data import FineTuningData
+
 _SPLIT = "valid"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """Everything that a training run is given."""
+
+    experiment: ExperimentConfig
+    data: "TrainingData | FineTuningData"
+    workdir: Workdir
+    strategy: tf.distribute.Strategy
+    watcher: PreemptionWatcher | None = None
+    profile_steps: range | None = None
+    """Steps to profile, counted from 1."""
+    initial: InitialWeights | None = None
+    """Weights to begin from; `None` for random ones."""
+    clock: RunClock = dataclasses.field(default_factory=RunClock)
+    """Clock that began with the job."""
+
+
+def train(job: TrainingJob) -> "TrainingRun":
+    """Trains a run to its end, from its last checkpoint if it has one.
+
+    A preemption saves the last step and raises PreemptedError.
+    """
+    # Parallel kernels otherwise add in a varying order.
+    tf.config.experimental.enable_op_determinism()
+    notice = None if job.watcher is None else job.watcher.notice
+    with watched_hosts(job.strategy, notice, _end_process), TrainingRun(job) as run:
+        run.begin()
+        while not run.is_finished:
+            if run.trainer.must_stop():
+                run.save_and_stop()
+            elif run.is_evaluation_due:
+                run.evaluate()
+            elif loop_report := run.take_steps():
+                run.log(loop_report)
+            if run.is_checkpoint_due:
+                run.save()
+        run.finish()
+    return run
 
 
 class TrainingRun:
@@ -46,276 +86,154 @@ class TrainingRun:
 
     A step counts as done when its line is in the ledger. Checkpoints are written in the background;
     lines of later steps wait for the checkpoint before them, so that a kill takes back at most one
-    period of checkpoints. Only the first worker writes. `profile_steps` are counted from 1.
+    period of checkpoints. Only the first worker writes.
     """
 
-    def __init__(
-        self,
-        experiment: ExperimentConfig,
-        data: RunData,
-        workdir: Workdir,
-        strategy: tf.distribute.Strategy,
-        watcher: PreemptionWatcher | None = None,
-        profile_steps: range | None = None,
-        initial: InitialWeights | None = None,
-        clock: RunClock | None = None,
-    ) -> None:
-        self._initial = initial
-        self._experiment = experiment
-        self._data = data
-        self._workdir = workdir
-        self._watcher = watcher
-        self._is_chief = is_chief(strategy)
-        self._exits = contextlib.ExitStack()
-        self._strategy = strategy
-        self._profile_steps = profile_steps
-        self._clock = clock or RunClock()
+    def __init__(self, job: TrainingJob) -> None:
+        experiment, data, workdir = job.experiment, job.data, job.workdir
+        if experiment.optimizer.schedule == "plateau" and not data.has_valid:
+            raise UsageError(
+                "The learning rate follows evaluations, but the data has no split `valid`.",
+                where="optimizer.schedule=plateau",
+                remedy="Choose another schedule, or prepare data with a split `valid`.",
+            )
+        self._job = job
+        self._training = experiment.training
+        self._is_chief = is_chief(job.strategy)
+        self._saved_step = 0
         self._has_told_limit = False
-        require_split_of_rate(experiment, data)
-
-    def __enter__(self) -> Self:
-        experiment, workdir = self._experiment, self._workdir
+        self.result: Any = None
+        """Last evaluation of the split `valid` by this process, if there was one."""
+        start = None
+        if job.initial is not None and not workdir.has_run():
+            start = job.initial.start_of(data.identity)
         with contextlib.ExitStack() as exits:
-            folder, run_id = WritableFolder.at(workdir.folder), None
-            own = experiment, self._data.identity
-            start, place = None, self._data.folder
-            if self._initial is not None and not workdir.has_run():
-                start = self._initial.start_of(self._data.identity)
+            folder, place = WritableFolder.at(workdir.folder), None
             if self._is_chief:
-                folder = exits.enter_context(workdir.lock()).folder
-                self._described = workdir.take_up(*own, folder, start, place)
-                run_id = self._described.run_id
-                workdir.keep_vocabulary(self._data.vocabulary_files, folder)
-            else:
-                self._described = workdir.take_up(*own, None, start)
-            self._folder = folder
-            training = experiment.training
+                folder = place = exits.enter_context(workdir.lock()).folder
+            described = workdir.take_up(experiment, data.identity, place, start, data.folder)
+            if self._is_chief:
+                workdir.keep_vocabulary(data.vocabulary_files, folder)
+            self._folder, self._described = folder, described
             self.trainer = Trainer(
                 experiment,
-                self._strategy,
-                self._data.reader.dataset_fn,
-                self._data.reader.describe_row,
-                self._data.count_tokens,
-                self._data.objective_class,
+                job.strategy,
+                data.reader.dataset_fn,
+                data.reader.describe_row,
+                data.count_tokens,
+                data.objective_class,
             )
             self._history = EvaluationHistory(*self.trainer.evaluation_observers)
             self._store = CheckpointStore(
                 folder.subfolder(os.path.basename(workdir.checkpoints)),
-                self._described.identity(),
-                training.num_kept_checkpoints,
-                run_id,
+                described.identity(),
+                self._training.num_kept_checkpoints,
+                described.run_id if self._is_chief else None,
             )
             self._ledger = StepLedger(workdir.ledger, folder, self._say)
-            run = experiment, self._data, self.trainer, workdir, folder, self._strategy
-            self._figures = RunFigures(*run, self._say, self._clock)
+            self._figures = RunFigures(job, self.trainer, folder, self._say)
             self._saver = exits.enter_context(BackgroundSaver(self._store))
             self._progress = exits.enter_context(
-                TrainingProgress(training.num_steps, self._data.describe_loss)
+                TrainingProgress(self._training.num_steps, data.describe_loss)
             )
-            steps = self._profile_steps if self._is_chief else None
+            steps = job.profile_steps if self._is_chief else None
             board = folder.subfolder(os.path.basename(workdir.tensorboard))
             self._profile = exits.enter_context(StepProfile(steps, board, self._say))
             self._exits = exits.pop_all()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._exits.__exit__(*error)
 
-    @functools.cached_property
-    def evaluator(self) -> Any:
-        """Evaluator of the run's data, built on first use."""
-        # Each of several workers evaluates the whole split, without waiting for the others.
-        if self.trainer.num_workers > 1:
-            return self._data.create_evaluator(self._experiment)
-        variables = self.trainer.inference_variables()
-        return self._data.create_evaluator(self._experiment, self._strategy, variables)
-
-    def ready_evaluator(self) -> Any:
-        """Returns the evaluator with the current weights."""
-        if not self.evaluator.reads_given_variables:
-            self.evaluator.load_arrays(self.trainer.inference_weights())
-        return self.evaluator
-
-    def train(self) -> Any:
-        """Trains to the end, and returns the last result on the split `valid`.
-
-        `None` without such a split, or if nothing was left to do. A preemption saves the last step
-        and raises PreemptedError.
-        """
-        has_checkpoint = self._resume()
-        if self.trainer.step < self._experiment.training.num_steps:
-            run = self._data, self._strategy, self._workdir, self._described.start
-            self._say(start_banner(self._experiment, *run))
-        if self._initial is not None and not has_checkpoint:
-            for line in self._initial.assign_to(self.trainer, self._data):
-                self._say(line)
-            if self._is_chief:
-                model, frozen = self._experiment.model, self.trainer.frozen_weights()
-                if frozen and isinstance(model, ModelConfig):  # only this model has adapters
-                    write_base(self._folder, model, frozen)
-            # After this checkpoint the source is not needed any more.
-            self._save()
-        if self._watcher is not None:
-            self._watcher.call_on_notice(self.trainer.request_stop)
-        with self._data.errors_explained():
-            result = self._train_to_end()
-        if self._has_stalled:
-            self._ensure_checkpoint(self.trainer.step)
-        elif self.trainer.step < self._experiment.training.num_steps:
-            self._stop()
-        self._saver.wait()
-        self._note_first_checkpoint()
+    def begin(self) -> None:
+        """Restores the newest checkpoint, or assigns the initial weights, and prints a banner."""
+        job = self._job
+        loaded = self._load_checkpoint()
         if self._is_chief:
-            self._figures.write_end(self.trainer.step)
-        return result
-
-    def _train_to_end(self) -> Any:
-        """Runs the remaining loops, and returns their last evaluation."""
-        result = self._evaluate_if_due()
-        trainer, num_steps = self.trainer, self._experiment.training.num_steps
-        while not self._has_stalled and trainer.step < num_steps and not trainer.must_stop():
-            self._profile.before_loop(trainer)
-            report = trainer.take_steps(measures_updates=True)
-            if report is None:
-                continue
-            self._profile.after_loop(report.step)
-            self._after_loop(report)
-            result = self._evaluate_if_due() or result
-            if self._has_stalled:
-                what = f"No evaluation was better than that of step {self._history.best_step:,}"
-                self._say(f"{what}: training.stop_after_evaluations ends the run.")
-        return result
+            self._continue_records(loaded or 0)
+        if self.trainer.step < self._training.num_steps:
+            self._say(start_banner(job, self._described.start))
+        if job.initial is not None and loaded is None:
+            for line in job.initial.assign_to(self.trainer, job.data):
+                self._say(line)
+            model, frozen = job.experiment.model, self.trainer.frozen_weights()
+            if self._is_chief and frozen and isinstance(model, ModelConfig):
+                write_base(self._folder, model, frozen)
+            # After this checkpoint the source is not needed any more.
+            self.save()
+        if job.watcher is not None:
+            job.watcher.call_on_notice(self.trainer.request_stop)
 
     @property
-    def _has_stalled(self) -> bool:
-        return self._history.has_stalled(self._experiment.training)
+    def is_finished(self) -> bool:
+        """True if no step and no evaluation is left, or evaluations have stopped to improve."""
+        is_at_end = self.trainer.step == self._training.num_steps
+        return self._has_stalled or (is_at_end and not self.is_evaluation_due)
 
-    def _note_best(self, step: int) -> None:
-        """Repairs the note of the best checkpoint after an interrupted process."""
-        best = self._history.best_step
-        if best in self._store.steps() and best != self._store.best_step(until=step):
-            self._store.keep_best(best)
+    @property
+    def is_evaluation_due(self) -> bool:
+        """True if the current step is to be evaluated and has not been."""
+        step = self.trainer.step
+        if not self._job.data.has_valid or self._history.last_step == step:
+            return False
+        if step == 0 and self._described.start is None:
+            return False
+        return step == self._training.num_steps or step % self._training.evaluation_period == 0
 
-    def _resume(self) -> bool:
-        """Restores the newest checkpoint; returns true if there is one."""
-        if self._is_chief:
-            require_checkpoints(self._workdir, self._described, self._store.steps())
-        loaded = self._load_checkpoint()
-        if not self._is_chief:
-            return loaded is not None
-        step = loaded or 0
-        if step > 0:
-            # Fails if the best checkpoint is lost, which nothing could replace.
-            self._store.best_step(until=step)
-        latest = latest_explained_step(self._described, self._store.steps())
-        digest = self._store.ledger_digest(step) if step > 0 else None
-        has_ledger = path_exists(self._workdir.ledger)
-        self._ledger.resume(step, digest, latest)
-        # Only now: the checks above need the earlier description.
-        data, before = self._data.identity, self._described
-        require_steps_before(before, self._experiment, step, self._workdir.checkpoints)
-        self._described = self._workdir.begin(
-            self._experiment, data, self._folder, before.run_id, data_folder=self._data.folder
-        )
-        for complaint in self._store.remove_leftovers():
-            self._say(complaint)
-        self._workdir.remove_leftovers(self._folder)
-        self._figures.resume(step, self._history.last_step)
-        self._figures.write_overview(step)
-        if step > 0:
-            if not has_ledger:
-                self._say(f"The ledger is gone; a new one begins at step {step + 1}.")
-            self._workdir.note_checkpoint(step, self._folder)
-            self._note_best(step)
-            self._progress.begin_at(step)
-            self._say(f"Going on from the checkpoint of step {step}.")
-        if self._described.extended_at != before.extended_at:
-            self._say(describe_extension(self._experiment, self._described.extended_at[-1]))
-        return loaded is not None
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """True if the current step is to be saved and has not been."""
+        step = self.trainer.step
+        is_last = step == self._training.num_steps
+        is_due = is_last or step % self._training.checkpoint_every_steps == 0
+        return is_due and step != self._saved_step
 
-    def _load_checkpoint(self) -> int | None:
-        step = -1.0
-        if self._is_chief:
-            latest = self._store.load_latest()
-            if latest is not None:
-                step, arrays, complaints = latest
-                for complaint in complaints:
-                    self._say(f"A checkpoint is damaged and was passed over: {complaint}")
-        # All workers must load the same step, whatever each sees in the folder.
-        chosen = int(self.trainer.sum_over_workers(float(step) if self._is_chief else 0.0))
-        if chosen < 0:
-            return None
-        if not self._is_chief:
-            arrays = self._store.load(chosen)
-        if self._described.experiment.training.adapter_rank is not None:
-            self.trainer.begin_from(read_base(self._workdir.folder, self._described))
-        own_names = self._history.state().keys()
-        own = {name: arrays.pop(name) for name in own_names & arrays.keys()}
-        try:
-            self._history.load_state(own)
-            self.trainer.load_state(arrays)
-        except ValueError as error:
-            raise MismatchError(
-                f"The checkpoint of step {chosen} is not of this version of the program: {error}",
-                where=self._workdir.checkpoints,
-                remedy="Use the version that wrote it, or choose a new --workdir.",
-            ) from error
-        return chosen
+    def take_steps(self) -> LoopReport | None:
+        """Takes the steps of a loop; `None` if a stop was requested before the first."""
+        self._profile.before_loop(self.trainer)
+        with self._job.data.errors_explained():
+            return self.trainer.take_steps(measures_updates=True)
 
-    def _after_loop(self, report: LoopReport) -> None:
+    def log(self, loop_report: LoopReport) -> None:
+        """Notes the steps of a loop in the ledger and in the figures, and shows the progress."""
+        self._profile.after_loop(loop_report.step)
         self._saver.check()
-        self._progress.update(report, self._figures.peak_tokens_per_second)
-        self._note_steps(report)
-        # Before the checkpoint: a run that resumes from it does not repeat these figures.
-        self._figures.write_training(report)
-        training = self._experiment.training
-        is_last = report.step == training.num_steps
-        if is_last or report.step % training.checkpoint_every_steps == 0:
-            self._save()
+        self._progress.update(loop_report, self._figures.peak_tokens_per_second)
+        if self._is_chief:
+            self._ledger.hold(loop_report.records)
+            if self._saver.is_idle:
+                self._write_held_lines()
+            # Before the checkpoint: a run that resumes from it does not repeat these figures.
+            self._figures.write_training(loop_report)
 
-    def _note_steps(self, report: LoopReport) -> None:
-        if not self._is_chief:
-            return
-        self._ledger.hold(report.records)
-        if self._saver.is_idle:
-            self._write_held_lines()
-
-    def _note_first_checkpoint(self) -> None:
-        """Notes the first checkpoint before any ledger line of a later step is written."""
-        step = self._saver.saved_step if self._is_chief else None
-        if step is not None and self._described.first_checkpoint_step is None:
-            self._workdir.note_checkpoint(step, self._folder)
-            self._described = self._described.replace(first_checkpoint_step=step)
-
-    def _write_held_lines(self) -> None:
-        self._note_first_checkpoint()
-        self._ledger.write()
-
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Saves the current step, in the background."""
         begin = time.perf_counter()
         # Every worker holds a part of the memory, so all must call this.
         arrays = self.trainer.state() | self._history.state()
+        step = self._saved_step = self.trainer.step
         if self._is_chief:
             self._saver.wait()
             # Lines first: a checkpoint without its lines cannot be resumed.
             self._write_held_lines()
             self._ledger.flush_to_disk()
             self._figures.flush_to_disk()
-            self._saver.submit(self.trainer.step, arrays, self._ledger.digest)
-            self._figures.write_checkpoint(self.trainer.step, time.perf_counter() - begin)
+            self._saver.submit(step, arrays, self._ledger.digest)
+            self._figures.write_checkpoint(step, time.perf_counter() - begin)
 
-    def _evaluate_if_due(self) -> Any:
-        step, training = self.trainer.step, self._experiment.training
-        is_due = step == training.num_steps or step % training.evaluation_period == 0
-        is_initial = step == 0 and self._described.start is None
-        if is_initial or not is_due or self._history.last_step == step or not self._data.has_valid:
-            return None
-        if self.trainer.must_stop():
-            # Also after the last step, whose evaluation is part of the run.
-            self._stop()
+    def evaluate(self) -> None:
+        """Evaluates the split `valid`, and keeps the checkpoint if it is the best."""
+        step, data = self.trainer.step, self._job.data
+        is_last = step == self._training.num_steps
         evaluator = self.ready_evaluator()
-        is_last = step == training.num_steps
-        result = self._data.evaluate(evaluator, step, self._until_stopped, **self._limit)
+
+        def evaluated(max_tokens: int | None = None) -> Any:
+            with data.errors_explained():
+                return data.evaluate(evaluator, step, self._until_stopped, max_tokens)
+
+        result = evaluated(self._max_tokens)
         is_whole = result.split == _SPLIT
         # The first worker's figure decides for all workers.
         own = result.criterion if self._is_chief else 0.0
@@ -323,11 +241,11 @@ class TrainingRun:
         if is_last and not is_whole:
             # Final figures cover the whole split; best steps are compared on equal texts.
             self._figures.write_evaluation(result)
-            result = self._data.evaluate(evaluator, step, self._until_stopped)
+            result = evaluated()
         self._figures.write_evaluation(result)
         if self._is_chief:
-            self._progress.show_validation(self._data.describe_short(result))
-            self._say(self._data.describe_result(result, is_last))
+            self._progress.show_validation(data.describe_short(result))
+            self._say(data.describe_result(result, is_last))
         if not (is_last or is_whole or self._has_told_limit):
             self._has_told_limit = True
             self._say(
@@ -337,14 +255,144 @@ class TrainingRun:
         if is_best:
             self._keep_best(step)
         self._figures.observe(evaluator, step, self._stop_if_requested)
-        return result
+        self.result = result
+        if self._has_stalled:
+            what = f"No evaluation was better than that of step {self._history.best_step:,}"
+            self._say(f"{what}: training.stop_after_evaluations ends the run.")
+
+    def ready_evaluator(self) -> Any:
+        """Returns the evaluator of the run's data with the current weights."""
+        if not self._evaluator.reads_given_variables:
+            self._evaluator.load_arrays(self.trainer.inference_weights())
+        return self._evaluator
+
+    def save_and_stop(self) -> None:
+        """Saves the current step unless it is saved, and raises PreemptedError."""
+        step, watcher = self.trainer.step, self._job.watcher
+        self._ensure_checkpoint(step)
+        self._note_first_checkpoint()
+        reason = watcher.requested if watcher is not None else None
+        raise PreemptedError(
+            f"Stopped after step {step}: {reason or 'another worker is being stopped'}.",
+            where=str(self._job.workdir.folder),
+            remedy="The step is saved; run the same command to resume.",
+        )
+
+    def finish(self) -> None:
+        """Waits for the last checkpoint, and prints where the time went."""
+        if self._has_stalled:
+            self._ensure_checkpoint(self.trainer.step)
+        self._saver.wait()
+        self._note_first_checkpoint()
+        if self._is_chief:
+            self._figures.write_end(self.trainer.step)
 
     @functools.cached_property
-    def _limit(self) -> dict[str, int]:
-        """Argument of `RunData.evaluate` that limits evaluations before the last step."""
+    def _evaluator(self) -> Any:
+        job = self._job
+        # Each of several workers evaluates the whole split, without waiting for the others.
+        if self.trainer.num_workers > 1:
+            return job.data.create_evaluator(job.experiment)
+        variables = self.trainer.inference_variables()
+        return job.data.create_evaluator(job.experiment, job.strategy, variables)
+
+    @functools.cached_property
+    def _max_tokens(self) -> int | None:
+        """Limit of evaluations before the last step."""
         num_steps = self._described.identity()["training"]["num_steps"]
-        max_tokens = tokens_before_the_end(self._experiment, num_steps)
-        return {} if max_tokens is None else {"max_tokens": max_tokens}
+        return tokens_before_the_end(self._job.experiment, num_steps)
+
+    @property
+    def _has_stalled(self) -> bool:
+        return self._history.has_stalled(self._training)
+
+    def _load_checkpoint(self) -> int | None:
+        """Restores the newest checkpoint and returns its step, if there is one."""
+        step, where = -1, self._job.workdir.checkpoints
+        if self._is_chief:
+            first = self._described.first_checkpoint_step
+            if first is not None and not self._store.steps():
+                raise DataDamagedError(
+                    f"The checkpoints of the run are missing: there was one of step {first}.",
+                    where=where,
+                    remedy="Restore them from a copy. To begin anew on purpose, remove the folder "
+                    "or name a new --workdir.",
+                )
+            latest = self._store.load_latest()
+            if latest is not None:
+                step, arrays, complaints = latest
+                for complaint in complaints:
+                    self._say(f"A checkpoint is damaged and was passed over: {complaint}")
+        # All workers must load the same step, whatever each sees in the folder.
+        step = int(self.trainer.sum_over_workers(float(step) if self._is_chief else 0.0))
+        if step < 0:
+            return None
+        if not self._is_chief:
+            arrays = self._store.load(step)
+        if self._described.experiment.training.adapter_rank is not None:
+            self.trainer.begin_from(read_base(self._job.workdir.folder, self._described))
+        own_names = self._history.state().keys()
+        own = {name: arrays.pop(name) for name in own_names & arrays.keys()}
+        try:
+            self._history.load_state(own)
+            self.trainer.load_state(arrays)
+        except ValueError as error:
+            raise MismatchError(
+                f"The checkpoint of step {step} is not of this version of the program: {error}",
+                where=where,
+                remedy="Use the version that wrote it, or choose a new --workdir.",
+            ) from error
+        self._saved_step = step
+        return step
+
+    def _continue_records(self, step: int) -> None:
+        """Cuts ledger and figures off after the checkpoint of a step, and extends the run."""
+        job, before = self._job, self._described
+        best = None
+        if step > 0:
+            # Fails if the best checkpoint is lost, which nothing could replace.
+            best = self._store.best_step(until=step)
+        steps = self._store.steps()
+        # Lines of later steps are held back until the next checkpoint is on the disk.
+        latest = max(steps, default=0) + before.longest_checkpoint_period
+        digest = self._store.ledger_digest(step) if step > 0 else None
+        has_ledger = path_exists(job.workdir.ledger)
+        self._ledger.resume(step, digest, latest)
+        # Only now: the checks above need the earlier description.
+        _require_steps_before(before, self._training.num_steps, step, job.workdir.checkpoints)
+        self._described = job.workdir.begin(
+            job.experiment,
+            job.data.identity,
+            self._folder,
+            before.run_id,
+            data_folder=job.data.folder,
+        )
+        for complaint in self._store.remove_leftovers():
+            self._say(complaint)
+        job.workdir.remove_leftovers(self._folder)
+        self._figures.resume(step, self._history.last_step)
+        self._figures.write_overview(step)
+        if step > 0:
+            if not has_ledger:
+                self._say(f"The ledger is gone; a new one begins at step {step + 1}.")
+            job.workdir.note_checkpoint(step, self._folder)
+            if self._history.best_step in steps and self._history.best_step != best:
+                self._store.keep_best(self._history.best_step)  # a process was interrupted
+            self._progress.begin_at(step)
+            self._say(f"Going on from the checkpoint of step {step}.")
+        if self._described.extended_at != before.extended_at:
+            self._say(describe_extension(job.experiment, self._described.extended_at[-1]))
+
+    def _note_first_checkpoint(self) -> None:
+        """Notes the first checkpoint before any ledger line of a later step is written."""
+        step = self._saver.saved_step if self._is_chief else None
+        if step is not None and self._described.first_checkpoint_step is None:
+            self._job.workdir.note_checkpoint(step, self._folder)
+            self._described = self._described.replace(first_checkpoint_step=step)
+
+    def _write_held_lines(self) -> None:
+        self._note_first_checkpoint()
+        self._ledger.write()
 
     def _keep_best(self, step: int) -> None:
         self._ensure_checkpoint(step)
@@ -355,7 +403,7 @@ class TrainingRun:
         except ValueError as error:
             raise StorageError(
                 f"The checkpoint of step {step} was removed by somebody else.",
-                where=self._workdir.checkpoints,
+                where=self._job.workdir.checkpoints,
                 remedy="Run the same command to resume from the remaining checkpoints.",
             ) from error
 
@@ -363,7 +411,7 @@ class TrainingRun:
         self._saver.wait()
         found = self._is_chief and step in self._store.steps()
         if self.trainer.sum_over_workers(float(found)) == 0.0:
-            self._save()
+            self.save()
             self._saver.wait()
 
     def _until_stopped(self, batches: Iterable, num_batches: int) -> Iterator:
@@ -374,20 +422,60 @@ class TrainingRun:
     def _stop_if_requested(self) -> None:
         # Several workers agree to stop only after an evaluation.
         if self.trainer.num_workers == 1 and self.trainer.must_stop():
-            self._stop()
-
-    def _stop(self) -> None:
-        """Saves the current step unless it is saved, and raises PreemptedError."""
-        step = self.trainer.step
-        self._ensure_checkpoint(step)
-        self._note_first_checkpoint()
-        reason = self._watcher.requested if self._watcher is not None else None
-        raise PreemptedError(
-            f"Stopped after step {step}: {reason or 'another worker is being stopped'}.",
-            where=str(self._workdir.folder),
-            remedy="The step is saved; run the same command to resume.",
-        )
+            self.save_and_stop()
 
     def _say(self, text: str) -> None:
         if self._is_chief:
             self._progress.say(text)
+
+
+def _end_process(addresses: list[str]) -> None:
+    """Ends the process with the exit code of a preemption, as TensorFlow may hang or abort."""
+    named = ", ".join(addresses[:3])
+    more = f" and {len(addresses) - 3} more" if len(addresses) > 3 else ""
+    error = PreemptedError(
+        "A host of the slice does not answer any more.",
+        where=f"{named}{more}",
+        remedy="Run the same command to resume once the server of the host runs again.",
+    )
+    os._exit(finish(report(error)))
+
+
+def _require_steps_before(
+    described: RunDescription, num_steps_now: int, step: int, where: str
+) -> None:
+    """Raises DataDamagedError if the newest readable checkpoint, at `step`, precedes an extension.
+
+    The steps up to the extension used the schedule of a shorter run, which this start does not
+    have.
+    """
+    num_steps = described.experiment.training.num_steps
+    is_longer = num_steps_now > num_steps
+    extended_at = (*described.extended_at, *([num_steps] if is_longer else ()))
+    if extended_at and step < extended_at[-1]:
+        raise DataDamagedError(
+            f"The run is extended at step {extended_at[-1]}, and the last checkpoint that can be "
+            f"read is of step {step}.",
+            where=where,
+            remedy=f"Finish it first with --set training.num_steps={num_steps}."
+            if is_longer
+            else "Restore a later checkpoint from a copy, or choose a new --workdir.",
+        )
+
+
+def describe_extension(experiment: ExperimentConfig, step: int) -> str:
+    """Describes how an extension at `step` changes the schedule of a run."""
+    optimizer, num_steps = experiment.optimizer, experiment.training.num_steps
+    line = f"Extended from {step} to {num_steps} steps."
+    if optimizer.schedule == "cosine":
+        before, now = (float(create_schedule(optimizer, n)(step)) for n in (step, num_steps))
+        line += (
+            f" The cosine now ends at step {num_steps}: the learning rate jumps from {before:.3g} "
+            f"to {now:.3g} and falls again."
+        )
+    else:
+        name = optimizer.schedule.replace("_", " ")
+        line += f" The learning rate goes on: the schedule ({name}) does not depend on the steps."
+    if experiment.training.intermediate_losses:
+        line += f" Intermediate losses are trained on up to step {num_steps // 2} of the new run."
+    return line

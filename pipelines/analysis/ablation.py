@@ -481,12 +481,17 @@ class AblationRunner:
         from txl_tf.distribution.strategy import create_strategy
 
         from ..training_data import TrainingData
-        from ..training_run import TrainingRun
+        from ..training_run import TrainingJob, train
 
         data = TrainingData(self._data_folder, run.experiment)
-        strategy = create_strategy(None, 1)
-        with TrainingRun(run.experiment, data, workdir, strategy, self._watcher) as training_run:
-            training_run.train()
+        job = TrainingJob(
+            experiment=run.experiment,
+            data=data,
+            workdir=workdir,
+            strategy=create_strategy(None, 1),
+            watcher=self._watcher,
+        )
+        train(job)
 
     def _text(self, evaluation: StudyEvaluation) -> "EvaluationText":
         from ..evaluation import split_text

@@ -116,8 +116,7 @@ def settings_of(*words):
     parser = argparse.ArgumentParser()
     train.add_arguments(parser)
     arguments = parser.parse_args([str(word) for word in words])
-    train.check_arguments(arguments)
-    return arguments.experiment
+    return train.check_arguments(arguments).experiment
 
 
 def test_a_run_from_a_trained_model_has_its_model(tmp_path):

@@ -1,6 +1,6 @@
 """The main job: whole in minutes, and the same when it is repeated."""
 
-import argparse
+import dataclasses
 import itertools
 import json
 import re
@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from pipelines.configs import NAMED_EXPERIMENTS
-from pipelines.quickstart import run_workdir, with_fastest_policy
+from pipelines.quickstart import Quickstart, with_fastest_policy
+from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import run_new_txl, run_txl
 
@@ -98,19 +99,15 @@ def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
     rate, policy, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("pipelines.device_peak.product_rate", product_rates(rate))
-    arguments = argparse.Namespace(
-        experiment=NAMED_EXPERIMENTS["quickstart"](),
-        overrides=[],
-        workdir=str(tmp_path / "quickstart"),
-    )
-    workdir = run_workdir(arguments)
-    chosen = with_fastest_policy(arguments, workdir)
+    workdir = Workdir(str(tmp_path / "run"))
+    job = Quickstart(tmp_path, workdir, NAMED_EXPERIMENTS["quickstart"](), chooses_policy=True)
+    chosen = with_fastest_policy(job)
     assert chosen.training.dtype_policy == policy
     workdir.begin(chosen, {**TOY_DATA, "vocabulary_size": 256})
     monkeypatch.setattr("pipelines.device_peak.product_rate", product_rates(7e10))
-    assert with_fastest_policy(arguments, workdir) == chosen
-    arguments.overrides = ["training.dtype_policy=float32"]
-    assert with_fastest_policy(arguments, workdir) == NAMED_EXPERIMENTS["quickstart"]()
+    assert with_fastest_policy(job) == chosen
+    job = dataclasses.replace(job, chooses_policy=False)
+    assert with_fastest_policy(job) == NAMED_EXPERIMENTS["quickstart"]()
 
 
 @pytest.mark.slow

@@ -66,19 +66,6 @@ def lose_all_before_the_first_was_noted(run):
     forget(run)
 
 
-def lose_all_but_the_note_of_the_best(run):
-    remove(run, *steps_of(run))
-    forget(run)
-    (run / "ledger.jsonl").unlink()
-
-
-def lose_all_but_evaluations(run):
-    lose_all_and_ledger(run)
-    forget(run)
-    (run / "evaluations" / "test").mkdir(parents=True)
-    write_file(str(run / "evaluations" / "test" / "results.jsonl"), b"{}\n")
-
-
 def lose_all_after_the_ledger_was_lost(run):
     (run / "ledger.jsonl").unlink()
     train(run)
@@ -97,8 +84,6 @@ LOSSES = [
     lose_all,
     lose_all_and_ledger,
     lose_all_before_the_first_was_noted,
-    lose_all_but_the_note_of_the_best,
-    lose_all_but_evaluations,
     lose_all_after_the_ledger_was_lost,
     lose_the_best,
 ]

@@ -5,7 +5,8 @@ from unittest import mock
 
 import pytest
 
-from pipelines.step_profile import StepProfile, parse_steps
+from pipelines.train import parse_steps
+from pipelines.training_figures import StepProfile
 from tests.pipelines.txl_process import run_txl
 from txl_tf.errors import UsageError
 from txl_tf.storage.writable_folder import WritableFolder

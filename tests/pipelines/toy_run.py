@@ -1,4 +1,4 @@
-"""The real `TrainingRun` with steps that cost nothing.
+"""The real training run with steps that cost nothing.
 
 All that writes is real: folder, lock, checkpoints, ledger, events, the note of
 the best. What is computed is a few numbers per step, which depend on all steps
@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.training_data import TrainingData
-from pipelines.training_run import TrainingRun
+from pipelines.training_run import TrainingJob
+from pipelines.training_run import train as train_run
 from pipelines.workdir import Workdir, data_identity
 from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
@@ -171,21 +172,18 @@ class ToyData:
         return contextlib.nullcontext()
 
 
-class ToyTrainingRun(TrainingRun):
-    """A `TrainingRun` whose evaluator is none, since nothing is evaluated."""
-
-    def ready_evaluator(self) -> None:
-        """None: `ToyData.evaluate` needs none."""
-
-
 def train(workdir: str | Path, experiment: ExperimentConfig | None = None, watcher=None) -> None:
-    """What `txl train` does, once `pipelines.training_run.Trainer` is `ToyTrainer`."""
-    strategy = tf.distribute.get_strategy()
+    """What `txl train` does, inside `toy_training`."""
     folder = Workdir(str(workdir))
     folder.check_usable()
-    run = ToyTrainingRun(experiment or toy_run_experiment(), ToyData(), folder, strategy, watcher)
-    with run:
-        run.train()
+    job = TrainingJob(
+        experiment=experiment or toy_run_experiment(),
+        data=ToyData(),
+        workdir=folder,
+        strategy=tf.distribute.get_strategy(),
+        watcher=watcher,
+    )
+    train_run(job)
 
 
 class QuietProgress:
@@ -221,6 +219,7 @@ def toy_training():
         mock.patch("pipelines.training_run.TrainingProgress", QuietProgress),
         mock.patch("pipelines.training_run.RunFigures.write_overview"),
         mock.patch("pipelines.training_run.RunFigures.observe"),
+        mock.patch("pipelines.training_run.TrainingRun.ready_evaluator"),
     ):
         yield
 

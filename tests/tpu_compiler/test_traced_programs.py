@@ -14,7 +14,7 @@ from tests.tpu_bridge import (
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.distribution.replica_state import ReplicaState
-from txl_tf.distribution.tpu_chips import set_chip
+from txl_tf.distribution.strategy import set_chip
 from txl_tf.evaluation.evaluator import Evaluator
 
 # The last row of the second replica is made up.

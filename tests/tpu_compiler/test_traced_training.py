@@ -16,7 +16,7 @@ from tests.tpu_bridge import (
 from tests.training.test_task_objective import experiment_of as task_experiment
 from tests.training.test_task_objective import reader_of
 from txl_tf.config.model import LSTMConfig, QRNNConfig
-from txl_tf.distribution.tpu_chips import set_chip
+from txl_tf.distribution.strategy import set_chip
 from txl_tf.training.fine_tuning import TaskObjective
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.trainer import Trainer

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.small_models import small_config
 from tests.toy_batches import toy_experiment
-from txl_tf.distribution import tpu_chips
+from txl_tf.distribution import strategy as module
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.tpu_compiler.program import traced_tpu_strategy
 from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
@@ -79,9 +79,9 @@ def test_long_memories_do_not_fit_a_v4(is_differentiated):
     [("v5litepod-16", "v5e"), ("v6e-8", "v6e"), ("v4-32", "v4"), ("", None), ("gpu", None)],
 )
 def test_machines_name_their_chips(monkeypatch, accelerator, chip):
-    monkeypatch.setenv(tpu_chips.ACCELERATOR_VARIABLE, accelerator)
-    assert tpu_chips.chip_of(tf.distribute.get_strategy()) is None
+    monkeypatch.setenv(module.ACCELERATOR_VARIABLE, accelerator)
+    assert module.chip_of(tf.distribute.get_strategy()) is None
     strategy = traced_tpu_strategy(1)
-    assert tpu_chips.chip_of(strategy) == ""  # it is traced, wherever that is
+    assert module.chip_of(strategy) == ""  # it is traced, wherever that is
     del strategy.extended._txl_tf_chip
-    assert tpu_chips.chip_of(strategy) == chip
+    assert module.chip_of(strategy) == chip

@@ -1,11 +1,12 @@
-"""Remote hosts of a slice: their list, a watcher, and the placement of operations."""
+"""Remote hosts of a slice: their list, the watch over them, and the placement of operations."""
 
 import contextlib
 import dataclasses
+import functools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Self
 
 import tensorflow as tf
 from tensorflow.python.eager import context, executor
@@ -14,6 +15,8 @@ from txl_tf.distribution.preemption import notice_path
 from txl_tf.distribution.server_address import within
 
 _ANSWER_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+_SILENCE_SECONDS = 120.0
 # Executors are never freed: a gRPC thread notes the end of an operation in its executor after the
 # answer has arrived, when a freed executor may be gone.
 _idle_executors: list[executor.Executor] = []
@@ -111,70 +114,86 @@ def this_host() -> contextlib.AbstractContextManager[None]:
     return tf.device(f"/job:{server.job_name}/replica:0/task:{server.task_index}/device:CPU:0")
 
 
-class HostWatcher:
-    """Watcher of remote hosts, with one polling thread per host.
+@contextlib.contextmanager
+def watched_hosts(
+    strategy: tf.distribute.Strategy,
+    on_leaving: Callable[[str], None] | None,
+    on_lost: Callable[[list[str]], None],
+) -> Iterator[None]:
+    """Reports remote hosts that are told to stop, with a reason, and ends when one is lost.
 
     A broken connection ends the training loop with an error, but a silent host, as after a network
-    failure, would block it forever. So `on_silence` is called after `silence_seconds` without an
-    answer, and `on_leaving` once for each host that was told to stop, both in other threads.
+    failure, would block it forever, with the main thread inside TensorFlow. So each host is polled
+    by a thread. `on_lost` gets the addresses, in any thread, and must end the process: TensorFlow
+    does not survive a lost host, raises for every dropped object and may abort. Hosts that were
+    told to stop are released after the block.
     """
+    hosts = remote_hosts(strategy)
+    if not hosts:
+        yield
+        return
+    end, leaving = threading.Event(), []
+    asked: dict[RemoteHost, float] = {}
 
-    def __init__(
-        self,
-        hosts: list[RemoteHost],
-        on_leaving: Callable[[RemoteHost], None],
-        on_silence: Callable[[RemoteHost], None],
-        *,
-        poll_seconds: float = 0.5,
-        silence_seconds: float = 120.0,
-    ) -> None:
-        self._hosts = hosts
-        self._on_leaving = on_leaving
-        self._on_silence = on_silence
-        self._poll_seconds = poll_seconds
-        self._silence_seconds = silence_seconds
-        self._end = threading.Event()
-        self._asked: dict[RemoteHost, float] = {}
-        self._threads: list[threading.Thread] = []
-
-    def __enter__(self) -> Self:
-        targets: list[tuple[Callable[..., None], tuple[RemoteHost, ...]]] = [
-            (self._ask, (host,)) for host in self._hosts
-        ]
-        for target, arguments in [*targets, (self._listen, ())]:
-            # Daemons, because a request to a hanging host never returns.
-            thread = threading.Thread(
-                target=target, args=arguments, name="host-watcher", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        # A thread that waits for a silent host is abandoned.
-        for thread in self._threads:
-            thread.join(timeout=2 * self._poll_seconds)
-
-    def _ask(self, host: RemoteHost) -> None:
-        while not self._end.is_set():
-            self._asked[host] = time.monotonic()
+    def poll(host: RemoteHost) -> None:
+        while not end.is_set():
+            asked[host] = time.monotonic()
             try:
                 is_leaving = host.is_leaving()
             except (tf.errors.OpError, RuntimeError):
-                # The training loop reports its own error.
-                self._asked.pop(host, None)
+                is_leaving = None  # the training loop reports its own error
+            asked.pop(host, None)
+            if is_leaving and not end.is_set():
+                leaving.append(host)
+                if on_leaving is not None:
+                    on_leaving(f"the host {host.address} is being taken away")
+            if is_leaving is not False:
                 return
-            self._asked.pop(host, None)
-            if is_leaving and not self._end.is_set():
-                self._on_leaving(host)
-                return
-            self._end.wait(self._poll_seconds)
+            end.wait(_POLL_SECONDS)
 
-    def _listen(self) -> None:
-        while not self._end.wait(self._poll_seconds):
-            # A copy, because the asking threads change the dict meanwhile.
-            for host, asked in list(self._asked.items()):
-                if time.monotonic() - asked > self._silence_seconds:
-                    self._asked.pop(host, None)
-                    self._on_silence(host)
+    def watch_for_silence() -> None:
+        while not end.wait(_POLL_SECONDS):
+            # A copy, because the polling threads change the dict meanwhile.
+            for host, since in list(asked.items()):
+                if time.monotonic() - since > _SILENCE_SECONDS:
+                    on_lost([host.address])
+
+    targets: list[Callable[[], None]] = [functools.partial(poll, host) for host in hosts]
+    # Daemons, because a request to a hanging host never returns.
+    threads = [
+        threading.Thread(target=target, name="host-watcher", daemon=True)
+        for target in (*targets, watch_for_silence)
+    ]
+    for thread in threads:
+        thread.start()
+    with _quiet_when_dropped():
+        try:
+            yield
+        except (tf.errors.OpError, RuntimeError):
+            lost = [host.address for host in hosts if not host.answers()]
+            if not lost:
+                raise
+            on_lost(lost)
+        finally:
+            for host in leaving:
+                with contextlib.suppress(tf.errors.OpError, RuntimeError):
+                    host.release()
+            end.set()
+            for thread in threads:
+                thread.join(timeout=2 * _POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _quiet_when_dropped() -> Iterator[None]:
+    """Suppresses TensorFlow errors that are raised while objects are dropped."""
+    before = sys.unraisablehook
+
+    def ignore_operations(arguments: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(arguments.exc_value, tf.errors.OpError):
+            before(arguments)
+
+    sys.unraisablehook = ignore_operations
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import threading
 import urllib.error
@@ -27,6 +28,12 @@ from txl_tf.storage.untrusted_files import parse_json
 _CLUSTER_VARIABLE = "TF_CONFIG"
 # Jobs of a cluster that may train: parameter servers and evaluators are not supported.
 _JOBS = ("chief", "worker")
+ACCELERATOR_VARIABLE = "TPU_ACCELERATOR_TYPE"
+"""Environment variable of Cloud TPU machines, with values such as `v5litepod-16`."""
+# Generations whose accelerator types have another name; `v6e-8` is a v6e.
+_CHIP_OF_ACCELERATOR = {"v5litepod": "v5e"}
+_CHIP_ATTRIBUTE = "_txl_tf_chip"
+_GENERATION = re.compile(r"(v\d+[a-z]*)-\d+")
 START_SECONDS = 600.0
 """Time limit for the start of a TPU that answers, and for workers to find each other."""
 
@@ -84,6 +91,25 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     if "chief" in resolver.cluster_spec().as_dict():
         return resolver.task_type == "chief"
     return resolver.task_id == 0
+
+
+def set_chip(strategy: tf.distribute.TPUStrategy, chip: str) -> None:
+    """Notes the chip, such as `v5e`, of a strategy whose programs are only traced."""
+    setattr(strategy.extended, _CHIP_ATTRIBUTE, chip)
+
+
+def chip_of(strategy: tf.distribute.Strategy) -> str | None:
+    """Returns the generation of the chips, such as `v5e`; `None` if unknown or without a TPU.
+
+    TensorFlow does not report it, but machines of a TPU have it in their environment.
+    """
+    if not isinstance(strategy, tf.distribute.TPUStrategy):
+        return None
+    noted = getattr(strategy.extended, _CHIP_ATTRIBUTE, None)
+    if noted is not None:
+        return noted
+    named = _GENERATION.fullmatch(os.environ.get(ACCELERATOR_VARIABLE, ""))
+    return _CHIP_OF_ACCELERATOR.get(named[1], named[1]) if named else None
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
-from txl_tf.distribution.tpu_chips import chip_of
+from txl_tf.distribution.strategy import chip_of
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.dynamic import DynamicEvaluation
 from txl_tf.evaluation.result import EvaluationResult

@@ -46,22 +46,20 @@ class StepRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopReport:
-    """Figures of the steps since the last report; means are over the steps that were applied."""
+    """Figures of the steps of a loop, at least one; means are over those that were applied.
+
+    `num_tokens` are of all replicas; the learning rate is of the next step. `has_compiled` is true
+    if the wall time, `seconds`, includes tracing and compiling. The wait of the last step for its
+    batch, and the norm of its update over that of the weights, are `None` if not measured.
+    """
 
     records: tuple[StepRecord, ...]
-    """Figures of each step, in order; at least one."""
     num_tokens: int
-    """Tokens read in this loop, all replicas together."""
     learning_rate: float
-    """Learning rate of the next step."""
     seconds: float
-    """Wall time of the loop."""
     has_compiled: bool
-    """True if the wall time includes tracing and compiling."""
     data_wait_seconds: float | None = None
-    """Time that the last step waited for its batch; `None` if not measured."""
     update_ratio: float | None = None
-    """Norm of the last update over the norm of the weights; `None` if not measured."""
 
     @property
     def step(self) -> int:
@@ -172,10 +170,16 @@ class StepLedger:
         that can be in the ledger, because no checkpoint came later. Raises DataDamagedError if
         lines are missing or altered, or if later checkpoints are gone.
         """
-        found, cut = self.read({step: expected}), []
-        if found is not None:
-            cut = found.rest
-            _require_later_checkpoints(found.last_step + len(cut), latest, step, self._path)
+        found = self.read({step: expected})
+        cut = [] if found is None else found.rest
+        if cut and latest is not None and cut[-1].step > latest:
+            raise DataDamagedError(
+                f"The run has reached step {cut[-1].step}, and the checkpoints of its later steps "
+                f"are missing: the newest that can be read is of step {step}.",
+                where=self._path,
+                remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
+                "to begin anew, remove the folder or name a new one.",
+            )
         with self._storage_errors():
             if found is None or step + 1 < found.first_step:
                 self._first_step = step + 1
@@ -243,31 +247,20 @@ class StepLedger:
         return storage_errors(what, self._path, remedy)
 
 
-def _require_later_checkpoints(reached: int, latest: int | None, step: int, where: str) -> None:
-    if latest is not None and reached > latest:
-        raise DataDamagedError(
-            f"The run has reached step {reached}, and the checkpoints of its later steps are "
-            f"missing: the newest that can be read is of step {step}.",
-            where=where,
-            remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
-            "to begin anew, remove the folder or name a new one.",
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class LedgerLines:
-    """Contents of a ledger: `rest` are the valid lines after the steps that had to be there."""
+    """Contents of a ledger; `last_step` is the last step that had to be there.
+
+    `num_bytes` and `sha256` are of the bytes up to its line, and `rest` are the valid lines after
+    it. `is_whole` is true if at most one incomplete line follows: a power cut may leave more.
+    """
 
     first_step: int
     last_step: int
-    """Last step that had to be there; the one before `first_step` if there was none."""
     num_bytes: int
-    """Bytes up to the end of the line of `last_step`."""
     sha256: Any
-    """Hash of these bytes."""
     rest: list[StepRecord]
     is_whole: bool
-    """True if at most one incomplete line follows the rest: a power cut may leave more behind."""
 
 
 def _read_lines(

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
-from txl_tf.distribution.tpu_chips import chip_of
+from txl_tf.distribution.strategy import chip_of
 from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights

@@ -1,6 +1,5 @@
 """Training loop: steps on the device, reports on the host."""
 
-import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -77,6 +76,8 @@ class Trainer:
         self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
         self._has_compiled = False
         self._run_steps = self._host_loop()
+        self._update_ratio = UpdateRatio(strategy, self._state.trainable)
+        self._sum_memory = tf.function(self._summed_memory, autograph=False)
 
     @property
     def model(self) -> keras.Model:
@@ -253,29 +254,23 @@ class Trainer:
         Means are over filled positions, all rows together; no norms if nothing is filled. With
         several workers, all must call it.
         """
-        sums = self.strategy.reduce(
-            tf.distribute.ReduceOp.SUM, self.strategy.run(self._memory_sums), axis=None
-        )
+        own = self.strategy.run(self._sum_memory)
+        sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
         filled, *norms = (float(each) for each in sums.numpy())
         length = filled / self.config.training.global_batch_size
         return length, [norm / filled for norm in norms] if filled else []
 
-    @functools.cached_property
-    def _memory_sums(self) -> Callable[[], tf.Tensor]:
-        @tf.function(autograph=False)
-        def summed() -> tf.Tensor:
-            memory = self.replica_memory.read()
-            is_counted = self.replica_memory.places() < self.config.training.global_batch_size
-            lengths = tf.where(is_counted, memory.valid_length, 0)
-            sums = [tf.reduce_sum(tf.cast(lengths, tf.float32))]
-            for states in memory.states:  # [B, M, D]
-                memory_length = states.shape[1]
-                is_filled = tf.range(memory_length) >= memory_length - lengths[:, None]
-                norms = tf.norm(tf.cast(states, tf.float32), axis=2)
-                sums.append(tf.reduce_sum(tf.where(is_filled, norms, 0.0)))
-            return tf.stack(sums)
-
-        return summed
+    def _summed_memory(self) -> tf.Tensor:
+        """Sums this replica's filled positions, and their norms by layer."""
+        memory = self.replica_memory.read()
+        is_counted = self.replica_memory.places() < self.config.training.global_batch_size
+        lengths = tf.where(is_counted, memory.valid_length, 0)
+        sums = [tf.reduce_sum(tf.cast(lengths, tf.float32))]
+        for states in memory.states:  # [B, M, D]
+            is_filled = tf.range(states.shape[1]) >= states.shape[1] - lengths[:, None]
+            norms = tf.norm(tf.cast(states, tf.float32), axis=2)
+            sums.append(tf.reduce_sum(tf.where(is_filled, norms, 0.0)))
+        return tf.stack(sums)
 
     @property
     def next_stop(self) -> int:
@@ -341,10 +336,6 @@ class Trainer:
     def _tokens_of_segments(self, first_step: int, last_step: int) -> int:
         tokens_per_step = self.config.training.global_batch_size * self.config.model.segment_length
         return (last_step - first_step) * tokens_per_step
-
-    @functools.cached_property
-    def _update_ratio(self) -> "UpdateRatio":
-        return UpdateRatio(self.strategy, self._state.trainable)
 
     def _timed_batch(self) -> tuple[Iterator[dict[str, tf.Tensor]], float | None]:
         """Waits for the next batch, and returns an iterator over it and the seconds of waiting.
