@@ -1,4 +1,4 @@
-"""Peak speed of the devices that a run trains on: published, or that of large products."""
+"""Peak speed of the devices of a run: published, or measured by large products."""
 
 import dataclasses
 import time

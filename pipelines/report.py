@@ -77,19 +77,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before the run is read."""
     require_extra("plots", "matplotlib", purpose="Drawing the charts")
-    if arguments.out is None:
-        arguments.out = os.path.join(arguments.workdir, _FILE)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Reads the run and writes the page."""
     page = Page(Workdir(open_model(arguments.workdir).folder), arguments.analyses)
+    out = arguments.out or os.path.join(arguments.workdir, _FILE)
     remedy = "Check the folder and the permissions, or name another file with --out."
-    with storage_errors("The page cannot be written", arguments.out, remedy):
-        write_file(arguments.out, page.html().encode("utf-8", "replace"))
+    with storage_errors("The page cannot be written", out, remedy):
+        write_file(out, page.html().encode("utf-8", "replace"))
     for line in page.missing:
         print(f"missing: {line}")
-    print(f"report: {arguments.out}")
+    print(f"report: {out}")
 
 
 class Page:

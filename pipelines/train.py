@@ -3,7 +3,7 @@
     txl train --config quickstart --data DIR --workdir DIR
 
 The same command resumes from the last checkpoint, bit for bit as if it had
-never stopped; so does `txl train --workdir DIR`. A finished run goes on with
+never stopped; so does `txl train --workdir DIR`. A finished run continues with
 `--set training.num_steps=MORE`. `--init-from DIR` begins from another model.
 TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 """

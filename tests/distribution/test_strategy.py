@@ -1,10 +1,26 @@
+"""Choice of devices, addresses of servers, and errors about a TPU or a worker that is not there."""
+
+import contextlib
 import json
+import socket
+import threading
 import time
+import urllib.error
+from unittest import mock
 
 import pytest
 import tensorflow as tf
 
-from txl_tf.distribution.strategy import create_strategy, is_chief, num_workers
+from txl_tf.distribution import strategy as module
+from txl_tf.distribution.remote_hosts import at_once, remote_hosts, this_host
+from txl_tf.distribution.server_address import (
+    described,
+    is_address,
+    tpu_addresses,
+    unreachable,
+    within,
+)
+from txl_tf.distribution.strategy import METADATA_SERVER, create_strategy, is_chief, num_workers
 from txl_tf.errors import InputMissingError, UsageError
 
 
@@ -12,20 +28,14 @@ def test_one_device_needs_no_strategy():
     strategy = create_strategy()
     assert strategy.num_replicas_in_sync == 1
     assert strategy is tf.distribute.get_strategy()
+    assert num_workers(strategy) == 1 and is_chief(strategy)
 
 
 def test_cpu_replicas_are_the_logical_devices():
     strategy = create_strategy(num_cpu_replicas=2)
-    assert isinstance(strategy, tf.distribute.MirroredStrategy)
     devices = [tf.DeviceSpec.from_string(device) for device in strategy.extended.worker_devices]
-    assert [(device.device_type, device.device_index) for device in devices] == [
-        ("CPU", 0),
-        ("CPU", 1),
-    ]
-
-
-def test_more_replicas_than_logical_cpus_are_refused_once_tensorflow_runs():
-    tf.config.list_logical_devices("CPU")
+    assert [(each.device_type, each.device_index) for each in devices] == [("CPU", 0), ("CPU", 1)]
+    assert num_workers(strategy) == 1 and is_chief(strategy)
     with pytest.raises(ValueError, match="Received: num_cpu_replicas=3"):
         create_strategy(num_cpu_replicas=3)
 
@@ -44,12 +54,6 @@ def test_a_tpu_and_cpu_replicas_exclude_each_other():
     with pytest.raises(UsageError, match="either a TPU or CPU replicas") as raised:
         create_strategy(tpu="local", num_cpu_replicas=2)
     assert raised.value.exit_code == 2
-
-
-def test_one_process_without_workers_is_the_chief():
-    for strategy in (create_strategy(), create_strategy(num_cpu_replicas=2)):
-        assert num_workers(strategy) == 1
-        assert is_chief(strategy)
 
 
 WORKERS = ["10.0.0.1:2222", "10.0.0.2:2222"]
@@ -107,3 +111,158 @@ def test_workers_exclude_a_tpu_and_cpu_replicas(arguments, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": WORKERS}, "task": FIRST}))
     with pytest.raises(UsageError, match="neither a TPU nor CPU replicas"):
         create_strategy(**arguments)
+
+
+def test_the_strategies_of_one_machine_have_no_remote_hosts():
+    assert remote_hosts(create_strategy()) == []
+    assert remote_hosts(create_strategy(num_cpu_replicas=2)) == []
+
+
+def test_operations_at_once_and_on_this_host_are_operations():
+    variable = tf.Variable(1)
+    with at_once(), this_host():
+        variable.assign_add(1)
+        assert "CPU:0" in (tf.constant(1) + 1).device
+    assert variable.numpy() == 2
+
+
+@contextlib.contextmanager
+def port(*, listens):
+    """A port of this machine that accepts connections and says nothing, or is closed."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()
+        yield server.getsockname()[1]
+
+
+def test_addresses_of_a_tpu():
+    assert tpu_addresses("local") == []
+    assert tpu_addresses("my-tpu") == []
+    assert tpu_addresses("grpc://a:1,grpc://10.0.0.1:8470") == ["a:1", "10.0.0.1:8470"]
+    assert tpu_addresses("grpc://[::1]:8470") == ["[::1]:8470"]
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:\uff11", "a/b:1", "a:-1"])
+def test_what_is_no_address(text):
+    assert not is_address(text)
+    with pytest.raises(UsageError):
+        tpu_addresses(f"grpc://{text}")
+
+
+def test_what_cannot_be_reached_is_told_apart():
+    with port(listens=True) as there, port(listens=False) as closed:
+        names = [f"127.0.0.1:{there}", f"127.0.0.1:{closed}", "no.such.host.invalid:1"]
+        begin = time.monotonic()
+        failures = unreachable(names, 1.0)
+        assert time.monotonic() - begin < 10.0
+    assert failures.keys() == set(names[1:])
+    assert failures[names[1]] == "Connection refused"
+    assert described(dict.fromkeys("abcde", "r")) == "a (r), b (r), c (r) and 2 more"
+
+
+def test_a_server_that_comes_late_is_waited_for():
+    with port(listens=False) as number:
+        pass
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("127.0.0.1", number))
+    threading.Timer(0.3, server.listen).start()
+    with server:
+        assert unreachable([f"127.0.0.1:{number}"], 20.0) == {}
+
+
+def test_waiting_ends():
+    forever = threading.Event()
+    with pytest.raises(TimeoutError, match=r"no answer in 0\.1 seconds"):
+        within(0.1, forever.wait)
+    forever.set()
+    assert within(10.0, lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        within(10.0, lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["closed", "silent"])
+def test_an_address_where_no_tpu_answers(monkeypatch, listens):
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 1.0)
+    if listens:
+        # TensorFlow would wait for ever, in a thread that the tests must not keep.
+        forever = threading.Event()
+        monkeypatch.setattr(module, "_connected_resolver", lambda tpu: forever.wait(30.0))
+    with port(listens=listens) as number:
+        begin = time.monotonic()
+        with pytest.raises(InputMissingError) as raised:
+            create_strategy(tpu=f"grpc://127.0.0.1:{number}")
+        assert time.monotonic() - begin < 10.0
+    if listens:
+        forever.set()
+    assert raised.value.exit_code == 66
+    assert f"127.0.0.1:{number}" in raised.value.where
+    assert "1 seconds" in raised.value.what
+    assert len(str(raised.value).splitlines()) == 3
+
+
+def test_a_leader_does_not_wait_for_ever_for_workers(monkeypatch):
+    monkeypatch.setattr(module, "START_SECONDS", 1.0)
+    with port(listens=False) as own, port(listens=False) as other:
+        addresses = [f"127.0.0.1:{own}", f"127.0.0.1:{other}"]
+        values = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}
+        with pytest.raises(TimeoutError) as raised:
+            module._joined(values)
+    assert f"{addresses[1]} (Connection refused)" in str(raised.value)
+    assert addresses[0] not in str(raised.value)
+
+
+class HttpError(Exception):
+    """As the client of the Cloud TPU API has it: of no class that TensorFlow knows."""
+
+
+def raised(tpu, error):
+    resolver = mock.patch.object(
+        tf.distribute.cluster_resolver, "TPUClusterResolver", side_effect=error
+    )
+    with resolver, pytest.raises(InputMissingError) as found:
+        create_strategy(tpu=tpu)
+    assert found.value.exit_code == 66
+    assert len(str(found.value).splitlines()) == 3
+    assert found.value.where == f"--tpu {tpu}"
+    return found.value
+
+
+@pytest.mark.parametrize(
+    ("error", "asked", "remedy"),
+    [
+        (urllib.error.URLError("Name or service not known"), METADATA_SERVER, "VM of Google Cloud"),
+        (ImportError("googleapiclient and oauth2client"), "Cloud TPU API", "pip install google"),
+        (HttpError("404 not found"), "Cloud TPU API was asked", "tpu-vm describe my-tpu"),
+        (ValueError("Invalid TPU"), "Cloud TPU API was asked", "tpu-vm describe my-tpu"),
+        (TimeoutError("no answer in 60 seconds"), "were asked", "grpc://HOST:8470"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_name_says_who_was_asked_for_what(error, asked, remedy):
+    found = raised("my-tpu", error)
+    assert "'my-tpu'" in found.what
+    assert asked in found.what
+    assert str(error.args[0]) in found.what
+    assert remedy in found.remedy
+
+
+def test_the_tpu_of_the_machine_needs_its_wheel():
+    found = raised("local", RuntimeError("no device"))
+    assert found.what == "No TPU answers: no device"
+    assert "tensorflow-tpu" in found.remedy
+
+
+def test_one_that_was_found_and_does_not_start_says_so():
+    with (
+        mock.patch("txl_tf.distribution.strategy._connected_resolver"),
+        mock.patch.object(
+            tf.tpu.experimental,
+            "initialize_tpu_system",
+            side_effect=tf.errors.UnavailableError(None, None, "in use"),
+        ),
+        pytest.raises(InputMissingError, match=r"found and asked to start.*in use") as found,
+    ):
+        create_strategy(tpu="my-tpu")
+    assert found.value.exit_code == 66

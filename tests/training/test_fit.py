@@ -142,25 +142,6 @@ def test_fit_with_stateful_blocks_has_the_losses_of_the_training_loop(carried):
 
 
 @pytest.mark.slow
-def test_reset_state_between_steps_is_what_makes_the_difference(carried):
-    losses, weights = carried
-    model = stateful_model(weights, jit_compile=False)
-    recorded = Losses()
-    for pair in ordered_pairs(ToyBatches(toy_tokens(), NUM_ROWS)):
-        for index in range(2):
-            model.get_layer(f"block_{index}").reset_state()
-        recorded.on_epoch_begin(0)
-        recorded.on_train_batch_end(0, {"loss": model.train_on_batch(*pair)})
-        model.reset_metrics()
-    # A loop whose rows all start anew at every step does the same.
-    restarts = [(step, row) for step in range(NUM_STEPS) for row in range(NUM_ROWS)]
-    forgetful, _ = loop_losses(ToyBatches(toy_tokens(), NUM_ROWS, restarts=restarts))
-    np.testing.assert_allclose(recorded.losses, forgetful, rtol=0, atol=1e-4)
-    assert recorded.losses[0] == pytest.approx(losses[0], abs=1e-5)
-    assert max(np.abs(np.subtract(recorded.losses, losses)[1:])) > 1e-2
-
-
-@pytest.mark.slow
 def test_fit_of_the_stateful_model_has_the_losses_of_the_training_loop(carried):
     losses, weights = carried
     model = StatefulTransformerXL(EXPERIMENT.model, batch_size=NUM_ROWS)

@@ -1,11 +1,88 @@
-"""The log of figures: what a resumed run keeps of it, and damage that stops nothing."""
+"""Figures of a run: tags, pages and events of TensorBoard, the log of figures, and goodput."""
 
-import json
+import types
 
+import numpy as np
 import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from txl_tf.storage.files import is_remote, list_folder
-from txl_tf.training.metrics import MetricsLog
+from tests.small_models import small_result
+from txl_tf.evaluation.result import TaskResult
+from txl_tf.storage.files import list_folder
+from txl_tf.training import metrics as module
+from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
+from txl_tf.training.metrics import (
+    CAUSES,
+    PAGES,
+    TAGS,
+    TASK_PAGES,
+    MetricsLog,
+    RunClock,
+    describe_tag,
+    evaluation_figures,
+    read_run_time,
+    training_figures,
+)
+from txl_tf.training.tensorboard import TensorBoardWriter, pages_layout
+
+
+def report_of(**changes):
+    record = StepRecord(
+        step=10, nats_per_token=2.0, gradient_norm=0.5, checksum=1, status=StepStatus.APPLIED
+    )
+    values = {"num_tokens": 400, "learning_rate": 0.1, "seconds": 4.0, "has_compiled": False}
+    return LoopReport(records=(record, record), **{**values, **changes})
+
+
+def test_every_figure_that_is_written_is_listed():
+    report = report_of(update_ratio=1e-3, data_wait_seconds=0.01)
+    figures = training_figures(report, 2.0, peak_tokens_per_second=1000.0)
+    assert figures["performance/peak_share"] == 0.1
+    assert figures["performance/step_seconds"] == 2.0
+    assert figures.keys() | evaluation_figures(small_result()).keys() <= TAGS.keys()
+    # What is not known is left out, not guessed.
+    left_out = {f"performance/{name}" for name in ("peak_share", "data_wait_seconds")}
+    left_out.add("optimizer/update_ratio")
+    assert figures.keys() - training_figures(report_of(), 2.0).keys() == left_out
+
+
+def test_figures_of_a_task_are_its_loss_and_its_metrics():
+    figures = training_figures(report_of(), None)
+    assert figures["task/loss"] == 2.0
+    assert not any(name.startswith("loss/") for name in figures)
+    result = TaskResult(
+        split="valid", step=3, figures={"accuracy": 0.5}, num_examples=2, num_tokens=9, seconds=1.0
+    )
+    assert evaluation_figures(result)["task/metric/accuracy"] == 0.5
+    assert describe_tag("task/metric/accuracy") is TAGS["task/metric"]
+
+
+@pytest.mark.parametrize(("pages", "has_peak"), [(PAGES, False), (PAGES, True), (TASK_PAGES, True)])
+def test_the_layout_has_a_chart_for_every_tag_of_a_page(pages, has_peak):
+    layout = pages_layout(has_peak, has_task=pages is TASK_PAGES)
+    assert [category.title for category in layout.category] == list(pages)
+    charts = [chart for page in layout.category for chart in page.chart]
+    patterns = {pattern.strip("^$/") for chart in charts for pattern in chart.multiline.tag}
+    expected = {tag.name for tag in TAGS.values() if tag.page in pages}
+    assert patterns == expected - (set() if has_peak else {"performance/peak_share"})
+
+
+@pytest.mark.parametrize("total_nats", [30.0, 1e6])
+def test_every_figure_of_an_evaluation_is_written_for_tensorboard(total_nats, tmp_path):
+    """A text without spaces is one word, whose perplexity no float32 holds."""
+    result = small_result(total_nats=total_nats, num_words=1.0, num_tokens=12)
+    TensorBoardWriter(tmp_path, bytes_per_token=1.0).write_evaluation(result)
+    events = EventAccumulator(str(tmp_path / "valid")).Reload()
+    written = {
+        tag: float(tf.make_ndarray(events.Tensors(tag)[-1].tensor_proto))
+        for tag in events.Tags()["tensors"]
+    }
+    largest = float(np.finfo(np.float32).max)
+    assert written == {
+        tag: pytest.approx(min(value, largest), rel=1e-6)
+        for tag, value in evaluation_figures(result).items()
+    }
 
 
 @pytest.fixture(params=["local", "store"])
@@ -34,14 +111,11 @@ def steps_of(path):
 
 
 def test_numbers_are_exact_and_those_that_json_lacks_are_null(path):
-    log = begun(path)
     values = {"a": 0.1 + 0.2, "b": float("nan"), "c": {"d": float("inf"), "e": 1}, "f": "\u00e4\n"}
-    log.append(3, "train", values)
+    begun(path).append(3, "train", values)
     (line,) = MetricsLog(path).read().lines
-    assert line == {
-        **{"step": 3, "run": "train", "a": 0.30000000000000004, "b": None},
-        **{"c": {"d": None, "e": 1}, "f": "\u00e4\n"},
-    }
+    nulled = {**values, "b": None, "c": {"d": None, "e": 1}}
+    assert line == {"step": 3, "run": "train", **nulled}
 
 
 def test_a_resumed_run_repeats_no_line(path):
@@ -59,34 +133,26 @@ def test_a_resumed_run_repeats_no_line(path):
     assert steps_of(path) == [*expected, ("valid", 20)]
 
 
-def test_lines_of_a_finished_run_are_kept_and_the_last_figure_counts(path):
-    write_steps(begun(path), [5, 10], evaluated={10})
-    log = MetricsLog(path)
-    log.continue_at_end()
-    log.append(10, "valid", {"loss/perplexity": 2.0, "other": 1})
-    merged = MetricsLog(path).read().merged()
-    assert merged["valid"] == {10: {"loss/perplexity": 2.0, "other": 1}}
-    assert list(merged["train"]) == [5, 10]
-
-
-def test_parts_of_a_store_are_never_written_over(tmp_path):
+def test_lines_of_a_finished_run_are_kept_and_the_last_figure_counts(tmp_path):
     path = f"file://{tmp_path}/metrics"
-    assert is_remote(path)
-    for _ in range(3):
+    for number in range(3):
         log = MetricsLog(path)
         log.continue_at_end()
-        log.append(7, "train", {"x": 1})
+        log.append(7, "train", {"x": number})
         log.flush_to_disk()
-        log.append(7, "valid", {"x": 1})
+        log.append(7, "valid", {"y": number, "z": 1})
+    # Parts of a store are never written over.
     assert len(list_folder(path)) == 6
-    assert steps_of(path) == [("train", 7), ("valid", 7)] * 3
+    assert MetricsLog(path).read().merged() == {
+        "train": {7: {"x": 2}},
+        "valid": {7: {"y": 2, "z": 1}},
+    }
 
 
 DAMAGE = {
     "cut short": lambda lines: [*lines[:-1], lines[-1][:-9]],
     "a power cut": lambda lines: [*lines, b"\0" * 50],
     "no JSON": lambda lines: [lines[0], b"{]\n", *lines[1:]],
-    "no object": lambda lines: [lines[0], b"[1]\n", *lines[1:]],
     "no step": lambda lines: [lines[0], b'{"run": "train"}\n', *lines[1:]],
     "no UTF-8": lambda lines: [lines[0], b"\xff\n", *lines[1:]],
     "empty": lambda lines: [],
@@ -99,14 +165,102 @@ def test_damage_never_stops_a_run(damage, tmp_path):
     write_steps(begun(path), [5, 10, 15])
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(DAMAGE[damage](lines)))
-    found = MetricsLog(path).read()
-    assert found.num_unreadable == (damage.startswith("no"))
-    log = begun(path, 10)
-    log.append(15, "train", {"loss/perplexity": 0.5})
+    assert MetricsLog(path).read().num_unreadable == (damage.startswith("no"))
+    begun(path, 10).append(15, "train", {"loss/perplexity": 0.5})
     found = MetricsLog(path).read()
     assert found.lines[-1] == {"step": 15, "run": "train", "loss/perplexity": 0.5}
     assert found.num_unreadable == (damage.startswith("no"))
     if damage != "empty":
         assert [line["step"] for line in found.lines] == [5, 10, 15]
-    for content in path.read_bytes().splitlines()[-1:]:
-        json.loads(content)
+
+
+STEP_SECONDS, NUM_STEPS, PERIOD = 0.5, 40, 10
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(module.time, "time", lambda: self.now + 1e9)
+
+    def passes(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def loop(step, seconds, num_steps, **figures):
+    values = {"step": step, "seconds": seconds, "num_steps": num_steps, "num_skipped_steps": 0}
+    return types.SimpleNamespace(**{**values, **figures})
+
+
+def train(clock, path, *, from_step=0, until_step=NUM_STEPS, skipped=0):
+    """A process with a checkpoint every ten steps, which is killed at a step."""
+    notes = RunClock()
+    clock.passes(3.0)
+    notes.begin(MetricsLog(path), from_step)
+    clock.passes(1.0)
+    for step in range(from_step + 5, until_step + 1, 5):
+        is_first = step == from_step + 5
+        seconds = 5 * STEP_SECONDS + (7.0 if is_first else 0.0)
+        clock.passes(seconds)
+        options = {"has_compiled": is_first, "data_wait_seconds": 0.01}
+        notes.note_loop(loop(step, seconds, 5, num_skipped_steps=skipped, **options))
+        if step % PERIOD == 0:
+            clock.passes(0.25)
+            notes.note("checkpoints", step, seconds=0.25)
+            clock.passes(1.0)
+            notes.note("evaluations", step, seconds=0.75)
+    return notes.run_time
+
+
+def read(path):
+    return read_run_time(MetricsLog(path).read())
+
+
+def test_the_causes_are_the_time_that_passed(clock, tmp_path):
+    begin = clock.now
+    found = train(clock, tmp_path / "time")
+    assert found.total_seconds == pytest.approx(clock.now - begin)
+    assert found.seconds.keys() == CAUSES.keys()
+    # The wait of the last step of a loop counts for each of its steps.
+    expected = {"start": 4.0, "compiling": 7.0, "data": 40 * 0.01, "checkpoints": 1.0}
+    expected |= {"evaluations": 3.0, "lost": 0.0, "other": 1.0, "steps": 40 * (0.5 - 0.01)}
+    assert dict(found.seconds) == pytest.approx(expected)
+    assert f"goodput {40 * 0.49 / found.total_seconds:.3f}" in found.describe()
+    assert read(tmp_path / "time") == found
+    assert read(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("killed_at", [0, 5, 15, 35])
+def test_what_is_done_again_counts_as_lost(clock, tmp_path, killed_at):
+    unbroken = train(clock, tmp_path / "unbroken")
+    train(clock, tmp_path / "killed", until_step=killed_at)
+    clock.passes(60.0)
+    resumed = train(clock, tmp_path / "killed", from_step=killed_at // PERIOD * PERIOD)
+    assert resumed == read(tmp_path / "killed")
+    assert resumed.num_starts == 2 and resumed.goodput < unbroken.goodput
+    # The steps that were kept are as many; a process of one loop cannot tell its compiling.
+    lost = 0.0 if killed_at <= 5 else 5 * (0.5 - 0.01)
+    assert resumed.seconds["steps"] == pytest.approx(unbroken.seconds["steps"])
+    assert resumed.seconds["lost"] == pytest.approx(lost)
+    # Nothing ran between the two.
+    assert resumed.down_seconds == pytest.approx(60.0 if killed_at else 61.0)
+
+
+def test_a_step_that_changed_nothing_is_lost_and_no_other_by_rounding(clock, tmp_path):
+    found = train(clock, tmp_path / "time", skipped=1)
+    assert found.seconds["lost"] == pytest.approx(found.seconds["steps"] / 4)
+    notes, generator = RunClock(), np.random.default_rng(3)
+    notes.begin(MetricsLog(tmp_path / "unbroken"), 0)
+    for step in range(1, 500):
+        seconds, wait = generator.uniform(1e-6, 2e-6), generator.uniform(0.0, 1e-7)
+        clock.passes(seconds)
+        options = {"has_compiled": step in (1, 5), "data_wait_seconds": float(wait)}
+        notes.note_loop(loop(step, float(seconds), 1, **options))
+    assert notes.run_time.seconds["lost"] == 0.0

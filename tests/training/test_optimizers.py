@@ -11,7 +11,12 @@ from tests.slow_case import slow_case
 from tests.toy_batches import largest_relative_difference, strategy_of
 from tests.training import optimizer_oracles as oracles
 from txl_tf.config.experiment import OptimizerConfig
-from txl_tf.training.optimizers import Lamb, create_optimizer, create_plateau_scale
+from txl_tf.training.optimizers import (
+    Adafactor,
+    Lamb,
+    create_optimizer,
+    create_plateau_scale,
+)
 
 NUM_STEPS = 8
 NUM_ROWS = 12
@@ -318,13 +323,50 @@ def test_a_norm_above_the_limit_counts_as_the_limit(values, share):
     assert np.linalg.norm(whole) == pytest.approx(0.1 * np.linalg.norm(values), rel=1e-4)
 
 
-def test_variables_of_zeros_take_the_step_of_adam():
-    change = change_of(Lamb(learning_rate=0.1, max_weight_norm=10.0), [0.0, 0.0])
-    np.testing.assert_allclose(change, [-0.1, 0.1], rtol=1e-5)
+def variables_of(*shapes):
+    with keras.name_scope("block"):
+        return [keras.Variable(tf.ones(shape), name=f"weight_{len(shape)}") for shape in shapes]
 
 
-def test_its_configuration_makes_the_same_optimizer():
-    optimizer = Lamb(learning_rate=0.05, max_weight_norm=3.0, name="optimizer")
+def test_the_state_of_adafactor_is_a_row_and_a_column_of_each_matrix():
+    variables = variables_of((50, 40), (3, 50, 40), (40,))
+    optimizer = Adafactor(0.01, name="optimizer")
+    optimizer.build(variables)
+    sizes = {each.path: tuple(each.shape) for each in optimizer.variables if len(each.shape)}
+    assert sizes == {
+        "optimizer/block_weight_2_rows": (50,),
+        "optimizer/block_weight_2_columns": (40,),
+        "optimizer/block_weight_3_rows": (3, 50),
+        "optimizer/block_weight_3_columns": (3, 40),
+        "optimizer/block_weight_1_squares": (40,),
+    }
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_rows_and_columns_without_gradients_stay_as_they_are(jit_compile):
+    # As those of tokens that are not in the batch, and of features that are switched off.
+    gradient = np.full((4, 5), 1e-3, np.float32)
+    gradient[1], gradient[:, 2] = 0.0, 0.0
+    (variable,) = variables_of((4, 5))
+    optimizer = Adafactor(0.1, name="optimizer")
+    optimizer.build([variable])
+
+    @tf.function(jit_compile=jit_compile)
+    def step():
+        optimizer.apply([tf.constant(gradient)], [variable])
+
+    for _ in range(3):
+        step()
+    is_still = gradient == 0.0
+    np.testing.assert_array_equal(variable.numpy()[is_still], 1.0)
+    assert (variable.numpy()[~is_still] < 0.9).all()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [Lamb(learning_rate=0.05, max_weight_norm=3.0), Adafactor(0.05, weight_decay=0.25)],
+)
+def test_the_configuration_makes_the_same_optimizer(optimizer):
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert isinstance(again, Lamb)
+    assert type(again) is type(optimizer)
     assert again.get_config() == optimizer.get_config()

@@ -10,7 +10,6 @@ import tensorflow as tf
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.training.ledger import StepStatus
-from txl_tf.training.optimizers import PlateauScale
 from txl_tf.training.train_state import EvaluationHistory, SpikeDetector, WeightAverage
 from txl_tf.training.train_step import GuardedUpdate
 from txl_tf.training.trainer import Trainer
@@ -24,8 +23,8 @@ def test_the_best_and_the_last_are_told_apart():
     assert not EvaluationHistory().observe(10, float("nan"))
 
 
-@pytest.mark.parametrize("num_observed", [0, 3])
-def test_a_history_goes_on_from_its_state(num_observed):
+def test_a_history_goes_on_from_its_state():
+    num_observed = 3
     losses = [3.0, 2.5, 2.7, 2.6, 2.4]
     unbroken, interrupted = EvaluationHistory(), EvaluationHistory()
     for step in range(num_observed):
@@ -39,14 +38,6 @@ def test_a_history_goes_on_from_its_state(num_observed):
         if step >= num_observed:
             assert resumed.observe(step, losses[step]) == was_best
     assert resumed.state() == unbroken.state()
-
-
-def test_the_learning_rate_is_told_of_every_evaluation():
-    scale = PlateauScale(factor=0.5, patience=0)
-    history = EvaluationHistory(scale)
-    for step, nats in enumerate([3.0, 3.0, 2.0, 2.5]):
-        history.observe(step, nats)
-    assert float(scale.scale.numpy()) == 0.25
 
 
 NUM_STEPS = 9
@@ -110,11 +101,6 @@ def test_it_is_the_mean_of_the_recorded_weights(num_replicas, jit_compile):
     assert np.abs(averages[-1][table] - weights[-1][table]).max() > 1e-2
 
 
-def test_before_the_first_step_it_is_the_initial_weights():
-    trainer = trainer_of(1)
-    assert_close(trainer.inference_weights(), weights_of(trainer), 0.0)
-
-
 @pytest.mark.slow
 def test_training_goes_on_from_the_weights_and_not_from_the_average():
     _, losses, weights, _, _ = recorded()
@@ -124,19 +110,6 @@ def test_training_goes_on_from_the_weights_and_not_from_the_average():
     # Without an average, the weights are used and nothing is stored.
     assert_close(plain.inference_weights(), weights[-1], 0.0)
     assert not [name for name in plain.state() if name.startswith("average/")]
-
-
-@pytest.mark.slow
-def test_resuming_goes_on_with_the_average():
-    _, _, _, averages, states = recorded()
-    resumed = trainer_of(FIRST_STEP, steps_per_loop=3)
-    for step in (2, 5):
-        resumed.load_state(states[step - 1])
-        list(resumed.run())
-        assert_close(resumed.inference_weights(), averages[-1], 0.0)
-    without = {name: array for name, array in states[0].items() if "average/" not in name}
-    with pytest.raises(ValueError, match="average/"):
-        resumed.load_state(without)
 
 
 class ToySteps:

@@ -50,7 +50,8 @@ class LoopReport:
 
     `num_tokens` are of all replicas; the learning rate is of the next step. `has_compiled` is true
     if the wall time, `seconds`, includes tracing and compiling. The wait of the last step for its
-    batch, and the norm of its update over that of the weights, are `None` if not measured.
+    batch, and its update ratio (norm of the change over norm of the weights), are `None` if
+    unknown.
     """
 
     records: tuple[StepRecord, ...]
@@ -78,7 +79,7 @@ class LoopReport:
 
     @property
     def nats_per_token(self) -> float:
-        """Mean loss of the applied steps; of all if there is none."""
+        """Mean loss of the applied steps; of all if none was."""
         return statistics.fmean(record.nats_per_token for record in self._counted())
 
     @property
@@ -172,10 +173,11 @@ class StepLedger:
         """
         found = self.read({step: expected})
         cut = [] if found is None else found.rest
-        if cut and latest is not None and cut[-1].step > latest:
+        reached = 0 if found is None else found.last_step + len(cut)
+        if latest is not None and reached > latest:
             raise DataDamagedError(
-                f"The run has reached step {cut[-1].step}, and the checkpoints of its later steps "
-                f"are missing: the newest that can be read is of step {step}.",
+                f"The run has reached step {reached}, and the checkpoints of its later steps are "
+                f"missing: the newest that can be read is of step {step}.",
                 where=self._path,
                 remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
                 "to begin anew, remove the folder or name a new one.",

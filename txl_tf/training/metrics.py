@@ -160,12 +160,10 @@ _MAX_LINE_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class MetricsLines:
-    """Lines read from a metrics log."""
+    """Lines of a metrics log, each with `step` and `run`; an incomplete last one is left out."""
 
     lines: list[dict[str, Any]]
-    """The lines, each with `step` and `run`, in the order of writing."""
     num_unreadable: int
-    """Number of invalid lines, without an incomplete last line."""
 
     def merged(self) -> dict[str, dict[int, dict[str, Any]]]:
         """Returns the figures by run and step; later lines replace the figures of earlier ones."""
@@ -304,19 +302,16 @@ _NOTED = ("checkpoints", "evaluations")
 
 @dataclasses.dataclass(frozen=True)
 class RunTime:
-    """Time of a run by cause, over all its starts.
+    """Time of a run over all its starts: `seconds` for each of `CAUSES`.
 
     The total is the wall time of its processes, each from its beginning to its last note. Goodput
     is the share of steps whose result was kept. Time between two processes, including a loop that
-    a kill cut short, is counted separately.
+    a kill cut short, is counted separately, as `down_seconds`.
     """
 
     seconds: Mapping[str, float]
-    """Seconds for each of `CAUSES`."""
     down_seconds: float
-    """Seconds between the processes; no part of `seconds`."""
     num_starts: int
-    """Processes that trained."""
 
     @property
     def total_seconds(self) -> float:
