@@ -1,7 +1,6 @@
 """Training on a slice of several hosts that one process drives, until one of them goes."""
 
 import json
-import re
 import signal
 import subprocess
 import time
@@ -18,7 +17,6 @@ from tests.pipelines.txl_process import run_txl
 NUM_STEPS = 90
 CHECKPOINT_EVERY_STEPS = 30
 PREEMPTED = 75
-_LINE = re.compile(r"loop ended ([0-9.]+) s after the request")
 
 
 def set_up(folder: Path) -> None:
@@ -134,9 +132,6 @@ def test_a_host_that_is_told_to_go_serves_until_the_run_is_saved_for_another_num
         assert process.wait(timeout=180) == PREEMPTED, run.log.read_text()
         log = run.log.read_text()
         assert "Stopped after step" in log and "Traceback" not in log
-        # Without this line the request came between two loops.
-        ended = _LINE.search(log)
-        assert ended is None or float(ended[1]) < 1.0
         assert f"the host localhost:{pod.ports[1]} is being taken away" in log
         # It was released before its time was over.
         assert pod.processes[1].wait(timeout=20) == 128 + signal.SIGTERM

@@ -275,13 +275,6 @@ def test_the_metadata_server_tells_of_the_end(metadata, key, harmless, value, re
     assert len(notice.threads) == 1
 
 
-def test_a_value_that_is_there_from_the_start_counts(metadata):
-    server, notice = metadata(), Notice()
-    server.values["preempted"] = "TRUE"
-    with PreemptionWatcher(notice):
-        notice.wait()
-
-
 def metadata_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("metadata-")]
 

@@ -8,12 +8,10 @@ real ones. Two things are not: nothing initializes a TPU, and the strategy is a
 """
 
 import sys
-import time
 
 import tensorflow as tf
 
 from pipelines.command_line import main
-from txl_tf.training.trainer import Trainer
 
 
 def strategy_of_hosts(resolver: tf.distribute.cluster_resolver.ClusterResolver):
@@ -40,26 +38,7 @@ class StrategyOfHosts:
         return strategy_of_hosts(resolver)
 
 
-def report_stops() -> None:
-    """Prints how long a loop ran on after the request to stop."""
-    requested: list[float] = []
-    request_stop, loop = Trainer.request_stop, Trainer.take_steps
-
-    def timed_request(trainer: Trainer) -> None:
-        requested.append(time.monotonic())
-        request_stop(trainer)
-
-    def timed_loop(trainer: Trainer, **options):
-        result = loop(trainer, **options)
-        if requested:
-            print(f"loop ended {time.monotonic() - requested[0]:.3f} s after the request")
-        return result
-
-    Trainer.request_stop, Trainer.take_steps = timed_request, timed_loop
-
-
 if __name__ == "__main__":
-    report_stops()
     tf.tpu.experimental.initialize_tpu_system = lambda resolver: None
     tf.distribute.TPUStrategy = StrategyOfHosts
     sys.exit(main(sys.argv[1:]))

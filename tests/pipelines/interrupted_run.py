@@ -117,7 +117,7 @@ class InterruptedRun:
         leftovers = [name for name in names if "tmp" in name or "lock" in name or "/." in name]
         assert leftovers == []
         top = {path.name for path in self.workdir.iterdir()}
-        files = {"run.json", "ledger.jsonl", "metrics.jsonl", "time.jsonl"}
+        files = {"config.json", "run.json", "ledger.jsonl", "metrics.jsonl", "time.jsonl"}
         assert top == files | {"checkpoints", "tensorboard"}
         self._check_time()
 

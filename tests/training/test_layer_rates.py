@@ -28,9 +28,3 @@ def test_the_step_of_each_layer_is_multiplied_by_the_decay_for_each_layer_above(
         found[part] += 1
         np.testing.assert_allclose(decayed[name], factors[part] * change, rtol=2e-2, atol=1e-7)
     assert min(found.values()) > 0
-
-
-@pytest.mark.parametrize("decay", [0.0, 1.0, 1.5])
-def test_a_decay_is_between_0_and_1(decay):
-    with pytest.raises(ValueError, match="layer_rate_decay"):
-        experiment_of("classification", optimizer={"layer_rate_decay": decay})

@@ -7,11 +7,9 @@ import os
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.storage.places import KINDS, place
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.storage.files import list_folder
 from txl_tf.training.ledger import StepLedger, StepRecord, StepStatus, format_line, parse_line
 
 
@@ -133,29 +131,6 @@ def test_a_full_disk_is_a_storage_error(tmp_path, monkeypatch):
             append(ledger, lines(2, 2))
     begun(path, 1)
     assert path.read_text() == text_with(1, 1)
-
-
-def test_parts_are_cut_from_the_end_so_that_a_kill_leaves_a_ledger(tmp_path, monkeypatch):
-    path = f"file://{tmp_path}/ledger"
-    ledger = begun(path, 0)
-    for step in range(1, 7):
-        append(ledger, lines(step, step))
-        ledger.flush_to_disk()
-    assert len(list_folder(path)) == 6
-    removed = []
-
-    def kill_at_third(file):
-        if len(removed) == 2:
-            raise KeyboardInterrupt
-        removed.append(file)
-        os.unlink(file.removeprefix("file://"))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(tf.io.gfile, "remove", kill_at_third)
-        with pytest.raises(KeyboardInterrupt):
-            StepLedger(path).resume(1)
-    assert text_of(path) == text_with(1, 4)
-    assert StepLedger(path).resume(1) == lines(2, 4)
 
 
 def test_a_line_altered_before_a_checkpoint_is_found(path):

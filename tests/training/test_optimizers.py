@@ -167,21 +167,6 @@ def test_the_numbers_are_those_of_the_paper(name):
         assert np.abs(array - initial[path]).max() > 1e-2, path
 
 
-@pytest.mark.parametrize("momentum", [None, 0.7])
-def test_gradient_descent_without_nesterov_and_without_momentum(momentum):
-    config = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=momentum)
-    variables = create_variables()
-    initial, gradients = arrays_of(variables), given_gradients(2)
-    optimizer = create_optimizer(config, NUM_STEPS, variables)
-    rates = []
-    for each in gradients:
-        rates.append(float(optimizer.learning_rate))
-        optimizer.apply([tf.constant(array, tf.float32) for array in each.values()], variables)
-    expected = oracles.run_oracle(oracles.sgd(momentum or 0.0), initial, gradients, rates)
-    for path, array in arrays_of(variables).items():
-        np.testing.assert_allclose(array, expected[path], rtol=0, atol=1e-6, err_msg=path)
-
-
 @pytest.mark.parametrize("name", ["lamb", "muon", slow_case("adafactor")])
 def test_two_replicas_do_the_same_as_one_and_stay_equal(name):
     _, losses, states = recorded(name)
@@ -296,14 +281,11 @@ def test_the_learning_rate_is_that_of_the_schedule(schedule, rates):
 def test_a_plateau_scale_is_given_if_and_only_if_it_is_used():
     plateau = OptimizerConfig(schedule="plateau")
     with pytest.raises(ValueError, match=r"PlateauScale.*plateau_scale=None"):
-        create_optimizer(plateau, NUM_STEPS)
+        create_optimizer(plateau, NUM_STEPS, [])
     with pytest.raises(ValueError, match=r"PlateauScale.*schedule='cosine'"):
-        create_optimizer(OptimizerConfig(), NUM_STEPS, plateau_scale=create_plateau_scale(plateau))
-
-
-def test_weight_decay_without_the_variables_is_refused():
-    with pytest.raises(ValueError, match="variables=None"):
-        create_optimizer(config_of("adamw"), NUM_STEPS)
+        create_optimizer(
+            OptimizerConfig(), NUM_STEPS, [], plateau_scale=create_plateau_scale(plateau)
+        )
 
 
 def change_of(optimizer, values):

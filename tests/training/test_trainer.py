@@ -1,4 +1,4 @@
-"""One replica: what a step trains on, what the loop reports and where it stops."""
+"""One replica: what a step trains on, what the loop reports and measures, and where it stops."""
 
 import gc
 import math
@@ -18,7 +18,14 @@ from tests.toy_batches import (
 )
 from tests.toy_trainers import NUM_ROWS, shared_trainer, toy_trainer
 from txl_tf.models.memory import Memory
+from txl_tf.training import trainer as module
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
+from txl_tf.training.train_step import (
+    ROW_MULTIPLIER,
+    TARGET_MULTIPLIER,
+    batch_checksum,
+    position_factors,
+)
 
 
 def deep_trainer_of(batches=None):
@@ -151,15 +158,6 @@ def test_a_loop_of_several_steps_does_the_same_and_reports_the_means():
     assert largest_relative_difference(singly.state(), together.state()) == 0.0
 
 
-@pytest.mark.slow
-def test_compiled_and_uncompiled_steps_agree():
-    compiled, uncompiled = toy_trainer(training={"jit_compile": True}), shared_trainer()
-    for one, other in zip(compiled.run(), uncompiled.run(), strict=True):
-        assert one.nats_per_token == pytest.approx(other.nats_per_token, rel=1e-4)
-        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-4)
-    assert largest_relative_difference(compiled.state(), uncompiled.state()) <= 1e-4
-
-
 def test_mixed_bfloat16_trains_and_keeps_float32_weights():
     trainer = toy_trainer(training={"dtype_policy": "mixed_bfloat16"})
     # bfloat16 has 8 bits of mantissa.
@@ -196,3 +194,168 @@ def test_a_report_turns_its_figures_into_others():
     assert report.nats_per_token == pytest.approx(math.log(7.0))
     assert report.gradient_norm == pytest.approx(2.0 * math.log(7.0))
     assert report.tokens_per_second == pytest.approx(400.0)
+
+
+LOOPS = {"training": {"num_steps": 8, "steps_per_loop": 4}}
+
+
+def observed(trainer):
+    """Reports of a run whose updates are measured."""
+    while trainer.step < 8:
+        yield trainer.take_steps(measures_updates=True)
+
+
+def weights_of(trainer):
+    arrays = [variable.numpy().astype("float64") for variable in trainer.trainable_variables]
+    return np.concatenate([array.ravel() for array in arrays])
+
+
+def norm_ratio(before, after):
+    return np.linalg.norm(after - before) / np.linalg.norm(after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_steps_that_are_looked_at_are_the_same_steps(num_replicas):
+    plain, looked_at = (toy_trainer(num_replicas=num_replicas, **LOOPS) for _ in range(2))
+    reports, others = list(plain.run()), list(observed(looked_at))
+    assert [report.records for report in reports] == [report.records for report in others]
+    assert largest_relative_difference(plain.state(), looked_at.state()) == 0.0
+    assert all((other.data_wait_seconds is not None) == (num_replicas == 1) for other in others)
+
+
+@pytest.mark.slow
+def test_the_ratio_is_that_of_the_last_step_of_a_loop_by_rows_that_stand_for_all(monkeypatch):
+    singly = toy_trainer(training={"num_steps": 8})
+    weights = [weights_of(singly) for _ in singly.run()]
+    ratios = [report.update_ratio for report in observed(toy_trainer(**LOOPS))]
+    expected = [norm_ratio(weights[2], weights[3]), norm_ratio(weights[6], weights[7])]
+    np.testing.assert_allclose(ratios, expected, rtol=1e-4)
+    monkeypatch.setattr(module, "_MAX_SAMPLED", 30)
+    sampled = [report.update_ratio for report in observed(toy_trainer(**LOOPS))]
+    assert sampled != ratios
+    np.testing.assert_allclose(sampled, ratios, rtol=0.5)
+
+
+@pytest.mark.parametrize("num_replicas", [1, slow_case(3)])
+def test_memory_is_measured_over_filled_positions_of_real_rows(num_replicas):
+    """Three replicas have made-up rows. The restarted row has read less than the others."""
+    batches = ToyBatches(toy_tokens(), NUM_ROWS, restarts=[(1, 2)])
+    trainer = toy_trainer(batches, num_replicas, model={"num_layers": 2})
+    assert trainer.measure_memory() == (0.0, [])
+    trainer.take_steps(), trainer.take_steps()
+    (length, found), memory = trainer.measure_memory(), trainer.replica_memory.to_global()
+    assert length == (7 + 7 + 5 + 7) / 4
+    for layer in range(2):
+        norms = [
+            np.linalg.norm(memory[f"states/{layer:03d}"][row, -length:], axis=1)
+            for row, length in enumerate(memory["valid_length"])
+        ]
+        assert found[layer] == pytest.approx(np.concatenate(norms).mean(), rel=1e-5)
+
+
+def last_half_trainer(segment_length, num_replicas=1):
+    batches = ToyBatches(toy_tokens(), NUM_ROWS, segment_length)
+    trainer = toy_trainer(
+        batches,
+        num_replicas,
+        model={"segment_length": segment_length},
+        training={"num_steps": 3, "loss_positions": "last_half"},
+    )
+    return trainer, batches
+
+
+def weighted_loss(model, batch, memory, counted):
+    """The loss written as a weighted mean over all positions."""
+    nll, memory = model.score(batch["token_ids"], batch["target_ids"], memory)
+    weights = np.zeros(nll.shape, "float32")
+    weights[:, list(counted)] = 1.0
+    return tf.reduce_sum(nll * weights) / np.sum(weights), memory
+
+
+@pytest.mark.parametrize(
+    ("segment_length", "counted"), [slow_case(6, [3, 4, 5]), (5, [2, 3, 4]), slow_case(1, [0])]
+)
+def test_the_loss_is_the_mean_over_the_last_half(segment_length, counted):
+    trainer, batches = last_half_trainer(segment_length)
+    reports = trainer.run()
+    memory = trainer.model.initial_memory(NUM_ROWS)
+    for step in range(3):
+        batch = batches.batch(step)
+        with tf.GradientTape() as tape:
+            loss, memory = weighted_loss(trainer.model, batch, memory, counted)
+        gradients = tape.gradient(loss, [each.value for each in trainer.model.trainable_variables])
+        norm = tf.linalg.global_norm([tf.convert_to_tensor(each) for each in gradients])
+        report = next(reports)
+        assert report.nats_per_token == pytest.approx(float(loss), rel=1e-5)
+        assert report.gradient_norm == pytest.approx(float(norm), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_two_replicas_train_on_the_last_half_as_one_does():
+    one, _ = last_half_trainer(5)
+    two, _ = last_half_trainer(5, num_replicas=2)
+    for first, second in zip(one.run(), two.run(), strict=True):
+        assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=1e-5)
+    assert largest_relative_difference(one.state(), two.state()) <= 1e-5
+
+
+def array_checksum(token_ids, target_ids):
+    """The checksum of a whole batch on the host."""
+    inputs, targets = (ids.astype(np.uint32) + np.uint32(1) for ids in (token_ids, target_ids))
+    rows = np.arange(len(token_ids), dtype=np.uint32) * np.uint32(ROW_MULTIPLIER)
+    sums = (inputs + targets * np.uint32(TARGET_MULTIPLIER)) * position_factors(inputs.shape[1])
+    sums = sums.sum(axis=1, dtype=np.uint32) * (np.uint32(2) * rows + np.uint32(1))
+    return int(sums.sum(dtype=np.uint32))
+
+
+def batch_of(num_rows=6, length=11, seed=0):
+    tokens = np.random.default_rng(seed).integers(0, 300_000, [num_rows, length + 1], dtype="int32")
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def on_device(token_ids, target_ids, rows, is_counted=None):
+    is_counted = np.ones(len(rows), bool) if is_counted is None else is_counted
+    share = batch_checksum(
+        tf.constant(token_ids),
+        tf.constant(target_ids),
+        tf.constant(rows, tf.int32),
+        tf.constant(is_counted),
+    )
+    return int(share.numpy().view(np.uint32))
+
+
+@pytest.mark.parametrize("num_shares", [1, 2, 3, 6])
+def test_the_shares_of_replicas_add_up_to_that_of_the_whole(num_shares):
+    token_ids, target_ids = batch_of()
+    shares = [
+        on_device(token_ids[rows], target_ids[rows], rows)
+        for rows in np.split(np.arange(6), num_shares)
+    ]
+    assert sum(shares) % 2**32 == array_checksum(token_ids, target_ids)
+
+
+def test_rows_that_do_not_count_are_left_out():
+    token_ids, target_ids = batch_of()
+    counted = np.arange(6) < 4
+    share = on_device(token_ids, target_ids, np.arange(6), counted)
+    assert share == array_checksum(token_ids[:4], target_ids[:4])
+
+
+def test_every_change_of_one_token_and_every_swap_shows():
+    token_ids, target_ids = batch_of()
+    seen = {array_checksum(token_ids, target_ids)}
+    num_cases = 1
+    for part in range(2):
+        for row in range(6):
+            for position in range(11):
+                arrays = [token_ids.copy(), target_ids.copy()]
+                arrays[part][row, position] += 1
+                seen.add(array_checksum(*arrays))
+                num_cases += 1
+    for row in range(1, 6):
+        order = np.arange(6)
+        order[[0, row]] = row, 0
+        seen.add(array_checksum(token_ids[order], target_ids[order]))
+        num_cases += 1
+    assert len(seen) == num_cases

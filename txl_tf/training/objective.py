@@ -5,7 +5,7 @@ layers, T segment length.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import keras
 import tensorflow as tf
@@ -219,75 +219,58 @@ class TrainingObjective:
         return [hidden], memory
 
 
-class RowGradients:
-    """Losses and gradients of the rows of a replica, read in one or several parts.
+def row_gradients(
+    objective: Any,
+    variables: Sequence[keras.Variable],
+    batch: Any,
+    step: tf.Tensor,
+    num_parts: int = 1,
+) -> tuple[tf.Tensor, list[tf.Tensor], Any]:
+    """Computes the row losses, float32 `(B,)`, the summed gradients, and the next memory.
 
-    Parts are read one after the other and their gradients are summed, so that only the activations
-    of one part are held. The objective has no term across rows, so the sum equals a single pass.
+    Rows are read in `num_parts` parts, one after the other, and their gradients are summed, so that
+    only the activations of one part are held. The objective has no term across rows, so the sum
+    equals a single pass. `step` counts the steps before this one.
     """
 
-    def __init__(
-        self,
-        objective: TrainingObjective,
-        variables: Sequence[keras.Variable],
-        num_parts: int = 1,
-    ) -> None:
-        self._objective = objective
-        self._variables = list(variables)
-        self._num_parts = num_parts
-
-    def __call__(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        """Computes the row losses, float32 `(B,)`, the summed gradients, and the next memory.
-
-        `step` counts the steps before this one.
-        """
-        if self._num_parts == 1:
-            return self._read(batch, step)
-        return self._read_parts(batch, step)
-
-    def _read(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
+    def read(rows: Any) -> tuple[tf.Tensor, list[tf.Tensor], Any]:
         with tf.GradientTape() as tape:
-            objective, row_losses, memory = self._objective(batch, step)
+            loss, row_losses, memory = objective(rows, step)
         # The tape knows TensorFlow's variables, not their Keras wrappers. Gradients of gathered
         # tables are sparse; dense ones can be summed and reduced with the others.
-        gradients = tape.gradient(objective, [variable.value for variable in self._variables])
+        gradients = tape.gradient(loss, [variable.value for variable in variables])
         return row_losses, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
 
-    def _read_parts(
-        self, batch: Batch, step: tf.Tensor
-    ) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        parts = tf.nest.map_structure(self._split, batch)
-        gradients = [tf.zeros(variable.shape, variable.dtype) for variable in self._variables]
-        results = [
-            tf.TensorArray(tensor.dtype, self._num_parts, element_shape=tensor.shape[1:])
-            for tensor in tf.nest.flatten((parts.weights, parts.memory))
-        ]
+    def split(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(tensor, [num_parts, tensor.shape[0] // num_parts, *tensor.shape[1:]])
 
-        def read_part(
-            index: tf.Tensor, gradients: list[tf.Tensor], results: list[tf.TensorArray]
-        ) -> tuple:
-            part = tf.nest.map_structure(lambda tensor: tensor[index], parts)
-            row_losses, more, memory = self._read(part, step)
-            gradients = [total + new for total, new in zip(gradients, more, strict=True)]
-            values = tf.nest.flatten((row_losses, memory))
-            results = [
-                array.write(index, value) for array, value in zip(results, values, strict=True)
-            ]
-            return index + 1, gradients, results
+    if num_parts == 1:
+        return read(batch)
+    parts = tf.nest.map_structure(split, batch)
+    gradients = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+    results = [
+        tf.TensorArray(tensor.dtype, num_parts, element_shape=tensor.shape[1:])
+        for tensor in tf.nest.flatten((parts.weights, parts.memory))
+    ]
 
-        _, gradients, results = tf.while_loop(
-            lambda index, *_: index < self._num_parts,
-            read_part,
-            (tf.constant(0), gradients, results),
-            maximum_iterations=self._num_parts,
-            # Parallel parts would hold the activations of several parts.
-            parallel_iterations=1,
-        )
-        # Parts are consecutive rows, so concatenating them restores the batch.
-        whole = [tf.concat(tf.unstack(array.stack(), self._num_parts), 0) for array in results]
-        row_losses, memory = tf.nest.pack_sequence_as((batch.weights, batch.memory), whole)
-        return row_losses, gradients, memory
+    def read_part(
+        index: tf.Tensor, gradients: list[tf.Tensor], results: list[tf.TensorArray]
+    ) -> tuple:
+        row_losses, more, memory = read(tf.nest.map_structure(lambda each: each[index], parts))
+        gradients = [total + new for total, new in zip(gradients, more, strict=True)]
+        values = tf.nest.flatten((row_losses, memory))
+        results = [array.write(index, value) for array, value in zip(results, values, strict=True)]
+        return index + 1, gradients, results
 
-    def _split(self, tensor: tf.Tensor) -> tf.Tensor:
-        num_rows = tensor.shape[0]
-        return tf.reshape(tensor, [self._num_parts, num_rows // self._num_parts, *tensor.shape[1:]])
+    _, gradients, results = tf.while_loop(
+        lambda index, *_: index < num_parts,
+        read_part,
+        (tf.constant(0), gradients, results),
+        maximum_iterations=num_parts,
+        # Parallel parts would hold the activations of several parts.
+        parallel_iterations=1,
+    )
+    # Parts are consecutive rows, so concatenating them restores the batch.
+    whole = [tf.concat(tf.unstack(array.stack(), num_parts), 0) for array in results]
+    row_losses, memory = tf.nest.pack_sequence_as((batch.weights, batch.memory), whole)
+    return row_losses, gradients, memory

@@ -339,7 +339,7 @@ def create_schedule(
 def create_optimizer(
     config: OptimizerConfig,
     num_steps: int,
-    variables: Sequence[keras.Variable] | None = None,
+    variables: Sequence[keras.Variable],
     plateau_scale: PlateauScale | None = None,
 ) -> keras.optimizers.Optimizer:
     """Creates the optimizer of a run, which takes gradients already summed over the replicas.
@@ -356,25 +356,18 @@ def create_optimizer(
     - Muon scales its steps to the size of Adam's, so that both share one learning rate (Liu et al.,
       2025). Only kernels with two axes take its steps, always with Nesterov momentum.
 
-    Without `variables` the optimizer is not built, and weight decay raises ValueError. All state
-    is in its variables, which have unique paths.
+    All state is in the variables of the optimizer, which have unique paths.
     """
-    if config.weight_decay and variables is None:
-        raise ValueError(
-            "Weight decay needs `variables`, for not all of them decay. Received: "
-            f"weight_decay={config.weight_decay}, variables=None"
-        )
     schedule = create_schedule(config, num_steps, plateau_scale)
     optimizer = _keras_optimizer(config, schedule)
     # Keras would sum the clipped gradients over the replicas again. Dividing beforehand would also
     # be right, but costs a second all-reduce of all gradients; a test with two replicas guards this
     # line.
     optimizer._all_reduce_sum_gradients = list
-    if variables is not None:
-        kept = [variable for variable in variables if not _decays(variable)]
-        # Before it is built, because Keras refuses this afterwards.
-        optimizer.exclude_from_weight_decay(var_list=kept)
-        optimizer.build(list(variables))
+    kept = [variable for variable in variables if not _decays(variable)]
+    # Before it is built, because Keras refuses this afterwards.
+    optimizer.exclude_from_weight_decay(var_list=kept)
+    optimizer.build(list(variables))
     return optimizer
 
 
@@ -431,7 +424,12 @@ def set_layer_rates(
     times it. Low layers hold features common to all texts and change least (Howard and Ruder,
     2018, section 3.2; XLNet fine-tunes so). Weight decay keeps the full rate.
     """
-    factors = layer_rates(model, decay)
+    layers = [model.embedding, *model.numbered_layers]
+    factors = {
+        variable.path: decay ** (len(layers) - height)
+        for height, layer in enumerate(layers)
+        for variable in layer.weights
+    }
     by_index = {
         optimizer._get_variable_index(variable): factors.get(variable.path, 1.0)
         for variable in variables
@@ -446,13 +444,3 @@ def set_layer_rates(
 
     # Keras has one rate for all variables; this spares a subclass of each optimizer.
     optimizer.update_step = scaled_update_step
-
-
-def layer_rates(model: LanguageModel, decay: float) -> dict[str, float]:
-    """Returns the factor of the learning rate of each weight below the softmax, by path."""
-    layers = [model.embedding, *model.numbered_layers]
-    return {
-        variable.path: decay ** (len(layers) - height)
-        for height, layer in enumerate(layers)
-        for variable in layer.weights
-    }

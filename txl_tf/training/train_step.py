@@ -18,7 +18,7 @@ from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
 from txl_tf.training.ledger import StepRecord, StepStatus
-from txl_tf.training.objective import RowGradients
+from txl_tf.training.objective import row_gradients
 from txl_tf.training.train_state import TrainState
 
 # From these widths on, TensorFlow's products on a CPU gain more than separate operations cost.
@@ -51,29 +51,22 @@ class StepCompilation(enum.Enum):
         return cls.PARTS if is_wide else cls.WHOLE
 
 
-class GuardedUpdate:
-    """Update of variables that is undone unless the step is accepted.
+def guarded_update(
+    variables: Sequence[tf.Variable], update: Callable[[], None], is_wanted: tf.Tensor
+) -> None:
+    """Runs an update of variables, and undoes it unless wanted; inside `strategy.run` only.
 
     An optimizer cannot compute an update without applying it, and a condition around it cannot be
     traced where it sums over replicas. So the variables are read before and written again after.
     In a step that is compiled as one program, as on TPUs, this becomes a choice between two values
-    in the update itself.
+    in the update itself. `is_wanted` is a bool scalar tensor, the same on all replicas.
     """
-
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        self._variables = list(variables)
-
-    def __call__(self, update: Callable[[], None], is_wanted: tf.Tensor) -> None:
-        """Runs `update`, which changes the variables; inside `strategy.run` only.
-
-        `is_wanted` is a bool scalar tensor, the same on all replicas.
-        """
-        before = [tf.identity(variable) for variable in self._variables]
-        # One dependency for all: otherwise each operation of the update would wait for every
-        # variable, and a deep model takes minutes to trace and to lower.
-        with tf.control_dependencies([tf.group(*before)]):
-            update()
-        assign_everywhere(self._variables, before, tf.logical_not(is_wanted))
+    before = [tf.identity(variable) for variable in variables]
+    # One dependency for all: otherwise each operation of the update would wait for every variable,
+    # and a deep model takes minutes to trace and to lower.
+    with tf.control_dependencies([tf.group(*before)]):
+        update()
+    assign_everywhere(variables, before, tf.logical_not(is_wanted))
 
 
 def assign_everywhere(
@@ -119,15 +112,12 @@ class TrainStep:
         self._clip_norm = config.optimizer.clip_norm
         self._state = state
         self._variables = state.trainable
-        self._row_gradients = RowGradients(
-            state.objective, self._variables, self._config.gradient_accumulation_steps
-        )
         self._replica_memory = replica_memory
         self._records = records
         changed = [*self._variables, *state.optimizer.variables]
         if state.weight_average is not None:
             changed += state.weight_average.variables.values()
-        self._guarded_update = GuardedUpdate([variable.value for variable in changed])
+        self._changed = [variable.value for variable in changed]
         self._drawn_seed = _drawn_once(self._config.seed)
 
     def __call__(self, inputs: dict[str, tf.Tensor], first_step: tf.Tensor) -> None:
@@ -153,7 +143,13 @@ class TrainStep:
         batch = batch_type.of(inputs, before, self.dropout_seeds(step), weights)
         checksum = batch_checksum(*batch_type.checked_ids(inputs), places, is_counted)
         with compiling_parts(self._compiles_parts):
-            row_losses, gradients, memory = self._row_gradients(batch, step)
+            row_losses, gradients, memory = row_gradients(
+                self._state.objective,
+                self._variables,
+                batch,
+                step,
+                self._config.gradient_accumulation_steps,
+            )
             # Compiled, so that the gradients are read and written only once.
             finish = compiled_part(self._finish)
             finish(row_losses, gradients, memory, before, step, first_step, checksum)
@@ -176,7 +172,7 @@ class TrainStep:
         )
         gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
         status, is_applied, is_advanced = self._judge(loss, norm)
-        self._guarded_update(lambda: self._update(gradients, step), is_applied)
+        guarded_update(self._changed, lambda: self._update(gradients, step), is_applied)
         self._advance(step, loss, norm, is_advanced)
         finite_rows = tf.math.is_finite(row_losses)
 

@@ -16,8 +16,7 @@ from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 from txl_tf.training.objective import TrainingObjective
-from txl_tf.training.optimizers import PlateauScale
-from txl_tf.training.train_state import NonMonotoneTrigger, TrainState
+from txl_tf.training.train_state import TrainState
 from txl_tf.training.train_step import StepCompilation, StepRecords, TrainStep
 
 DatasetFunction = Callable[..., tf.data.Dataset]
@@ -51,6 +50,7 @@ class Trainer:
     ) -> None:
         self.config = config
         self.strategy = strategy
+        self.num_workers = num_workers(strategy)
         self._dataset_function = dataset_function
         self._describe_row = describe_row or (lambda step, row: f"row {row}")
         self._count_tokens = count_tokens or self._tokens_of_segments
@@ -63,6 +63,10 @@ class Trainer:
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
             self._state = TrainState(config, objective_class)
+        self.model = self._state.model
+        self.trainable_variables = self._state.trainable
+        self.evaluation_observers = self._state.plateau_scale, self._state.average_trigger
+        """Observers of every evaluation, for `EvaluationHistory`."""
         specs = tf.nest.map_structure(
             lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype),
             self._state.objective.initial_memory(),
@@ -76,33 +80,13 @@ class Trainer:
         self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
         self._has_compiled = False
         self._run_steps = self._host_loop()
-        self._update_ratio = UpdateRatio(strategy, self._state.trainable)
+        self._update_ratio = UpdateRatio(strategy, self.trainable_variables)
         self._sum_memory = tf.function(self._summed_memory, autograph=False)
-
-    @property
-    def model(self) -> keras.Model:
-        """Language model that is trained."""
-        return self._state.model
-
-    @property
-    def trainable_variables(self) -> list[keras.Variable]:
-        """All variables that gradients change: weights of the model and of other losses."""
-        return self._state.trainable
-
-    @property
-    def evaluation_observers(self) -> tuple[PlateauScale | NonMonotoneTrigger | None, ...]:
-        """Observers of every evaluation, for `EvaluationHistory`."""
-        return self._state.plateau_scale, self._state.average_trigger
 
     @property
     def step(self) -> int:
         """Steps done since the run began."""
         return int(self._state.optimizer.iterations.numpy())
-
-    @property
-    def num_workers(self) -> int:
-        """Processes that train together."""
-        return num_workers(self.strategy)
 
     def run(self) -> Iterator[LoopReport]:
         """Trains to the end of the run or a request to stop, and yields a report for every loop."""

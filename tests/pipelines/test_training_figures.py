@@ -1,0 +1,219 @@
+"""Progress of training, its profile, and the peak of the devices."""
+
+import contextlib
+import functools
+import io
+import math
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from rich.console import Console
+
+from pipelines import progress as module
+from pipelines.device_peak import measured_peak, published_peak
+from pipelines.evaluation import loss_figure
+from pipelines.progress import TrainingProgress
+from pipelines.train import parse_steps
+from pipelines.training_figures import StepProfile
+from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
+from tests.pipelines.txl_process import run_txl
+from txl_tf.errors import UsageError
+from txl_tf.models.sizes import run_flops_per_token
+from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
+from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog
+
+
+def report(step, nats, tokens_per_second=123_456.0, has_compiled=False):
+    record = StepRecord(
+        step=step, nats_per_token=nats, gradient_norm=1.0, checksum=0, status=StepStatus.APPLIED
+    )
+    return LoopReport(
+        records=(record,),
+        num_tokens=1000,
+        learning_rate=0.1,
+        seconds=1000 / tokens_per_second,
+        has_compiled=has_compiled,
+    )
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Runs a function with the bar of a run on a terminal; returns its last line of text."""
+
+    def run(act, *, has_words=False, columns=80, num_steps=400_000):
+        terminal = io.StringIO()
+        monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
+        console = Console(file=terminal, force_terminal=True, width=columns, color_system=None)
+        monkeypatch.setattr(module, "Console", lambda **_: console)
+        describe_loss = functools.partial(loss_figure, bytes_per_token=4.0, has_words=has_words)
+        with TrainingProgress(num_steps, describe_loss) as progress:
+            act(progress)
+            progress._bar.refresh()
+            (line,) = console.render_lines(progress._bar.get_renderable(), pad=False)
+        return "".join(segment.text for segment in line).rstrip()
+
+    return run
+
+
+def test_a_bar_of_80_columns_shows_everything_even_where_it_is_long(shown):
+    def act(progress):
+        progress.update(report(123_455, 9.0, 9_950.0, has_compiled=True))
+        progress.update(report(123_456, 8 * math.log(2), 9_950.0))
+        progress.show_validation("1.5000")
+
+    line = shown(act)
+    assert len(line) <= 80
+    left = (400_000 - 123_456) * 1000 / 9_950
+    clock = f"{left // 3600:.0f}:{left // 60 % 60:02.0f}:{left % 60:02.0f}"
+    for part in (
+        *("123456/400000", "━", f"{clock[:-3]}", "left", "2.0000 bits/byte"),
+        *("10k tokens/s", "valid 1.5000"),
+    ):
+        assert part in line
+
+
+def test_plain_lines_have_the_same_figures(capsys):
+    with TrainingProgress(100, lambda nats: loss_figure(nats, 1.0, False)) as progress:
+        progress.update(report(50, math.log(2), has_compiled=True))
+        progress.show_validation("2.0000")
+        progress.update(report(100, math.log(2)))
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == (
+        "step 50/100  loss 0.6931 nats  1.0000 bits/byte  123,456 tokens/s  left unknown"
+    )
+    assert last.endswith("123,456 tokens/s  valid 2.0000  left 0:00")
+
+
+@pytest.mark.parametrize(
+    ("steps", "begins_at", "loops", "profiled"),
+    [
+        ("5:6", 0, (4, 8, 12), (5, 8)),
+        ("4:9", 0, (4, 8, 12), (1, 12)),
+        ("9:9", 0, (4, 8, 12), (9, 12)),
+        # Resumed in the middle of them, and beyond.
+        ("2:6", 4, (8, 12), (5, 8)),
+        ("2:3", 4, (8, 12), None),
+        ("13:20", 0, (4, 8, 12), None),
+        # The run ends before the last of them.
+        ("10:20", 0, (4, 8, 12), (9, None)),
+    ],
+)
+def test_whole_loops_that_contain_the_steps_are_profiled(
+    steps, begins_at, loops, profiled, tmp_path
+):
+    said, done = [], begins_at
+    with (
+        mock.patch("tensorflow.profiler.experimental.start") as start,
+        mock.patch("tensorflow.profiler.experimental.stop") as stop,
+    ):
+        with StepProfile(parse_steps(steps), WritableFolder.at(tmp_path), said.append) as profile:
+            for stop_step in loops:
+                profile.before_loop(SimpleNamespace(step=done, next_stop=stop_step))
+                done = stop_step
+                profile.after_loop(done)
+        assert start.call_count == stop.call_count == (profiled is not None)
+    if profiled is None or profiled[1] is None:
+        assert said == []
+    else:
+        (line,) = said
+        assert line.startswith("Profiled the steps {} to {}, whole loops: ".format(*profiled))
+
+
+@pytest.mark.parametrize("text", ["", "5", "0:3", "4:3", "a:b", "1:2:3", "-1:2", "1:" + "9" * 30])
+def test_no_other_text_names_steps(text):
+    with pytest.raises(UsageError, match="counted from 1"):
+        parse_steps(text)
+
+
+@pytest.mark.slow
+def test_a_run_writes_the_profile_of_its_steps(data_folder, config_file, tmp_path):
+    options = ("--config", config_file, "--data", data_folder, "--workdir", tmp_path / "run")
+    finished = run_txl("train", *options, "--profile-steps", "12:13")
+    assert finished.returncode == 0, finished.stderr
+    assert "Profiled the steps 11 to 15, whole loops: " in finished.stderr
+    (written,) = (tmp_path / "run" / "tensorboard").glob("plugins/profile/*/*.xplane.pb")
+    assert written.stat().st_size > 1000
+
+
+RATE = 3e11
+
+
+@pytest.fixture
+def rates(monkeypatch):
+    """The precisions that were measured."""
+    asked = []
+
+    def rate(dtype):
+        asked.append(dtype)
+        return RATE
+
+    monkeypatch.setattr("pipelines.device_peak.product_rate", rate)
+    return asked
+
+
+def tpu(num_replicas):
+    strategy = mock.Mock(spec=tf.distribute.TPUStrategy, num_replicas_in_sync=num_replicas)
+    strategy.extended = None
+    return strategy
+
+
+@pytest.mark.parametrize(
+    ("name", "num_replicas", "teraflops"),
+    [("v5litepod-16", 16, 16 * 197), ("v3-8", 8, 4 * 123), ("v4-8", 4, 4 * 275)],
+)
+def test_a_tpu_has_the_published_peak_of_its_chips(monkeypatch, name, num_replicas, teraflops):
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", name)
+    found = published_peak(tpu(num_replicas))
+    assert found.flops_per_second == pytest.approx(teraflops * 1e12)
+    assert "published" in found.source
+
+
+@pytest.mark.parametrize(
+    ("policy", "dtype"), [("float32", "float32"), ("mixed_bfloat16", "bfloat16")]
+)
+def test_the_peak_is_measured_in_the_precision_of_the_run(rates, policy, dtype):
+    experiment = toy_run_experiment(dtype_policy=policy)
+    found = measured_peak(experiment, tf.distribute.get_strategy())
+    assert rates == [dtype] and dtype in found.source
+    assert found.flops_per_second == RATE
+
+
+def test_replicas_share_the_cores_of_a_process_and_have_a_gpu_each(rates, monkeypatch):
+    replicas = mock.Mock(spec=tf.distribute.MirroredStrategy, num_replicas_in_sync=4)
+    monkeypatch.setattr("pipelines.device_peak.num_workers", lambda strategy: 1)
+    assert measured_peak(toy_run_experiment(), replicas).flops_per_second == RATE
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"])
+    assert measured_peak(toy_run_experiment(), replicas).flops_per_second == 4 * RATE
+
+
+def log_of_run(folder, seconds_before_peak):
+    patch = mock.patch("pipelines.training_figures._SECONDS_BEFORE_PEAK", seconds_before_peak)
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(toy_training())
+        patches.enter_context(patch)
+        train(folder)
+    return MetricsLog(folder / "metrics.jsonl").read()
+
+
+def test_the_share_times_the_peak_is_the_work_of_the_model(rates, tmp_path):
+    log = log_of_run(tmp_path / "run", 0.0)
+    (peak,) = (line["peak"] for line in log.lines if line["run"] == PROCESS_RUN)
+    assert peak == {"flops_per_second": RATE, "source": "measured by products in float32"}
+    assert len(rates) == 1
+    steps = log.merged()[TRAINING_RUN]
+    shares = {step: x for step, x in steps.items() if "performance/peak_share" in x}
+    # The first loop of a process compiles, and the peak is not yet known.
+    assert shares and min(shares) > min(steps)
+    work = run_flops_per_token(toy_run_experiment())
+    for figures in shares.values():
+        achieved = figures["performance/peak_share"] * peak["flops_per_second"]
+        assert achieved == pytest.approx(work * figures["performance/tokens_per_second"])
+
+
+def test_a_run_of_less_than_a_second_measures_nothing(rates, tmp_path):
+    log = log_of_run(tmp_path / "run", 1.0)
+    assert rates == []
+    assert not any("performance/peak_share" in line for line in log.lines)
