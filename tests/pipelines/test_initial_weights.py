@@ -348,6 +348,7 @@ def test_a_damaged_base_is_found(damage, words, with_adapters, trained_less, dat
 def test_a_checkpoint_of_adapters_is_nothing_without_its_run(with_adapters, tmp_path):
     inside = with_adapters / "checkpoints" / "step-00000012"
     copy = shutil.copytree(inside, tmp_path / "copy")
+    shutil.copy(with_adapters / "config.json", copy)
     found = open_model(str(inside)).read_weights()[1]
     assert found.keys() == open_model(str(with_adapters)).read_weights()[1].keys()
     with pytest.raises(InputMissingError, match="with its run"):
