@@ -233,9 +233,6 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
 
     dataset = job.open_dataset()
     assert dataset is not None
-    # Before the weights are read, so that weights and figures belong to the same run.
-    writes = is_chief and job.source.run is not None
-    board_folder = Workdir(job.source.folder).guarded_tensorboard() if writes else None
     step, weights = job.source.read_weights()
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
@@ -246,8 +243,9 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
     )
     if documents is not None and job.per_document is not None and is_chief:
         documents.write(job.per_document)
-    if board_folder is not None:
-        TensorBoardWriter(board_folder, 1.0).write_evaluation(result)
+    if is_chief and job.source.run is not None:
+        board = Workdir(job.source.folder).tensorboard
+        TensorBoardWriter(board, 1.0).write_evaluation(result)
     job.report(result, is_chief=is_chief)
 
 

@@ -9,13 +9,11 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.errors import UsageError
+from txl_tf.errors import MismatchError, UsageError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator, TaskResult
 from txl_tf.tasks.encoding import ExampleEncoder, fingerprint_of
 from txl_tf.tasks.examples import TaskData
 from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader, TaskObjective
-
-from .workdir import check_vocabulary
 
 _TRAIN, _VALID = "train", "valid"
 
@@ -34,7 +32,13 @@ class FineTuningData:
         assert experiment.task is not None
         if _TRAIN not in data.splits:
             raise UsageError("There are no examples to train on.", where="--train")
-        check_vocabulary(experiment, tokenizer, "--vocabulary", "tokenizer")
+        size, num_ids = experiment.model.vocabulary_size, tokenizer.vocabulary_size
+        if num_ids != size:
+            raise MismatchError(
+                f"The tokenizer has {num_ids} token ids, the model {size}.",
+                where="--vocabulary",
+                remedy=f"--set model.vocabulary_size={num_ids}",
+            )
         self._data = data
         self._tokenizer = tokenizer
         self._task = experiment.task

@@ -82,7 +82,7 @@ def overrides_of(arguments: argparse.Namespace) -> list[str]:
 
 
 class InitialWeights:
-    """Weights of another model that a run begins from.
+    """Weights of another model that a run begins from, opened and read on first use.
 
     `vocabulary` is "same" or "shared". `begun` is the start in `run.json` of a run that was begun;
     the source must still have its SHA-256.
@@ -98,36 +98,29 @@ class InitialWeights:
 
     @functools.cached_property
     def source(self) -> ModelFolder:
-        """Source of the weights, opened on first use."""
+        """Source of the weights."""
         # `begun` has a step for every source, but only a run has steps to choose from.
         has_steps = self._begun is None or find_model(self._folder)[0] == "run"
         return open_model(self._folder, self._step if has_steps else None)
 
-    @property
-    def shares_vocabulary(self) -> bool:
-        """True if only rows of tokens in both vocabularies are taken."""
-        return self._vocabulary == "shared"
-
     def require_fit(self, experiment: ExperimentConfig) -> None:
         """Raises MismatchError if the weights do not fit the model of a run."""
+        shares_vocabulary = self._vocabulary == "shared"
         require_same_weights(
-            self.source.description.model,
-            experiment.model,
-            self._folder,
-            shares_vocabulary=self.shares_vocabulary,
+            self.source.description.model, experiment.model, self._folder, shares_vocabulary
         )
 
     def require_vocabulary(self, data: dict[str, Any]) -> None:
         """Raises MismatchError if the weights belong to another vocabulary."""
         found = self.source.description
-        if self.shares_vocabulary:
-            if found.tokenizer is None:
-                raise MismatchError(
-                    "The source has no vocabulary, so its tokens cannot be compared.",
-                    where=self._folder,
-                    remedy="Convert it again with --data, which keeps the tokenizer.",
-                )
-        elif found.tokenizer_sha256 not in (None, data["tokenizer_sha256"]):
+        if self._vocabulary == "shared" and found.tokenizer is None:
+            raise MismatchError(
+                "The source has no vocabulary, so its tokens cannot be compared.",
+                where=self._folder,
+                remedy="Convert it again with --data, which keeps the tokenizer.",
+            )
+        is_same = found.tokenizer_sha256 in (None, data["tokenizer_sha256"])
+        if self._vocabulary == "same" and not is_same:
             raise MismatchError(
                 f"The weights are for another vocabulary ({found.tokenizer}) than that of the "
                 f"data set ({data['tokenizer']}).",
@@ -136,18 +129,14 @@ class InitialWeights:
                 "tokens that both have with --init-vocabulary shared.",
             )
 
-    @functools.cached_property
-    def _read(self) -> tuple[int, dict[str, np.ndarray]]:
-        return self.source.read_weights()
-
     def start_of(self, data: dict[str, Any]) -> RunStart:
-        """Reads the weights, and returns the start of a run on `data`; errors of both checks."""
+        """Returns the start of a run on `data`; MismatchError for another vocabulary."""
         self.require_vocabulary(data)
-        return self._start
+        return self._read[0]
 
     @functools.cached_property
-    def _start(self) -> RunStart:
-        step, weights = self._read
+    def _read(self) -> tuple[RunStart, dict[str, np.ndarray]]:
+        step, weights = self.source.read_weights()
         start = RunStart(
             source=self._folder,
             kind=self.source.kind,
@@ -162,32 +151,30 @@ class InitialWeights:
                 where=self._folder,
                 remedy="Restore the source from a copy, or choose a new --workdir.",
             )
-        return start
+        return start, weights
 
     def assign_to(self, trainer: "Trainer", data: "TrainingData | FineTuningData") -> list[str]:
         """Assigns the weights to a trainer at step 0; returns lines that describe changes."""
-        _ = self._start  # compares with the start of the run
-        _, weights = self._read
-        said = []
-        if self.source.description.stored_as != "float32":
-            said.append(
-                f"The export stores its weights as {self.source.description.stored_as}: training "
-                "begins from the rounded numbers."
+        weights, lines = self._read[1], []
+        stored_as = self.source.description.stored_as
+        if stored_as != "float32":
+            lines.append(
+                f"The export stores its weights as {stored_as}: training begins from the rounded "
+                "numbers."
             )
-        if self.shares_vocabulary:
+        if self._vocabulary == "shared":
             weights, line = self._shared(weights, trainer, data.tokenizer)
-            said.append(line)
+            lines.append(line)
         trainer.begin_from(weights)
         del self._read  # the trainer has them now
-        return said
+        return lines
 
     def _shared(
         self, weights: "dict[str, np.ndarray]", trainer: "Trainer", tokenizer: "Tokenizer"
     ) -> "tuple[dict[str, np.ndarray], str]":
         stored = self.source.tokenizer()
-        pairs = shared_tokens(
-            [] if stored is None else stored.token_texts(), tokenizer.token_texts()
-        )
+        assert stored is not None  # see `require_vocabulary`
+        pairs = shared_tokens(stored.token_texts(), tokenizer.token_texts())
         if not pairs:
             raise MismatchError(
                 "The two vocabularies have no token in common.",
@@ -256,7 +243,7 @@ def _require_same_start(start: RunStart | None, arguments: argparse.Namespace) -
 
 
 def require_same_weights(
-    stored: AnyConfig, config: AnyConfig, where: str, *, shares_vocabulary: bool = False
+    stored: AnyConfig, config: AnyConfig, where: str, shares_vocabulary: bool = False
 ) -> None:
     """Raises MismatchError, with the differing settings, if weights do not fit a model.
 
@@ -307,33 +294,19 @@ def rows_of_shared_tokens(
     """Returns weights for another vocabulary: rows of shared tokens, others initial.
 
     The clusters of an adaptive embedding have their own widths and projections, so a token that
-    changes its cluster gets initial rows. `require_same_weights` must have passed; `pairs` come
-    from `shared_tokens`.
+    changes its cluster gets initial rows. `require_same_weights` must have passed; `pairs` are from
+    `shared_tokens`, and not empty.
     """
-    if not pairs:
-        return dict(initial)
-    before, after = np.array(pairs).T
-    firsts, others = _cluster_starts(stored), _cluster_starts(config)
-    cluster_before, cluster_after = (
-        np.searchsorted(starts, ids, "right") - 1
-        for starts, ids in ((firsts, before), (others, after))
-    )
     moved: dict[str, np.ndarray] = {}
     for path, array in initial.items():
         match = _ROWS.fullmatch(path)
         if match is None:
             moved[path] = weights[path]
             continue
-        rows = np.array(array)
-        cluster = int(match[2] or 0)
-        is_here = np.ones(len(before), bool)
-        if match[2] is not None:
-            is_here = (cluster_before == cluster) & (cluster_after == cluster)
-        origins = (firsts[cluster], others[cluster]) if match[2] is not None else (0, 0)
-        rows[after[is_here] - origins[1]] = weights[path][before[is_here] - origins[0]]
+        rows, cluster = np.array(array), int(match[2] or 0)
+        starts = [[(0, *getattr(each, "cutoffs", ()))[cluster]] for each in (stored, config)]
+        before, after = np.array(pairs).T - starts
+        is_here = (before >= 0) & (before < len(weights[path])) & (after >= 0) & (after < len(rows))
+        rows[after[is_here]] = weights[path][before[is_here]]
         moved[path] = rows
     return moved
-
-
-def _cluster_starts(config: AnyConfig) -> np.ndarray:
-    return np.array([0, *getattr(config, "cutoffs", ())])

@@ -20,6 +20,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import PreemptedError, UsageError
 from txl_tf.model_folder import build_model
+from txl_tf.storage.locks import DirectoryLock
 
 from .arguments import add_override_argument, overridden_settings, override
 from .configs import NAMED_EXPERIMENTS
@@ -137,10 +138,10 @@ def run(job: Quickstart) -> None:
 
     say("4/5 generate")
     sample = _sample(model)
-    with workdir.lock() as lock:
+    with DirectoryLock(workdir.folder) as lock:
         log = MetricsLog(workdir.metrics, lock.folder)
         log.continue_at_end()
-        board = TensorBoardWriter(workdir.guarded_tensorboard(lock.check), 1.0, log)
+        board = TensorBoardWriter(lock.folder.subfolder("tensorboard"), 1.0, log)
         for result in results:
             board.write_evaluation(result)
         board.write_sample(step, sample)

@@ -117,7 +117,7 @@ def verify_checkpoints(folder: str, run_identity: dict | None, report: ReportByt
 def _verify_vocabulary(workdir: Workdir, run: RunDescription) -> str:
     from txl_tf.data.tokenizers import TOKENIZERS
 
-    kind = run.data["tokenizer"]
+    kind, vocabulary = run.data["tokenizer"], os.path.join(workdir.folder, "vocabulary")
     if kind not in (tokenizer.kind for tokenizer in TOKENIZERS):
         return f"not covered: the tokenizer {ascii(kind)[:40]}, which is not one of this program"
     try:
@@ -129,12 +129,12 @@ def _verify_vocabulary(workdir: Workdir, run: RunDescription) -> str:
         raise DataDamagedError(
             f"The vocabulary has {tokenizer.vocabulary_size} tokens; `data.vocabulary_size` of "
             f"run.json says {run.data['vocabulary_size']}.",
-            where=workdir.vocabulary,
+            where=vocabulary,
             remedy=_RESTORE,
         )
     if not tokenizer.vocabulary_files:
         return f"verified: tokenizer {kind}, which has no files"
-    return f"verified: vocabulary {workdir.vocabulary}, {tokenizer.vocabulary_size} tokens"
+    return f"verified: vocabulary {vocabulary}, {tokenizer.vocabulary_size} tokens"
 
 
 def _verify_ledger(workdir: Workdir, checkpoint_period: int) -> str:

@@ -100,8 +100,8 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
     _experiment(arguments, workdir)
     manifest = Manifest.read(data_folder)
     data = data_identity(manifest)
-    workdir.check_data(data)
     experiment = _experiment(arguments, workdir, manifest)
+    workdir.check_same(experiment, data)
     if experiment.task is not None:
         raise MismatchError(
             "The settings are of a task, which is trained on examples.",

@@ -27,7 +27,7 @@ from .evaluation import (
     result_line,
     result_table,
 )
-from .workdir import check_vocabulary, data_identity
+from .workdir import check_dataset, data_identity
 
 # Part of the message of `assert_cardinality`.
 _TOO_FEW = "was expected to contain"
@@ -132,7 +132,7 @@ def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> Seg
             where=where,
             remedy=f"It has: {', '.join(manifest.split_names)}.",
         )
-    check_vocabulary(experiment, manifest, where)
+    check_dataset(manifest, where, experiment)
     return SegmentPlan(
         num_tokens=manifest.split("train").tokens,
         num_rows=experiment.training.global_batch_size,

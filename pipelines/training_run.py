@@ -19,6 +19,7 @@ from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, Stora
 from txl_tf.model_folder import read_base, write_base
 from txl_tf.run import RunDescription
 from txl_tf.storage.files import path_exists
+from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
@@ -110,7 +111,7 @@ class TrainingRun:
         with contextlib.ExitStack() as exits:
             folder, place = WritableFolder.at(workdir.folder), None
             if self._is_chief:
-                folder = place = exits.enter_context(workdir.lock()).folder
+                folder = place = exits.enter_context(DirectoryLock(workdir.folder)).folder
             described = workdir.take_up(experiment, data.identity, place, start, data.folder)
             if self._is_chief:
                 workdir.keep_vocabulary(data.vocabulary_files, folder)
@@ -361,11 +362,7 @@ class TrainingRun:
         # Only now: the checks above need the earlier description.
         _require_steps_before(before, self._training.num_steps, step, job.workdir.checkpoints)
         self._described = job.workdir.begin(
-            job.experiment,
-            job.data.identity,
-            self._folder,
-            before.run_id,
-            data_folder=job.data.folder,
+            job.experiment, job.data.identity, self._folder, data_folder=job.data.folder
         )
         for complaint in self._store.remove_leftovers():
             self._say(complaint)

@@ -114,7 +114,7 @@ def test_a_checkpoint_of_a_run_is_chosen(folders, step, found):
     ("name", "step", "said"),
     [
         ("run", 3, "There are: 2, 4, 6."),
-        ("checkpoint", BEST, "A checkpoint is of one step"),
+        ("checkpoint", BEST, "Only a run has several steps"),
         ("copied checkpoint", BEST, "Only a run has several steps"),
         ("converted", "best", "Only a run has several steps"),
         ("export", BEST, "Only a run has several steps"),
@@ -152,7 +152,7 @@ def test_folders_without_a_model(tmp_path, folders):
     with pytest.raises(InputMissingError, match="known to be the best"):
         txl_tf.load_model(tmp_path, "best")
     copied = shutil.copytree(folders["checkpoint"], tmp_path / "copy")
-    with pytest.raises(InputMissingError, match="settings of the model are missing"):
+    with pytest.raises(InputMissingError, match="not their config.json"):
         txl_tf.load_model(copied)
 
 

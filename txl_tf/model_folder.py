@@ -11,6 +11,7 @@ one too, once the run's `config.json` and `vocabulary/` are beside its files. Te
 only when weights are read or written.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -39,7 +40,6 @@ from txl_tf.run import (
     RUN_FILE,
     RunDescription,
     StepChoice,
-    folder_error,
     read_settings_file,
     settings_file,
 )
@@ -154,9 +154,28 @@ class ModelFolder:
 
     def chosen_step(self) -> tuple[int, bool]:
         """Returns the step of the chosen checkpoint of a run, and True if it is the best."""
-        store = checkpoint_store(self.folder)
-        step = _require_step(store, self.step, os.path.join(self.folder, CHECKPOINTS))
-        return step, step == store.best_step()
+        store, step, where = checkpoint_store(self.folder), self.step, self.folder
+        steps, best = store.steps(), store.best_step()
+        if step == "best" and best is None:
+            raise InputMissingError(
+                "No checkpoint is known to be the best.",
+                where=where,
+                remedy="`txl train` finds it where the data has a split `valid`.",
+            )
+        if not steps:
+            what, remedy = "There is no checkpoint yet.", "`txl train` makes them."
+            raise InputMissingError(what, where=where, remedy=remedy)
+        if step in ("best", None) and best is not None:
+            step = best
+        elif step in ("newest", None):
+            step = steps[-1]
+        if step not in steps:
+            raise UsageError(
+                f"There is no checkpoint of step {step}.",
+                where=f"--step {step}",
+                remedy=f"There are: {', '.join(map(str, steps))}.",
+            )
+        return step, step == best
 
     def read_weights(self, *, with_head: bool = False) -> tuple[int, dict[str, np.ndarray]]:
         """Reads the weights by variable path, after verifying them, and their step.
@@ -180,7 +199,12 @@ class ModelFolder:
                 where=self.folder,
                 remedy="Name the folder of the run.",
             )
-        return step, _merged_with_base(self.folder, self.run, weights)
+        from txl_tf.models.adapters import adapter_scale, merged_weights
+
+        training = self.run.experiment.training
+        assert training.adapter_rank is not None
+        scale = adapter_scale(training.adapter_rank, training.adapter_alpha)
+        return step, merged_weights({**read_base(self.folder, self.run), **weights}, scale)
 
     def load_model(self) -> "LanguageModel":
         """Builds the model in float32 with its weights; errors of `load_model`."""
@@ -244,10 +268,9 @@ def load_model(folder: str | os.PathLike[str], step: StepChoice = None) -> "Lang
     log_probs, memory = model.log_probs(token_ids, model.initial_memory(1))
     ```
     """
-    if is_keras_file(folder):
+    if is_keras_file(folder) and step is None:
         import keras
 
-        _require_no_step(step, "A file that Keras saved has no steps.")
         return keras.saving.load_model(folder)
     return open_model(folder, step).load_model()
 
@@ -265,30 +288,28 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
     and DataDamagedError for invalid settings.
     """
     kind, place = find_model(folder)
-    if kind is None:
-        raise InputMissingError(
-            "There is no model in this folder.",
-            where=place,
-            remedy="Name the folder of a run, a checkpoint, a converted model or an export.",
-        )
-    owner, name = _checkpoint_in_run(place)
-    if owner is not None:
-        _require_no_step(step, "A checkpoint is of one step.")
-        place, step = owner, int(name)
+    inside = _run_of_checkpoint(place)
+    if step is not None and (kind != "run" or inside is not None):
+        what = "Only a run has several steps."
+        raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
     if kind == "run":
+        place, step = inside or (place, step)
         run = RunDescription.read(place)
-        described = ModelDescription.of_run(run)
-        return ModelFolder(kind=kind, folder=place, step=step, description=described, run=run)
-    _require_no_step(step, "Only a run has several steps.")
-    path = os.path.join(place, EXTRA if kind == "export" else "", CONFIG_FILE)
-    found = read_settings_file(path, ModelDescription)
-    if found is None:
+        described: ModelDescription | None = ModelDescription.of_run(run)
+    else:
+        run, extra = None, EXTRA if kind == "export" else ""
+        path = os.path.join(place, extra, CONFIG_FILE)
+        described = read_settings_file(path, ModelDescription)
+    if kind is None or described is None:
         raise InputMissingError(
-            "The settings of the model are missing.",
-            where=path,
-            remedy="Copy config.json of the checkpoint's run beside the files of the checkpoint.",
+            "There is no model in this folder."
+            if kind is None
+            else "The weights are there, but not their config.json.",
+            where=place,
+            remedy="Name the folder of a run, a checkpoint with the config.json of its run, "
+            "a converted model or an export.",
         )
-    return ModelFolder(kind=kind, folder=place, step=None, description=found)
+    return ModelFolder(kind=kind, folder=place, step=step, description=described, run=run)
 
 
 def find_model(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, str]:
@@ -297,21 +318,32 @@ def find_model(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, str]:
     The path differs from the given one for the newest version of an export.
     """
     place = checked_path(folder)
-    if _has(place, RUN_FILE) or _checkpoint_in_run(place)[0] is not None:
+    if _has(place, RUN_FILE) or _run_of_checkpoint(place) is not None:
         return "run", place
     if _has(place, CONFIG_FILE) or _has(place, *_CHECKPOINT_FILES):
         return "model", place
-    try:
-        versions = [name for name in list_folder(place) if name.isdecimal()]
-    except NotADirectoryError:
-        versions = []
-    except OSError as error:
-        raise folder_error(place, "read", error) from error
-    numbers = sorted(versions, key=int, reverse=True)
-    for path in (place, *(os.path.join(place, number) for number in numbers)):
+    numbers: list[str] = []
+    unreadable = storage_errors("The folder cannot be read", place)
+    with unreadable, contextlib.suppress(NotADirectoryError):
+        numbers = [name for name in list_folder(place) if name.isdecimal()]
+    newest_first = sorted(numbers, key=int, reverse=True)
+    for path in (place, *(os.path.join(place, number) for number in newest_first)):
         if _has(path, CHECKSUMS_FILE, GRAPH_FILE):
             return "export", path
     return None, place
+
+
+def _run_of_checkpoint(folder: str) -> tuple[str, int] | None:
+    """Returns the run that a checkpoint is inside of, and its step; `None` for other folders."""
+    parent, name = os.path.split(folder.rstrip("/"))
+    named, owner = _CHECKPOINT_NAME.fullmatch(name), os.path.dirname(parent) or "."
+    if named is None or os.path.basename(parent) != CHECKPOINTS or not _has(owner, RUN_FILE):
+        return None
+    return owner, int(named[1])
+
+
+def _has(folder: str, *names: str) -> bool:
+    return all(path_exists(os.path.join(folder, name)) for name in names)
 
 
 def checked_path(folder: str | os.PathLike[str]) -> str:
@@ -326,55 +358,12 @@ def checked_path(folder: str | os.PathLike[str]) -> str:
     return path
 
 
-def _checkpoint_in_run(folder: str) -> tuple[str | None, str]:
-    """Returns the run that a checkpoint is inside of, and its step; `None` for other folders."""
-    parent, name = os.path.split(folder.rstrip("/"))
-    named, owner = _CHECKPOINT_NAME.fullmatch(name), os.path.dirname(parent) or "."
-    if named is None or os.path.basename(parent) != CHECKPOINTS or not _has(owner, RUN_FILE):
-        return None, ""
-    return owner, named[1]
-
-
-def _has(folder: str, *names: str) -> bool:
-    return all(path_exists(os.path.join(folder, name)) for name in names)
-
-
 def checkpoint_store(folder: str) -> "CheckpointStore":
     """Returns the checkpoints of a run, for reading."""
     from txl_tf.training.checkpoint_store import CheckpointStore
 
     identity = RunDescription.read(folder).identity()
     return CheckpointStore(os.path.join(folder, CHECKPOINTS), identity)
-
-
-def _require_step(store: "CheckpointStore", step: StepChoice, where: str) -> int:
-    steps, best = store.steps(), store.best_step()
-    if step == "best" and best is None:
-        raise InputMissingError(
-            "No checkpoint is known to be the best.",
-            where=where,
-            remedy="`txl train` finds it where the data has a split `valid`.",
-        )
-    if not steps:
-        raise InputMissingError(
-            "There is no checkpoint yet.", where=where, remedy="`txl train` makes them."
-        )
-    if step in ("best", None) and best is not None:
-        return best
-    if step in ("newest", None):
-        return steps[-1]
-    if step not in steps:
-        raise UsageError(
-            f"There is no checkpoint of step {step}.",
-            where=f"--step {step}",
-            remedy=f"There are: {', '.join(map(str, steps))}.",
-        )
-    return step
-
-
-def _require_no_step(step: StepChoice, what: str) -> None:
-    if step is not None:
-        raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
 
 
 def _read_checkpoint(
@@ -455,12 +444,10 @@ def write_model_folder(
 
 def write_base(run: WritableFolder, model: ModelConfig, weights: Mapping[str, np.ndarray]) -> None:
     """Writes the frozen weights of a run with adapters in place of unfinished ones."""
-    try:
+    with storage_errors("The folder of the run cannot be written", run.path):
         run.remove_folder(BASE)
         _write_model(run.subfolder(BASE), ModelDescription(model=model), weights)
         run.flush_tree(BASE)
-    except OSError as error:
-        raise folder_error(run.path, "written", error) from error
 
 
 def _write_model(
@@ -496,33 +483,16 @@ def read_base(folder: str, run: RunDescription) -> dict[str, np.ndarray]:
     """
     place, start = os.path.join(folder, BASE), run.start
     try:
-        base = open_model(place)
-        _, weights = base.read_weights()
+        _, weights = open_model(place).read_weights()
     except InputMissingError as error:
-        raise DataDamagedError(
-            "The weights that the adapters of the run belong to are missing.",
-            where=place,
-            remedy=_RESTORE,
-        ) from error
-    is_same = base.description.model == run.experiment.model
+        what = "The weights that the adapters of the run belong to are missing."
+        raise DataDamagedError(what, where=place, remedy=_RESTORE) from error
     # With another vocabulary the embedding rows differ from the source.
-    if start is not None and start.vocabulary == "same":
-        is_same = is_same and weights_sha256(weights) == start.sha256
-    if not is_same:
+    sha256 = start.sha256 if start is not None and start.vocabulary == "same" else None
+    if sha256 not in (None, weights_sha256(weights)):
         what = "These are not the weights that the run began from."
         raise DataDamagedError(what, where=place, remedy=_RESTORE)
     return weights
-
-
-def _merged_with_base(
-    folder: str, run: RunDescription, factors: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    from txl_tf.models.adapters import adapter_scale, merged_weights
-
-    training = run.experiment.training
-    assert training.adapter_rank is not None
-    scale = adapter_scale(training.adapter_rank, training.adapter_alpha)
-    return merged_weights({**read_base(folder, run), **factors}, scale)
 
 
 def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:

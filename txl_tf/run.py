@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from txl_tf.config.base import FrozenConfig, not_negative, positive
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, StorageError
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 
 RUN_FILE = "run.json"
 CHECKPOINTS = "checkpoints"
@@ -110,16 +110,12 @@ class RunDescription(FrozenConfig):
         values["training"]["num_steps"] = (*self.extended_at, values["training"]["num_steps"])[0]
         return values
 
-    def to_json(self) -> bytes:
-        """Returns the contents of the file."""
-        return settings_file(self)
-
     @classmethod
     def read(cls, folder: str) -> Self:
         """Reads the description of the run in a folder; InputMissingError if there is none."""
-        what, remedy = "There is no run in this folder.", "`txl train --workdir` begins one."
         found = read_settings_file(os.path.join(folder, RUN_FILE), cls)
         if found is None:
+            what, remedy = "There is no run in this folder.", "`txl train --workdir` begins one."
             raise InputMissingError(what, where=folder, remedy=remedy)
         return found
 
@@ -160,29 +156,20 @@ def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
     Raises DataDamagedError for invalid settings, MismatchError for another format version, and
     StorageError if the file cannot be read.
     """
+    with storage_errors("The settings cannot be read", path):
+        try:
+            values = read_json_object(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    version = values.pop("format_version", None)
+    if version != _FORMAT_VERSION:
+        raise MismatchError(
+            f"The file is of format {ascii(version)[:40]}; this version reads {_FORMAT_VERSION}.",
+            where=path,
+            remedy="Use the version of txl-tf that wrote it, or a newer one.",
+        )
     try:
-        values = read_json_object(path)
-        version = values.pop("format_version", None)
-        if version == _FORMAT_VERSION:
-            return config.from_dict(values)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise folder_error(path, "read", error) from error
+        return config.from_dict(values)
     except ValueError as error:
         what = f"The settings in the file are invalid: {first_line(error)}"
         raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
-    raise MismatchError(
-        f"The file is of format {ascii(version)[:40]}; this version reads {_FORMAT_VERSION}.",
-        where=path,
-        remedy="Use the version of txl-tf that wrote it, or a newer one.",
-    )
-
-
-def folder_error(folder: str, done: str, error: OSError) -> StorageError:
-    """Creates the error for a model folder that cannot be `done`, such as `"read"`."""
-    return StorageError(
-        f"The folder cannot be {done}: {first_line(error)}",
-        where=folder,
-        remedy="Check the storage and the permissions, or choose another folder.",
-    )

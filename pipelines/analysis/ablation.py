@@ -56,7 +56,7 @@ from ..arguments import (
 )
 from ..memory_needs import require_training_memory
 from ..progress import plain_table, say
-from ..workdir import Workdir, check_split, data_identity
+from ..workdir import Workdir, check_dataset, data_identity
 
 if TYPE_CHECKING:
     from txl_tf.evaluation.text_rows import EvaluationText
@@ -680,7 +680,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         )
     manifest = Manifest.read(arguments.data)
     arguments.data_identity = data_identity(manifest)
-    check_split(manifest, study.evaluation.split, arguments.data)
+    check_dataset(manifest, arguments.data, split=study.evaluation.split)
     # Refuses a study begun with other settings before training anything.
     _finished(arguments)
 

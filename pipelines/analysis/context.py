@@ -29,7 +29,7 @@ from txl_tf.storage.staging import StagingFolder, require_absent
 from ..arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number, add_numbers
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
-from ..workdir import check_split, check_tokenizer, check_vocabulary
+from ..workdir import check_dataset
 
 if TYPE_CHECKING:
     import numpy as np
@@ -173,8 +173,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     dataset = PreparedDataset.open(arguments.data)
     for each in arguments.runs:
-        check_tokenizer(each.source.description, dataset.manifest, arguments.data)
-        check_vocabulary(each.experiment, dataset.manifest, arguments.data)
+        described = each.source.description
+        check_dataset(dataset.manifest, arguments.data, each.experiment, described)
     # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(arguments, dataset)
@@ -220,7 +220,7 @@ def _draw_windows(
     import numpy as np
 
     split = arguments.split
-    check_split(dataset.manifest, split, dataset.folder)
+    check_dataset(dataset.manifest, dataset.folder, split=split)
     num_possible = dataset.num_tokens(split) - longest
     if num_possible <= 0:
         raise UsageError(
