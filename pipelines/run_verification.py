@@ -75,7 +75,7 @@ def _verify_base(workdir: Workdir, run: RunDescription) -> list[str]:
     if run.experiment.training.adapter_rank is None or run.first_checkpoint_step is None:
         return []
     place = os.path.join(workdir.folder, BASE)
-    num_arrays = len(read_base(workdir.folder, run))
+    num_arrays = len(read_base(workdir.folder))
     return [f"verified: frozen weights {place}, {num_arrays} arrays"]
 
 
@@ -120,11 +120,8 @@ def _verify_vocabulary(workdir: Workdir, run: RunDescription) -> str:
     kind, vocabulary = run.data["tokenizer"], os.path.join(workdir.folder, "vocabulary")
     if kind not in (tokenizer.kind for tokenizer in TOKENIZERS):
         return f"not covered: the tokenizer {ascii(kind)[:40]}, which is not one of this program"
-    try:
-        tokenizer = open_model(workdir.folder).tokenizer()
-        assert tokenizer is not None
-    except InputMissingError as error:
-        raise DataDamagedError(error.what, where=error.where, remedy=error.remedy) from error
+    tokenizer = open_model(workdir.folder).tokenizer()
+    assert tokenizer is not None
     if tokenizer.vocabulary_size != run.data["vocabulary_size"]:
         raise DataDamagedError(
             f"The vocabulary has {tokenizer.vocabulary_size} tokens; `data.vocabulary_size` of "

@@ -331,7 +331,7 @@ class TrainingRun:
         if not self._is_chief:
             arrays = self._store.load(step)
         if self._described.experiment.training.adapter_rank is not None:
-            self.trainer.begin_from(read_base(self._job.workdir.folder, self._described))
+            self.trainer.begin_from(read_base(self._job.workdir.folder))
         own_names = self._history.state().keys()
         own = {name: arrays.pop(name) for name in own_names & arrays.keys()}
         try:

@@ -84,14 +84,14 @@ class Workdir:
         return path_exists(os.path.join(self.folder, RUN_FILE))
 
     def describe(self) -> RunDescription:
-        """Reads the description of the run; InputMissingError if there is none."""
+        """Reads the description of the run; InputMissingError without one."""
         return RunDescription.read(self.folder)
 
     def check_usable(self) -> None:
         """Raises OutputExistsError if the folder is in use by something else."""
         # A run killed before it began leaves such a file.
         temporary = temporary_path(RUN_FILE).removesuffix(".tmp")
-        with contextlib.suppress(NotADirectoryError), self._storage_errors("read"):
+        with self._storage_errors("read"), contextlib.suppress(NotADirectoryError):
             if self.has_run() or all(
                 DirectoryLock.is_lock(name) or name.startswith(temporary)
                 for name in list_folder(self.folder)
@@ -106,7 +106,7 @@ class Workdir:
     def check_same(
         self, experiment: ExperimentConfig, data: dict[str, Any]
     ) -> RunDescription | None:
-        """Returns the description of the run that was begun here; `None` if there is none.
+        """Returns the description of the run that was begun here, or `None`.
 
         Raises MismatchError if it is another run; more steps are allowed.
         """

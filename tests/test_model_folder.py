@@ -152,7 +152,7 @@ def test_folders_without_a_model(tmp_path, folders):
     with pytest.raises(InputMissingError, match="known to be the best"):
         txl_tf.load_model(tmp_path, "best")
     copied = shutil.copytree(folders["checkpoint"], tmp_path / "copy")
-    with pytest.raises(InputMissingError, match="not their config.json"):
+    with pytest.raises(InputMissingError, match=r"not their config\.json"):
         txl_tf.load_model(copied)
 
 

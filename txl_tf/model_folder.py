@@ -31,8 +31,7 @@ from txl_tf.config.experiment import (
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.data.manifest import Manifest
-from txl_tf.data.prepared_dataset import dataset_tokenizer, read_vocabulary_files
-from txl_tf.data.tokenizers import load_tokenizer
+from txl_tf.data.prepared_dataset import dataset_tokenizer, read_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.run import (
@@ -68,7 +67,6 @@ _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
 # TensorFlow writes `.S` for a slash in the name of a variable.
 _EXPORTED_WEIGHT = re.compile(r"weights/_numbers/(.+)/\.ATTRIBUTES/VARIABLE_VALUE")
 _EXPORTED_SCALE = "weights/_scales/{}/.ATTRIBUTES/VARIABLE_VALUE"
-_RESTORE = "Restore it from a copy."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,38 +202,19 @@ class ModelFolder:
         training = self.run.experiment.training
         assert training.adapter_rank is not None
         scale = adapter_scale(training.adapter_rank, training.adapter_alpha)
-        return step, merged_weights({**read_base(self.folder, self.run), **weights}, scale)
+        return step, merged_weights({**read_base(self.folder), **weights}, scale)
 
     def load_model(self) -> "LanguageModel":
         """Builds the model in float32 with its weights; errors of `load_model`."""
         return build_model(self.description.model, self.read_weights()[1])
 
     def tokenizer(self) -> Tokenizer | None:
-        """Reads the tokenizer and verifies its fingerprint; `None` without a vocabulary.
-
-        Raises InputMissingError if the vocabulary is missing, DataDamagedError or StorageError.
-        """
+        """Reads the tokenizer, see `read_tokenizer`; `None` without a vocabulary."""
         kind, sha256 = self.description.tokenizer, self.description.tokenizer_sha256
-        if kind is None:
+        if kind is None or sha256 is None:
             return None
-        place = os.path.join(self.folder, EXTRA) if self.kind == "export" else self.folder
-        vocabulary = os.path.join(place, VOCABULARY)
-        with storage_errors("The vocabulary cannot be read", vocabulary, "Check the storage."):
-            files = read_vocabulary_files(vocabulary)
-        if not files and kind != "bytes":
-            raise InputMissingError(
-                f"The vocabulary of the model's tokenizer ({kind}) is missing.",
-                where=vocabulary,
-                remedy="Restore it from a copy; training writes that of its run when it resumes.",
-            )
-        tokenizer = load_tokenizer(kind, files, where=vocabulary)
-        if tokenizer.fingerprint != sha256:
-            raise DataDamagedError(
-                f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the model needs {sha256}.",
-                where=vocabulary,
-                remedy="Restore it from a copy, or from the data set of the model's training.",
-            )
-        return tokenizer
+        extra = EXTRA if self.kind == "export" else ""
+        return read_tokenizer(os.path.join(self.folder, extra, VOCABULARY), kind, sha256)
 
 
 def load_model(folder: str | os.PathLike[str], step: StepChoice = None) -> "LanguageModel":
@@ -475,24 +454,17 @@ def _write_model(
         folder.subfolder(*folders).write(file, content)
 
 
-def read_base(folder: str, run: RunDescription) -> dict[str, np.ndarray]:
-    """Reads and verifies the frozen weights of a run with adapters, by path.
+def read_base(folder: str) -> dict[str, np.ndarray]:
+    """Reads the frozen weights of a run with adapters, by path.
 
-    Raises DataDamagedError if they are missing, altered, or not the weights that the run began
-    from.
+    Raises DataDamagedError if they are missing or altered.
     """
-    place, start = os.path.join(folder, BASE), run.start
+    place = os.path.join(folder, BASE)
     try:
-        _, weights = open_model(place).read_weights()
+        return open_model(place).read_weights()[1]
     except InputMissingError as error:
         what = "The weights that the adapters of the run belong to are missing."
-        raise DataDamagedError(what, where=place, remedy=_RESTORE) from error
-    # With another vocabulary the embedding rows differ from the source.
-    sha256 = start.sha256 if start is not None and start.vocabulary == "same" else None
-    if sha256 not in (None, weights_sha256(weights)):
-        what = "These are not the weights that the run began from."
-        raise DataDamagedError(what, where=place, remedy=_RESTORE)
-    return weights
+        raise DataDamagedError(what, where=place, remedy="Restore it from a copy.") from error
 
 
 def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:

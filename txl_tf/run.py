@@ -112,7 +112,7 @@ class RunDescription(FrozenConfig):
 
     @classmethod
     def read(cls, folder: str) -> Self:
-        """Reads the description of the run in a folder; InputMissingError if there is none."""
+        """Reads the description of the run in a folder; InputMissingError without one."""
         found = read_settings_file(os.path.join(folder, RUN_FILE), cls)
         if found is None:
             what, remedy = "There is no run in this folder.", "`txl train --workdir` begins one."
@@ -151,7 +151,7 @@ _Config = TypeVar("_Config", bound=FrozenConfig)
 
 
 def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
-    """Reads settings from a JSON file; `None` if there is no file.
+    """Reads settings from a JSON file; `None` without a file.
 
     Raises DataDamagedError for invalid settings, MismatchError for another format version, and
     StorageError if the file cannot be read.

@@ -18,6 +18,7 @@ from txl_tf.errors import (
     StorageError,
 )
 from txl_tf.run import identity
+from txl_tf.storage.locks import DirectoryLock
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 VALUES = {
@@ -94,7 +95,7 @@ def assert_both_refuse(begun, changed_experiment, changed_data, *words):
     workdir, folder = begun
     before = digest_of(folder)
     store = CheckpointStore(workdir.checkpoints, identity(changed_experiment, changed_data))
-    with workdir.lock():
+    with DirectoryLock(workdir.folder):
         for action in (
             lambda: workdir.begin(changed_experiment, changed_data),
             store.load_latest,
@@ -118,7 +119,7 @@ def test_every_setting_that_decides_a_step_and_the_data_are_held_to(begun):
 
 def test_something_else_in_the_folder_is_refused(folder):
     workdir = Workdir(folder)
-    with workdir.lock():
+    with DirectoryLock(workdir.folder):
         workdir.check_usable()  # the lock is not something else
         workdir.begin(experiment(), DATA)
     other = Workdir(os.path.dirname(folder))
@@ -132,7 +133,7 @@ def test_what_a_run_leaves_that_was_killed_before_it_had_begun_is_usable(tmp_pat
     (tmp_path / ".run.json.tmp").write_text("{")
     workdir = Workdir(tmp_path)
     workdir.check_usable()
-    with workdir.lock():
+    with DirectoryLock(workdir.folder):
         workdir.begin(experiment(), DATA)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "run.json"]
 

@@ -18,55 +18,38 @@ from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.storage.files import first_line, is_remote, list_folder, read_file
 from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, listed_file, storage_errors
 
-_VOCABULARY_FILES_REMEDY = (
-    "Restore it from a copy, or remove it if it is no file of the vocabulary."
-)
+_VOCABULARY_REMEDY = "Restore it from a copy, or from the data set that was prepared with it."
 
 
-def read_vocabulary_files(folder: str, prefix: str = "") -> dict[str, bytes]:
-    """Reads the files of a vocabulary folder as content by name; empty if there is no folder.
+def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tokenizer:
+    """Builds a tokenizer from the files of its vocabulary, whose names begin with `prefix`.
 
-    Names begin with `prefix`. Hidden files, left by killed processes, are skipped.
-    Raises DataDamagedError for a file that is not regular or too large.
+    Hidden files, left by killed processes, are skipped. Raises DataDamagedError if the files are
+    missing, not regular or not the vocabulary with this fingerprint, and StorageError.
     """
-    names = [name for name in list_folder(folder) if name.startswith(prefix) and name[:1] != "."]
-    return {
-        name: read_file(
-            listed_file(folder, name, listed_in=folder, remedy=_VOCABULARY_FILES_REMEDY),
-            max_bytes=MAX_DESCRIPTION_BYTES,
+    files = {}
+    with storage_errors("The vocabulary cannot be read", folder):
+        for name in list_folder(folder):
+            if name.startswith(prefix) and not name.startswith("."):
+                path = listed_file(folder, name, listed_in=folder, remedy=_VOCABULARY_REMEDY)
+                files[name] = read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
+    if not files and kind != "bytes":
+        what = f"The vocabulary of the tokenizer ({kind}) is missing."
+        raise DataDamagedError(what, where=folder, remedy=_VOCABULARY_REMEDY)
+    tokenizer = load_tokenizer(kind, files, where=folder)
+    if tokenizer.fingerprint != sha256:
+        raise DataDamagedError(
+            f"The vocabulary has SHA-256 {tokenizer.fingerprint}, not {sha256}.",
+            where=", ".join(os.path.join(folder, name) for name in files) or folder,
+            remedy=_VOCABULARY_REMEDY,
         )
-        for name in names
-    }
-
-
-_PREFIX = "vocabulary."
+    return tokenizer
 
 
 def dataset_tokenizer(folder: str, manifest: Manifest) -> Tokenizer:
-    """Builds the tokenizer from the vocabulary in the folder of a data set.
-
-    Raises:
-        DataDamagedError: If the vocabulary is not the one of the manifest.
-        StorageError: If it cannot be read.
-    """
-    with storage_errors("The vocabulary cannot be read", folder):
-        files = read_vocabulary_files(folder, _PREFIX)
-    tokenizer = load_tokenizer(manifest.tokenizer_kind, files, where=folder)
-    if tokenizer.fingerprint != manifest.tokenizer_sha256:
-        raise DataDamagedError(
-            f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the manifest says "
-            f"{manifest.tokenizer_sha256}.",
-            where=", ".join(os.path.join(folder, name) for name in files) or folder,
-            remedy="Restore the vocabulary, or prepare the data set again.",
-        )
-    if tokenizer.vocabulary_size != manifest.vocabulary_size:
-        raise DataDamagedError(
-            f"The vocabulary has {tokenizer.vocabulary_size} tokens; the manifest says "
-            f"{manifest.vocabulary_size}.",
-            where=folder,
-            remedy="Prepare the data set again.",
-        )
-    return tokenizer
+    """Builds the tokenizer of a prepared data set; errors of `read_tokenizer`."""
+    kind, sha256 = manifest.tokenizer_kind, manifest.tokenizer_sha256
+    return read_tokenizer(folder, kind, sha256, prefix="vocabulary.")
 
 
 _REMEDY = "Restore the file, or prepare the data set again."
