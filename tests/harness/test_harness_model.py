@@ -96,13 +96,13 @@ def test_a_window_limits_the_context(lm):
         scores(cut, (TEXT[:3], TEXT[3:12]))
 
 
-def test_a_document_has_the_nats_of_its_score(lm):
-    unscored = HarnessModel(lm, first_token="unscored")
-    average = HarnessModel(lm)
-    total = lm.score(TEXT).total_nats
-    assert documents(unscored, TEXT, "a", "") == [-total, 0.0, 0.0]
-    share = len(TEXT) / (len(TEXT) - 1)
-    assert documents(average, TEXT, "a", "") == [pytest.approx(-total * share), 0.0, 0.0]
+SHARE = len(TEXT) / (len(TEXT) - 1)
+"""The first token counts as the mean of the others."""
+
+
+def test_a_document_has_the_nats_of_its_score(lm, harness):
+    expected = pytest.approx(-lm.score(TEXT).total_nats * SHARE)
+    assert documents(harness, TEXT, "a", "") == [expected, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("max_length", [1, 7, 100])
@@ -113,10 +113,10 @@ def test_a_document_is_read_in_the_windows_of_the_harness(lm, max_length):
     for before, scored in get_rolling_token_windows(ids[1:], ids[0], max_length, 1):
         window = TOKENIZER.decode_text([*before, scored[-1]])
         total += lm.score(window).nats[-len(scored) :].sum()
-    harness = HarnessModel(lm, max_length=max_length, first_token="unscored")
-    assert documents(harness, TEXT) == [pytest.approx(-total, rel=1e-6)]
+    harness = HarnessModel(lm, max_length=max_length)
+    assert documents(harness, TEXT) == [pytest.approx(-total * SHARE, rel=1e-6)]
     if max_length == 100:
-        assert documents(harness, TEXT) == [pytest.approx(-lm.score(TEXT).total_nats, rel=1e-6)]
+        assert total == pytest.approx(lm.score(TEXT).total_nats, rel=1e-6)
 
 
 def test_a_text_is_that_of_generate_and_ends_before_a_stop(lm, harness):
@@ -184,9 +184,7 @@ def test_results_are_handed_to_a_cache_as_they_come(lm):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"max_lenght": 8}, "no argument max_lenght. Did you mean max_length"),
         ({"max_length": 0}, "at least 1 token"),
-        ({"first_token": "none"}, "`average` or `unscored`"),
         ({"batch_size": "auto"}, "none is searched for"),
     ],
 )

@@ -19,7 +19,6 @@ from txl_tf.serving import (
     GrpcTransport,
     PredictionError,
     RestTransport,
-    SamplingSettings,
     ServingSession,
 )
 
@@ -43,7 +42,7 @@ def answers(transport):
     """Results of a session that reads, scores and writes in turns; its memory last."""
     session = ServingSession(transport)
     begun = session.score(IDS[:9])
-    written, nats = session.generate(6, IDS[9:], SamplingSettings(temperature=0.0))
+    written, nats = session.generate(6, IDS[9:], temperature=0.0)
     before = session.state
     with pytest.raises(PredictionError, match=r"token_ids\[0, 1\] is 256") as caught:
         session.score([256, 1])
@@ -81,20 +80,17 @@ def test_sessions_score_and_write_as_the_model_does(served):
 def test_a_server_that_is_not_ready_is_asked_again(served, kind):
     _, stub, (rest, address) = served
     codes = {"rest": "not now", "grpc": grpc.StatusCode.UNAVAILABLE}
-    for num_attempts, failures in ((1, 1), (3, 2), (3, 3)):
-        if kind == "rest":
-            transport = RestTransport(rest, num_attempts=num_attempts)
-        else:
-            transport = GrpcTransport(address, num_attempts=num_attempts)
+    for failures in (3, 4):
+        transport = RestTransport(rest) if kind == "rest" else GrpcTransport(address)
         stub.failures, stub.num_requests = [codes[kind]] * failures, 0
         session = ServingSession(transport)
-        if failures < num_attempts:
+        if failures < 4:
             assert len(session.score(IDS)) == len(IDS)
         else:
             with pytest.raises(PredictionError, match="not now") as caught:
                 session.score(IDS)
             assert caught.value.code == "UNAVAILABLE"
-        assert stub.num_requests == num_attempts
+        assert stub.num_requests == 4
         transport.close()
 
 
@@ -142,7 +138,7 @@ def test_a_server_that_talks_nonsense_is_named(status, body):
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
         threads.submit(serve, server)
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        transport = RestTransport(address, num_attempts=1, timeout_seconds=5.0)
+        transport = RestTransport(address, timeout_seconds=5.0)
         with pytest.raises(PredictionError, match=address):
             ServingSession(transport).score([1, 2, 3])
         transport.close()

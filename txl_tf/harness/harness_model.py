@@ -1,14 +1,11 @@
-"""Model with memory for EleutherAI's lm-evaluation-harness.
-
-Shape letters used in this module: N requests.
-"""
+"""Model with memory for EleutherAI's lm-evaluation-harness."""
 
 import collections
 import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -30,24 +27,12 @@ from lm_eval.models.utils import normalize_gen_kwargs  # noqa: E402
 from lm_eval.utils import (  # noqa: E402
     get_rolling_token_windows,
     make_disjoint_window,
-    simple_parse_args_string,
 )
 from tqdm import tqdm  # noqa: E402
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-FirstToken = Literal["average", "unscored"]
-_ARGUMENTS = (
-    "step",
-    "tokenizer",
-    "memory_length",
-    "segment_length",
-    "max_length",
-    "first_token",
-    "batch_size",
-    "seed",
-)
 # Supported generation settings; others would change the text, so they are refused.
 _SETTINGS = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
 
@@ -57,9 +42,8 @@ class HarnessModel(LM):
     """Model `"txl"` of the harness, from a model folder of any kind.
 
     Texts of any length are read segment by segment with memory, with the lengths and the precision
-    of the run's evaluations. So a document has the same log-likelihood as in `txl evaluate --text`.
-    The first token of a text has no context and is not predicted: with an empty context, the first
-    token of the continuation is the context.
+    of the run's evaluations, so a document has the figures of `txl evaluate --text`. With an empty
+    context, the first token of the continuation is the context.
 
     Args:
         pretrained: path of a run, a checkpoint, a converted folder or an export; or a
@@ -73,20 +57,16 @@ class HarnessModel(LM):
         max_length: optional int. Scores like a model without memory: a document in windows of this
             many tokens, each from an empty memory, and a context cut to fit into one window with
             its continuation. Defaults to `None`: memory covers the whole text.
-        first_token: str. How the first token of a document counts in `loglikelihood_rolling`. With
-            `"average"` it counts as the mean of the others, as in `txl evaluate`, because the
-            harness divides by the bytes and words of the whole document. With `"unscored"` it
-            counts 0, and the result is the negative sum of the nats of `txl evaluate`. Defaults to
-            `"average"`.
         batch_size: int. Requests per batch. It does not affect log-likelihoods. Defaults to `8`;
             the harness's command line passes `1`.
         seed: int. Equal seeds give equal texts in `generate_until`, for the same requests and
             `batch_size`. Defaults to `0`.
-        **unknown: refused; the error suggests a similar name.
+        device: not used, because TensorFlow selects devices.
+        max_batch_size: not used, because the batch size is fixed.
 
     Raises:
         JobError: See `txl_tf.load`.
-        UsageError: If an argument is out of its range or unknown, or the extra is missing.
+        UsageError: If an argument is out of its range, or the extra is missing.
 
     Example:
     ```python
@@ -116,52 +96,33 @@ class HarnessModel(LM):
         memory_length: int | None = None,
         segment_length: int | None = None,
         max_length: int | None = None,
-        first_token: FirstToken = "average",
-        batch_size: int = 8,
+        batch_size: int | str = 8,
         seed: int = 0,
-        **unknown: Any,
+        device: str | None = None,
+        max_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        _check_arguments(max_length, first_token, batch_size, unknown)
-        if isinstance(pretrained, TransformerXLCausalLM):
-            self._lm = pretrained
-        else:
-            self._lm = TransformerXLCausalLM.from_preset(pretrained, step=step, tokenizer=tokenizer)
-        self._tokenizer = _tokenizer_of(self._lm)
+        if not isinstance(pretrained, TransformerXLCausalLM):
+            pretrained = TransformerXLCausalLM.from_preset(
+                pretrained, step=step, tokenizer=tokenizer
+            )
+        if pretrained.tokenizer is None:
+            raise UsageError(
+                "The model has no tokenizer, and the harness gives texts.",
+                where="tokenizer",
+                remedy="Name the folder of the prepared data set: tokenizer=DIR.",
+            )
+        if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+            raise UsageError("A window has at least 1 token.", where=f"max_length={max_length}")
+        if not str(batch_size).isdecimal() or int(batch_size) < 1:
+            what = "The batch size is a positive number; none is searched for."
+            raise UsageError(what, where=f"batch_size={batch_size}")
+        self._lm, self._tokenizer = pretrained, pretrained.tokenizer
         self._max_length = max_length
-        self._first_token = first_token
         self._batch_size = int(batch_size)
         self._seeds = itertools.count(seed)
         self._evaluator = self._lm.evaluator(memory_length, segment_length)
         self._scorer = ContinuationScorer(self._evaluator.model, self._batch_size)
-
-    @classmethod
-    def create_from_arg_string(
-        cls, arg_string: str, additional_config: dict[str, Any] | None = None
-    ) -> Self:
-        """Builds the model from text such as `"pretrained=runs/mine,step=best"`."""
-        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
-
-    @classmethod
-    def create_from_arg_obj(
-        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
-    ) -> Self:
-        """Builds the model from arguments.
-
-        Args:
-            arg_dict: dict of arguments of the class.
-            additional_config: optional dict of arguments that the harness adds.
-
-        Returns:
-            The model. `device` and `max_batch_size` of the harness are ignored: TensorFlow selects
-            devices, and the batch size is fixed.
-        """
-        added = {
-            name: value
-            for name, value in (additional_config or {}).items()
-            if value is not None and name not in ("device", "max_batch_size")
-        }
-        return cls(**{**added, **arg_dict})
 
     def get_model_info(self) -> dict[str, Any]:
         """Returns lengths and precision of scoring, for the harness's results."""
@@ -175,17 +136,9 @@ class HarnessModel(LM):
         Both are encoded together. The continuation starts after as many tokens as the context alone
         has. White space at the end of a context belongs to the continuation.
 
-        Args:
-            requests: `N` instances of a context and a continuation, both str.
-            disable_tqdm: bool. If `True`, shows no progress.
-
-        Returns:
-            List of `N` tuples: the log-likelihood in nats, 0 without a scored token, and True if
-            greedy decoding gives the continuation.
-
-        Raises:
-            DataDamagedError: If the tokenizer cannot encode a text.
-            UsageError: If a continuation is longer than `max_length`.
+        Returns the log-likelihood in nats of each request, 0 without a scored token, and True if
+        greedy decoding gives the continuation. Raises DataDamagedError if the tokenizer cannot
+        encode a text, and UsageError if a continuation is longer than `max_length`.
         """
         arguments = [request.args for request in requests]
         pairs = [self._pair(*each) for each in arguments]
@@ -199,24 +152,18 @@ class HarnessModel(LM):
     def loglikelihood_rolling(
         self, requests: "Sequence[Instance]", disable_tqdm: bool = False
     ) -> list[float]:
-        """Scores whole documents.
+        """Scores whole documents, in nats; 0 for a document of fewer than two tokens.
 
-        Args:
-            requests: `N` instances of a document, str.
-            disable_tqdm: bool. If `True`, shows no progress.
-
-        Returns:
-            List of `N` log-likelihoods in nats; 0 for a document of fewer than two tokens.
-
-        Raises:
-            DataDamagedError: If the tokenizer cannot encode a document.
+        The first token counts as the mean of the others, as in `txl evaluate`, because the
+        harness divides by the bytes and words of the whole document. Raises DataDamagedError if
+        the tokenizer cannot encode a document.
         """
         documents = [request.args[0] for request in requests]
         results = []
         for document in tqdm(documents, "Documents", disable=disable_tqdm):
             token_ids = self._encode(document, ends_document=True)
             nats = self._document_nats(document, token_ids)
-            if self._first_token == "average" and len(token_ids) > 1:
+            if len(token_ids) > 1:
                 nats *= len(token_ids) / (len(token_ids) - 1)
             results.append(-nats)
             self.cache_hook.add_partial("loglikelihood_rolling", (document,), results[-1])
@@ -228,18 +175,8 @@ class HarnessModel(LM):
         """Continues contexts, greedily unless sampling is requested.
 
         The whole context is read with memory, even with `max_length`. A text ends before the first
-        text of `until` or the end of a document.
-
-        Args:
-            requests: `N` instances of a context, str, and a dict of settings: `until`,
-                `max_gen_toks` (256 by default), `do_sample`, `temperature`, `top_k`, `top_p`.
-            disable_tqdm: bool. If `True`, shows no progress.
-
-        Returns:
-            List of `N` texts, without their contexts.
-
-        Raises:
-            UsageError: If a setting is not supported, or a context has no token.
+        text of `until` or the end of a document. Raises UsageError for a setting that is not
+        supported, or a context without a token.
         """
         arguments = [request.args for request in requests]
         results = [""] * len(arguments)
@@ -310,19 +247,12 @@ class HarnessModel(LM):
         No group has the same context twice: with one seed its texts would be equal.
         """
         counts: collections.Counter[str] = collections.Counter()
-        repeats = []
-        for context, _ in arguments:
-            repeats.append(counts[context])
+        keys = []
+        for context, settings in arguments:
+            keys.append((counts[context], json.dumps(settings, sort_keys=True), len(context)))
             counts[context] += 1
-
-        def settings(place: int) -> tuple[int, str]:
-            return repeats[place], json.dumps(arguments[place][1], sort_keys=True)
-
-        def order(place: int) -> tuple[tuple[int, str], int]:
-            return settings(place), len(arguments[place][0])
-
-        places = sorted(range(len(arguments)), key=order)
-        for _, group in itertools.groupby(places, settings):
+        places = sorted(range(len(arguments)), key=keys.__getitem__)
+        for _, group in itertools.groupby(places, lambda place: keys[place][:2]):
             same = list(group)
             for first in range(0, len(same), self._batch_size):
                 yield same[first : first + self._batch_size]
@@ -347,36 +277,4 @@ class HarnessModel(LM):
             top_p=normal.get("top_p", 1.0),
             seed=next(self._seeds),
             strip_prompt=True,
-        )
-
-
-def _tokenizer_of(lm: TransformerXLCausalLM) -> Tokenizer:
-    if lm.tokenizer is None:
-        raise UsageError(
-            "The model has no tokenizer, and the harness gives texts.",
-            where="tokenizer",
-            remedy="Name the folder of the prepared data set: tokenizer=DIR.",
-        )
-    return lm.tokenizer
-
-
-def _check_arguments(
-    max_length: Any, first_token: Any, batch_size: Any, unknown: dict[str, Any]
-) -> None:
-    for name in unknown:
-        raise UsageError(
-            f"The model has no argument {name}.{did_you_mean(name, _ARGUMENTS)}",
-            where=f"{name}={unknown[name]}",
-            remedy=f"Known are pretrained, {', '.join(_ARGUMENTS)}.",
-        )
-    if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
-        raise UsageError("A window has at least 1 token.", where=f"max_length={max_length}")
-    if first_token not in get_args(FirstToken):
-        raise UsageError(
-            "The first token is `average` or `unscored`.", where=f"first_token={first_token}"
-        )
-    if not str(batch_size).isdecimal() or int(batch_size) < 1:
-        raise UsageError(
-            "The batch size is a positive number; none is searched for.",
-            where=f"batch_size={batch_size}",
         )

@@ -1,7 +1,4 @@
-"""Text server for OpenAI's clients, and a client of TensorFlow Serving.
-
-The public names are imported when they are first used: REST needs no gRPC.
-"""
+"""Text server for OpenAI's clients, and a client of TensorFlow Serving."""
 
 from txl_tf.imports import lazy_names
 

@@ -1,9 +1,13 @@
 """The public names; `__init__.py` reads them from here and imports each on first use."""
 
-from txl_tf.serving.client import PredictionError as PredictionError
-from txl_tf.serving.client import RestTransport as RestTransport
 from txl_tf.serving.client import (
-    SamplingSettings as SamplingSettings,
+    GrpcTransport as GrpcTransport,
+)
+from txl_tf.serving.client import (
+    PredictionError as PredictionError,
+)
+from txl_tf.serving.client import (
+    RestTransport as RestTransport,
 )
 from txl_tf.serving.client import (
     ServingSession as ServingSession,
@@ -11,4 +15,3 @@ from txl_tf.serving.client import (
 from txl_tf.serving.client import (
     TextState as TextState,
 )
-from txl_tf.serving.grpc_transport import GrpcTransport as GrpcTransport

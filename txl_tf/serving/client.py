@@ -1,10 +1,9 @@
-"""Client of TensorFlow Serving: sessions that keep the memory of a text, and requests over REST.
+"""Client of TensorFlow Serving: sessions that keep the memory of a text, over REST and gRPC.
 
 Shape letters used in this module: L layers, M memory length, D hidden width, T tokens read,
 S written tokens.
 """
 
-import dataclasses
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,9 @@ import urllib3
 
 from txl_tf.storage.untrusted_files import parse_json
 
-_FLOATS = ("temperature", "top_p")
-_FIRST_WAIT_SECONDS = 0.1
-_MOST_CONNECTIONS = 32
+_SERVICE = "tensorflow.serving.PredictionService"
+_NUM_ATTEMPTS = 4
+_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty")
 _MAX_MESSAGE_LETTERS = 2000
 # The likeliest code of gRPC for a status of HTTP.
 _CODES = {
@@ -35,48 +34,34 @@ _CODES = {
 class PredictionError(Exception):
     """Failed request: the server refused it or did not answer.
 
-    Args:
+    Attributes:
         code: str. Name of the status code of gRPC, such as `"INVALID_ARGUMENT"`.
-        message: str. Message of the server.
-        server: str. Address and model.
-        signature: str. Signature of the request.
     """
 
-    def __init__(self, code: str, message: str, *, server: str, signature: str) -> None:
+    def __init__(self, code: str, where: str, message: str) -> None:
         self.code = code
-        self.message = message
-        super().__init__(f"{code} from {server}, signature `{signature}`: {message}")
+        super().__init__(f"{code} from {where}: {message}")
 
 
 class Transport(Protocol):
     """Connection to the signatures of one model; threads may share it."""
 
-    def predict(
-        self, signature_name: str, inputs: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Calls a signature and returns its outputs.
-
-        Raises PredictionError if the server refuses, or does not answer in time.
-        """
-        ...
-
-    def close(self) -> None:
-        """Closes the connections."""
+    def predict(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Calls a signature and returns its outputs; PredictionError if that fails."""
         ...
 
 
 class RestTransport:
-    """A `Transport` over REST, for numbers; threads may share it.
+    """A `Transport` over REST, for numbers.
 
     JSON has no bfloat16 and no shape of an empty array: models whose memory is bfloat16, or
-    that have none, are asked over gRPC.
+    that have none, are asked over gRPC. A server that is not ready is asked again.
 
     Args:
         address: str. `http://HOST:PORT` of the server.
         model_name: str. Name of the model there.
         version: optional int. Version of the model; the highest by default.
-        timeout_seconds: float. Most time of an attempt.
-        num_attempts: int. Attempts to reach a server that is not ready.
+        timeout_seconds: float. Most time of a request.
     """
 
     def __init__(
@@ -86,50 +71,43 @@ class RestTransport:
         *,
         version: int | None = None,
         timeout_seconds: float = 60.0,
-        num_attempts: int = 4,
     ) -> None:
         pinned = "" if version is None else f"/versions/{version}"
         self._url = f"{address.rstrip('/')}/v1/models/{model_name}{pinned}:predict"
         # A server keeps nothing, so every request may be repeated.
         retries = urllib3.Retry(
-            num_attempts - 1,
+            _NUM_ATTEMPTS - 1,
             read=False,
             redirect=False,
             status_forcelist=[503],
             allowed_methods=None,
             raise_on_status=False,
-            backoff_factor=_FIRST_WAIT_SECONDS,
+            backoff_factor=0.1,
         )
-        self._pool = urllib3.PoolManager(
-            maxsize=_MOST_CONNECTIONS,
-            retries=retries,
-            timeout=urllib3.Timeout(total=timeout_seconds),
-        )
+        timeout = urllib3.Timeout(total=timeout_seconds)
+        self._pool = urllib3.PoolManager(maxsize=32, retries=retries, timeout=timeout)
 
-    def predict(
-        self, signature_name: str, inputs: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
+    def predict(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Calls a signature, see `Transport`."""
         values = {name: array.tolist() for name, array in inputs.items()}
-        body = json.dumps({"signature_name": signature_name, "inputs": values})
+        body = json.dumps({"signature_name": signature, "inputs": values})
         code, message = "INTERNAL", "The answer has no numbers as outputs."
         try:
             response = self._pool.request("POST", self._url, body=body)
-            if response.status != 200:
-                code, message = _CODES.get(response.status, "UNKNOWN"), f"HTTP {response.status}"
-                message = str(parse_json(response.data)["error"])[:_MAX_MESSAGE_LETTERS]
-            else:
+            if response.status == 200:
                 outputs = parse_json(response.data)["outputs"]
                 return {name: _array(value) for name, value in outputs.items()}
+            code, message = _CODES.get(response.status, "UNKNOWN"), f"HTTP {response.status}"
+            message = str(parse_json(response.data)["error"])[:_MAX_MESSAGE_LETTERS]
         except urllib3.exceptions.HTTPError as error:
             is_late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             code, message = "DEADLINE_EXCEEDED" if is_late else "UNAVAILABLE", str(error)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             pass  # no answer of TensorFlow Serving
-        raise PredictionError(code, message, server=self._url, signature=signature_name)
+        raise PredictionError(code, f"{self._url}, signature `{signature}`", message)
 
     def close(self) -> None:
-        """Closes the connections, see `Transport`."""
+        """Closes the connections."""
         self._pool.clear()
 
 
@@ -139,26 +117,78 @@ def _array(value: Any) -> np.ndarray:
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
 
 
-@dataclasses.dataclass(frozen=True)
-class SamplingSettings:
-    """Settings of the signatures that write, see `GenerationConfig`; the server checks them.
+class GrpcTransport:
+    """A `Transport` over gRPC without encryption.
 
-    Writing ends with `stop_token_id`; -1 disables it.
+    Args:
+        address: str. `HOST:PORT` of the server.
+        model_name: as for `RestTransport`, like the others.
+        version: optional int.
+        timeout_seconds: float.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    stop_token_id: int = -1
+    def __init__(
+        self,
+        address: str,
+        model_name: str = "txl",
+        *,
+        version: int | None = None,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        import grpc
+        from tensorflow_serving.apis import model_pb2, prediction_service_pb2_grpc
+
+        self._where = f"{address}, model `{model_name}`"
+        self._model = model_pb2.ModelSpec(name=model_name)
+        if version is not None:
+            self._model.version.value = version
+        self._timeout_seconds = timeout_seconds
+        policy = {
+            "maxAttempts": _NUM_ATTEMPTS,
+            "initialBackoff": "0.1s",
+            "maxBackoff": "10s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": ["UNAVAILABLE"],
+        }
+        method = {"name": [{"service": _SERVICE}], "retryPolicy": policy}
+        options = {
+            "grpc.max_send_message_length": -1,
+            "grpc.max_receive_message_length": -1,
+            "grpc.service_config": json.dumps({"methodConfig": [method]}),
+            # By default only messages up to 256 KiB are repeated; memory is larger.
+            "grpc.per_rpc_retry_buffer_size": 2**31 - 1,
+        }
+        self._channel = grpc.insecure_channel(address, options=list(options.items()))
+        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
+
+    def predict(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Calls a signature, see `Transport`."""
+        import grpc
+        import tensorflow as tf
+        from tensorflow_serving.apis import predict_pb2
+
+        protos = {name: tf.make_tensor_proto(array) for name, array in inputs.items()}
+        request = predict_pb2.PredictRequest(model_spec=self._model, inputs=protos)
+        request.model_spec.signature_name = signature
+        try:
+            response = self._stub.Predict(request, timeout=self._timeout_seconds)
+            return {name: tf.make_ndarray(each) for name, each in response.outputs.items()}
+        except grpc.RpcError as error:
+            code, message = error.code().name, error.details() or ""
+        except (ValueError, TypeError) as error:
+            code, message = "INTERNAL", f"The answer has no arrays: {error}"
+        raise PredictionError(code, f"{self._where}, signature `{signature}`", message)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._channel.close()
 
 
 class TextState(NamedTuple):
     """The memory of one text and its newest token, which is not in memory yet.
 
     Attributes:
-        memory_states: float32 or bfloat16 array `(1, L, M, D)`; `None` where nothing has been
-            read.
+        memory_states: optional array `(1, L, M, D)`; `None` where nothing has been read.
         memory_valid_length: int32 array `(1,)`, 0 to `M`.
         last_token_id: int. The newest token; -1 where the text begins.
     """
@@ -217,14 +247,15 @@ class ServingSession:
         self,
         max_tokens: int,
         token_ids: Sequence[int] | np.ndarray = (),
-        settings: SamplingSettings | None = None,
+        **settings: float,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Reads tokens and writes the next ones; both belong to the text then.
 
         Args:
             max_tokens: int. The most tokens to write.
             token_ids: int vector `(T,)` to read before.
-            settings: optional `SamplingSettings`.
+            **settings: other inputs of the signature, such as `temperature`, `top_k`, `top_p`,
+                `seed` and `stop_token_id`; the server has defaults and checks them.
 
         Returns:
             Tuple of token ids, int32 `(S,)`, and the nats of each, float32 `(S,)`.
@@ -234,10 +265,9 @@ class ServingSession:
         """
         with self._lock:
             text = self._unread(token_ids)
-            values = dataclasses.asdict(SamplingSettings() if settings is None else settings)
             sampling = {
                 name: np.array([value], np.float32 if name in _FLOATS else np.int32)
-                for name, value in {"max_tokens": max_tokens, **values}.items()
+                for name, value in {"max_tokens": max_tokens, **settings}.items()
             }
             answer = self._ask("generate", {**_row(text), **sampling}, text[-1])
             count = int(answer["lengths"][0])
@@ -273,9 +303,7 @@ class ServingSession:
                 last_token_id = int(answer["token_ids"][0, answer["lengths"][0] - 1])
         except (LookupError, ValueError, TypeError) as error:
             message = f"The answer is not of one text: {error}"
-            raise PredictionError(
-                "INTERNAL", message, server="the server", signature=name
-            ) from error
+            raise PredictionError("INTERNAL", f"signature `{name}`", message) from error
         self.state = TextState(states, valid, last_token_id)
         return answer
 

@@ -36,13 +36,9 @@ from txl_tf.samplers import RandomSampler, RepetitionPenalty
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
 _SCORED_TOKENS = 64  # at once: a large vocabulary has a large array of scores
 _CONTEXT_TOKENS = 1024  # of a prompt, for the text of the tokens after it
-_SAMPLER_SETTINGS = {
-    "temperature": np.float32,
-    "top_k": np.int32,
-    "top_p": np.float32,
-    "min_p": np.float32,
-}
-_SETTINGS = {**_SAMPLER_SETTINGS, "repetition_penalty": np.float32, "allow_unknown": np.bool_}
+_OF_SAMPLER = ("temperature", "top_k", "top_p", "min_p")
+_DTYPES = (np.float32, np.int32, np.float32, np.float32, np.float32, np.bool_)
+_SETTINGS = dict(zip((*_OF_SAMPLER, "repetition_penalty", "allow_unknown"), _DTYPES, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,7 +135,7 @@ class Completion:
 
     @property
     def scores_prompt(self) -> bool:
-        """True if the tokens of the prompt have scores too."""
+        """True if the tokens of the prompt are scored."""
         return self.settings.echo and self.settings.logprobs is not None
 
 
@@ -178,24 +174,26 @@ class TextEngine:
         self._empty_memory = self._engine.initial_memory(1)
         self._changed = threading.Condition()
         self._waiting: list[Completion] = []
-        self._paused: list[Completion] = []
         self._sessions: dict[str, TextState] = {}
         self._reading: Completion | None = None
         self._rows: list[Completion] = []
-        self._memory: Any = None
-        self._recent: Any = None
         self._num_recent = 0
         self._is_closed = False
-        self._warm_up()
+        # Compiles the programs, so that the first request need not wait for them.
+        self._reader.read_piece([np.zeros((2,), np.int32)], self._empty_memory)
+        for size in self._sizes:
+            self._begin_batch([self._empty_memory] * size)
+            self._write_tokens()
+        self._num_recent = 0
         self._thread = threading.Thread(target=self._run, name="text engine", daemon=True)
         self._thread.start()
 
     @property
     def gauges(self) -> dict[str, int]:
-        """Returns the numbers of texts that wait and are written, and of sessions."""
-        waiting = len(self._waiting) + len(self._paused)
+        """Numbers of texts that wait and are written, and of sessions."""
         running = len(self._rows) + (self._reading is not None)
-        return {"waiting": waiting, "running": running, "sessions": len(self._sessions)}
+        sessions = len(self._sessions)
+        return {"waiting": len(self._waiting), "running": running, "sessions": sessions}
 
     @property
     def is_alive(self) -> bool:
@@ -284,41 +282,38 @@ class TextEngine:
         ((client, most),) = places.most_common(1)
         with self._changed:
             least = min((places[row.owner[0]] for row in self._free_texts()), default=most)
-        if most >= least + 2:
-            paused = next(row for row in reversed(rows) if row.owner[0] == client)
-            rows.remove(paused)
-            self._paused.append(paused)
+            if most >= least + 2:
+                paused = next(row for row in reversed(rows) if row.owner[0] == client)
+                rows.remove(paused)
+                self._waiting.append(paused)
 
     def _free_texts(self) -> list[Completion]:
-        """Returns the waiting texts whose session has no other text at work."""
+        """Returns the waiting texts that have paused or whose session has no other text at work."""
         states = [(row, self._sessions.get(row.settings.session)) for row in self._waiting]
-        return [row for row, state in states if state is None or not state.is_busy]
+        return [
+            row for row, state in states if row.num_written or state is None or not state.is_busy
+        ]
 
     def _next_waiting(self, running: Sequence[Completion]) -> Completion | None:
-        """Takes the text whose client and request have the fewest places.
-
-        Prepares the reading of a text that has not paused.
-        """
+        """Takes the text whose client and request have the fewest places, to read its prompt."""
         places = collections.Counter(key for row in running for key in (row.owner, row.owner[0]))
         with self._changed:
             self._end_old_sessions()
             row = min(
-                [*self._paused, *self._free_texts()],
-                key=lambda row: (places[row.owner[0]], places[row.owner]),
+                self._free_texts(),
+                key=lambda row: (places[row.owner[0]], places[row.owner], not row.num_written),
                 default=None,
             )
-            if row is None or row in self._paused:
-                if row is not None:
-                    self._paused.remove(row)
-                return row
+            if row is None:
+                return None
             self._waiting.remove(row)
-            state = self._sessions.get(row.settings.session)
-            if state is None:
-                nothing = np.zeros((0,), np.int32)
-                is_used = np.zeros((self.vocabulary_size,), bool)
-                state = TextState(self._empty_memory, is_used, nothing, nothing)
-                if row.settings.session:
-                    self._sessions[row.settings.session] = state
+            if row.num_written:
+                return row
+            nothing = np.zeros((0,), np.int32)
+            is_used = np.zeros((self.vocabulary_size,), bool)
+            state = TextState(self._empty_memory, is_used, nothing, nothing)
+            if row.settings.session:
+                state = self._sessions.setdefault(row.settings.session, state)
             state.is_busy = True
         row.state, row.memory = state, state.memory
         row.unread = np.append(state.pending, row.prompt_ids).astype(np.int32)
@@ -330,23 +325,19 @@ class TextEngine:
 
     def _read_piece(self, row: Completion) -> bool:
         """Reads a segment of a prompt; returns True if only its last token is left."""
-        if len(row.unread) > 1:
-            read, following = row.unread[:-1], row.unread[1:]
-            hidden, row.memory, length = self._reader.read_piece([read], row.memory)
-            if row.scores_prompt:
-                for start in range(0, min(length, len(read)), _SCORED_TOKENS):
-                    ids = following[start : min(length, start + _SCORED_TOKENS)]
-                    self._score_prompt(row, hidden[:, start : start + len(ids)], ids)
-            row.unread = row.unread[min(length, len(read)) :]
+        count = len(row.unread) - 1
+        if count:
+            hidden, row.memory, length = self._reader.read_piece([row.unread[:-1]], row.memory)
+            count = min(count, length)
+            following, row.unread = row.unread[1 : count + 1], row.unread[count:]
+            for start in range(0, count, _SCORED_TOKENS) if row.scores_prompt else ():
+                places = slice(start, min(count, start + _SCORED_TOKENS))
+                padding = [[0, 0], [0, _SCORED_TOKENS - places.stop + start], [0, 0]]
+                log_probs = self._log_probs_of(tf.pad(hidden[:, places], padding))[0]
+                for token_id, scores in zip(following[places], log_probs, strict=False):
+                    row.scores.append(self._score(row, int(token_id), scores, row.num_echoed))
+                    row.num_echoed += len(row.scores[-1].token)
         return len(row.unread) == 1
-
-    def _score_prompt(self, row: Completion, hidden: tf.Tensor, token_ids: np.ndarray) -> None:
-        padded = tf.pad(hidden, [[0, 0], [0, _SCORED_TOKENS - len(token_ids)], [0, 0]])
-        log_probs = self._log_probs_of(padded)[0, : len(token_ids)]
-        for token_id, scores in zip(token_ids, log_probs, strict=True):
-            score = self._score(row, int(token_id), scores, row.num_echoed)
-            row.scores.append(score)
-            row.num_echoed += len(score.token)
 
     def _score(
         self, row: Completion, token_id: int, log_probs: tf.Tensor, text_offset: int
@@ -371,66 +362,82 @@ class TextEngine:
 
     def _regroup(self, staying: list[Completion], joining: list[Completion]) -> None:
         """Brings memories up to date, and makes the batch of other texts."""
-        settled = self._memory
-        if self._num_recent:
+        memories = []
+        if self._rows:
             count = tf.constant(self._num_recent, tf.int32)
-            settled = self._finish(self._memory, self._recent, count)
-        places = []
+            settled = self._finish(self._memory, self._state.recent[0], count)
         for place, row in enumerate(self._rows):
+            memory = tf.nest.map_structure(lambda each, k=place: each[k : k + 1], settled)
             if row in staying:
-                places.append(place)
+                memories.append(memory)
                 continue
-            row.state.memory = row.memory = _row_of(settled, place)
-            if row not in self._paused:
+            row.state.memory = memory
+            if row not in self._waiting:
                 self._release(row)
+        memories += [row.state.memory for row in joining]
         self._rows, self._num_recent = [*staying, *joining], 0
-        if not self._rows:
-            self._memory = self._recent = None
-            return
-        size = next(size for size in self._sizes if size >= len(self._rows))
-        parts = [_row_of(settled, place) for place in places]
-        parts += [row.memory for row in joining]
-        parts += [self._empty_memory] * (size - len(parts))
-        self._begin_batch(tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *parts))
+        if memories:
+            size = next(size for size in self._sizes if size >= len(memories))
+            self._begin_batch(memories + [self._empty_memory] * (size - len(memories)))
 
-    def _begin_batch(self, memory: Any) -> None:
-        self._memory, rows = memory, self._rows
-        self._recent = self._engine.begin(memory, capacity=CAPACITY)
-        size = tf.nest.flatten(memory)[0].shape[0]
-        self._settings = {}
-        for name, dtype in _SETTINGS.items():
-            values = np.ones((size,), dtype)
-            values[: len(rows)] = [getattr(row.settings, name) for row in rows]
-            self._settings[name] = tf.constant(values)
-        self._is_used = np.zeros((size, self.vocabulary_size), bool)
+    def _begin_batch(self, memories: list[Any]) -> None:
+        rows, size = self._rows, len(memories)
+
+        def tensor(values: list[Any], dtype: Any = np.int32) -> tf.Tensor:
+            return tf.constant(np.array(values + [1] * (size - len(rows)), dtype))
+
+        self._memory = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *memories)
+        is_used = np.zeros((size, self.vocabulary_size), bool)
         for place, row in enumerate(rows):
-            self._is_used[place] = row.state.is_used
-        self._has_penalty = any(row.settings.repetition_penalty != 1 for row in rows)
-        self._unused = tf.zeros(self._is_used.shape, tf.bool)
+            is_used[place] = row.state.is_used
+        self._settings = {
+            name: tensor([getattr(row.settings, name) for row in rows], dtype)
+            for name, dtype in _SETTINGS.items()
+        }
+        self._settings["seed"] = tensor([row.seed for row in rows])
+        recent = self._engine.begin(self._memory, capacity=CAPACITY)
+        self._state = DecodingState(
+            pending=tensor([row.state.pending[0] for row in rows]),
+            is_finished=tensor([False for _ in rows], np.bool_),
+            is_used=tf.constant(is_used),
+            lengths=tf.zeros([size], tf.int32),
+            position=tensor([row.state.num_written for row in rows]),
+            recent=(recent, tf.zeros([size, self.vocabulary_size])),
+        )
 
     def _write_tokens(self) -> None:
-        rows, size = self._rows, len(self._is_used)
-        numbers = np.zeros((3, size), np.int32)
-        for place, row in enumerate(rows):
-            numbers[:, place] = [row.state.pending[0], row.seed, row.state.num_written]
-        drawn, log_probs, self._recent = self._step(
-            self._memory,
-            self._recent,
-            self._constants[size],
-            tf.constant(np.arange(size) < len(rows)),
-            tf.constant(self._is_used) if self._has_penalty else self._unused,
-            self._settings,
-            *(tf.constant(each) for each in numbers),
-        )
+        constants = self._constants[self._state.pending.shape[0]]
+        self._state = self._step(self._memory, constants, self._state, self._settings)
         self._num_recent += 1
-        for place, (row, token_id) in enumerate(zip(rows, drawn.numpy().tolist(), strict=False)):
-            self._is_used[place, token_id] = row.state.is_used[token_id] = True
+        log_probs = self._state.recent[1]
+        for place, (row, token_id) in enumerate(
+            zip(self._rows, self._state.pending.numpy().tolist(), strict=False)
+        ):
             scores = None if row.settings.logprobs is None else log_probs[place]
             self._take_token(row, token_id, scores)
+
+    def _next_tokens(
+        self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, tf.Tensor]
+    ) -> DecodingState:
+        def step(token_ids: tf.Tensor, is_active: tf.Tensor, recent: Any) -> tuple[Any, Any]:
+            log_probs, recent = self._engine.step(
+                token_ids, is_active, memory, recent[0], constants
+            )
+            return log_probs, (recent, log_probs)
+
+        unknown = tf.constant(excluded_tokens(self.tokenizer, allow_unknown=False), tf.int32)
+        rules = TokenRules(
+            RandomSampler(*(settings[name] for name in _OF_SAMPLER)),
+            RepetitionPenalty(settings["repetition_penalty"]),
+            excluded_token_ids=tf.where(settings["allow_unknown"][:, None], NOTHING, unknown),
+        )
+        # XLA would compile a step outside a loop again for each number of recent tokens.
+        return write_tokens(step, rules, settings["seed"], state, max_tokens=1, capacity=1)[1]
 
     def _take_token(self, row: Completion, token_id: int, log_probs: tf.Tensor | None) -> None:
         state = row.state
         state.pending = np.array([token_id], np.int32)
+        state.is_used[token_id] = True
         state.num_tokens += 1
         state.num_written += 1
         row.num_written += 1
@@ -457,78 +464,28 @@ class TextEngine:
         scores, row.scores = row.scores, []
         row.deliver(TextPiece(row.index, text, scores, finish_reason))
 
-    def _next_tokens(
-        self,
-        memory: Any,
-        recent: Any,
-        constants: Any,
-        is_active: tf.Tensor,
-        is_used: tf.Tensor,
-        settings: dict[str, tf.Tensor],
-        pending: tf.Tensor,
-        seeds: tf.Tensor,
-        positions: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        def step(token_ids: tf.Tensor, is_active: tf.Tensor, recent: Any) -> tuple[Any, Any]:
-            log_probs, recent = self._engine.step(
-                token_ids, is_active, memory, recent[0], constants
-            )
-            return log_probs, (recent, log_probs)
-
-        unknown = tf.constant(excluded_tokens(self.tokenizer, allow_unknown=False), tf.int32)
-        rules = TokenRules(
-            RandomSampler(*(settings[name] for name in _SAMPLER_SETTINGS)),
-            RepetitionPenalty(settings["repetition_penalty"]),
-            excluded_token_ids=tf.where(settings["allow_unknown"][:, None], NOTHING, unknown),
-        )
-        log_probs = tf.zeros([pending.shape[0], self.vocabulary_size])
-        state = DecodingState(
-            pending=pending,
-            is_finished=tf.logical_not(is_active),
-            is_used=is_used,
-            lengths=tf.zeros_like(pending),
-            position=positions,
-            recent=(recent, log_probs),
-        )
-        # XLA would compile a step outside a loop again for each number of recent tokens.
-        _, state = write_tokens(step, rules, seeds, state, max_tokens=1, capacity=1)
-        recent, log_probs = state.recent
-        return state.pending, log_probs, recent
-
-    def _warm_up(self) -> None:
-        """Compiles the programs, so that the first request need not wait for them."""
-        self._reader.read_piece([np.zeros((2,), np.int32)], self._empty_memory)
-        for size in self._sizes:
-            parts = [self._empty_memory] * size
-            self._begin_batch(tf.nest.map_structure(lambda *each: tf.concat(each, 0), *parts))
-            self._write_tokens()
-        self._num_recent, self._memory, self._recent = 0, None, None
-
     def _release(self, row: Completion) -> None:
         with self._changed:
             row.state.is_busy, row.state.last_use = False, time.monotonic()
-            if row.settings.session and not row.state.num_tokens:
-                del self._sessions[row.settings.session]  # cancelled before it was read
+            state = self._sessions.pop(row.settings.session, None)
+            if state is not None and state.num_tokens:  # else cancelled before it was read
+                self._sessions[row.settings.session] = state  # the newest is the last
 
     def _end_old_sessions(self) -> None:
-        resting = {name: each for name, each in self._sessions.items() if not each.is_busy}
-        oldest = sorted(resting, key=lambda name: resting[name].last_use)
         earliest = time.monotonic() - self._session_seconds
-        for name in oldest:
+        for name, state in list(self._sessions.items()):
             is_over = len(self._sessions) > self._max_sessions
-            if is_over or resting[name].last_use < earliest:
+            if not state.is_busy and (is_over or state.last_use < earliest):
                 del self._sessions[name]
 
     def _fail(self, message: str) -> None:
         """Answers the texts at work with an error; their sessions end."""
-        rows = [*self._rows, *self._paused, *([self._reading] if self._reading else [])]
-        self._rows, self._paused, self._reading, self._num_recent = [], [], None, 0
         with self._changed:
+            paused = [row for row in self._waiting if row.num_written]
+            rows = [*self._rows, *paused, *([self._reading] if self._reading else [])]
+            self._waiting = [row for row in self._waiting if not row.num_written]
+            self._rows, self._reading, self._num_recent = [], None, 0
             for row in rows:
                 self._sessions.pop(row.settings.session, None)
         for row in rows:
             row.deliver(TextPiece(row.index, error=message))
-
-
-def _row_of(memory: Any, place: int) -> Any:
-    return tf.nest.map_structure(lambda each: each[place : place + 1], memory)
