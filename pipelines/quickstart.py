@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import PreemptedError, UsageError
-from txl_tf.model_folder import build_model
+from txl_tf.model_folder import ModelDescription, build_model
 from txl_tf.storage.locks import DirectoryLock
 
 from .arguments import add_override_argument, overridden_settings, override
@@ -149,7 +149,7 @@ def run(job: Quickstart) -> None:
     say("5/5 export")
     exported = folder / "export" / str(step)
     if not exported.exists():
-        _export(experiment, workdir, model, step, results, exported)
+        _export(workdir, model, step, exported)
 
     say("")
     print(result_table(results))
@@ -204,19 +204,9 @@ def _sample(model: "TransformerXL") -> str:
     return max(samples, key=len).rstrip()
 
 
-def _export(
-    experiment: ExperimentConfig,
-    workdir: Workdir,
-    model: "TransformerXL",
-    step: int,
-    results: "list[EvaluationResult]",
-    folder: Path,
-) -> None:
+def _export(workdir: Workdir, model: "TransformerXL", step: int, folder: Path) -> None:
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.export import export_saved_model
 
-    from .export import model_card
-
-    quality = {result.split: result.to_dict() for result in results}
-    card = model_card(experiment, workdir.describe().data, step, **quality)
-    export_saved_model(model, folder, card, tokenizer=ByteTokenizer())
+    description = dataclasses.replace(ModelDescription.of_run(workdir.describe()), step=step)
+    export_saved_model(model, folder, tokenizer=ByteTokenizer(), description=description)

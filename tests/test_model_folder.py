@@ -13,7 +13,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.export import ExportOptions, export_saved_model
-from txl_tf.model_folder import find_model, open_model, write_model_folder
+from txl_tf.model_folder import ModelDescription, find_model, open_model, write_model_folder
 from txl_tf.models import create_model
 from txl_tf.run import identity
 from txl_tf.storage.untrusted_files import verify_checksums
@@ -65,7 +65,9 @@ def folders(tmp_path_factory):
     for variable, array in zip(model.weights, model_of_step(BEST).weights, strict=True):
         variable.assign(array)
     write_model_folder(model, folder / "converted", ByteTokenizer())
-    export_saved_model(model, folder / "export" / "2", {"step": BEST}, tokenizer=ByteTokenizer())
+    description = ModelDescription.of_model(model, None, step=BEST)
+    version = folder / "export" / "2"
+    export_saved_model(model, version, tokenizer=ByteTokenizer(), description=description)
     (folder / "export" / "3").mkdir()  # not complete
     return {
         "run": folder / "run",
@@ -210,7 +212,7 @@ def test_the_best_checkpoint_is_gone(folders, tmp_path):
 def test_an_export_in_fewer_bits_gives_the_numbers_it_computes_with(tmp_path):
     config = EXPERIMENT.model.replace(hidden_dim=64, intermediate_dim=128)
     model = with_drawn_weights(create_model(config, dtype="float32"), scale=0.3)
-    export_saved_model(model, tmp_path / "1", {}, options=ExportOptions(weights="int8"))
+    export_saved_model(model, tmp_path / "1", options=ExportOptions(weights="int8"))
     assert open_model(tmp_path).description.stored_as == "int8"
     differences = [
         np.abs(variable.numpy() - expected.numpy()).max()

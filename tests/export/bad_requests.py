@@ -57,12 +57,15 @@ BAD = {
         {**rows_of(TEXT[:0]), "target_ids": TEXT[:0], **nothing_read(0)},
         "token_ids has no rows",
     ),
-    "no tokens": ({**rows_of(TEXT[:, :0]), "target_ids": TEXT[:, :0]}, "has 0 tokens per row"),
+    "no tokens": (
+        {**rows_of(TEXT[:, :0]), "target_ids": TEXT[:, :0]},
+        r"tokens of token_ids\[0\] is 0; it must be 1 to 65536",
+    ),
     "length 0": ({"lengths": np.array([4, 0], "int32")}, r"lengths\[1\] is 0; it must be 1 to 4"),
     "length long": ({"lengths": np.array([5, 4], "int32")}, r"lengths\[0\] is 5"),
     "ids rank": ({"token_ids": TEXT[0]}, r"token_ids has the shape \(4\).*\(rows, tokens\)"),
     "too many tokens": (
         {**rows_of(np.zeros((2, 65537), "int32")), "target_ids": np.zeros((2, 65537), "int32")},
-        "65537 tokens per row; it must have 1 to 65536",
+        r"tokens of token_ids\[0\] is 65537",
     ),
 }

@@ -9,7 +9,6 @@ from tests.toy_batches import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
 CONFIG = toy_experiment(model={"num_layers": 2, "vocabulary_size": 256}).model
-MODEL_CARD = {"name": "toy", "quality": {"bits_per_byte": 1.25}}
 
 
 @pytest.fixture(scope="session")
@@ -21,32 +20,15 @@ def model():
 @pytest.fixture(scope="session")
 def exported(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "models" / "1"
-    assert txl_tf.export_saved_model(model, folder, MODEL_CARD) == folder
+    assert txl_tf.export_saved_model(model, folder, tokenizer=ByteTokenizer()) == folder
     return folder
 
 
 @pytest.fixture(scope="session")
-def signatures(exported):
-    return kept_signatures(exported)
+def loaded(exported):
+    return tf.saved_model.load(str(exported))
 
 
 @pytest.fixture(scope="session")
-def exported_texts(model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export") / "1"
-    txl_tf.export_saved_model(model, folder, MODEL_CARD, tokenizer=ByteTokenizer())
-    return folder
-
-
-@pytest.fixture(scope="session")
-def text_signatures(exported_texts):
-    return kept_signatures(exported_texts)
-
-
-def kept_signatures(folder):
-    """The signatures of an export; functions die with what they were loaded with."""
-    loaded = tf.saved_model.load(str(folder))
-    _KEPT.append(loaded)
+def signatures(loaded):
     return loaded.signatures
-
-
-_KEPT = []

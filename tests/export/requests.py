@@ -3,13 +3,13 @@
 import numpy as np
 import tensorflow as tf
 
-SAMPLING = {
+SETTINGS = {
     "max_tokens": np.int32(6),
     "temperature": np.float32(0.0),
     "top_k": np.int32(0),
     "top_p": np.float32(1.0),
+    "min_p": np.float32(0.0),
     "seed": np.int32(0),
-    "stop_token_id": np.int32(-1),
 }
 
 
@@ -44,13 +44,20 @@ def rows_of(token_ids, lengths=None):
     return {"token_ids": token_ids, "lengths": np.array(lengths, "int32")}
 
 
-def sampling(num_rows, **changes):
+def settings(num_rows, **changes):
     """Settings of all rows, each a scalar or a list."""
-    values = {**SAMPLING, **changes}
+    values = {**SETTINGS, **changes}
     return {
-        name: np.broadcast_to(np.asarray(values[name], SAMPLING[name].dtype), [num_rows])
-        for name in SAMPLING
+        name: np.broadcast_to(np.asarray(values[name], default.dtype), [num_rows])
+        for name, default in SETTINGS.items()
     }
+
+
+def generate(signatures, rows, memory, stop_token_ids=((-1,),), **changes):
+    """Writes after rows; memory is that of an answer or `nothing_read`."""
+    stops = {"stop_token_ids": np.array(stop_token_ids, "int32")}
+    given = settings(len(rows["token_ids"]), **changes)
+    return signatures["generate"](**tensors({**rows, **given, **stops, **memory}))
 
 
 def score(signatures, text, memory, lengths=None):

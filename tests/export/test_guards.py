@@ -7,19 +7,6 @@ import tensorflow as tf
 from txl_tf.export import guards
 
 
-@tf.function(input_signature=[tf.TensorSpec(None, tf.float32)], autograph=False)
-def doubled_if_finite(values):
-    return 2.0 * guards.finite(guards.of_rank(values, "values", ("rows",)), "values")
-
-
-def test_the_message_names_the_first_bad_value():
-    np.testing.assert_array_equal(doubled_if_finite([1.0, -2.0]), [2.0, -4.0])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"values\[1\] is nan; it must be"):
-        doubled_if_finite([1.0, np.nan, np.inf])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"the shape \(1, 1\).*\(rows\)"):
-        doubled_if_finite([[1.0]])
-
-
 @pytest.fixture
 def without_assertions():
     """What a server's graph rewrites may do."""
@@ -50,7 +37,7 @@ def test_no_rewrite_leaves_the_check_out(without_assertions):
 CHECK_TEXTS = {
     only_utf8: tf.function(
         lambda texts, only_utf8=only_utf8: guards.texts(texts, "texts", 9, only_utf8=only_utf8),
-        input_signature=[tf.TensorSpec(None, tf.string)],
+        input_signature=[tf.TensorSpec([None], tf.string)],
         autograph=False,
     )
     for only_utf8 in (False, True)
@@ -70,5 +57,3 @@ def test_texts_are_checked_for_length_and_encoding():
         message = rf"texts\[1\] is {length} bytes long; it must be 9 at most"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             CHECK_TEXTS[True]([b"a", b"x" * length])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="texts has no rows"):
-        CHECK_TEXTS[True](tf.zeros([0], tf.string))

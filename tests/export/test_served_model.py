@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from txl_tf.export.served_weights import ServedWeights
+from txl_tf.export.served_model import ServedWeights
 
 
 def variables():

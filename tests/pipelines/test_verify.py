@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from pipelines import verify
-from tests.export.test_version_folder import small_root
+from tests.export.test_saved_model import small_root
 from tests.pipelines.txl_process import run_txl
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.export.export_verification import verify_export
-from txl_tf.export.version_folder import CHECKSUMS_FILE, write_version
+from txl_tf.export.saved_model import write_version
 from txl_tf.generation.session_file import write_session
 
 
@@ -163,7 +163,7 @@ NUM_CASES = 500
 def exported_of_export_verification(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "1"
     root, signatures = small_root()
-    files = {"assets.extra/model_card.json": b"{}\n", "assets.extra/model_card.md": b"# Card\n"}
+    files = {"assets.extra/config.json": b"{}\n", "assets.extra/vocabulary/words": b"a\n"}
     write_version(str(folder), root, signatures, {}, files)
     return folder
 
@@ -196,7 +196,7 @@ def test_five_hundred_damages_are_refused_by_name(exported_of_export_verificatio
                 pytest.fail(
                     f"{path.name}, {verify_export(str(exported_of_export_verification))} files"
                 )
-            if path.name != CHECKSUMS_FILE:
+            if path.name != "SHA256SUMS":
                 assert raised.value.where == str(path), case
             else:  # the list, or the file that it is wrong about
                 assert raised.value.where.startswith(str(exported_of_export_verification)), case

@@ -1,10 +1,10 @@
-"""Verification of an exported version: every file, the graph, the variables and the cards."""
+"""Verification of an exported version: every file, the graph, the variables and JSON."""
 
 import os
 from collections.abc import Callable
 
 from txl_tf.errors import DataDamagedError
-from txl_tf.model_folder import EXTRA, GRAPH_FILE
+from txl_tf.model_folder import GRAPH_FILE
 from txl_tf.storage.files import first_line, read_file
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
@@ -16,7 +16,6 @@ from txl_tf.storage.untrusted_files import (
     verify_checksums,
 )
 
-CARD_FILE = f"{EXTRA}/model_card.json"
 _REMEDY = "Export the model again."
 _VARIABLES = os.path.join("variables", "variables")
 # Protocol buffers are smaller than 2 GiB.
@@ -35,7 +34,7 @@ def verify_export(folder: str, progress: Callable[[int], None] | None = None) ->
             names = verify_checksums(folder, progress)
             _check_graph(os.path.join(folder, GRAPH_FILE))
             _check_variables(os.path.join(folder, _VARIABLES))
-            _check_cards(folder, names)
+            _check_json(folder, names)
         except FileNotFoundError as error:
             raise _damaged("A file of the export is missing.", str(error.filename)) from error
     return len(names)
@@ -66,7 +65,7 @@ def _check_variables(prefix: str) -> None:
         raise reading_failed(error, prefix, _REMEDY) from error
 
 
-def _check_cards(folder: str, names: list[str]) -> None:
+def _check_json(folder: str, names: list[str]) -> None:
     for name in names:
         if name.endswith(".json"):
             path = os.path.join(folder, name)

@@ -1,6 +1,6 @@
 """Guards that refuse bad requests within the graph, by value and index.
 
-Shape letters used in this module: B rows, T tokens.
+Shape letters used in this module: B rows, K values of a row.
 """
 
 from collections.abc import Callable
@@ -37,39 +37,48 @@ def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
     Signatures must leave ranks and sizes open: graph rewrites assume the declared ones, and
     servers do not check them.
     """
-    name, wanted = tf.constant(name), tf.constant(", ".join(axes))
     checked = refuse_unless(
         tf.equal(tf.rank(tensor), len(axes)),
         lambda: tf.strings.join(
-            [name, " has the shape ", _shape_text(tensor), "; it must be (", wanted, ")."]
+            [f"{name} has the shape ", _shape_text(tensor), f"; it must be ({', '.join(axes)})."]
         ),
         tensor,
     )
     return tf.ensure_shape(checked, [None] * len(axes))
 
 
-def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor | None = None) -> tf.Tensor:
-    """Refuses a tensor that is not `(B,)`.
+def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
+    """Refuses a tensor that is not `(B,)`; a scalar stands for all rows."""
+    # A branch would add two functions with their arguments to the graph.
+    is_scalar = tf.cast(tf.equal(tf.rank(tensor), 0), tf.int32)
+    shape = tf.concat([tf.fill([is_scalar], num_rows), tf.shape(tensor)], axis=0)
+    checked = of_rank(tf.broadcast_to(tensor, shape), name, ("rows",))
+    return _of_rows(checked, name, num_rows)
 
-    `num_rows` is an int32 scalar, the rows of the other inputs. With it a scalar
-    stands for all rows; without it there must be at least one row.
-    """
-    if num_rows is not None:
-        # A branch would add two functions with their arguments to the graph.
-        is_scalar = tf.cast(tf.equal(tf.rank(tensor), 0), tf.int32)
-        shape = tf.concat([tf.fill([is_scalar], num_rows), tf.shape(tensor)], axis=0)
-        tensor = tf.broadcast_to(tensor, shape)
-    checked = of_rank(tensor, name, ("rows",))
-    found = tf.shape(checked)[0]
-    if num_rows is None:
-        return refuse_unless(found > 0, lambda: tf.constant(f"{name} has no rows."), checked)
-    name = tf.constant(name)
+
+def row_lists(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
+    """Refuses a tensor that is not `(B, K)`; a single row stands for all rows."""
+    checked = of_rank(tensor, name, ("rows", "values"))
+    found, num_values = tf.unstack(tf.shape(checked))
+    shape = tf.stack([tf.where(found == 1, num_rows, found), num_values])
+    return _of_rows(tf.broadcast_to(checked, shape), name, num_rows)
+
+
+def _of_rows(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
+    found = tf.shape(tensor)[0]
     return refuse_unless(
         tf.equal(found, num_rows),
         lambda: tf.strings.join(
-            [name, " has ", _text(found), " rows; the batch has ", _text(num_rows), "."]
+            [f"{name} has ", _text(found), " rows; the batch has ", _text(num_rows), "."]
         ),
-        checked,
+        tensor,
+    )
+
+
+def not_empty(tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Refuses a tensor without rows."""
+    return refuse_unless(
+        tf.shape(tensor)[0] > 0, lambda: tf.constant(f"{name} has no rows."), tensor
     )
 
 
@@ -88,25 +97,25 @@ def in_range(
     is_bad = tf.logical_not((tensor >= lowest) & (tensor <= highest))
     if counts is not None:
         is_bad &= counts
-    # A constant here, not in the message, so that the messages of all inputs share one function.
-    name = tf.constant(name)
-    return refuse_unless(
-        tf.logical_not(tf.reduce_any(is_bad)),
-        lambda: tf.strings.join(
-            [_first(is_bad, tensor, name), "; it must be ", _text(lowest), " to ", _text(highest)]
-        ),
-        tensor,
-    )
+
+    def must() -> tf.Tensor:
+        return tf.strings.join(["; it must be ", _text(lowest), " to ", _text(highest)])
+
+    return _refuse_first(is_bad, tensor, name, must, tensor)
 
 
 def finite(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Refuses a float tensor of known rank that contains an infinity or NaN."""
     is_bad = tf.logical_not(tf.math.is_finite(tensor))
-    name = tf.constant(name)
+    return _refuse_first(is_bad, tensor, name, lambda: "; it must be finite.", tensor)
+
+
+def equal(numbers: tf.Tensor, name: str, reason: str) -> tf.Tensor:
+    """Refuses numbers `(B,)` that are not all the same."""
     return refuse_unless(
-        tf.logical_not(tf.reduce_any(is_bad)),
-        lambda: tf.strings.join([_first(is_bad, tensor, name), "; it must be finite."]),
-        tensor,
+        tf.reduce_all(tf.equal(numbers, numbers[:1])),
+        lambda: tf.strings.join([f"{name} are ", _vector_text(numbers), f"; {reason}."]),
+        numbers,
     )
 
 
@@ -132,43 +141,48 @@ def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str
 
 
 def texts(tensor: tf.Tensor, name: str, max_bytes: int, *, only_utf8: bool) -> tf.Tensor:
-    """Refuses all but strings `(B,)` of at most `max_bytes`, in UTF-8 if `only_utf8`."""
-    checked = row_vector(tensor, name)
-    lengths = tf.strings.length(checked)
-    is_long = lengths > max_bytes
-    checked = refuse_unless(
-        tf.logical_not(tf.reduce_any(is_long)),
-        lambda: tf.strings.join(
-            [_first(is_long, lengths, name), f" bytes long; it must be {max_bytes} at most."]
-        ),
-        checked,
-    )
+    """Refuses all but strings of at most `max_bytes`, in UTF-8 if `only_utf8`."""
+    lengths = tf.strings.length(tensor)
+    must = f" bytes long; it must be {max_bytes} at most."
+    tensor = _refuse_first(lengths > max_bytes, lengths, name, lambda: must, tensor)
     if not only_utf8:
-        return checked
-    is_bad = tf.not_equal(_utf8_bytes(checked), tf.strings.length(checked))
+        return tensor
+    is_bad = tf.not_equal(_utf8_bytes(tensor), tf.strings.length(tensor))
     return refuse_unless(
         tf.logical_not(tf.reduce_any(is_bad)),
         lambda: tf.strings.join([_place(is_bad, name), " is not UTF-8."]),
-        checked,
+        tensor,
     )
 
 
 def _utf8_bytes(texts: tf.Tensor) -> tf.Tensor:
     """Counts the bytes in valid UTF-8 characters of each text."""
-    characters = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
+    flat = tf.reshape(texts, [-1])
+    characters = tf.strings.unicode_decode(flat, "UTF-8", errors="ignore")
     counts = sum(
         tf.cast(characters.values >= first, tf.int32) for first in (0, 0x80, 0x800, 0x10000)
     )
-    return tf.reduce_sum(characters.with_values(counts), axis=1)
+    counts = tf.reduce_sum(characters.with_values(counts), axis=1)
+    return tf.reshape(counts, tf.shape(texts))
 
 
-def _first(is_bad: tf.Tensor, tensor: tf.Tensor, name: str | tf.Tensor) -> tf.Tensor:
-    """Describes the first bad element, such as `name[1, 3] is -1`."""
-    index = _first_index(is_bad)
-    return tf.strings.join([_place(is_bad, name), " is ", _text(tf.reshape(tensor, [-1])[index])])
+def _refuse_first(
+    is_bad: tf.Tensor,
+    numbers: tf.Tensor,
+    name: str,
+    must: Callable[[], tf.Tensor | str],
+    tensor: tf.Tensor,
+) -> tf.Tensor:
+    """Refuses the first bad number, such as `name[1, 3] is -1; it must be 0 to 5`."""
+
+    def message() -> tf.Tensor:
+        number = tf.reshape(numbers, [-1])[_first_index(is_bad)]
+        return tf.strings.join([_place(is_bad, name), " is ", _text(number), must()])
+
+    return refuse_unless(tf.logical_not(tf.reduce_any(is_bad)), message, tensor)
 
 
-def _place(is_bad: tf.Tensor, name: str | tf.Tensor) -> tf.Tensor:
+def _place(is_bad: tf.Tensor, name: str) -> tf.Tensor:
     place = tf.unravel_index(_first_index(is_bad), tf.shape(is_bad, out_type=tf.int64))
     numbers = tf.strings.reduce_join(tf.strings.as_string(place), separator=", ")
     return tf.strings.join([name, "[", numbers, "]"])

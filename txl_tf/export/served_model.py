@@ -1,77 +1,137 @@
-"""Functions and stored weights that the signatures of an export share.
+"""Model of an export: its stored weights, and the functions that all signatures share.
 
-Shape letters used in this module: B rows, V vocabulary, R rows and C columns of a matrix, S
-tokens to write, M memory length, D hidden width, L layers, T tokens, C candidates.
+Shape letters used in this module: B rows, V vocabulary, S tokens to write, M memory length,
+D hidden width, L layers, T tokens, K ids that end a row.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from txl_tf.export import guards
-from txl_tf.export.sampling import WriterSettings
-from txl_tf.export.served_weights import ServedWeights
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.samplers import RandomSampler, RepetitionPenalty
 
+# Biases and norms are a thousandth of the weights, and each matters more.
+_MIN_MATRIX_ELEMENTS = 4096
+# A scale takes as many bytes as four int8 numbers.
+_MIN_NUMBERS_PER_SCALE = 32
+_LARGEST_INT8 = 127
 
-def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
-    """Returns a `tf.function` that several signatures share, so that the export has one copy."""
-    return tf.function(function, input_signature=specs, autograph=False)
+
+class ServedWeights(tf.Module):
+    """Weights of a model as an export stores them, optionally in fewer bits.
+
+    In int8 a matrix has one scale per row or one per column, whichever loses less; a weight is
+    the scale times a number in [-127, 127]. `values` are always float32.
+    """
+
+    def __init__(self, variables: list[keras.Variable], stored_as: str) -> None:
+        super().__init__(name="weights")
+        # By path, which is their name in the SavedModel too.
+        self._numbers: dict[str, tf.Variable] = {}
+        self._scales: dict[str, tf.Variable] = {}
+        for variable in variables:
+            array = np.asarray(variable.numpy(), np.float32)
+            numbers, scale = _stored(array, stored_as)
+            name = variable.path.replace("/", ".")
+            self._numbers[variable.path] = tf.Variable(numbers, trainable=False, name=name)
+            if scale is not None:
+                named = f"{name}.scale"
+                self._scales[variable.path] = tf.Variable(scale, trainable=False, name=named)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all stored tensors."""
+        stored = [*self._numbers.values(), *self._scales.values()]
+        return sum(each.shape.num_elements() * each.dtype.size for each in stored)
+
+    def values(self) -> list[tf.Tensor]:
+        """Returns the weights, float32, in the order of `variables`."""
+        return [
+            tf.cast(numbers, tf.float32) * self._scales.get(path, 1.0)
+            if numbers.dtype != tf.float32
+            else numbers.read_value()
+            for path, numbers in self._numbers.items()
+        ]
+
+
+def _stored(array: np.ndarray, stored_as: str) -> tuple[Any, np.ndarray | None]:
+    if array.ndim != 2 or array.size < _MIN_MATRIX_ELEMENTS or stored_as == "float32":
+        return array, None
+    if stored_as == "bfloat16":
+        return tf.cast(array, tf.bfloat16), None
+    # Scales along a short axis would be nearly as many as its numbers.
+    axes = [axis for axis in (0, 1) if array.shape[axis] >= _MIN_NUMBERS_PER_SCALE]
+    if not axes:
+        return array, None
+    choices = [_quantized(array, axis) for axis in axes]
+    return min(choices, key=lambda choice: np.square(choice[0] * choice[1] - array).sum())
+
+
+def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    scale = np.abs(array).max(axis=axis, keepdims=True) / _LARGEST_INT8
+    scale = np.where(scale == 0, 1.0, scale).astype(np.float32)
+    return np.round(array / scale).astype(np.int8), scale
+
+
+class Settings(NamedTuple):
+    """Checked settings of every row, tensors `(B,)`; `stop_token_ids` `(B, K)`, -1 is none."""
+
+    max_tokens: Any
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    min_p: Any
+    seed: Any
+    stop_token_ids: Any
 
 
 class ServedModel:
-    """Functions that signatures share, each traced once.
+    """Functions that signatures share, each traced once, so that an export has one copy.
 
     Only the names and shapes of the model's weights matter; `weights` are in their order.
+    `excluded_token_ids` and the penalty hold for all texts.
     """
 
     def __init__(
         self,
         model: TransformerXL,
         weights: ServedWeights,
-        num_candidates: int,
         excluded_token_ids: Sequence[int] = (),
+        repetition_penalty: float = 1.0,
     ) -> None:
         if model.compute_dtype != "float32":
             model = TransformerXL(model.config, dtype="float32")
         self.config = model.config
-        self.num_candidates = min(num_candidates, model.config.vocabulary_size)
         self._model = model
         self._weights = weights
+        self._excluded_token_ids = excluded_token_ids
+        self._penalty = RepetitionPenalty(repetition_penalty)
         # Hidden states are half the size of keys and values on the wire.
         self._engine = InferenceEngine(model, keeps="hidden_states")
         self._writing_engine = InferenceEngine(model)
-        self._excluded_token_ids = excluded_token_ids
-        self._read_segment = self._traced_segment()
-        ids, rows = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
-        memory = self._memory_spec()
+        rows, ids = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+        states = tf.TensorSpec([None, self.config.effective_memory_length, self.config.hidden_dim])
+        memory = Memory((states,) * self.config.num_layers, rows)
+        values = [tf.TensorSpec(variable.shape) for variable in model.weights]
+        reals = tf.TensorSpec([None], tf.float32)
+        settings = Settings(rows, reals, rows, reals, reals, rows, ids)
+        self._read_segment = traced_once(self._segment, [values, ids, rows, memory])
         self.score = traced_once(self._score, [ids, ids, rows, memory])
-        self.next_token = traced_once(self._next_token, [ids, rows, rows, memory])
-        specs = [ids, rows, WriterSettings.specs(), memory]
-        self.generate = traced_once(self._generate, specs)
-
-    def _memory_spec(self) -> Memory:
-        config = self.config
-        states = tf.TensorSpec([None, config.effective_memory_length, config.hidden_dim])
-        return Memory((states,) * config.num_layers, tf.TensorSpec([None], tf.int32))
+        self.generate = traced_once(self._generate, [ids, rows, settings, memory])
 
     def _with_weights(self, weights: list[tf.Tensor]) -> keras.StatelessScope:
         """Returns a scope in which the model has these weights."""
         return keras.StatelessScope(
             state_mapping=list(zip(self._model.weights, weights, strict=True))
         )
-
-    def _traced_segment(self) -> Any:
-        rows, ids = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
-        weights = [tf.TensorSpec(variable.shape) for variable in self._model.weights]
-        return traced_once(self._segment, [weights, ids, rows, self._memory_spec()])
 
     def _segment(self, weights, token_ids, kept_lengths, memory):
         """Runs one segment: hidden states, and the memory with the kept tokens."""
@@ -97,7 +157,7 @@ class ServedModel:
         """
         num_tokens = tf.shape(token_ids)[1]
         if not self.config.has_relative_positions:
-            lengths = _of_one_length(lengths)
+            lengths = guards.equal(lengths, "lengths", "absolute positions need rows of one length")
 
         def body(start, memory, carry):
             stop = tf.minimum(start + self.config.segment_length, num_tokens)
@@ -107,16 +167,14 @@ class ServedModel:
 
         state = (tf.constant(0), memory, carry)
         shapes = tf.nest.map_structure(lambda each: each.shape, state)
+        # `carry` may grow from segment to segment.
+        shapes = (*shapes[:2], tf.TensorShape([None, None]))
         _, memory, carry = tf.while_loop(
-            lambda start, *_: start < num_tokens,
-            body,
-            state,
-            # `carry` may grow from segment to segment.
-            (*shapes[:2], tf.TensorShape([None, None])),
+            lambda start, *_: start < num_tokens, body, state, shape_invariants=shapes
         )
         return carry, memory
 
-    def initial_memory(self, num_rows: int) -> Memory:
+    def initial_memory(self, num_rows: int | tf.Tensor) -> Memory:
         """Returns the memory of rows that have read nothing."""
         return self._model.initial_memory(num_rows)
 
@@ -135,22 +193,8 @@ class ServedModel:
         nll = tf.where(tf.sequence_mask(lengths, tf.shape(nll)[1]), nll, 0.0)
         return guards.finite(nll, "nll"), memory
 
-    def _next_token(self, token_ids, lengths, kept_lengths, memory):
-        """Returns likely next tokens of each row, `(B, C)`, and the memory of the kept tokens."""
-        weights = self._weights.values()
-        last, memory = self._pooled(weights, token_ids, lengths, kept_lengths, memory, "last")
-        with self._with_weights(weights):
-            log_probs = self._model.log_probs_of(last[:, None])[:, 0]
-        log_probs, candidate_ids = tf.math.top_k(log_probs, self.num_candidates)
-        return candidate_ids, guards.finite(tf.exp(log_probs), "probabilities"), memory
-
     def pool(self, token_ids: tf.Tensor, lengths: tf.Tensor, pooling: str) -> tf.Tensor:
-        """Reads whole texts of 1 to `T` tokens and returns a vector `(B, D)` of each."""
-        weights, memory = self._weights.values(), self.initial_memory(tf.shape(token_ids)[0])
-        return self._pooled(weights, token_ids, lengths, lengths, memory, pooling)[0]
-
-    def _pooled(self, weights, token_ids, lengths, kept_lengths, memory, pooling):
-        """Returns the last state or the mean of each row, `(B, D)`, and the next memory."""
+        """Reads whole texts of 1 to `T` tokens; returns their last states or means, `(B, D)`."""
 
         def last_of(last, hidden, start):
             place = lengths - 1 - start
@@ -166,15 +210,23 @@ class ServedModel:
             return total + tf.reduce_sum(hidden * share[..., None], axis=1)
 
         use = last_of if pooling == "last" else mean_of
-        nothing = tf.zeros([tf.shape(token_ids)[0], self.config.hidden_dim])
-        pooled, memory = self._read(weights, token_ids, kept_lengths, memory, nothing, use)
-        return tf.ensure_shape(pooled, [None, self.config.hidden_dim]), memory
+        num_rows = tf.shape(token_ids)[0]
+        nothing, memory = (
+            tf.zeros([num_rows, self.config.hidden_dim]),
+            self.initial_memory(num_rows),
+        )
+        pooled, _ = self._read(self._weights.values(), token_ids, lengths, memory, nothing, use)
+        return tf.ensure_shape(pooled, [None, self.config.hidden_dim])
 
     def _generate(self, token_ids, lengths, settings, memory):
-        """Generates tokens; returns them, their nats, their counts and the memory."""
+        """Writes after rows `(B, T)` of 1 or more tokens.
+
+        Returns tokens `(B, S)` and their nats `(B, S)`, zeros after a row's end, counts `(B,)`, and
+        the memory of all tokens but the last.
+        """
         weights = self._weights.values()
-        nothing = tf.zeros([0, 0])
         read_ids = token_ids[:, : tf.reduce_max(lengths) - 1]
+        nothing = tf.zeros([0, 0])
         _, memory = self._read(
             weights, read_ids, lengths - 1, memory, nothing, lambda carry, *_: carry
         )
@@ -183,10 +235,9 @@ class ServedModel:
 
     def _written(self, token_ids, lengths, settings, memory):
         """Writes after the last token of each row, the only one that memory does not contain."""
-        width, num_layers = tf.reduce_max(settings.max_tokens), len(memory.states)
-        constants = self._writing_engine.constants(1)
+        width, constants = tf.reduce_max(settings.max_tokens), self._writing_engine.constants(1)
 
-        def step(token_ids, is_active, recent):
+        def step(token_ids, _, recent):
             index, inputs, state = recent
             hidden, state = self._writing_engine.hidden_states(
                 token_ids[:, None], state, constants=constants
@@ -197,17 +248,16 @@ class ServedModel:
 
         rules = TokenRules(
             RandomSampler(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
-            RepetitionPenalty(settings.repetition_penalty),
+            self._penalty,
             settings.stop_token_ids,
             self._excluded_token_ids,
         )
-        pending = tf.gather(token_ids, lengths - 1, batch_dims=1)
-        zeros = tf.zeros_like(pending)
+        zeros = tf.zeros_like(lengths)
         inputs = tf.TensorArray(
-            tf.float32, size=0, dynamic_size=True, element_shape=[num_layers, None, None]
+            tf.float32, size=width, element_shape=[len(memory.states), None, self.config.hidden_dim]
         )
         state = DecodingState(
-            pending=pending,
+            pending=tf.gather(token_ids, lengths - 1, batch_dims=1),
             is_finished=tf.equal(zeros, 1),
             is_used=self._used(token_ids, lengths),
             lengths=zeros,
@@ -217,16 +267,19 @@ class ServedModel:
         written, state = write_tokens(
             step, rules, settings.seed, state, settings.max_tokens, width, with_nats=True
         )
-        token_ids, nll = (tf.transpose(each) for each in written)
+        steps, inputs, _ = state.recent
+        memory = memory.extended(
+            tf.unstack(tf.transpose(inputs.gather(tf.range(steps)), [1, 2, 0, 3])), state.lengths
+        )
         is_written = tf.sequence_mask(state.lengths, width)
-        token_ids, nll = tf.where(is_written, token_ids, 0), tf.where(is_written, nll, 0.0)
-        inputs = tf.unstack(tf.transpose(state.recent[1].stack(), [1, 2, 0, 3]))
-        memory = memory.extended(inputs, state.lengths)
+        token_ids, nll = (tf.where(is_written, tf.transpose(each), 0) for each in written)
         return token_ids, guards.finite(nll, "nll"), state.lengths, memory
 
     def _used(self, token_ids, lengths):
-        """Marks the tokens that occur in each row, bool `(B, V)`."""
+        """Marks the tokens that occur in each row, bool `(B, V)`; `(B, 0)` without a penalty."""
         num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
+        if self._penalty.penalty == 1.0:
+            return tf.zeros([num_rows, 0], tf.bool)
         rows = tf.tile(tf.range(num_rows)[:, None], [1, num_tokens])
         # After a row's end, repeat its first token.
         ids = tf.where(tf.sequence_mask(lengths, num_tokens), token_ids, token_ids[:, :1])
@@ -235,55 +288,6 @@ class ServedModel:
         return tf.tensor_scatter_nd_update(is_used, places, tf.ones_like(ids, tf.bool))
 
 
-def _of_one_length(lengths: tf.Tensor) -> tf.Tensor:
-    return guards.refuse_unless(
-        tf.reduce_all(tf.equal(lengths, lengths[:1])),
-        lambda: tf.strings.join(
-            [
-                "lengths are ",
-                tf.strings.reduce_join(tf.strings.as_string(lengths), separator=", "),
-                "; a model with absolute positions reads rows of one length.",
-            ]
-        ),
-        lengths,
-    )
-
-
-_POSITIVE = ("max_text_bytes", "max_input_tokens", "max_output_tokens", "num_candidates")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """Storage of the weights, and limits of a request.
-
-    Raises:
-        ValueError: If a limit is not positive, or a dtype is unknown.
-    """
-
-    weights: Literal["float32", "bfloat16", "int8"] = "float32"
-    """Storage of matrices; the arithmetic is always float32."""
-    memory_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of memory in requests and answers."""
-    max_text_bytes: int = 1 << 16
-    """The longest text of a request, in bytes."""
-    max_input_tokens: int = 1 << 16
-    """The most tokens per row of a request."""
-    max_output_tokens: int = 1024
-    """The most tokens that a request may ask for."""
-    num_candidates: int = 16
-    """Tokens whose probability `next_token` gives, limited by the vocabulary."""
-
-    def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be positive. Received: {getattr(self, name)}")
-        if self.weights not in ("float32", "bfloat16", "int8"):
-            raise ValueError(
-                '`weights` must be "float32", "bfloat16" or "int8". '
-                f"Received: weights={self.weights!r}"
-            )
-        if self.memory_dtype not in ("float32", "bfloat16"):
-            raise ValueError(
-                '`memory_dtype` must be "float32" or "bfloat16". '
-                f"Received: memory_dtype={self.memory_dtype!r}"
-            )
+def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
+    """Returns a `tf.function` that several signatures share, so that the export has one copy."""
+    return tf.function(function, input_signature=specs, autograph=False)

@@ -94,8 +94,8 @@ class LanguageModel(keras.Model):
     def export(self, *args, input_signature=None, **kwargs):
         if input_signature is None:
             raise ValueError(
-                "Memory is an argument of this model: `txl_tf.export_saved_model(model, folder, "
-                "card)` writes a SavedModel. Received: input_signature=None"
+                "Memory is an argument of this model: `txl_tf.export_saved_model(model, folder)` "
+                "writes a SavedModel. Received: input_signature=None"
             )
         super().export(*args, input_signature=input_signature, **kwargs)
 

@@ -173,19 +173,6 @@ class MetricsLines:
             found.setdefault(line["run"], {}).setdefault(line["step"], {}).update(figures)
         return {run: dict(sorted(steps.items())) for run, steps in found.items()}
 
-    def evaluation_losses(self, step: int) -> dict[str, dict[str, float]]:
-        """Returns the losses of the evaluations after a step, by split and name."""
-        found: dict[str, dict[str, float]] = {}
-        for split, steps in self.merged().items():
-            losses = {
-                tag.removeprefix(LOSSES): value
-                for tag, value in steps.get(step, {}).items()
-                if tag.startswith(LOSSES) and value is not None
-            }
-            if losses and split not in (TRAINING_RUN, PROCESS_RUN):
-                found[split] = losses
-        return found
-
 
 class MetricsLog:
     """Log of a run's figures: one JSON object per line.

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from txl_tf.data.tokenizers.tokenizer import (
     narrowest_token_dtype,
 )
 from txl_tf.storage.untrusted_files import parse_json
-
-if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.graph_tokenizers import GraphByteTokenizer, GraphCharacterTokenizer
 
 
 class ByteTokenizer(Tokenizer):
@@ -48,13 +45,6 @@ class ByteTokenizer(Tokenizer):
 
     def _decode(self, ids: np.ndarray) -> bytes:
         return ids.astype(self.token_dtype).tobytes()
-
-    def graph_tokenizer(self) -> "GraphByteTokenizer":
-        from txl_tf.data.tokenizers.graph_tokenizers import (
-            GraphByteTokenizer,
-        )
-
-        return GraphByteTokenizer()
 
 
 NUM_CODE_POINTS = 0x110000
@@ -156,11 +146,6 @@ class CharacterTokenizer(Tokenizer):
 
     def _decode(self, ids: np.ndarray) -> bytes:
         return "".join(map(self.tokens.__getitem__, ids)).encode()
-
-    def graph_tokenizer(self) -> "GraphCharacterTokenizer":
-        from txl_tf.data.tokenizers.graph_tokenizers import GraphCharacterTokenizer
-
-        return GraphCharacterTokenizer(self.characters, self.tokens, self.unknown_token)
 
 
 def code_points_of(text: bytes) -> np.ndarray:

@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -18,10 +18,6 @@ from txl_tf.data.tokenizers.tokenizer import (
     narrowest_token_dtype,
 )
 from txl_tf.imports import require_extra
-
-if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.graph_tokenizers import GraphSentencePieceTokenizer
-
 
 # SentencePiece writes spaces as U+2581, so U+2581 itself is substituted.
 BLOCK_CHARACTER = "\u2581"
@@ -71,23 +67,32 @@ class SentencePieceTokenizer(Tokenizer):
             raise InvalidTextError.at(reason, text, place)
         lines = [line + b"\n" for line in text.split(b"\n")]
         lines[-1] = lines[-1][:-1]
-        return self._graph_tokenizer.tokenize_lines(lines).values.numpy().astype(self.token_dtype)
+        return self.operations[0](lines).values.numpy().astype(self.token_dtype)
 
     def _decode(self, ids: np.ndarray) -> bytes:
         # Invalid byte sequences become U+FFFD; `encode` does not return such ids.
         import tensorflow as tf
 
         row = tf.RaggedTensor.from_row_lengths(ids.astype(np.int32), np.array([len(ids)], np.int64))
-        return self._graph_tokenizer.detokenize(row).numpy()[0]
-
-    def graph_tokenizer(self) -> "GraphSentencePieceTokenizer":
-        return self._graph_tokenizer
+        return self.operations[1](row).numpy()[0]
 
     @functools.cached_property
-    def _graph_tokenizer(self) -> "GraphSentencePieceTokenizer":
-        from txl_tf.data.tokenizers.graph_tokenizers import GraphSentencePieceTokenizer
+    def operations(self) -> tuple[Any, Any]:
+        """Graph functions of UTF-8 lines to int32 ragged ids, without checks, and back."""
+        import tensorflow as tf
+        import tensorflow_text
 
-        return GraphSentencePieceTokenizer(self.model)
+        def operation() -> tensorflow_text.SentencepieceTokenizer:
+            # Created within each function and never kept: the operation that loads the model owns
+            # it, and TensorFlow drops operations outside functions when the random seed is set.
+            return tensorflow_text.SentencepieceTokenizer(model=self.model, out_type=tf.int32)
+
+        lines = tf.TensorSpec([None], tf.string)
+        ids = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)
+        return (
+            tf.function(lambda lines: operation().tokenize(lines), [lines], autograph=False),
+            tf.function(lambda ids: operation().detokenize(ids), [ids], autograph=False),
+        )
 
 
 def _size_and_unknown_id(model: bytes) -> tuple[int, int]:

@@ -5,16 +5,13 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 
 from txl_tf.data.records import token_dtype
 from txl_tf.data.text import DocumentPiece, document_pieces, split_at_lines
 from txl_tf.errors import DataDamagedError
-
-if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.graph_tokenizers import GraphTokenizer
 
 _Result = TypeVar("_Result")
 
@@ -255,10 +252,6 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def _decode(self, ids: np.ndarray) -> bytes:
         """Converts ids of the vocabulary to bytes."""
-
-    @abc.abstractmethod
-    def graph_tokenizer(self) -> "GraphTokenizer":
-        """Returns this tokenizer as TensorFlow operations."""
 
 
 def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:

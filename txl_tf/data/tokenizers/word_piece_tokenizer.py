@@ -15,8 +15,6 @@ from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer, Word
 if TYPE_CHECKING:
     import tensorflow_text
 
-    from txl_tf.data.tokenizers.graph_tokenizers import GraphWordPieceTokenizer
-
 
 # The no-break space is white space, so no word contains it; a word can begin with the usual "##".
 SUFFIX_INDICATOR = "\u00a0"
@@ -64,7 +62,7 @@ class WordPieceTokenizer(RuleTokenizer):
         numbers: dict[bytes, int] = defaultdict(itertools.count().__next__)
         places = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
         mark = (self.eos_token or "").encode()
-        found = self._operation.tokenize([mark if each == LINE_MARK else each for each in numbers])
+        found = self.operation.tokenize([mark if each == LINE_MARK else each for each in numbers])
         return _gathered(found.values.numpy(), found.row_splits.numpy(), places).astype(
             self.token_dtype
         )
@@ -75,13 +73,9 @@ class WordPieceTokenizer(RuleTokenizer):
         indicator = SUFFIX_INDICATOR.encode()
         return text.replace(b" " + indicator, b"").replace(indicator, b"")
 
-    def graph_tokenizer(self) -> "GraphWordPieceTokenizer":
-        from txl_tf.data.tokenizers.graph_tokenizers import GraphWordPieceTokenizer
-
-        return GraphWordPieceTokenizer(self._operation, self._encoded, self.rule, self._mark_id)
-
     @functools.cached_property
-    def _operation(self) -> "tensorflow_text.FastWordpieceTokenizer":
+    def operation(self) -> "tensorflow_text.FastWordpieceTokenizer":
+        """The operation of tensorflow-text on words."""
         import tensorflow as tf
         import tensorflow_text
 

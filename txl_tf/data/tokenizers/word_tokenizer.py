@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from txl_tf.data.tokenizers.tokenizer import (
     narrowest_token_dtype,
 )
 from txl_tf.storage.untrusted_files import parse_json
-
-if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
 
 def join_words(
@@ -177,13 +174,13 @@ class RuleTokenizer(Tokenizer):
         self.vocabulary_size = len(tokens)
         self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
         self._encoded = [token.encode() for token in tokens]
-        self._mark_id = None if eos_token is None else list(tokens).index(eos_token)
+        self.mark_id = None if eos_token is None else list(tokens).index(eos_token)
         self.unknown_id = None if unknown_token is None else list(tokens).index(unknown_token)
 
     @property
     def end_token_id(self) -> int | None:
         # With marks at both ends, each line is a separate sentence.
-        return self._mark_id if self.rule.add_double_eos else None
+        return self.mark_id if self.rule.add_double_eos else None
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
@@ -206,7 +203,7 @@ class RuleTokenizer(Tokenizer):
         return list(self._encoded)
 
     def _decode(self, ids: np.ndarray) -> bytes:
-        return join_words(ids, self._encoded, self._mark_id, self.rule.add_double_eos)
+        return join_words(ids, self._encoded, self.mark_id, self.rule.add_double_eos)
 
 
 # WikiText writes these characters within words between spaces and signs. The detokenizer of Moses,
@@ -357,11 +354,6 @@ class WordTokenizer(RuleTokenizer):
             "which has no token for unknown words."
         )
         return InvalidTextError.at(reason, text, len(characters[: found.start()].encode()))
-
-    def graph_tokenizer(self) -> "GraphWordTokenizer":
-        from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
-
-        return GraphWordTokenizer(self.words, self.rule, self._mark_id, self.unknown_id)
 
 
 class _IdsOrUnknown(dict[bytes, int]):

@@ -1,14 +1,18 @@
 """Tokenizers as TensorFlow operations, for exported graphs."""
 
 import abc
-from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
-import tensorflow_text
 
-from txl_tf.data.tokenizers.sentence_piece_tokenizer import BLOCK_SUBSTITUTE
-from txl_tf.data.tokenizers.word_piece_tokenizer import SUFFIX_INDICATOR
-from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.sentence_piece_tokenizer import (
+    BLOCK_SUBSTITUTE,
+    SentencePieceTokenizer,
+)
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.word_piece_tokenizer import SUFFIX_INDICATOR, WordPieceTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
 
 
 class GraphTokenizer(tf.Module, abc.ABC):
@@ -43,7 +47,7 @@ class GraphTokenizer(tf.Module, abc.ABC):
 class GraphByteTokenizer(GraphTokenizer):
     """Byte tokenizer as TensorFlow operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: ByteTokenizer) -> None:
         super().__init__()
         self._tokens = tf.constant([bytes([value]) for value in range(256)])
 
@@ -55,14 +59,13 @@ class GraphByteTokenizer(GraphTokenizer):
 
 
 class GraphCharacterTokenizer(GraphTokenizer):
-    """Character tokenizer as TensorFlow operations; `tokens` has the output text of every id."""
+    """Character tokenizer as TensorFlow operations."""
 
-    def __init__(
-        self, characters: Sequence[str], tokens: Sequence[str], unknown_token: str | None
-    ) -> None:
+    def __init__(self, tokenizer: CharacterTokenizer) -> None:
         super().__init__()
-        self._tokens = tf.constant([token.encode() for token in tokens])
-        unknown_id = -1 if unknown_token is None else tokens.index(unknown_token)
+        self._tokens = tf.constant([token.encode() for token in tokenizer.tokens])
+        unknown_id = -1 if tokenizer.unknown_id is None else tokenizer.unknown_id
+        characters = tokenizer.characters
         code_points = tf.constant([ord(character) for character in characters], tf.int64)
         ids = tf.range(len(characters), dtype=tf.int64)
         initializer = tf.lookup.KeyValueTensorInitializer(code_points, ids)
@@ -78,22 +81,11 @@ class GraphCharacterTokenizer(GraphTokenizer):
 
 
 class GraphSentencePieceTokenizer(GraphTokenizer):
-    """SentencePiece tokenizer as TensorFlow operations, of a serialized model."""
+    """SentencePiece tokenizer as TensorFlow operations."""
 
-    def __init__(self, model: bytes) -> None:
+    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
         super().__init__()
-        self._model = model
-
-    @property
-    def _operation(self) -> tensorflow_text.SentencepieceTokenizer:
-        # Created within each function and never kept: the operation that loads the model owns it,
-        # and TensorFlow drops operations outside functions when the random seed is set.
-        return tensorflow_text.SentencepieceTokenizer(model=self._model, out_type=tf.int32)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def tokenize_lines(self, lines: tf.Tensor) -> tf.RaggedTensor:
-        """Converts UTF-8 lines, string `[B]`, to int32 ragged ids `[B, T]` without checks."""
-        return self._operation.tokenize(lines)
+        self._tokenize_lines, self._detokenize = tokenizer.operations
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -107,11 +99,10 @@ class GraphSentencePieceTokenizer(GraphTokenizer):
         places = tf.range(tf.size(lines.values, tf.int64)) + 1
         is_last = tf.equal(places, tf.repeat(lines.row_splits[1:], lines.row_lengths()))
         ended = tf.where(is_last, lines.values, lines.values + "\n")
-        return lines.with_values(self.tokenize_lines(ended)).merge_dims(1, 2)
+        return lines.with_values(self._tokenize_lines(ended)).merge_dims(1, 2)
 
-    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)])
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        return self._operation.detokenize(token_ids)
+        return self._detokenize(token_ids)
 
 
 # White space of `str.split`, except line ends.
@@ -174,21 +165,15 @@ def graph_join_words(
 
 
 class GraphWordPieceTokenizer(GraphTokenizer):
-    """WordPiece tokenizer as TensorFlow operations; `mark_id` is the id that marks lines."""
+    """WordPiece tokenizer as TensorFlow operations."""
 
-    def __init__(
-        self,
-        operation: tensorflow_text.FastWordpieceTokenizer,
-        pieces: Sequence[bytes],
-        rule: WordRule,
-        mark_id: int | None,
-    ) -> None:
+    def __init__(self, tokenizer: WordPieceTokenizer) -> None:
         super().__init__()
-        self._operation = operation
-        self._pieces = tf.constant(list(pieces))
-        self._rule = rule
-        self.marks_lines = rule.marks_lines
-        self._mark_id = mark_id
+        self._operation = tokenizer.operation
+        self._pieces = tf.constant(tokenizer.token_texts())
+        self._rule = tokenizer.rule
+        self.marks_lines = tokenizer.rule.marks_lines
+        self._mark_id = tokenizer.mark_id
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         words = graph_split_words(texts, self._rule)
@@ -205,24 +190,19 @@ class GraphWordPieceTokenizer(GraphTokenizer):
 
 
 class GraphWordTokenizer(GraphTokenizer):
-    """Word tokenizer as TensorFlow operations; `mark_id` is the id that marks lines."""
+    """Word tokenizer as TensorFlow operations."""
 
-    def __init__(
-        self,
-        words: Sequence[bytes],
-        rule: WordRule,
-        mark_id: int | None,
-        unknown_id: int | None,
-    ) -> None:
+    def __init__(self, tokenizer: WordTokenizer) -> None:
         super().__init__()
-        self._rule = rule
-        self.marks_lines = rule.marks_lines
-        self._mark_id = mark_id
-        self._words = tf.constant(list(words))
+        self._rule = tokenizer.rule
+        self.marks_lines = tokenizer.rule.marks_lines
+        self._mark_id, unknown_id = tokenizer.mark_id, tokenizer.unknown_id
+        words = tokenizer.token_texts()
+        self._words = tf.constant(words)
         keys, ids = list(words), list(range(len(words)))
-        if mark_id is not None:
+        if self._mark_id is not None:
             keys.append(LINE_MARK)
-            ids.append(mark_id)
+            ids.append(self._mark_id)
         initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.constant(ids, tf.int64))
         default = -1 if unknown_id is None else unknown_id
         self._table = tf.lookup.StaticHashTable(initializer, default_value=default)
@@ -235,3 +215,17 @@ class GraphWordTokenizer(GraphTokenizer):
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         return graph_join_words(token_ids, self._words, self._mark_id, self._rule.add_double_eos)
+
+
+_FORMS: dict[str, Any] = {
+    "bytes": GraphByteTokenizer,
+    "characters": GraphCharacterTokenizer,
+    "words": GraphWordTokenizer,
+    "wordpiece": GraphWordPieceTokenizer,
+    "sentencepiece": GraphSentencePieceTokenizer,
+}
+
+
+def graph_tokenizer(tokenizer: Tokenizer) -> GraphTokenizer:
+    """Returns a tokenizer as TensorFlow operations."""
+    return _FORMS[tokenizer.kind](tokenizer)

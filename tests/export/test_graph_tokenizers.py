@@ -12,6 +12,7 @@ from tests.slow_case import slow_case
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.export.graph_tokenizers import graph_tokenizer
 
 TEXTS = [*hostile_texts(60), b"\xef\xbb\xbfone line", "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
 
@@ -56,7 +57,7 @@ def make(name):
 
 def saved_and_loaded(tokenizer, folder):
     module = tf.Module()
-    module.graph_tokenizer = tokenizer.graph_tokenizer()
+    module.graph_tokenizer = graph_tokenizer(tokenizer)
     module.tokenize = tf.function(
         module.graph_tokenizer.tokenize, input_signature=[tf.TensorSpec([None], tf.string)]
     )
@@ -85,35 +86,35 @@ def test_a_saved_model_has_the_same_ids_and_texts(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name != "bytes"])
 def test_a_graph_refuses_what_the_tokenizer_refuses(name):
-    graph_tokenizer = make(name).graph_tokenizer()
+    graph = graph_tokenizer(make(name))
     with pytest.raises(tf.errors.InvalidArgumentError):
-        graph_tokenizer.tokenize(tf.constant([b"a", b"a \xff"]))
+        graph.tokenize(tf.constant([b"a", b"a \xff"]))
 
 
 def test_a_graph_refuses_unknown_words_and_characters():
     for tokenizer in (WordTokenizer(["a"], WordRule()), CharacterTokenizer(["a"])):
         with pytest.raises(tf.errors.InvalidArgumentError, match="not in the vocabulary"):
-            tokenizer.graph_tokenizer().tokenize(tf.constant(["a", "b"]))
+            graph_tokenizer(tokenizer).tokenize(tf.constant(["a", "b"]))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"U\+10FFFE"):
-        graph_tokenizer = trained_sentence_piece("bpe").graph_tokenizer()
-        graph_tokenizer.tokenize(tf.constant(["a\U0010fffe"]))
+        graph = graph_tokenizer(trained_sentence_piece("bpe"))
+        graph.tokenize(tf.constant(["a\U0010fffe"]))
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_graph_refuses_ids_outside_of_the_vocabulary(name):
     tokenizer = make(name)
-    graph_tokenizer = tokenizer.graph_tokenizer()
+    graph = graph_tokenizer(tokenizer)
     for wrong in (tokenizer.vocabulary_size, -1):
         with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)):
-            graph_tokenizer.detokenize(tf.ragged.constant([[1, wrong]], dtype=tf.int32))
+            graph.detokenize(tf.ragged.constant([[1, wrong]], dtype=tf.int32))
 
 
 @pytest.mark.parametrize("name", ["words", "bpe"])
 def test_setting_the_random_seed_takes_nothing_away(name):
     tokenizer = make(name)
-    graph_tokenizer = tokenizer.graph_tokenizer()
-    before = tokenizer.encode(TEXTS[0]), graph_tokenizer.tokenize(tf.constant(TEXTS)).to_list()
+    graph = graph_tokenizer(tokenizer)
+    before = tokenizer.encode(TEXTS[0]), graph.tokenize(tf.constant(TEXTS)).to_list()
     tf.random.set_seed(7)
     assert tokenizer.encode(TEXTS[0]).tolist() == before[0].tolist()
-    assert graph_tokenizer.tokenize(tf.constant(TEXTS)).to_list() == before[1]
+    assert graph.tokenize(tf.constant(TEXTS)).to_list() == before[1]
     assert tokenizer.decode_bytes(before[0]) == tokenizer.decode_bytes(tokenizer.encode(TEXTS[0]))

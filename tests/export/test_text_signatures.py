@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import txl_tf
-from tests.export.requests import random_ids
-from tests.export.test_variants import VARIANTS
+from tests.export.conftest import CONFIG
+from tests.export.test_token_signatures import VARIANTS
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
@@ -14,17 +13,22 @@ from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.export import ExportOptions, export_saved_model
-from txl_tf.export.saved_model import create_signatures
-from txl_tf.export.served_model import ServedModel
-from txl_tf.export.served_weights import ServedWeights
-from txl_tf.export.token_signatures import WireMemory
+from txl_tf.export.served_model import ServedModel, ServedWeights
+from txl_tf.export.signatures import (
+    ExportOptions,
+    GraphTexts,
+    TextSignatures,
+    TokenSignatures,
+    cut_at,
+    known_inputs,
+)
 from txl_tf.models import create_model
 
 CHARACTERS = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
 WORDS = ["a", "fox", "sleeps", "the", "dog", ".", "<unk>"]
 TEXTS = ["a fox", "the lazy dog sleeps", "x"]
 NUM_TOKENS = 12
+SETTINGS = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
 
 
 def model_of(vocabulary_size, **changes):
@@ -52,15 +56,25 @@ def functions(model, tokenizer, **completion):
     completion = GenerationConfig(**{"max_tokens": NUM_TOKENS, **completion})
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
     weights = ServedWeights(model.weights, "float32")
-    served = ServedModel(model, weights, options.num_candidates, excluded)
-    memory = WireMemory(model.config, tf.float32)
-    root = tf.Module()
-    found = create_signatures(root, served, memory, options, completion, tokenizer)
+    served = ServedModel(model, weights, excluded, completion.repetition_penalty)
+    inputs = known_inputs(model.config, "float32", completion)
+    found = TokenSignatures(served, inputs, options).functions()
+    if tokenizer is not None:
+        texts = GraphTexts(tokenizer, options.max_text_bytes)
+        found = {**TextSignatures(served, inputs, options, texts).functions(), **found}
     return found
 
 
-def completed(functions, texts):
-    answer = functions["complete"](tf.constant([text.encode() for text in texts]))
+def completed(functions, texts, **settings):
+    """The continuations of texts, with the settings of an export or of a request."""
+    texts = tf.constant([text.encode() for text in texts])
+    if not settings:
+        answer = functions["serving_default"](texts)
+    else:
+        known = known_inputs(CONFIG, "float32", GenerationConfig())
+        given = [settings.get(name, known[name].default) for name in SETTINGS]
+        given = [tf.constant(a, known[n].dtype) for n, a in zip(SETTINGS, given, strict=True)]
+        answer = functions["complete"](texts, *given)
     assert list(answer) == ["texts"]
     return [text.decode() for text in answer["texts"].numpy().tolist()]
 
@@ -182,25 +196,16 @@ def test_perplexity_is_that_of_the_model(lm):
     assert found["tokens"][0] == 2  # the end of the line is one
 
 
-@pytest.mark.slow
-def test_without_a_tokenizer_token_ids_are_continued(model):
-    simple = functions(model, None, temperature=0.0)
-    assert next(iter(simple)) == "complete_ids" and "complete" not in simple
-    prompts = random_ids(2, 9, vocabulary_size=27)
-    expected, _ = txl_tf.generate(model, prompts, max_tokens=NUM_TOKENS, temperature=0.0)
-    found = simple["complete_ids"](tf.constant(prompts))
-    np.testing.assert_array_equal(found["token_ids"], expected)
-
-
 def test_a_model_without_memory_scores_by_default():
     model = model_of(27, recurrence=False)
-    assert next(iter(functions(model, CHARACTERS))) == "perplexity"
-    assert next(iter(functions(model, None))) == "score"
+    assert list(functions(model, CHARACTERS)) == ["perplexity", "score"]
+    assert list(functions(model, None)) == ["score"]
 
 
 @pytest.mark.slow
 def test_requests_that_cannot_be_answered_are_refused(lm):
     simple = functions(lm.model, CHARACTERS)
+    simple["complete"] = simple["serving_default"]
     for name, texts, message in (
         ("complete", [b"a", b""], r"texts\[1\] has no tokens"),
         ("complete", [b"a", b"\xff"], r"texts\[1\] is not UTF-8"),
@@ -212,15 +217,33 @@ def test_requests_that_cannot_be_answered_are_refused(lm):
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             pytest.fail(f"{simple[name](tf.constant(texts, tf.string))}")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"token_ids\[0, 1\] is 27"):
-        pytest.fail(f"{functions(lm.model, None)['complete_ids'](tf.constant([[1, 27]]))}")
 
 
-def test_options_that_do_not_fit_the_export_are_refused(model, tmp_path):
-    for options, message in (
-        ({"max_tokens": 2000}, "max_output_tokens"),
-        ({"stop": (".",)}, "needs a tokenizer"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            export_saved_model(model, tmp_path / "1", {}, completion=GenerationConfig(**options))
-    assert list(tmp_path.iterdir()) == []
+def test_every_row_has_its_own_settings(lm):
+    found = functions(lm.model, CHARACTERS)
+    rows = (
+        {"max_tokens": 3, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0},
+        {"max_tokens": 9, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "seed": 7},
+        {"max_tokens": 12, "temperature": 1.2, "top_k": 0, "top_p": 0.7, "min_p": 0.0, "seed": -3},
+    )
+    expected = [
+        lm.generate(text, strip_prompt=True, **row) for text, row in zip(TEXTS, rows, strict=True)
+    ]
+    settings = {name: [row[name] for row in rows] for name in rows[0]}
+    assert completed(found, TEXTS, **settings) == expected
+    stop = [["", ""], [expected[1][2:4], "never"], [expected[2][5], expected[2][3]]]
+    stopped = completed(found, TEXTS, **settings, stop=stop)
+    assert stopped == [
+        lm.generate(text, strip_prompt=True, stop=[each for each in stops if each] or None, **row)
+        for text, stops, row in zip(TEXTS, stop, rows, strict=True)
+    ]
+    assert stopped[0] == expected[0] and stopped[1] != expected[1] and stopped[2] != expected[2]
+
+
+def test_a_text_ends_before_any_character():
+    stops = [*map(chr, range(128)), "\u00e9", "\U0001f600", "\\E", "(?s)", "a|b"]
+    texts = tf.constant([f"before {each}{each}\n" for each in stops])
+    found = cut_at(texts, tf.constant([["\0none", each] for each in stops])).numpy()
+    expected = [f"before {each}".split(each)[0] for each in stops]
+    assert [each.decode() for each in found] == expected
+    assert cut_at(tf.constant(["a|b"]), tf.constant([["", ""]])).numpy().tolist() == [b"a|b"]

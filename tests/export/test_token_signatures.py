@@ -1,0 +1,213 @@
+"""Signatures of token ids with memory: as the model does it, whatever comes in one request."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import txl_tf
+from tests.export.bad_requests import BAD, GOOD
+from tests.export.conftest import CONFIG
+from tests.export.requests import (
+    generate,
+    memory_in,
+    nothing_read,
+    random_ids,
+    rows_of,
+    score,
+    tensors,
+)
+from tests.toy_batches import SEGMENT_LENGTH, toy_experiment
+from txl_tf.export.served_model import ServedModel, ServedWeights, Settings
+from txl_tf.samplers import RandomSampler
+
+SEGMENT = CONFIG.segment_length
+VARIANTS = {
+    "shaw": {"position_encoding": "shaw", "num_positions": 5},
+    "sinusoidal": {"position_encoding": "sinusoidal"},
+    "learned": {"position_encoding": "learned", "num_positions": 30},
+    "as_published": {
+        "same_length": True,
+        "clamp_length": 6,
+        "share_attention_biases": True,
+        "pre_norm": True,
+    },
+    "adaptive": {"cutoffs": (4, 8), "division_factor": 2, "tie_weights": False},
+}
+
+
+def model_nll(model, text, memory):
+    """The model's own loss, a segment after the other."""
+    found = []
+    for start in range(0, text.shape[1] - 1, SEGMENT):
+        piece = text[:, start : start + SEGMENT + 1]
+        nll, memory = model.score(piece[:, :-1], piece[:, 1:], memory)
+        found.append(nll)
+    return np.concatenate(found, axis=1), memory
+
+
+def test_texts_in_segments_score_as_the_model_does(model, signatures):
+    text = random_ids(3, 4 * SEGMENT + 3)
+    expected, memory = model_nll(model, text, model.initial_memory(3))
+    # Cuts where the model's segments end do not show; the first answer has a long memory.
+    answer = score(signatures, text[:, : 2 * SEGMENT + 1], nothing_read(3))
+    rest = score(signatures, text[:, 2 * SEGMENT :], memory_in(answer))
+    nll = np.concatenate([answer["nll"], rest["nll"]], axis=1)
+    np.testing.assert_allclose(nll, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(rest["total_nll"], np.sum(rest["nll"], axis=1), rtol=1e-6)
+    states = np.stack(memory.states, axis=1)
+    np.testing.assert_allclose(rest["memory_states"], states, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(rest["memory_valid_length"], memory.valid_length)
+    forgotten = score(signatures, text[:, 2 * SEGMENT :], nothing_read(3))
+    assert np.abs(forgotten["nll"][:, 0] - rest["nll"][:, 0]).max() > 1e-2
+
+
+def test_rows_of_different_lengths_are_those_read_alone(signatures):
+    lengths = [1, SEGMENT, SEGMENT + 1, 2 * SEGMENT + 2]
+    text = random_ids(4, max(lengths) + 1, seed=2)
+    together = score(signatures, text, nothing_read(4), lengths)
+    np.testing.assert_array_equal(together["num_scored"], lengths)
+    for row, length in enumerate(lengths):
+        alone = score(signatures, text[row : row + 1, : length + 1], nothing_read(1))
+        nll = together["nll"][row]
+        np.testing.assert_allclose(nll[:length], alone["nll"][0], rtol=0, atol=1e-5)
+        assert not np.any(nll[length:])
+        for name, value in memory_in(together).items():
+            np.testing.assert_allclose(value[row], alone[name][0], rtol=0, atol=1e-5)
+    noise = text.copy()
+    for row, length in enumerate(lengths):
+        noise[row, length + 1 :] = -7  # also what is no token at all
+    again = score(signatures, noise, nothing_read(4), lengths)
+    for name, value in together.items():
+        np.testing.assert_array_equal(again[name], value)
+
+
+def test_a_row_does_not_depend_on_the_others_by_a_bit(signatures):
+    text = random_ids(3, 2 * SEGMENT + 1, seed=4)
+    states = np.random.default_rng(0).normal(size=(3, 2, CONFIG.memory_length, 8))
+    memory = {
+        "memory_states": states.astype("float32"),
+        "memory_valid_length": np.array([7, 3, 0], "int32"),
+    }
+    scored = score(signatures, text, memory)
+    memory["memory_states"][1:] *= 100.0
+    memory["memory_valid_length"][1:] = [0, 7]
+    text[1:] = text[1:, ::-1]
+    others = score(signatures, text, memory)
+    for name, value in scored.items():
+        np.testing.assert_array_equal(others[name][0], value[0])
+    assert np.all(others["total_nll"][1:] != scored["total_nll"][1:])
+
+
+def test_bad_requests_are_refused_and_leave_nothing_behind(signatures):
+    before = signatures["score"](**tensors(GOOD))
+    for name, (changes, message) in BAD.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            pytest.fail(f"{name}: {signatures['score'](**tensors({**GOOD, **changes}))}")
+    huge = {**GOOD, "memory_states": np.full((2, 2, 7, 8), 3e38, "float32")}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="it must be finite"):
+        pytest.fail(f"{signatures['score'](**tensors(huge))['nll']}")
+    after = signatures["score"](**tensors(GOOD))
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
+
+
+def test_bad_settings_are_refused_by_row(signatures):
+    rows = rows_of(random_ids(2, 3))
+    for changes, message in (
+        ({"max_tokens": [1, 1025]}, r"max_tokens\[1\] is 1025; it must be 1 to 1024"),
+        ({"temperature": [0.0, np.nan]}, r"temperature\[1\] is nan"),
+        ({"top_k": -1}, r"top_k\[0\] is -1"),
+        ({"top_p": [1.0, 0.0]}, r"top_p\[1\] is 0; it must be 1e-30 to 1"),
+        ({"min_p": 1.5}, r"min_p\[0\] is 1.5"),
+        ({"stop_token_ids": [[-1, 256]]}, r"stop_token_ids\[0, 1\] is 256; it must be -1 to 255"),
+        ({"stop_token_ids": [[1], [2], [3]]}, "stop_token_ids has 3 rows; the batch has 2"),
+        ({"stop_token_ids": [1, 2]}, r"stop_token_ids has the shape \(2\)"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            pytest.fail(f"{generate(signatures, rows, nothing_read(2), **changes)}")
+
+
+def greedy(model, prompt, num_tokens):
+    """Writes with the model itself, token by token."""
+    memory, written = model.initial_memory(1), []
+    for start in range(0, len(prompt) - 1, SEGMENT):
+        piece = prompt[None, start : min(start + SEGMENT, len(prompt) - 1)]
+        _, memory = model(piece, memory)
+    pending = prompt[None, -1:]
+    for _ in range(num_tokens):
+        log_probs, memory = model.log_probs(pending, memory)
+        pending = np.argmax(log_probs, axis=-1)
+        written.append(pending[0, 0])
+    return written, memory
+
+
+@pytest.mark.slow
+def test_generate_writes_each_row_to_its_own_end(model, signatures):
+    prompts = random_ids(3, 2 * SEGMENT, seed=5)
+    lengths, num_tokens = [1, SEGMENT, 2 * SEGMENT], [9, 1, 4]
+    expected = [
+        greedy(model, prompt[:length], count)
+        for prompt, length, count in zip(prompts, lengths, num_tokens, strict=True)
+    ]
+    stop = expected[2][0][1]
+    stops = [[-1, -1], [-1, -1], [-1, stop]]
+    rows, nothing = rows_of(prompts, lengths), nothing_read(3)
+    answer = generate(signatures, rows, nothing, stops, max_tokens=num_tokens)
+    assert answer["token_ids"].shape == (3, 9)
+    for row, (written, memory) in enumerate(expected):
+        if stop in written and row == 2:
+            written = written[: written.index(stop) + 1]
+        assert answer["lengths"][row] == len(written)
+        assert answer["token_ids"][row].numpy().tolist() == written + [0] * (9 - len(written))
+        if row < 2:
+            states = np.stack(memory.states, axis=1)[0]
+            found = answer["memory_states"][row]
+            np.testing.assert_allclose(found, states, rtol=0, atol=1e-5)
+            assert answer["memory_valid_length"][row] == memory.valid_length[0]
+    # The answer is a state to go on from: the last token, and the memory before it.
+    last = np.take_along_axis(
+        answer["token_ids"].numpy(), answer["lengths"].numpy()[:, None] - 1, 1
+    )
+    on = generate(signatures, rows_of(last), memory_in(answer), max_tokens=3)
+    further, _ = greedy(model, prompts[0, :1], 12)
+    assert on["token_ids"][0].numpy().tolist() == further[9:]
+
+
+def served_functions(model):
+    return ServedModel(model, ServedWeights(model.weights, "float32"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_score_and_write_as_the_model_does(name):
+    keras.utils.set_random_seed(5)
+    model = txl_tf.TransformerXL(toy_experiment(model=VARIANTS[name]).model)
+    served = served_functions(model)
+    text = random_ids(2, 3 * SEGMENT_LENGTH + 1, vocabulary_size=13)
+    ids, targets = tf.constant(text[:, :-1]), tf.constant(text[:, 1:])
+    lengths = tf.fill([2], ids.shape[1])
+    nll, memory = served.score(ids, targets, lengths, model.initial_memory(2))
+    expected, carried = [], model.initial_memory(2)
+    for start in range(0, ids.shape[1], SEGMENT_LENGTH):
+        piece = slice(start, start + SEGMENT_LENGTH)
+        one, carried = model.score(ids[:, piece], targets[:, piece], carried)
+        expected.append(one)
+    np.testing.assert_allclose(nll, np.concatenate(expected, axis=1), rtol=0, atol=1e-5)
+    for served_state, state in zip(memory.states, carried.states, strict=True):
+        np.testing.assert_allclose(served_state, state, rtol=0, atol=1e-5)
+    values = (9, 0.8, 5, 0.9, 0.01, 3)
+    wanted = Settings(*(tf.fill([2], each) for each in values), tf.fill([2, 1], -1))
+    written, *_ = served.generate(ids, lengths, wanted, model.initial_memory(2))
+    sampler = RandomSampler(*values[1:5])
+    expected, _ = txl_tf.generate(model, text[:, :-1], max_tokens=9, sampler=sampler, seed=3)
+    np.testing.assert_array_equal(written, expected)
+
+
+@pytest.mark.slow
+def test_absolute_positions_refuse_rows_of_different_lengths():
+    model = txl_tf.TransformerXL(toy_experiment(model=VARIANTS["sinusoidal"]).model)
+    served = served_functions(model)
+    ids = tf.zeros([2, 4], tf.int32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"lengths are \(4, 3\); absolute"):
+        served.score(ids, ids, tf.constant([4, 3]), model.initial_memory(2))

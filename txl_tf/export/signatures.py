@@ -1,0 +1,493 @@
+"""Signatures of an export: checks of requests, and answers by a `ServedModel`.
+
+Shape letters used in this module: B rows, M memory length, D hidden width, L layers, T tokens,
+S tokens to write, C classes, K stop texts or ids.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.config.generation import GenerationConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.config.task import TaskConfig
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.export import guards
+from txl_tf.export.graph_tokenizers import graph_tokenizer
+from txl_tf.export.served_model import ServedModel, ServedWeights, Settings, traced_once
+from txl_tf.generation.decoding import NOTHING
+from txl_tf.models.memory import Memory
+
+STATES = "memory_states"
+VALID_LENGTH = "memory_valid_length"
+NEW_SEED = -(2**31)
+"""Seed of a request that stands for a new one in each row."""
+_SETTINGS = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+# exp() of more overflows float32.
+_LARGEST_MEAN_NATS = 88.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Storage of the weights, and limits of a request.
+
+    Raises:
+        ValueError: If a limit is not positive, or a dtype is unknown.
+    """
+
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Storage of matrices; the arithmetic is always float32."""
+    memory_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of memory in requests and answers."""
+    max_text_bytes: int = 1 << 16
+    """The longest text of a request, in bytes."""
+    max_input_tokens: int = 1 << 16
+    """The most tokens per row of a request."""
+    max_output_tokens: int = 1024
+    """The most tokens that a request may ask for."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_text_bytes", "max_input_tokens", "max_output_tokens"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"`{name}` must be positive. Received: {getattr(self, name)}")
+        for name, known in (
+            ("weights", ("float32", "bfloat16", "int8")),
+            ("memory_dtype", ("float32", "bfloat16")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: {name}={getattr(self, name)!r}"
+                )
+
+
+class Input(NamedTuple):
+    """Input of a signature; `shape` is what clients are shown, `None` is no default."""
+
+    dtype: tf.DType
+    shape: list[int]
+    default: Any = None
+
+
+def known_inputs(
+    config: ModelConfig, memory_dtype: str, given: GenerationConfig
+) -> dict[str, Input]:
+    """Returns all inputs by name; the defaults are `given`, and a scalar stands for all rows."""
+    memory_shape = [config.num_layers, config.effective_memory_length, config.hidden_dim]
+    return {
+        "texts": Input(tf.string, [-1]),
+        "second_texts": Input(tf.string, [-1], ""),
+        "token_ids": Input(tf.int32, [-1, -1]),
+        "target_ids": Input(tf.int32, [-1, -1]),
+        "lengths": Input(tf.int32, [-1], -1),  # all tokens of each row
+        "max_tokens": Input(tf.int32, [-1], given.max_tokens),
+        "temperature": Input(tf.float32, [-1], given.temperature),
+        "top_k": Input(tf.int32, [-1], given.top_k),
+        "top_p": Input(tf.float32, [-1], given.top_p),
+        "min_p": Input(tf.float32, [-1], given.min_p),
+        "seed": Input(tf.int32, [-1], NEW_SEED if given.seed is None else given.seed),
+        "stop": Input(tf.string, [-1, -1], [given.stop or [""]]),
+        "stop_token_ids": Input(tf.int32, [-1, -1], [[NOTHING]]),
+        STATES: Input(tf.as_dtype(memory_dtype), [-1, *memory_shape], np.zeros([0, 0, 0, 0])),
+        VALID_LENGTH: Input(tf.int32, [-1], 0),
+    }
+
+
+def signature(
+    function: Callable[..., Any], inputs: dict[str, Input], names: tuple[str, ...]
+) -> Any:
+    """Returns a `tf.function` of named inputs, whose shapes are open, because guards check them."""
+
+    def signature_function(*tensors):
+        return function(*tensors)
+
+    specs = [tf.TensorSpec(None, inputs[name].dtype, name) for name in names]
+    return tf.function(signature_function, input_signature=specs, autograph=False)
+
+
+class TokenSignatures:
+    """Signatures on token ids, which take memory and return the next.
+
+    On the wire memory is one tensor of hidden states `(B, L, M, D)` and the valid lengths `(B,)`.
+    Rows that have read nothing may send a tensor `(B, 0, 0, 0)`, or omit it, which gives
+    `(0, 0, 0, 0)`. `M` is 0 for a model without recurrence.
+    """
+
+    def __init__(
+        self, served: ServedModel, inputs: dict[str, Input], options: ExportOptions
+    ) -> None:
+        self._served = served
+        self._memory = inputs[STATES]
+        self._options = options
+        self._inputs = inputs
+
+    def functions(self) -> dict[str, Any]:
+        """Returns a `tf.function` by name; a model without memory has no `generate`."""
+        memory = (STATES, VALID_LENGTH)
+        names = ("token_ids", "target_ids", "lengths", *memory)
+        found = {"score": signature(self.score, self._inputs, names)}
+        if self._served.config.effective_memory_length:
+            names = ("token_ids", "lengths", *_SETTINGS, "stop_token_ids", *memory)
+            found = {"generate": signature(self.generate, self._inputs, names), **found}
+        return found
+
+    def score(self, token_ids, target_ids, lengths, memory_states, memory_valid_length):
+        """Scores targets `(B, T)` in nats; each follows the token at the same index.
+
+        The first `lengths` `(B,)` tokens of a row count. Returns `nll` `(B, T)`, `total_nll` and
+        `num_scored` `(B,)`, and the next memory.
+        """
+        token_ids, lengths, num_rows = self._rows_of_ids(token_ids, lengths)
+        shape = tf.shape(token_ids)
+        target_ids = guards.of_shape(target_ids, "target_ids", [shape], "as token_ids")
+        target_ids = tf.ensure_shape(target_ids, [None, None])
+        target_ids = self._within_vocabulary(target_ids, "target_ids", lengths)
+        memory = self._taken(memory_states, memory_valid_length, num_rows)
+        nll, memory = self._served.score(token_ids, target_ids, lengths, memory)
+        return {
+            "nll": nll,
+            "total_nll": tf.reduce_sum(nll, axis=1),
+            "num_scored": lengths,
+            **self._given(memory),
+        }
+
+    def generate(self, token_ids, lengths, *settings_and_memory):
+        """Writes after each row; arguments are the settings, `stop_token_ids` and the memory.
+
+        Returns `token_ids` and `nll`, `(B, S)`, zeros after a row's end, `lengths` `(B,)`, and
+        the memory of all tokens but the last of each row, from which to continue.
+        """
+        *given, stops, memory_states, memory_valid_length = settings_and_memory
+        token_ids, lengths, num_rows = self._rows_of_ids(token_ids, lengths)
+        highest = self._served.config.vocabulary_size - 1
+        stops = guards.row_lists(stops, "stop_token_ids", num_rows)
+        stops = guards.in_range(stops, "stop_token_ids", NOTHING, highest)
+        settings = checked_settings(given, stops, self._options.max_output_tokens)
+        memory = self._taken(memory_states, memory_valid_length, num_rows)
+        written, nll, counts, memory = self._served.generate(token_ids, lengths, settings, memory)
+        return {"token_ids": written, "lengths": counts, "nll": nll, **self._given(memory)}
+
+    def _rows_of_ids(self, token_ids, lengths):
+        """Returns checked ids `(B, T)`, zeros after each row's end, the lengths, and `B`."""
+        token_ids = guards.of_rank(token_ids, "token_ids", ("rows", "tokens"))
+        token_ids = guards.not_empty(token_ids, "token_ids")
+        num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
+        limit = self._options.max_input_tokens
+        num_tokens = guards.in_range(num_tokens[None], "tokens of token_ids", 1, limit)[0]
+        is_absent = tf.equal(tf.rank(lengths), 0) & tf.reduce_all(lengths < 0)
+        lengths = guards.row_vector(lengths, "lengths", num_rows)
+        lengths = tf.where(is_absent, num_tokens, lengths)
+        lengths = guards.in_range(lengths, "lengths", 1, num_tokens)
+        return self._within_vocabulary(token_ids, "token_ids", lengths), lengths, num_rows
+
+    def _within_vocabulary(self, ids: tf.Tensor, name: str, lengths: tf.Tensor) -> tf.Tensor:
+        counts = tf.sequence_mask(lengths, tf.shape(ids)[1])
+        ids = guards.in_range(ids, name, 0, self._served.config.vocabulary_size - 1, counts)
+        return tf.where(counts, ids, 0)
+
+    def _taken(self, states, valid_length, num_rows):
+        """Returns the checked memory of a request, float32."""
+        sizes = self._memory.shape[1:]
+        full = tf.stack([num_rows, *sizes])
+        nothing, absent = tf.stack([num_rows, 0, 0, 0]), tf.zeros([4], tf.int32)
+        meaning = "rows, layers, memory length, width; or nothing read yet"
+        states = guards.of_shape(states, STATES, [full, nothing, absent], meaning)
+        states = tf.ensure_shape(states, [None] * 4)
+        is_nothing = tf.equal(tf.size(states), 0)
+        states = guards.finite(tf.cast(states, tf.float32), STATES)
+        highest = tf.where(is_nothing, 0, sizes[1])
+        valid_length = guards.row_vector(valid_length, VALID_LENGTH, num_rows)
+        valid_length = guards.in_range(valid_length, VALID_LENGTH, 0, highest)
+        states = tf.cond(is_nothing, lambda: tf.zeros(full), lambda: states)
+        states = tf.ensure_shape(states, [None, *sizes])
+        return Memory(tuple(tf.unstack(states, axis=1)), valid_length)
+
+    def _given(self, memory):
+        """Returns the outputs of memory."""
+        states = tf.stack(memory.states, axis=1)  # [B, L, M, D]
+        states = guards.finite(states, f"next {STATES}")
+        return {STATES: tf.cast(states, self._memory.dtype), VALID_LENGTH: memory.valid_length}
+
+
+def checked_settings(given: Any, stop_token_ids: tf.Tensor, max_output_tokens: int) -> Settings:
+    """Returns checked settings of all rows; `given` are those of a request, in order."""
+    num_rows = tf.shape(stop_token_ids)[0]
+    ranges = {
+        "max_tokens": (1, max_output_tokens),
+        "temperature": (0.0, tf.float32.max),
+        "top_k": (0, tf.int32.max),
+        "top_p": (np.float32(1e-30), 1.0),  # 0 would leave no token
+        "min_p": (0.0, 1.0),
+    }
+    rows = {
+        name: guards.row_vector(value, name, num_rows)
+        for name, value in zip(_SETTINGS, given, strict=True)
+    }
+    for name, (lowest, highest) in ranges.items():
+        rows[name] = guards.in_range(rows[name], name, lowest, highest)
+    # Neither a seed of the exporting program nor a state of the server may decide it.
+    drawn = tf.raw_ops.NonDeterministicInts(shape=num_rows[None], dtype=tf.int32)
+    rows["seed"] = tf.where(rows["seed"] == NEW_SEED, drawn, rows["seed"])
+    return Settings(**rows, stop_token_ids=stop_token_ids)
+
+
+class GraphTexts(tf.Module):
+    """Checked texts as token ids and back; the root of the export must own it."""
+
+    def __init__(self, tokenizer: Tokenizer, max_text_bytes: int) -> None:
+        super().__init__(name="texts")
+        self._tokenizer = graph_tokenizer(tokenizer)
+        self.end_token_id = NOTHING if tokenizer.end_token_id is None else tokenizer.end_token_id
+        self._only_utf8 = tokenizer.kind != "bytes"
+        self._max_bytes = max_text_bytes
+        self._vocabulary_size = tokenizer.vocabulary_size
+        ids = np.arange(tokenizer.vocabulary_size, dtype=np.int32)[:, None]
+        texts = self._tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)).numpy().tolist()
+        numbers = {text: number for number, text in enumerate(texts) if text}
+        table = tf.lookup.KeyValueTensorInitializer(
+            list(numbers), list(numbers.values()), tf.string, tf.int64
+        )
+        self._ids_of_tokens = tf.lookup.StaticHashTable(table, default_value=NOTHING)
+        rows, padded = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+        self.ids_of = traced_once(self._tokenized, [tf.TensorSpec([None], tf.string)])
+        self._text_of = traced_once(self._detokenized, [padded, rows])
+
+    def checked(self, texts: tf.Tensor, name: str) -> tf.Tensor:
+        """Refuses texts that are not `(B,)`, too long or not UTF-8."""
+        texts = guards.not_empty(guards.of_rank(texts, name, ("rows",)), name)
+        return guards.texts(texts, name, self._max_bytes, only_utf8=self._only_utf8)
+
+    def _tokenized(self, texts):
+        """Returns the int32 ids of checked texts; refuses ids outside the vocabulary."""
+        ids = self._tokenizer.tokenize(texts)
+        values = guards.in_range(ids.values, "tokens of texts", 0, self._vocabulary_size - 1)
+        splits = tf.cast(ids.row_splits, tf.int32)
+        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+    def prompt_ids_of(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of unfinished texts: without the token for the end of the last line."""
+        ids = self.ids_of(texts)
+        if not self._tokenizer.marks_lines:
+            return ids
+        is_line = tf.strings.regex_full_match(texts, r"(?s).*[\n\r]")
+        is_open = tf.cast(tf.logical_not(is_line), tf.int32)
+        return shortened(ids, tf.maximum(ids.row_lengths() - is_open, 0))
+
+    def text_of(self, rows: tf.RaggedTensor) -> tf.Tensor:
+        """Returns texts in UTF-8, with U+FFFD for invalid bytes."""
+        return self._text_of(rows.to_tensor(), rows.row_lengths())
+
+    def _detokenized(self, token_ids, lengths):
+        rows = tf.RaggedTensor.from_tensor(token_ids, lengths=tf.cast(lengths, tf.int64))
+        texts = self._tokenizer.detokenize(rows)
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+    def single_tokens(self, texts: tf.Tensor) -> tf.Tensor:
+        """Returns the ids of texts that are a token, -1 for all others."""
+        return tf.cast(self._ids_of_tokens.lookup(texts), tf.int32)
+
+
+def shortened(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """Returns the first tokens of each row."""
+    return tf.RaggedTensor.from_tensor(rows.to_tensor(), lengths, row_splits_dtype=tf.int32)
+
+
+def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTensor:
+    """Refuses rows of fewer tokens; `what` they have instead is a part of the message."""
+    is_short = rows.row_lengths() < fewest
+    place = tf.argmax(tf.cast(is_short, tf.uint8))
+    values = guards.refuse_unless(
+        tf.logical_not(tf.reduce_any(is_short)),
+        lambda: tf.strings.join(["texts[", tf.strings.as_string(place), f"] has {what}."]),
+        rows.values,
+    )
+    return rows.with_values(values)
+
+
+class TextSignatures:
+    """Signatures on texts, without memory.
+
+    Rows may differ in length, and each is answered as if it were alone.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        inputs: dict[str, Input],
+        options: ExportOptions,
+        texts: GraphTexts,
+    ) -> None:
+        self._served = served
+        self._inputs = inputs
+        self._max_output_tokens = options.max_output_tokens
+        self._texts = texts
+
+    def functions(self) -> dict[str, Any]:
+        """Returns a `tf.function` by name; a model without memory continues nothing.
+
+        The default takes only texts, because a server's REST interface asks for all inputs.
+        """
+        found = {"perplexity": signature(self.perplexity, self._inputs, ("texts",))}
+        if self._served.config.effective_memory_length:
+            names = (*_SETTINGS, "stop")
+            defaults = [
+                tf.constant(self._inputs[each].default, self._inputs[each].dtype) for each in names
+            ]
+            found = {
+                "serving_default": signature(
+                    lambda texts: self.complete(texts, *defaults), self._inputs, ("texts",)
+                ),
+                "complete": signature(self.complete, self._inputs, ("texts", *names)),
+                **found,
+            }
+        return found
+
+    def complete(self, texts, *settings_and_stop):
+        """Continues texts `(B,)` up to the first of the stop texts `(B, K)`; returns `texts`.
+
+        A stop text that is a single token also ends the sampling loop.
+        """
+        *given, stop = settings_and_stop
+        rows = self._texts.prompt_ids_of(self._texts.checked(texts, "texts"))
+        rows = long_enough(rows, 1, "no tokens")
+        stop = guards.row_lists(stop, "stop", rows.nrows())
+        end = tf.fill([rows.nrows(), 1], self._texts.end_token_id)
+        stop_token_ids = tf.concat([end, self._texts.single_tokens(stop)], axis=1)
+        settings = checked_settings(given, stop_token_ids, self._max_output_tokens)
+        written = self._written(rows, settings)
+        lengths = written.row_lengths()
+        last = tf.gather(written.to_tensor(), lengths - 1, batch_dims=1)
+        written = shortened(written, tf.where(last == end[:, 0], lengths - 1, lengths))
+        # A tokenizer may decode a token differently after another one.
+        whole, before = (
+            self._texts.text_of(each) for each in (tf.concat([rows, written], 1), rows)
+        )
+        start = tf.strings.length(before, unit="UTF8_CHAR")
+        rest = tf.strings.length(whole, unit="UTF8_CHAR") - start
+        after = tf.strings.substr(whole, start, tf.maximum(rest, 0), unit="UTF8_CHAR")
+        return {"texts": cut_at(after, stop)}
+
+    def _written(self, rows, settings):
+        """Writes after rows of tokens; returns the new ones, ragged `(B, S)`."""
+
+        def write(ids, lengths, settings):
+            memory = self._served.initial_memory(tf.shape(ids)[0])
+            written, _, counts, _ = self._served.generate(ids, lengths, settings, memory)
+            return tf.RaggedTensor.from_tensor(written, counts, row_splits_dtype=tf.int32)
+
+        def write_alone(row):
+            ids, settings = row
+            settings = tf.nest.map_structure(lambda each: each[None], settings)
+            return write(ids[None], tf.size(ids)[None], settings)[0]
+
+        if self._served.config.has_relative_positions:
+            return write(rows.to_tensor(), rows.row_lengths(), settings)
+        spec = tf.RaggedTensorSpec([None], tf.int32, 0, tf.int32)
+        return tf.map_fn(write_alone, (rows, settings), fn_output_signature=spec)
+
+    def perplexity(self, texts):
+        """Scores texts `(B,)`, each of two tokens or more.
+
+        Returns `nats`, float32 `(B,)`, of all tokens but the first; `tokens`, int32 `(B,)`, their
+        number; and `perplexity`, float32 `(B,)`.
+        """
+        few = "fewer than two tokens: the first has nothing before it that predicts it"
+        rows = long_enough(self._texts.ids_of(self._texts.checked(texts, "texts")), 2, few)
+        lengths = rows.row_lengths() - 1
+
+        def score(ids, lengths):
+            memory = self._served.initial_memory(tf.shape(ids)[0])
+            nll, _ = self._served.score(ids[:, :-1], ids[:, 1:], lengths, memory)
+            return tf.reduce_sum(nll, axis=1)
+
+        if self._served.config.has_relative_positions:
+            nats = score(rows.to_tensor(), lengths)
+        else:
+            nats = tf.map_fn(
+                lambda ids: score(ids[None], tf.size(ids)[None] - 1)[0],
+                rows,
+                fn_output_signature=tf.TensorSpec([], tf.float32),
+            )
+        mean = nats / tf.cast(lengths, tf.float32)
+        perplexity = tf.exp(tf.minimum(mean, _LARGEST_MEAN_NATS))
+        return {"nats": nats, "tokens": lengths, "perplexity": perplexity}
+
+
+def cut_at(texts: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+    """Returns texts `(B,)` up to the first of their stop texts `(B, K)`; an empty one is none."""
+    # Every character of ASCII that is not a letter, digit or `_` may be escaped.
+    escaped = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")
+    impossible = r"[^\x{0}-\x{10ffff}]"
+    either = tf.strings.reduce_join(
+        tf.where(stop == "", impossible, escaped), axis=1, separator="|"
+    )
+    patterns = tf.strings.join(["(?s)(?:", either, ").*"])
+    return tf.map_fn(
+        lambda row: tf.strings.regex_replace(row[0], row[1], ""),
+        (texts, patterns),
+        fn_output_signature=tf.TensorSpec([], tf.string),
+    )
+
+
+class TaskSignatures:
+    """The signature `classify` of a fine-tuned model.
+
+    `head` holds the weights of the head in their order, the kind of `task` is in `SERVED_KINDS`.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        inputs: dict[str, Input],
+        texts: GraphTexts,
+        head: ServedWeights,
+        task: TaskConfig,
+    ) -> None:
+        self._served = served
+        self._inputs = inputs
+        self._texts = texts
+        self._head = head
+        self._task = task
+
+    def functions(self) -> dict[str, Any]:
+        """Returns a `tf.function` by name."""
+        names = ("texts", "second_texts") if self._task.takes_two_texts else ("texts",)
+        return {"classify": signature(self.classify, self._inputs, names)}
+
+    def classify(self, texts, second_texts=""):
+        """Classifies texts `(B,)`, or pairs of texts; a choice pairs the context with an option.
+
+        A scalar second text stands for all rows. Returns `labels`, string `(B,)`, and
+        `probabilities` `(B, C)` in the order of the task's labels; for a regression or a choice,
+        `values` `(B,)`.
+        """
+        ids = self._joined_ids(texts, tf.convert_to_tensor(second_texts))
+        lengths = ids.row_lengths()
+        pooled = self._served.pool(ids.to_tensor(), lengths, self._task.pooling)  # [B, D]
+        kernel, *biases = self._head.values()
+        outputs = tf.matmul(pooled, kernel)  # [B, C]
+        for bias in biases:  # a choice has none
+            outputs += bias
+        if self._task.labels is None:
+            return {"values": guards.finite(outputs[:, 0], "values")}
+        probabilities = guards.finite(tf.nn.softmax(outputs), "probabilities")
+        labels = tf.gather(tf.constant(self._task.labels), tf.argmax(outputs, axis=1))
+        return {"labels": labels, "probabilities": probabilities}
+
+    def _joined_ids(self, texts, second_texts):
+        """Checks texts, joins pairs as in training, and returns an int32 ragged tensor of ids."""
+        texts = self._texts.checked(texts, "texts")
+        second = guards.row_vector(second_texts, "second_texts", tf.shape(texts)[0])
+        second = self._texts.checked(second, "second_texts")
+        separator = tf.constant(self._task.separator)
+        # No separator after an empty text.
+        parts = [
+            tf.where(tf.equal(each, ""), "", tf.strings.join([each, separator]))
+            for each in (texts, second)
+        ]
+        rows = self._texts.ids_of(tf.strings.join(parts))
+        if self._task.max_tokens is not None:
+            rows = rows[:, : self._task.max_tokens]
+        return long_enough(rows, 1, "no tokens")
