@@ -9,9 +9,9 @@ TensorFlow Serving takes the folder `OUT` and serves the highest number in it.
 Existing versions are never changed. It takes texts and returns their continuations;
 the options of a text are the defaults of a request.
 
-The folder `--workdir` is that of a run, a checkpoint, a converted model, or another
-export, whose weights are written anew. A model without a vocabulary gets that of
-`--data`. `txl evaluate --workdir OUT` tells what `--weights int8` costs.
+The folder `--workdir` is a run, a checkpoint, a converted model, or another export.
+A model without a vocabulary gets the vocabulary of `--data`. `txl evaluate --workdir
+OUT` measures the loss with `--weights int8`.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportJob:
-    """Checked arguments of the job; `options` are those of `ExportOptions`."""
+    """Checked arguments of the job; `options` are the arguments of `ExportOptions`."""
 
     source: ModelFolder
     out: str

@@ -49,7 +49,7 @@ BAD = {
         r"memory_valid_length\[1\] is 8; it must be 0 to 7",
     ),
     "valid of nothing": (
-        {"memory_states": states(2, 0, 0, 0), "memory_valid_length": np.array([1, 0], "int32")},
+        {"memory_states": states(0), "memory_valid_length": np.array([1, 0], "int32")},
         r"memory_valid_length\[0\] is 1; it must be 0 to 0",
     ),
     "valid rows": ({"memory_valid_length": np.array([7], "int32")}, "has 1 rows; the batch has 2"),

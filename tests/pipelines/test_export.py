@@ -90,7 +90,7 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
     [written] = signatures["serving_default"](tf.constant([b"7 and"]))["texts"].numpy()
     assert len(written) <= 7 and b" 7" not in written
     memory = {
-        "memory_states": tf.zeros([1, 0, 0, 0], tf.bfloat16),
+        "memory_states": tf.zeros([0], tf.bfloat16),
         "memory_valid_length": tf.constant([0]),
     }
     ids = {"token_ids": tf.constant([[7, 8]]), "target_ids": tf.constant([[8, 9]])}

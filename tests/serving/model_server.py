@@ -62,6 +62,9 @@ def _handler(model):
             if not isinstance(inputs, dict):
                 (only,) = set(model.signatures[name or "serving_default"].inputs)
                 inputs = {only: inputs}
+            missing = model.signatures[name or "serving_default"].inputs.keys() - inputs.keys()
+            if missing:  # defaults are for gRPC alone
+                return self.answer(400, {"error": f"Missing named input: {missing}"})
             if model.failures:
                 return self.answer(503, {"error": model.failures.pop(0)})
             try:

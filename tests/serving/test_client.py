@@ -32,7 +32,7 @@ def served(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "1"
     options = ExportOptions(memory_dtype=request.param)
     model = txl_tf.TransformerXL(CONFIG)
-    txl_tf.export_saved_model(model, folder, {}, tokenizer=ByteTokenizer(), options=options)
+    txl_tf.export_saved_model(model, folder, tokenizer=ByteTokenizer(), options=options)
     stub = ServedModel(folder)
     with serving(stub) as addresses:
         yield model, stub, addresses

@@ -82,7 +82,7 @@ def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Settings(NamedTuple):
-    """Checked settings of every row, tensors `(B,)`; `stop_token_ids` `(B, K)`, -1 is none."""
+    """Checked settings of every row, tensors `(B,)`; `stop_token_ids` `(B, K)`, -1 is no id."""
 
     max_tokens: Any
     temperature: Any

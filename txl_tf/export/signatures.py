@@ -90,7 +90,7 @@ def known_inputs(
         "seed": Input(tf.int32, [-1], NEW_SEED if given.seed is None else given.seed),
         "stop": Input(tf.string, [-1, -1], [given.stop or [""]]),
         "stop_token_ids": Input(tf.int32, [-1, -1], [[NOTHING]]),
-        STATES: Input(tf.as_dtype(memory_dtype), [-1, *memory_shape], np.zeros([0, 0, 0, 0])),
+        STATES: Input(tf.as_dtype(memory_dtype), [-1, *memory_shape], np.zeros([0])),
         VALID_LENGTH: Input(tf.int32, [-1], 0),
     }
 
@@ -111,8 +111,8 @@ class TokenSignatures:
     """Signatures on token ids, which take memory and return the next.
 
     On the wire memory is one tensor of hidden states `(B, L, M, D)` and the valid lengths `(B,)`.
-    Rows that have read nothing may send a tensor `(B, 0, 0, 0)`, or omit it, which gives
-    `(0, 0, 0, 0)`. `M` is 0 for a model without recurrence.
+    Rows that have read nothing may send an empty vector, the default. `M` is 0 for a model without
+    recurrence.
     """
 
     def __init__(
@@ -191,16 +191,14 @@ class TokenSignatures:
         """Returns the checked memory of a request, float32."""
         sizes = self._memory.shape[1:]
         full = tf.stack([num_rows, *sizes])
-        nothing, absent = tf.stack([num_rows, 0, 0, 0]), tf.zeros([4], tf.int32)
         meaning = "rows, layers, memory length, width; or nothing read yet"
-        states = guards.of_shape(states, STATES, [full, nothing, absent], meaning)
-        states = tf.ensure_shape(states, [None] * 4)
-        is_nothing = tf.equal(tf.size(states), 0)
+        states = guards.of_shape(states, STATES, [full, tf.zeros([1], tf.int32)], meaning)
+        is_nothing = tf.equal(tf.rank(states), 1)
         states = guards.finite(tf.cast(states, tf.float32), STATES)
         highest = tf.where(is_nothing, 0, sizes[1])
         valid_length = guards.row_vector(valid_length, VALID_LENGTH, num_rows)
         valid_length = guards.in_range(valid_length, VALID_LENGTH, 0, highest)
-        states = tf.cond(is_nothing, lambda: tf.zeros(full), lambda: states)
+        states = tf.cond(is_nothing, lambda: tf.zeros(full), lambda: tf.reshape(states, full))
         states = tf.ensure_shape(states, [None, *sizes])
         return Memory(tuple(tf.unstack(states, axis=1)), valid_length)
 
@@ -212,7 +210,7 @@ class TokenSignatures:
 
 
 def checked_settings(given: Any, stop_token_ids: tf.Tensor, max_output_tokens: int) -> Settings:
-    """Returns checked settings of all rows; `given` are those of a request, in order."""
+    """Returns checked settings of all rows; `given` is a request's, in order."""
     num_rows = tf.shape(stop_token_ids)[0]
     ranges = {
         "max_tokens": (1, max_output_tokens),
@@ -416,7 +414,7 @@ class TextSignatures:
 
 
 def cut_at(texts: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-    """Returns texts `(B,)` up to the first of their stop texts `(B, K)`; an empty one is none."""
+    """Returns texts `(B,)` up to their first stop text `(B, K)`; an empty one has no effect."""
     # Every character of ASCII that is not a letter, digit or `_` may be escaped.
     escaped = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")
     impossible = r"[^\x{0}-\x{10ffff}]"

@@ -16,7 +16,9 @@ from txl_tf.storage.untrusted_files import parse_json
 
 _SERVICE = "tensorflow.serving.PredictionService"
 _NUM_ATTEMPTS = 4
-_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty")
+_FLOATS = ("temperature", "top_p", "min_p")
+# Over REST a request has every input, and JSON no other form of an empty array.
+_NOTHING_READ = {"memory_states": [], "memory_valid_length": 0}
 _MAX_MESSAGE_LETTERS = 2000
 # The likeliest code of gRPC for a status of HTTP.
 _CODES = {
@@ -90,7 +92,7 @@ class RestTransport:
     def predict(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Calls a signature, see `Transport`."""
         values = {name: array.tolist() for name, array in inputs.items()}
-        body = json.dumps({"signature_name": signature, "inputs": values})
+        body = json.dumps({"signature_name": signature, "inputs": {**_NOTHING_READ, **values}})
         code, message = "INTERNAL", "The answer has no numbers as outputs."
         try:
             response = self._pool.request("POST", self._url, body=body)
@@ -265,11 +267,13 @@ class ServingSession:
         """
         with self._lock:
             text = self._unread(token_ids)
+            stops = np.array([[settings.pop("stop_token_id", -1)]], np.int32)
             sampling = {
                 name: np.array([value], np.float32 if name in _FLOATS else np.int32)
                 for name, value in {"max_tokens": max_tokens, **settings}.items()
             }
-            answer = self._ask("generate", {**_row(text), **sampling}, text[-1])
+            inputs = {**_row(text), **sampling, "stop_token_ids": stops}
+            answer = self._ask("generate", inputs, text[-1])
             count = int(answer["lengths"][0])
             return answer["token_ids"][0, :count], answer["nll"][0, :count]
 
