@@ -29,7 +29,6 @@ from .progress import say, show_progress
 from .workdir import Workdir
 
 if TYPE_CHECKING:
-    from txl_tf.evaluation.result import EvaluationResult
     from txl_tf.models.transformer_xl import TransformerXL
 
 _PROMPT = """# file: example.py
@@ -175,7 +174,6 @@ def with_fastest_policy(job: Quickstart) -> ExperimentConfig:
 
 def _prepare(folder: Path) -> None:
     from txl_tf.data.corpora import python_standard_library_splits
-
     from txl_tf.data.preparation import prepare_dataset
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
