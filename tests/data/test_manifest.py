@@ -66,28 +66,9 @@ def test_the_fingerprint_is_of_what_decides_the_tokens():
     assert len({each.fingerprint for each in [manifest(), *other]}) == len(other) + 1
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: shard(tokens=0),
-        lambda: shard(sha256="zz" * 32),
-        lambda: split(name="../up"),
-        lambda: split(tokens=41),
-        lambda: split(words=-1),
-        lambda: split(shards=(shard(0), shard(0))),
-        lambda: split(shards=(shard(1), shard(0))),
-        lambda: split(shards=(shard(0, file="../../secret"), shard(1))),
-        lambda: manifest(token_bytes=3),
-        lambda: manifest(splits=()),
-        lambda: manifest(splits=(split(), split())),
-        lambda: manifest(tokens_per_record=7),
-        lambda: manifest(format_version=1),
-        lambda: manifest().split("trian"),
-    ],
-)
-def test_wrong_values_are_refused(build):
-    with pytest.raises(ValueError, match="Received: "):
-        build()
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="Received: 'trian'"):
+        manifest().split("trian")
 
 
 @pytest.mark.parametrize("folder", ["", "absent", "file", "file/below"])

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 from typing import Any, Self
 
 from txl_tf.config.base import FrozenConfig
@@ -31,16 +30,6 @@ class ShardManifest(FrozenConfig):
     bytes: int
     sha256: str
 
-    def validate(self) -> None:
-        for name in ("tokens", "records", "bytes"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be positive. Received: {getattr(self, name)}")
-        if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
-            raise ValueError(f"`sha256` must be 64 hexadecimal digits. Received: {self.sha256!r}")
-
-
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitManifest(FrozenConfig):
@@ -64,42 +53,6 @@ class SplitManifest(FrozenConfig):
     documents: int
     shards: tuple[ShardManifest, ...]
 
-    def validate(self) -> None:
-        if not _SPLIT_NAME.fullmatch(self.name):
-            raise ValueError(
-                "`name` of a split must be letters, digits and underscores. "
-                f"Received: {self.name!r}"
-            )
-        self._check_counts()
-        for index, shard in enumerate(self.shards):
-            expected = shard_file_name(self.name, index, len(self.shards))
-            if shard.file != expected:
-                raise ValueError(
-                    f"Shard {index} of `{self.name}` must be {expected}. Received: {shard.file!r}"
-                )
-        total = sum(shard.tokens for shard in self.shards)
-        if total != self.tokens:
-            raise ValueError(
-                f"The shards of `{self.name}` must hold {self.tokens} tokens. Received: {total}"
-            )
-
-    def _check_counts(self) -> None:
-        for name in ("bytes", "characters", "words", "documents"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"`{name}` of `{self.name}` must not be negative. "
-                    f"Received: {getattr(self, name)}"
-                )
-        if self.tokens and not self.bytes:
-            # An evaluation divides by it.
-            raise ValueError(f"`bytes` of `{self.name}` must be positive. Received: {self.bytes}")
-        for name in ("characters", "words"):
-            if getattr(self, name) > self.bytes:
-                raise ValueError(
-                    f"`{name}` of `{self.name}` must be at most its {self.bytes} bytes. "
-                    f"Received: {getattr(self, name)}"
-                )
-
 
 def shard_file_name(split: str, index: int, num_shards: int) -> str:
     """Returns the name of one shard, such as `train-00000-of-00008.tfrecord`."""
@@ -110,11 +63,6 @@ FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 # An error message may quote a whole manifest, with one line per shard.
 _MAX_REASON_CHARACTERS = 300
-# Ids per token width in bytes; tokens of four bytes are signed.
-_MOST_IDS = {1: 1 << 8, 2: 1 << 16, 4: 1 << 31}
-# A protocol buffer must be smaller than 2 GiB.
-_MAX_RECORD_BYTES = 1 << 30
-_TOKEN_IS = {"bytes": "bytes", "characters": "characters"}
 _REMEDY = "Prepare the data set again."
 
 
@@ -142,48 +90,6 @@ class Manifest(FrozenConfig):
     token_bytes: int
     tokens_per_record: int
     splits: tuple[SplitManifest, ...]
-
-    def validate(self) -> None:
-        if self.format_version != FORMAT_VERSION:
-            raise ValueError(
-                f"`format_version` must be {FORMAT_VERSION}. Received: {self.format_version}"
-            )
-        self._check_sizes()
-        self._check_counts()
-        names = self.split_names
-        if not names or len(set(names)) != len(names):
-            raise ValueError(f"`splits` must have different names. Received: {names}")
-        for shard in (shard for split in self.splits for shard in split.shards):
-            records = -(-shard.tokens // self.tokens_per_record)
-            if shard.records != records:
-                raise ValueError(
-                    f"{shard.file} with {shard.tokens} tokens must have {records} records. "
-                    f"Received: {shard.records}"
-                )
-
-    def _check_sizes(self) -> None:
-        if self.token_bytes not in _MOST_IDS:
-            raise ValueError(f"`token_bytes` must be 1, 2 or 4. Received: {self.token_bytes}")
-        limits = {
-            "vocabulary_size": _MOST_IDS[self.token_bytes],
-            "tokens_per_record": _MAX_RECORD_BYTES // self.token_bytes,
-        }
-        for name, most in limits.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(
-                    f"`{name}` must be from 1 to {most} with `token_bytes={self.token_bytes}`. "
-                    f"Received: {getattr(self, name)}"
-                )
-
-    def _check_counts(self) -> None:
-        """Checks that the count of the unit that is a token, such as bytes, equals the tokens."""
-        counted = _TOKEN_IS.get(self.tokenizer_kind)
-        for split in self.splits:
-            if counted is not None and getattr(split, counted) != split.tokens:
-                raise ValueError(
-                    f"`{counted}` of `{split.name}` must be its {split.tokens} tokens, for the "
-                    f"tokenizer is {self.tokenizer_kind}. Received: {getattr(split, counted)}"
-                )
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -258,17 +164,15 @@ class Manifest(FrozenConfig):
                 where=where,
                 remedy="Prepare the data set with this version of the program.",
             )
-        checksum = values.pop("manifest_sha256", None)
+        if values.pop("manifest_sha256", None) != _canonical_sha256(values):
+            what = "The manifest does not match its own checksum, manifest_sha256."
+            raise DataDamagedError(what, where=where, remedy=_REMEDY)
         try:
-            manifest = cls.from_dict(values)
+            return cls.from_dict(values)
         except ValueError as error:
             reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
             what = f"The manifest is not valid: {reason}"
             raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
-        if checksum != _canonical_sha256(values):
-            what = "The manifest does not match its own checksum, manifest_sha256."
-            raise DataDamagedError(what, where=where, remedy=_REMEDY)
-        return manifest
 
 
 def _canonical_sha256(values: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest
-from txl_tf.data.records import RecordLocation, first_wrong_id, frame_bytes, parse_frame
+from txl_tf.data.records import RecordLocation, frame_bytes, parse_frame
 from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.verification import verify_no_surplus, verify_shards
@@ -131,17 +131,16 @@ class PreparedDataset:
         return dataset_tokenizer(self.folder, self.manifest).unknown_id
 
     def check_sizes(self) -> None:
-        """Compares the counts of the manifest with each other and with the file sizes.
+        """Compares the file sizes with the manifest.
 
-        No file is read. Sizes of remote files are not checked, because each would take a request.
+        No file is read. Remote files are not checked, because each would take a request.
 
         Raises:
             DataDamagedError: If they differ, or a file is missing.
             StorageError: If the folder cannot be listed.
         """
-        for shard in self._all_shards():
-            self._check_size(shard)
-            if not is_remote(self.folder):
+        if not is_remote(self.folder):
+            for shard in self._all_shards():
                 self._check_file(shard)
 
     def _all_shards(self) -> list[ShardManifest]:
@@ -163,10 +162,7 @@ class PreparedDataset:
                 id is not in the vocabulary, or the vocabulary is another one.
             StorageError: If a file cannot be read.
         """
-        shards = self._all_shards()
-        for shard in shards:
-            self._check_size(shard)
-        verify_no_surplus(self.folder, shards)
+        verify_no_surplus(self.folder, self._all_shards())
         if self.manifest.tokenizer_kind in (tokenizer.kind for tokenizer in TOKENIZERS):
             dataset_tokenizer(self.folder, self.manifest)
         verify_shards(self.folder, self.manifest, progress, with_checksums=with_checksums)
@@ -211,7 +207,7 @@ class PreparedDataset:
 
         Raises:
             ValueError: If there is no such split or range.
-            DataDamagedError: If a record is damaged or has an id outside the vocabulary.
+            DataDamagedError: If a record is damaged.
             StorageError: If a file cannot be read.
         """
         return self._read(split, start, stop)[0]
@@ -257,9 +253,8 @@ class PreparedDataset:
                     tokens = min(size, shard.tokens - record * size)
                     frame = file.read(frame_bytes(tokens, self.manifest.token_bytes))
                     where = f"{path}, record {record}"
-                    parsed = parse_frame(frame, tokens, self.manifest.token_bytes, where=where)
-                    self._check_ids(parsed[0], where)
-                    parts.append(parsed)
+                    width = self.manifest.token_bytes
+                    parts.append(parse_frame(frame, tokens, width, where=where))
         except (tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
             what = "A shard is missing or shorter than its manifest says."
             raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
@@ -269,11 +264,6 @@ class PreparedDataset:
         wanted = slice(start - first * size, stop - first * size)
         token_ids, document_starts = (np.concatenate(part) for part in zip(*parts, strict=True))
         return token_ids[wanted], document_starts[wanted]
-
-    def _check_ids(self, token_ids: np.ndarray, where: str) -> None:
-        if wrong := first_wrong_id(token_ids, self.manifest.vocabulary_size):
-            what = f"Token {wrong[0]} of a record {wrong[1]}"
-            raise DataDamagedError(what, where=where, remedy="Prepare the data set again.")
 
     def _full_frame_bytes(self) -> int:
         return frame_bytes(self.manifest.tokens_per_record, self.manifest.token_bytes)
@@ -293,17 +283,3 @@ class PreparedDataset:
                 num_bytes=shard.bytes,
             )
         self._checked_files.add(shard.file)
-
-    def _check_size(self, shard: ShardManifest) -> None:
-        """Checks that the manifest's size of a shard equals the size of its records."""
-        records, rest = divmod(shard.tokens, self.manifest.tokens_per_record)
-        expected = records * self._full_frame_bytes()
-        if rest:
-            expected += frame_bytes(rest, self.manifest.token_bytes)
-        if shard.bytes != expected:
-            raise DataDamagedError(
-                f"A shard of {shard.tokens} tokens takes {expected} bytes; its manifest says "
-                f"{shard.bytes}.",
-                where=os.path.join(self.folder, shard.file),
-                remedy="Prepare the data set again.",
-            )
