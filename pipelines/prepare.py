@@ -8,8 +8,8 @@ it is good for any batch size, segment length and number of hosts.
 """
 
 import argparse
-import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,7 @@ from .arguments import MAX_STEP, add_number
 from .progress import byte_progress, download_progress
 
 if TYPE_CHECKING:
-    from txl_tf.data.manifest import Manifest, SplitManifest
-    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.data.manifest import Manifest
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64
@@ -55,15 +54,6 @@ _TOKENIZERS: dict[str, Tokenizer | VocabularyTraining] = {
     "words": WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>"),
     "wordpiece": WordPieceTraining(rule=WordRule(add_eos=True)),
     "sentencepiece": SentencePieceTraining(),
-}
-# Kinds of tokens that read each option.
-_READ_BY = {
-    "vocabulary_size": ("characters", "words", "wordpiece", "sentencepiece"),
-    "lower_case": ("words", "wordpiece"),
-    "min_frequency": ("characters", "words"),
-    "add_eos": ("words", "wordpiece"),
-    "add_double_eos": ("words", "wordpiece"),
-    "sentencepiece_model": ("sentencepiece",),
 }
 
 
@@ -171,17 +161,44 @@ def _num_cores() -> int:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before TensorFlow is imported."""
-    _check_text(arguments)
-    _check_tokenizer(arguments)
-    if arguments.runner == "beam" and arguments.workers is not None:
+    paths, vocabulary = _paths(arguments), arguments.vocabulary
+    if not paths and arguments.corpus is None:
+        remedy = "Give --text, --corpus, or --train-file."
+        raise UsageError("There is no text.", where="txl prepare", remedy=remedy)
+    for name, fits in _fitting(arguments).items():
+        if getattr(arguments, name) is not None and not fits:
+            raise UsageError(
+                "An option does not fit the other options.",
+                where=f"--{name.replace('_', '-')} {getattr(arguments, name)}",
+                remedy="Leave it out; `txl prepare --help` says what it is for.",
+            )
+    # A file in two splits would leak the test into training.
+    text_files(paths)
+    for path, what in ((arguments.archive, "archive"), (vocabulary, "vocabulary")):
+        if path is not None and "://" not in path and not os.path.exists(path):
+            remedy = "Name an existing file or folder."
+            raise InputMissingError(f"There is no such {what}.", where=path, remedy=remedy)
+    valid_fraction, test_fraction = _fractions(arguments)
+    # Negated, so that NaN is refused too.
+    if not (valid_fraction >= 0 and test_fraction >= 0 and valid_fraction + test_fraction < 1):
         raise UsageError(
-            "With Beam, its own options say how many workers there are.",
-            where=f"--workers {arguments.workers}",
-            remedy="Give --beam-options --direct_num_workers=N, for one.",
+            "The parts for valid and test leave nothing to train on.",
+            where=f"--valid-fraction {valid_fraction} --test-fraction {test_fraction}",
+            remedy="Give parts from 0 up, together less than 1.",
         )
-    if arguments.runner != "beam" and arguments.beam_options is not None:
+    separator = arguments.document_separator or ""
+    if "\n" in separator or len(os.fsencode(separator)) > 1024:
         raise UsageError(
-            "Options of Beam need Beam.", where="--beam-options", remedy="Give --runner beam."
+            "A separator must be one line of at most 1024 bytes.",
+            where="--document-separator",
+            remedy="Give the line without its end.",
+        )
+    has_train = arguments.train_file or arguments.text or arguments.corpus
+    if _tokenizer_kind(arguments) != "bytes" and vocabulary is None and not has_train:
+        raise UsageError(
+            "A vocabulary is made of the train split, and there is none.",
+            where=f"--tokenizer {arguments.tokenizer}",
+            remedy="Give --train-file, or --vocabulary with the data that a model was trained on.",
         )
     if not arguments.out.strip("/"):
         raise UsageError(
@@ -192,113 +209,54 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         require_absent(arguments.out)
 
 
-def _check_text(arguments: argparse.Namespace) -> None:
-    paths = _paths(arguments)
-    if not paths and arguments.corpus is None:
-        remedy = "Give --text, --corpus, or --train-file."
-        raise UsageError("There is no text.", where="txl prepare", remedy=remedy)
-    _check_fitting(arguments)
-    # A file in two splits would leak the test into training.
-    text_files(paths)
-    valid_fraction, test_fraction = _fractions(arguments)
-    # Negated, so that NaN is refused too.
-    if not (valid_fraction >= 0 and test_fraction >= 0 and valid_fraction + test_fraction < 1):
-        raise UsageError(
-            "The parts for valid and test leave nothing to train on.",
-            where=f"--valid-fraction {valid_fraction} --test-fraction {test_fraction}",
-            remedy="Give parts from 0 up, together less than 1.",
-        )
-    if arguments.archive is not None and not os.path.exists(arguments.archive):
-        raise InputMissingError(
-            "There is no such archive.", where=arguments.archive, remedy="Name an existing file."
-        )
-
-
-def _check_fitting(arguments: argparse.Namespace) -> None:
-    """Refuses options without effect on the chosen text."""
-    corpus, separator = arguments.corpus, arguments.document_separator
-    is_jsonl = arguments.format == "jsonl"
+def _fitting(arguments: argparse.Namespace) -> dict[str, bool]:
+    """Returns which options have an effect, with the other options as they are."""
+    corpus, kind, vocabulary = arguments.corpus, _tokenizer_kind(arguments), arguments.vocabulary
+    is_jsonl, is_beam = arguments.format == "jsonl", arguments.runner == "beam"
     is_plain = corpus is None and not is_jsonl
-    is_separated_line = separator is not None and arguments.one_document_per == "line"
-    rules = {
+    is_folder = vocabulary is not None and not os.path.isfile(vocabulary)
+    splits_words = kind in ("words", "wordpiece") and not is_folder
+    return {
         **{f"{split}_file": corpus is None and arguments.text is None for split in SPLITS},
         **dict.fromkeys(
             ("valid_fraction", "test_fraction", "split_seed"), arguments.text is not None
         ),
         "format": corpus is None,
         "field": is_jsonl,
-        "one_document_per": is_plain and not is_separated_line,
+        "one_document_per": is_plain and arguments.document_separator is None,
         "document_separator": is_plain,
         **dict.fromkeys(("archive", "download_folder"), corpus in CORPORA),
         "newlines": corpus == "enwik8",
         **dict.fromkeys(("shuffle_seed", "passes"), corpus == "lm1b"),
+        # A data set has a tokenizer; a file is a list of words.
+        "tokenizer": not is_folder,
+        "vocabulary": is_folder or kind == "words",
+        "vocabulary_size": vocabulary is None and kind != "bytes",
+        "min_frequency": vocabulary is None and kind in ("characters", "words"),
+        **dict.fromkeys(("lower_case", "add_eos"), splits_words),
+        "add_double_eos": splits_words and not arguments.add_eos,
+        "sentencepiece_model": vocabulary is None and kind == "sentencepiece",
+        # The options of Beam say how many workers there are.
+        "workers": not is_beam,
+        "beam_options": is_beam,
     }
-    for name, fits in rules.items():
-        if getattr(arguments, name) is not None and not fits:
-            raise UsageError(
-                "An option does not fit the other options.",
-                where=f"--{name.replace('_', '-')} {getattr(arguments, name)}",
-                remedy="Leave it out; `txl prepare --help` says what it is for.",
-            )
-    if separator is not None and ("\n" in separator or len(os.fsencode(separator)) > 1024):
-        raise UsageError(
-            "A separator must be one line of at most 1024 bytes.",
-            where="--document-separator",
-            remedy="Give the line without its end.",
-        )
-
-
-def _check_tokenizer(arguments: argparse.Namespace) -> None:
-    kind = _tokenizer_kind(arguments)
-    path = arguments.vocabulary
-    if path is not None and "://" not in path and not os.path.exists(path):
-        remedy = "Name a prepared data set or a list of words."
-        raise InputMissingError("There is no such vocabulary.", where=path, remedy=remedy)
-    is_folder = path is not None and not os.path.isfile(path)
-    if path is not None and not is_folder and kind != "words":
-        where = f"--vocabulary {path}"
-        remedy = "Give --tokenizer words, or the folder of a data set."
-        raise UsageError("A file is a vocabulary of words.", where=where, remedy=remedy)
-    for name, kinds in _READ_BY.items():
-        fixed = is_folder or (path is not None and name in ("vocabulary_size", "min_frequency"))
-        if getattr(arguments, name) is not None and (kind not in kinds or fixed):
-            raise UsageError(
-                "An option does not fit the tokenizer.",
-                where=f"--{name.replace('_', '-')} with --tokenizer {kind}",
-                remedy="Leave it out, or choose another tokenizer.",
-            )
-    if is_folder and arguments.tokenizer is not None:
-        what = "A data set says itself which tokenizer it has."
-        raise UsageError(what, where=f"--vocabulary {path}", remedy="Leave out --tokenizer.")
-    if arguments.add_eos and arguments.add_double_eos:
-        what = "A line has one token after it, or one at both ends."
-        raise UsageError(what, where="--add-eos --add-double-eos", remedy="Give one of them.")
-    has_train = arguments.train_file or arguments.text or arguments.corpus
-    if kind != "bytes" and path is None and not has_train:
-        raise UsageError(
-            "A vocabulary is made of the train split, and there is none.",
-            where=f"--tokenizer {arguments.tokenizer}",
-            remedy="Give --train-file, or --vocabulary with the data that a model was trained on.",
-        )
 
 
 def _tokenizer_kind(arguments: argparse.Namespace) -> str:
     """Returns the kind of tokens, such as `"words"`; a corpus has a kind of its own."""
-    corpus = _corpus(arguments)
-    return arguments.tokenizer or ("bytes" if corpus is None else corpus.tokenizer.kind)
+    if arguments.tokenizer is not None:
+        return arguments.tokenizer
+    corpus = CORPORA.get(arguments.corpus)
+    return "bytes" if corpus is None else corpus().tokenizer.kind
 
 
 def _corpus(arguments: argparse.Namespace) -> Corpus | None:
     """Returns the published corpus with its choices; `None` for other text."""
     if arguments.corpus not in CORPORA:
         return None
-    options = {
-        "newlines": arguments.newlines,
-        "seed": arguments.shuffle_seed,
-        "num_passes": arguments.passes,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    return CORPORA[arguments.corpus](**given)
+    values = (arguments.newlines, arguments.shuffle_seed, arguments.passes)
+    given = zip(("newlines", "seed", "num_passes"), values, strict=True)
+    return CORPORA[arguments.corpus](**{name: each for name, each in given if each is not None})
 
 
 def _split_files(arguments: argparse.Namespace) -> dict[str, list[str]]:
@@ -321,13 +279,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Prepares the data set and prints what was written."""
     tokenizer = choose_tokenizer(arguments)
     splits = _splits(arguments, check_utf8=tokenizer.kind != "bytes")
-    name = arguments.corpus
-    if name is None:
-        name = os.path.basename(os.path.abspath(_paths(arguments)[0].replace("\\", "/")))
+    paths, corpus = _paths(arguments), _corpus(arguments)
+    name = arguments.corpus or os.path.basename(os.path.abspath(paths[0].replace("\\", "/")))
     common = (splits, tokenizer, arguments.out, name)
     options: dict[str, Any] = {
         "shard_bytes": max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE)),
-        "check": _check_of(arguments, tokenizer),
+        "check": corpus and functools.partial(corpus.check_counts, tokenizer),
     }
     if arguments.runner == "beam":
         from txl_tf.data.beam import prepare_with_beam
@@ -339,10 +296,13 @@ def run(arguments: argparse.Namespace) -> None:
 
         # Bytes need no tokenization; passing them to a worker would be slower.
         num_workers = arguments.workers or (1 if tokenizer.kind == "bytes" else _num_cores())
-        with byte_progress(_known_bytes(arguments, tokenizer), "preparing") as progress:
-            manifest = prepare_dataset(
-                *common, num_workers=num_workers, progress=progress, **options
-            )
+        options["num_workers"] = num_workers
+        # The total is not known of a corpus, nor where a part is read twice.
+        total_bytes = None
+        if paths and isinstance(tokenizer, Tokenizer):
+            total_bytes = sum(map(os.path.getsize, text_files(paths)))
+        with byte_progress(total_bytes, "preparing") as progress:
+            manifest = prepare_dataset(*common, progress=progress, **options)
     _print_manifest(manifest, arguments.out)
 
 
@@ -380,17 +340,6 @@ def _splits(arguments: argparse.Namespace, *, check_utf8: bool) -> Mapping[str, 
     )
 
 
-def _known_bytes(
-    arguments: argparse.Namespace, tokenizer: Tokenizer | VocabularyTraining
-) -> int | None:
-    """Returns the bytes of the text files, for the progress; `None` if it is not one pass."""
-    paths = _paths(arguments)
-    if paths and isinstance(tokenizer, Tokenizer):
-        with contextlib.suppress(OSError):
-            return sum(os.path.getsize(path) for path in text_files(paths))
-    return None
-
-
 def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTraining:
     """Returns the tokenizer, or the way to train one."""
     path = arguments.vocabulary
@@ -417,12 +366,9 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
 
 
 def _word_rule(arguments: argparse.Namespace, rule: WordRule) -> WordRule:
-    given = {
-        "lower_case": arguments.lower_case,
-        "add_eos": arguments.add_eos,
-        "add_double_eos": arguments.add_double_eos,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    names = ("lower_case", "add_eos", "add_double_eos")
+    changes = {name: getattr(arguments, name) for name in names}
+    changes = {name: value for name, value in changes.items() if value is not None}
     if changes.get("add_eos"):
         changes["add_double_eos"] = False
     elif changes.get("add_double_eos"):
@@ -446,28 +392,19 @@ def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
         raise DataDamagedError(what, where=path, remedy="Correct the list.") from error
 
 
-def _check_of(arguments: argparse.Namespace, tokenizer: Tokenizer | VocabularyTraining) -> Any:
-    corpus = _corpus(arguments)
-    if corpus is None:
-        return None
-    is_bytes = tokenizer.kind == "bytes"
-    is_official = tokenizer == corpus.tokenizer or (is_bytes and corpus.tokenizer.kind == "bytes")
-
-    def check(splits: "list[SplitManifest]", vocabulary_size: int, num_used_ids: int) -> None:
-        # Bytes always have 256 ids; published counts are of distinct bytes in the text.
-        size = num_used_ids if is_bytes else vocabulary_size
-        corpus.check_counts(splits, vocabulary_size=size if is_official else None)
-
-    return check
-
-
 def _print_manifest(manifest: "Manifest", folder: str) -> None:
     from txl_tf.data.prepared_dataset import PreparedDataset
 
     dataset = PreparedDataset.open(folder, verify=False)
     for split in manifest.splits:
-        share = _unknown_share(dataset, split)
-        unknown = "" if share is None else f" ({100 * share:.2g} % unknown)"
+        unknown = ""
+        if dataset.unknown_id is not None:
+            count = sum(
+                int((dataset.read_tokens(split.name, start, stop) == dataset.unknown_id).sum())
+                for start in range(0, split.tokens, _READ_TOKENS)
+                for stop in [min(start + _READ_TOKENS, split.tokens)]
+            )
+            unknown = f" ({100 * count / split.tokens:.2g} % unknown)"
         print(
             f"{split.name}: {split.tokens} tokens{unknown}, {split.bytes} bytes, "
             f"{split.documents} documents, {len(split.shards)} shards"
@@ -475,17 +412,3 @@ def _print_manifest(manifest: "Manifest", folder: str) -> None:
     print(f"vocabulary: {manifest.vocabulary_size} ids of {manifest.tokenizer_kind}")
     print(f"fingerprint: {manifest.fingerprint}")
     print(f"written: {folder}")
-
-
-def _unknown_share(dataset: "PreparedDataset", split: "SplitManifest") -> float | None:
-    """Returns the share of tokens that stand for text outside the vocabulary."""
-    import numpy as np
-
-    if dataset.unknown_id is None:
-        return None
-    count = 0
-    for start in range(0, split.tokens, _READ_TOKENS):
-        stop = min(start + _READ_TOKENS, split.tokens)
-        token_ids = dataset.read_tokens(split.name, start, stop)
-        count += int(np.count_nonzero(token_ids == dataset.unknown_id))
-    return count / split.tokens

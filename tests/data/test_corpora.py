@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import hashlib
 import random
 import types
@@ -30,6 +31,7 @@ from txl_tf.data.corpora import (
 )
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.vocabulary_training import SentencePieceTraining
 from txl_tf.errors import DataDamagedError, InputMissingError
 
 UNITS = ("bytes", "characters", "words", "documents", "tokens")
@@ -49,19 +51,22 @@ def test_published_counts_are_accepted_and_others_refused(name):
     assert corpus.name == name and list(corpus.counts) == ["train", "valid", "test"]
     assert corpus.archive.sha256 or all(member.sha256 for member in corpus.members)
     splits = as_expected(corpus)
+    check = functools.partial(corpus.check_counts, corpus.tokenizer)
     for size in corpus.vocabulary_sizes:
-        corpus.check_counts(splits, vocabulary_size=size)
+        check(splits, size, size)
     with pytest.raises(DataDamagedError, match="vocabulary must have"):
-        corpus.check_counts(splits, vocabulary_size=max(corpus.vocabulary_sizes) + 1)
+        check(splits, size + 1, size + 1)
     for split in splits:
         for unit, wanted in corpus.counts[split.name].items():
             setattr(split, unit, wanted + 1)
-            message = f"There must be {wanted} {unit}, but there are {wanted + 1}\n"
-            message = message.replace("\n", r"\.\ncorpus " + f"{name}, split {split.name}")
-            with pytest.raises(DataDamagedError, match=message):
-                corpus.check_counts(splits, vocabulary_size=corpus.vocabulary_sizes[0])
-            if unit == "tokens":  # of another tokenizer
-                corpus.check_counts(splits)
+            with pytest.raises(DataDamagedError) as caught:
+                check(splits, size, size)
+            assert (
+                caught.value.what == f"There must be {wanted} {unit}, but there are {wanted + 1}."
+            )
+            assert caught.value.where == f"corpus {name}, split {split.name}"
+            if unit == "tokens":
+                corpus.check_counts(SentencePieceTraining(), splits, size + 1, size + 1)
             setattr(split, unit, wanted)
 
 
@@ -174,7 +179,7 @@ def test_prepared_counts_are_those_compared(tmp_path):
     (tmp_path / "text8").write_bytes(text)
     splits = corpus.splits(str(tmp_path))
     manifest = prepare_dataset(splits, ByteTokenizer(), str(tmp_path / "data"), corpus.name)
-    corpus.check_counts(manifest.splits, vocabulary_size=256)
+    corpus.check_counts(corpus.tokenizer, manifest.splits, 256, 0)
 
 
 ARTICLE = b" \n = Title %d = \n \n Some = text = of it . \n \n = = Part = = \n \n More . \n"

@@ -238,7 +238,7 @@ def test_a_published_corpus_is_held_against_its_counts(tmp_path, monkeypatch):
     archive.write_bytes(bytes(range(97, 117)) * 50)
     corpus = of_files(enwik8("keep"), {"enwik8": archive.read_bytes()})
     corpus = dataclasses.replace(corpus, counts={})
-    monkeypatch.setitem(CORPORA, "enwik8", lambda newlines: corpus)
+    monkeypatch.setitem(CORPORA, "enwik8", lambda newlines="keep": corpus)
     source = ("--corpus", "enwik8", "--newlines", "keep", "--archive", archive)
     with pytest.raises(DataDamagedError, match="must have 205 tokens, but has 20"):
         prepared(tmp_path / "out", *source)

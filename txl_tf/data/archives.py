@@ -114,32 +114,16 @@ def open_corpus_files(
         what = f"There is no {archive.name}."
         remedy = "Name the archive, a folder with its files, or have it downloaded."
         raise InputMissingError(what, where=path, remedy=remedy)
-    with storage_errors("The archive cannot be read", path), open_regular_file(path) as file:
-        is_zip = file.read(2) == b"PK"
-    if is_zip:
-        archive.check(path)
-        return _in_zip(path, members)
-    if _is_tar(path):
-        archive.check(path)
-        folder = f"{path}.unpacked"
-        if not os.path.isdir(folder):
-            _unpack_tar(path, members, folder)
-        return _in_folder(folder, members)
-    if len(members) == 1:
+    if len(members) == 1 and os.path.getsize(path) == members[0].size_bytes:
         members[0].check(path)
         return CorpusFiles({members[0].path: path})
-    raise DataDamagedError(
-        f"This is neither {archive.name} nor a folder with its files.",
-        where=path,
-        remedy="Name the archive, or a folder with its files.",
-    )
-
-
-def _is_tar(path: str) -> bool:
-    try:
-        return tarfile.is_tarfile(path)
-    except (*_DAMAGE, OSError):
-        return False
+    archive.check(path)
+    if archive.name.endswith(".zip"):
+        return _in_zip(path, members)
+    folder = f"{path}.unpacked"
+    if not os.path.isdir(folder):
+        _unpack_tar(path, members, folder)
+    return _in_folder(folder, members)
 
 
 def _in_folder(folder: str, members: Sequence[CorpusMember]) -> CorpusFiles:

@@ -7,13 +7,14 @@ import io
 import os
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from txl_tf.data.archives import CorpusFiles, CorpusMember, open_corpus_files
 from txl_tf.data.downloads import PublishedFile
 from txl_tf.data.manifest import SplitManifest
-from txl_tf.data.text import Reread, Splits, byte_range, split_at_lines
+from txl_tf.data.text import Document, Reread, Splits, byte_range, split_at_lines
 from txl_tf.data.text_files import grouped_documents, line_pattern, marked_documents
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -52,22 +53,29 @@ class Corpus:
         return self.documents(open_corpus_files(path, self.archive, self.members), self.members)
 
     def check_counts(
-        self, splits: Iterable[SplitManifest], *, vocabulary_size: int | None = None
+        self,
+        tokenizer: Tokenizer | VocabularyTraining,
+        splits: Iterable[SplitManifest],
+        vocabulary_size: int,
+        num_used_ids: int,
     ) -> None:
         """Raises DataDamagedError if the prepared counts differ from the published ones.
 
-        `vocabulary_size` is given only for the tokenizer of this corpus; without it, vocabulary and
-        tokens are not compared.
+        Vocabulary and tokens are compared if `tokenizer` is the one of this corpus.
         """
+        is_bytes = tokenizer.kind == self.tokenizer.kind == "bytes"
+        is_official = is_bytes or tokenizer == self.tokenizer
         for split in splits:
             for unit, wanted in self.counts.get(split.name, {}).items():
                 found = getattr(split, unit)
-                if wanted != found and (unit != "tokens" or vocabulary_size is not None):
+                if wanted != found and (unit != "tokens" or is_official):
                     what = f"There must be {wanted} {unit}, but there are {found}."
                     raise _other_text(what, f"corpus {self.name}, split {split.name}")
-        if vocabulary_size not in (None, *self.vocabulary_sizes):
+        # Bytes always have 256 ids; published counts are of distinct bytes in the text.
+        size = num_used_ids if is_bytes else vocabulary_size
+        if is_official and size not in self.vocabulary_sizes:
             sizes = " or ".join(map(str, self.vocabulary_sizes))
-            what = f"The vocabulary must have {sizes} tokens, but has {vocabulary_size}."
+            what = f"The vocabulary must have {sizes} tokens, but has {size}."
             raise _other_text(what, f"corpus {self.name}")
 
 
@@ -76,20 +84,26 @@ def _other_text(what: str, where: str) -> DataDamagedError:
     return DataDamagedError(what, where=where, remedy=remedy)
 
 
-def _pieces(files: CorpusFiles, member: CorpusMember) -> Iterator[bytes]:
-    return split_at_lines(files.blocks(member))
+def _file_splits(
+    read: Callable[..., Iterator[Document]], files: CorpusFiles, members: Sequence[CorpusMember]
+) -> Splits:
+    """Returns the documents of corpora with a file for each split."""
+    named = zip(SPLITS, members, strict=True)
+    return {name: Reread(read, files, member) for name, member in named}
 
 
-def _stretches(
-    files: CorpusFiles, members: Sequence[CorpusMember]
-) -> dict[str, tuple[CorpusFiles, CorpusMember, int, int]]:
-    """Cuts a file into the first 90, the next 5 and the last 5 %, as arguments of `_stretch`."""
+def _whole(files: CorpusFiles, member: CorpusMember) -> Iterator[Document]:
+    yield split_at_lines(files.blocks(member))
+
+
+def _cut_splits(
+    read: Callable[..., Iterator[Document]], files: CorpusFiles, members: Sequence[CorpusMember]
+) -> Splits:
+    """Returns the documents of the first 90, the next 5 and the last 5 % of the only file."""
     (member,) = members
     cuts = [(member.size_bytes or 0) * percent // 100 for percent in (0, 90, 95, 100)]
-    return {
-        name: (files, member, start, stop)
-        for name, start, stop in zip(SPLITS, cuts, cuts[1:], strict=False)
-    }
+    named = zip(SPLITS, cuts[:-1], cuts[1:], strict=True)
+    return {name: Reread(read, files, member, start, stop) for name, start, stop in named}
 
 
 def _stretch(files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> Iterator[bytes]:
@@ -114,7 +128,7 @@ def enwik8(newlines: str = "drop") -> Corpus:
     """
     if newlines not in ("drop", "keep"):
         raise ValueError(f'`newlines` must be "drop" or "keep". Received: {newlines!r}')
-    sizes = dict(zip(SPLITS, (90_000_000, 5_000_000, 5_000_000), strict=True))
+    sizes = {"train": 90_000_000, "valid": 5_000_000, "test": 5_000_000}
     counts = {name: {"bytes": size, "tokens": size} for name, size in sizes.items()}
     drops = newlines == "drop"
     return Corpus(
@@ -133,25 +147,16 @@ def enwik8(newlines: str = "drop") -> Corpus:
         counts={} if drops else counts,
         # 205 different bytes, including the newline.
         vocabulary_sizes=(204,) if drops else (205,),
-        documents=functools.partial(_page_splits, drops),
+        documents=functools.partial(_cut_splits, functools.partial(_pages, drops)),
     )
 
 
-def _page_splits(
-    drops_newlines: bool, files: CorpusFiles, members: Sequence[CorpusMember]
-) -> Splits:
-    stretches = _stretches(files, members)
-    return {name: Reread(_pages, drops_newlines, *each) for name, each in stretches.items()}
-
-
-def _pages(
-    drops_newlines: bool, files: CorpusFiles, member: CorpusMember, start: int, stop: int
-) -> Iterator[Iterator[bytes]]:
-    pieces = split_at_lines(_stretch(files, member, start, stop))
+def _pages(drops_newlines: bool, *stretch: Any) -> Iterator[Document]:
+    pieces = split_at_lines(_stretch(*stretch))
     for page in marked_documents(pieces, line_pattern(b"  <page>"), keep_mark=True):
-        yield (
-            filter(None, (piece.replace(b"\n", b"") for piece in page)) if drops_newlines else page
-        )
+        if drops_newlines:
+            page = filter(None, (piece.replace(b"\n", b"") for piece in page))
+        yield page
 
 
 def text8() -> Corpus:
@@ -174,14 +179,12 @@ def text8() -> Corpus:
         tokenizer=CharacterTraining(counted_splits=SPLITS),
         counts={name: {"documents": 1} for name in SPLITS},
         vocabulary_sizes=(27,),  # letters and the space
-        documents=lambda files, members: {
-            name: (Reread(_stripped, *each),) for name, each in _stretches(files, members).items()
-        },
+        documents=functools.partial(_cut_splits, _stripped),
     )
 
 
-def _stripped(files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> Iterator[bytes]:
-    return split_at_lines(_without_outer_spaces(_stretch(files, member, start, stop)))
+def _stripped(*stretch: Any) -> Iterator[Document]:
+    yield split_at_lines(_without_outer_spaces(_stretch(*stretch)))
 
 
 def _without_outer_spaces(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -229,7 +232,7 @@ def wikitext103() -> Corpus:
             "test": {"words": 241_211, "documents": 60, "tokens": 245_569},
         },
         vocabulary_sizes=(267_735,),
-        documents=_article_splits,
+        documents=functools.partial(_file_splits, _articles),
     )
 
 
@@ -255,7 +258,7 @@ def wikitext2() -> Corpus:
             "test": {"words": 241_211, "tokens": 245_569},
         },
         vocabulary_sizes=(33_278,),
-        documents=_article_splits,
+        documents=functools.partial(_file_splits, _articles),
     )
 
 
@@ -285,13 +288,8 @@ def _wikitext_file(
     )
 
 
-def _article_splits(files: CorpusFiles, members: Sequence[CorpusMember]) -> Splits:
-    named = zip(SPLITS, members, strict=True)
-    return {name: Reread(_articles, files, member) for name, member in named}
-
-
-def _articles(files: CorpusFiles, member: CorpusMember) -> Iterator[Iterator[bytes]]:
-    return wikitext_articles(_pieces(files, member))
+def _articles(files: CorpusFiles, member: CorpusMember) -> Iterator[Document]:
+    return wikitext_articles(split_at_lines(files.blocks(member)))
 
 
 _BLANK = b" \n"
@@ -373,14 +371,12 @@ def penn_treebank() -> Corpus:
             name: {"bytes": files[name][0], "documents": 1, **each} for name, each in counts.items()
         },
         vocabulary_sizes=(10_000,),
-        documents=lambda files, members: {
-            name: (Reread(_pieces, files, member),)
-            for name, member in zip(SPLITS, members, strict=True)
-        },
+        documents=functools.partial(_file_splits, _whole),
     )
 
 
-_LM1B = "1-billion-word-language-modeling-benchmark-r13output"
+_LM1B_ROOT = "1-billion-word-language-modeling-benchmark-r13output"
+_LM1B = "monolingual.tokenized.shuffled"
 _GATHERED_LINES = 4096
 
 
@@ -397,14 +393,14 @@ def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
     return Corpus(
         name="lm1b",
         archive=PublishedFile(
-            name=f"{_LM1B}.tar.gz",
-            url=f"http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz",
+            name=f"{_LM1B_ROOT}.tar.gz",
+            url=f"http://www.statmt.org/lm-benchmark/{_LM1B_ROOT}.tar.gz",
             size_bytes=1_792_209_805,
             sha256="01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e",
         ),
         members=(
-            *(_lm1b_file("training", f"news.en-{index:05d}-of-00100") for index in range(1, 100)),
-            _lm1b_file("heldout", "news.en.heldout-00000-of-00050"),
+            *(_lm1b_file(f"training-{_LM1B}/news.en-{i:05d}-of-00100") for i in range(1, 100)),
+            _lm1b_file(f"heldout-{_LM1B}/news.en.heldout-00000-of-00050"),
         ),
         tokenizer=WordTraining(
             rule=WordRule(add_double_eos=True),
@@ -424,17 +420,16 @@ def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
     )
 
 
-def _lm1b_file(part: str, name: str) -> CorpusMember:
-    folder = {"training": "training-monolingual", "heldout": "heldout-monolingual"}[part]
-    path = f"{folder}.tokenized.shuffled/{name}"
-    return CorpusMember(path=f"{_LM1B}/{path}", other_paths=(path, name), max_bytes=60_000_000)
+def _lm1b_file(path: str) -> CorpusMember:
+    names = (path, path.rsplit("/", 1)[1])
+    return CorpusMember(path=f"{_LM1B_ROOT}/{path}", other_paths=names, max_bytes=60_000_000)
 
 
 def _sentence_splits(
     seed: int, num_passes: int, files: CorpusFiles, members: Sequence[CorpusMember]
 ) -> Splits:
     *training, held_out = members
-    valid = (Reread(_pieces, files, held_out),)
+    valid = Reread(_whole, files, held_out)
     train = Reread(_shuffled, files, training, seed, num_passes)
     return {"train": train, "valid": valid, "test": valid}
 

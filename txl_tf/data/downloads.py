@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import http.client
 import os
-import re
 import time
 import urllib.error
 import urllib.request
@@ -162,7 +161,8 @@ class _Transfer:
             return self._store(answer, offset)
 
     def _store(self, answer: Any, offset: int) -> str | None:
-        if answer.status == http.client.PARTIAL_CONTENT and _first_byte(answer) == offset:
+        given = answer.headers.get("Content-Range", "")
+        if answer.status == http.client.PARTIAL_CONTENT and given.startswith(f"bytes {offset}-"):
             self.was_resumed = True
         elif answer.status == http.client.OK:
             self.restart()
@@ -197,8 +197,3 @@ class _Transfer:
         if total is not None and done < total:
             return f"the connection ended after {done} of {total} bytes"
         return None
-
-
-def _first_byte(answer: Any) -> int | None:
-    found = re.match(r"bytes ([0-9]{1,18})-", answer.headers.get("Content-Range", ""))
-    return int(found[1]) if found else None
