@@ -1,13 +1,13 @@
 """Diagnosis of an installation with a remedy for each problem: `txl doctor`.
 
     txl doctor
-    txl doctor --data data/novels --folder runs
+    txl doctor --folder runs
     txl doctor --tpu local --folder gs://BUCKET/runs
 
 TensorFlow is tried in a process of its own, so that a crash or a hang is a finding like any
 other. Exit codes: 0 no fault (there may be warnings); else the code of the first fault, since
-later ones often follow from it: 78 versions or settings, 66 no TPU or data set, 65 a damaged
-data set, 74 a folder, 70 a device that adds up wrong.
+later ones often follow from it: 78 versions or settings, 66 no TPU, 74 a folder, 70 a device
+that adds up wrong.
 """
 
 import argparse
@@ -98,11 +98,8 @@ class Finding:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_tpu_argument(parser, "check this TPU (default: the devices of this machine)")
-    for option, meaning in (
-        ("--folder", "check that a job can write here; may be repeated"),
-        ("--data", "check this prepared data set; may be repeated"),
-    ):
-        parser.add_argument(option, metavar="PATH", action="append", default=[], help=meaning)
+    meaning = "check that a job can write here; may be repeated"
+    parser.add_argument("--folder", metavar="PATH", action="append", default=[], help=meaning)
     meaning = "how long TensorFlow may take for its part"
     add_number(parser, "--timeout-seconds", 1e-3, 86_400.0, meaning, default=300.0, metavar="S")
     add_json_argument(parser)
@@ -110,8 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Refuses empty paths."""
-    if "" in (*arguments.folder, *arguments.data):
-        raise UsageError("A path is empty.", where="--folder or --data")
+    if "" in arguments.folder:
+        raise UsageError("A path is empty.", where="--folder")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -152,7 +149,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("TPU chips", what, "txl launch prints how to get some", InputMissingError)
     yield from (check_folder(each) for each in arguments.folder if not is_remote(each))
     remote = [each for each in arguments.folder if is_remote(each)]
-    request = {"tpu": arguments.tpu, "folders": remote, "data": arguments.data}
+    request = {"tpu": arguments.tpu, "folders": remote}
     yield from probe_findings(request, arguments.timeout_seconds)
 
 
@@ -228,8 +225,10 @@ def _import() -> Finding:
     import keras
     import tensorflow as tf
 
-    backend = keras.backend.backend()
-    return Finding("import", f"TensorFlow {tf.__version__}, Keras {keras.__version__}, {backend}")
+    kinds = [device.device_type for device in tf.config.list_physical_devices()]
+    devices = ", ".join(f"{kinds.count(kind)} {kind}" for kind in {*kinds})
+    what = f"TensorFlow {tf.__version__} with {devices}, Keras {keras.__version__}"
+    return Finding("import", what)
 
 
 def _text() -> Finding:
@@ -238,24 +237,6 @@ def _text() -> Finding:
     # The library of the operations is loaded separately from the module.
     tensorflow_text.WhitespaceTokenizer().tokenize(["two words"])
     return Finding("text operations", "they are loaded and work")
-
-
-def _devices() -> Finding:
-    import tensorflow as tf
-
-    kinds = [device.device_type for device in tf.config.list_physical_devices()]
-    return Finding("devices", ", ".join(f"{kinds.count(kind)} {kind}" for kind in {*kinds}))
-
-
-def _data(folder: str) -> Finding:
-    from txl_tf.data.prepared_dataset import PreparedDataset
-
-    try:
-        manifest = PreparedDataset.open(folder).manifest
-    except JobError as error:
-        return Finding(f"data set {folder}", error.what, error.remedy or "-", type(error))
-    tokens = sum(split.tokens for split in manifest.splits)
-    return Finding(f"data set {folder}", f"{tokens:,} tokens, {manifest.tokenizer_kind}; verified")
 
 
 def _all_reduce(tpu: str | None) -> Finding:
@@ -298,11 +279,9 @@ def probe() -> None:
     # In this order: the CPU can be split only before TensorFlow's first operation.
     stages: list[tuple[str, Callable[[], Finding]]] = [
         ("import", _import),
-        ("devices", _devices),
         ("all-reduce", lambda: _all_reduce(request["tpu"])),
         ("text operations", _text),
         *(("folder", functools.partial(check_folder, each)) for each in request["folders"]),
-        *(("data set", functools.partial(_data, each)) for each in request["data"]),
     ]
     for stage, check in stages:
         print(json.dumps({"stage": stage}), flush=True)

@@ -361,8 +361,7 @@ def load_hugging_face(
     beside the tensors, or the published model of these sizes, in this order.
 
     Args:
-        source: path of a folder or of a file of tensors, as in `load_official_pytorch`, or of the
-            index of several.
+        source: path of a folder or of a file of tensors, as in `load_official_pytorch`.
         dtype: str. Dtype policy of the model.
         origins: as in `load_official_pytorch`.
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless a

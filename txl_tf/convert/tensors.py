@@ -14,7 +14,7 @@ from txl_tf.imports import require_extra
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import read_array_archive, read_json_object, storage_errors
+from txl_tf.storage.untrusted_files import read_array_archive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,8 +174,6 @@ _STATE_DICT = "state_dict/"
 _CONFIG = "config"
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 _SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
-# Suffix of the index of a model in several files.
-_INDEX = ".index.json"
 # Largest number of tensors that share bytes.
 _MAX_SHARING = 8
 # Names of the state dict in a training checkpoint.
@@ -183,20 +181,20 @@ _NESTED = ("model_state", "state_dict")
 
 
 def find_tensor_file(source: str | Path) -> Path:
-    """Finds the tensor file of a path; in a folder, an index precedes safetensors, npz and torch.
+    """Finds the tensor file of a path; in a folder, safetensors precede npz and torch.
 
     Raises InputMissingError without a file, MismatchError for several files of one kind.
     """
     source = Path(source)
     if source.is_file():
         return source
-    for suffix in (_INDEX, *_SUFFIXES):
+    for suffix in _SUFFIXES:
         found = sorted(path for path in source.glob(f"*{suffix}") if path.is_file())
         if len(found) > 1:
             raise MismatchError(
                 f"There are {len(found)} files that end in {suffix}.",
                 where=str(source),
-                remedy=f"Give the path of one of them; a model in parts has a file *{_INDEX}.",
+                remedy="Give the path of one of them.",
             )
         if found:
             return found[0]
@@ -214,8 +212,6 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
     cannot be read without running code, InputMissingError without PyTorch, UsageError without
     safetensors.
     """
-    if path.name.endswith(_INDEX):
-        return _read_parts(path), None
     if path.suffix in _TORCH_SUFFIXES:
         return _read_torch(path), None
     try:
@@ -228,29 +224,6 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
         what = f"The tensors cannot be read: {first_line(error)}"
         remedy = "Restore the file from a copy."
         raise DataDamagedError(what, where=str(path), remedy=remedy) from error
-
-
-def _read_parts(path: Path) -> dict[str, np.ndarray]:
-    """Reads the tensors of all files that an index names, in its folder."""
-    remedy = "Restore the index from a copy."
-    with storage_errors("The index of the tensors cannot be read", str(path), remedy):
-        places = read_json_object(str(path), remedy=remedy).get("weight_map")
-    files = list(places.values()) if isinstance(places, dict) else [None]
-    names = {name for name in files if isinstance(name, str) and Path(name).name == name}
-    if not names.issuperset(files):
-        raise DataDamagedError(
-            "`weight_map` must name the file of every tensor.", where=str(path), remedy=remedy
-        )
-    tensors: dict[str, np.ndarray] = {}
-    for name in sorted(names):
-        if name.endswith(_INDEX) or not path.with_name(name).is_file():
-            raise InputMissingError(
-                f"A part of the model is missing: {name}",
-                where=str(path),
-                remedy="Download or copy all parts.",
-            )
-        tensors |= read_tensors(path.with_name(name))[0]
-    return tensors
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
