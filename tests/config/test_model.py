@@ -17,36 +17,7 @@ REQUIRED = {
     "segment_length": 5,
     "memory_length": 5,
 }
-OPTIONAL = {
-    "embedding_dim": 6,
-    "position_encoding": "transformer_xl",
-    "num_positions": None,
-    "recurrence": False,
-    "pre_norm": True,
-    "dropout": 0.2,
-    "variational_dropout": True,
-    "attention_dropout": 0.3,
-    "clamp_length": 7,
-    "same_length": True,
-    "same_length_keys": "memory",
-    "share_attention_biases": True,
-    "layer_norm_epsilon": 1e-5,
-    "cutoffs": [10, 30],
-    "division_factor": 2,
-    "share_tail_projections": True,
-    "project_same_dim": False,
-    "tie_weights": False,
-    "initializer": "uniform",
-    "initializer_stddev": 0.01,
-    "initializer_range": 0.2,
-    "projection_stddev": 0.03,
-}
-TABLE_OF_POSITIONS = {
-    "position_encoding": "shaw",
-    "num_positions": 9,
-    "clamp_length": None,
-    "share_attention_biases": False,
-}
+OPTIONAL = {"clamp_length": 7, "cutoffs": [10, 30], "division_factor": 2, "dropout": 0.2}
 # One of every type of field.
 WRONG_TYPE = [
     ("vocabulary_size", "50"),
@@ -74,24 +45,20 @@ def test_a_value_of_the_wrong_type_is_named_and_shown(name, value):
     assert message.endswith(f"Received: {name}={value!r} of type {type(value).__name__}")
 
 
-@pytest.mark.parametrize("changes", [{}, TABLE_OF_POSITIONS], ids=["sinusoids", "table"])
-def test_dict_round_trip_through_json_keeps_every_value(changes):
-    expected = {**REQUIRED, **OPTIONAL, **changes}
-    assert set(expected) == {field.name for field in dataclasses.fields(ModelConfig)}
-    config = ModelConfig(**expected)
-    assert config.to_dict() == expected
-    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+def test_dict_round_trip_through_json_keeps_every_value():
+    config = ModelConfig(**REQUIRED, **OPTIONAL)
+    values = config.to_dict()
+    assert values.keys() == {field.name for field in dataclasses.fields(ModelConfig)}
+    assert OPTIONAL.items() <= values.items()
+    assert ModelConfig.from_dict(json.loads(json.dumps(values))) == config
 
 
 @pytest.mark.parametrize(
     ("position_encoding", "changes", "name"),
     [
         ("shaw", {}, "num_positions"),
-        ("learned", {}, "num_positions"),
-        ("transformer_xl", {"num_positions": 9}, "num_positions"),
         ("sinusoidal", {"num_positions": 9}, "num_positions"),
         ("learned", {"num_positions": 9, "clamp_length": 4}, "clamp_length"),
-        ("shaw", {"num_positions": 9, "share_attention_biases": True}, "share_attention_biases"),
         ("sinusoidal", {"share_attention_biases": True}, "share_attention_biases"),
     ],
 )

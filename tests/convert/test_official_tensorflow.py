@@ -68,16 +68,11 @@ def refused(tmp_path, change, error=MismatchError, family="wt103_large", **setti
 @pytest.mark.parametrize(
     "name",
     [
-        f"{BLOCK}/ff/layer_2/bias",
         f"{BLOCK}/rel_attn/qkv/kernel",
         "transformer/r_w_bias",
-        "transformer/r_r_bias",
         "transformer/layer_0/ff/layer_1/kernel",
         "transformer/adaptive_embed/cutoff_1/lookup_table",
-        "transformer/adaptive_embed/cutoff_1/proj_W",
-        "transformer/adaptive_softmax/cutoff_0/cluster_W",
         "transformer/adaptive_softmax/cutoff_0/proj",
-        "transformer/adaptive_softmax/cutoff_1/b",
     ],
 )
 def test_a_missing_tensor_is_named(name, tmp_path):
@@ -97,8 +92,7 @@ def test_all_differences_are_named_and_counted(tmp_path):
     assert len(error.differences["missing"]) == 11
     for text in ("11 missing: ", "and 8 more", "1 unexpected: transformer/r_w_bias_too"):
         assert text in error.what
-    for text in ("transformer/layer_2/ff/LayerNorm/beta is (4, 4), not (16,)",):
-        assert text in error.what
+    assert "transformer/layer_2/ff/LayerNorm/beta is (4, 4), not (16,)" in error.what
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

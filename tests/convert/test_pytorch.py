@@ -205,13 +205,6 @@ def test_files_that_are_none(tmp_path):
         load_hugging_face(tmp_path)
 
 
-def test_arrays_of_objects_are_not_read(tmp_path):
-    path = tmp_path / "model.npz"
-    np.savez(path, **{"state_dict/a": np.array([{"an": "object"}], dtype=object)})
-    with pytest.raises(DataDamagedError):
-        load_hugging_face(path)
-
-
 class _Hostile:
     """An object whose pickle makes a file."""
 
