@@ -110,8 +110,7 @@ def _following(piece: DocumentPiece, text: bytes) -> DocumentPiece:
     )
 
 
-_IS_SPACE = np.zeros(256, dtype=bool)
-_IS_SPACE[list(b" \t\n\r\x0b\x0c")] = True
+_IS_SPACE = np.isin(np.arange(256), list(_SPACES))
 # Bytes 0x80 to 0xBF continue a UTF-8 character; read as signed they are the lowest.
 _FIRST_NOT_CONTINUATION = -64
 
@@ -131,24 +130,17 @@ class TextCounts(NamedTuple):
     @classmethod
     def of(cls, pieces: Sequence[DocumentPiece]) -> Self:
         """Counts consecutive pieces, at least one; add the results with `plus`."""
-        text = b"".join([piece.text for piece in pieces])
-        documents = sum(piece.begins_document for piece in pieces)
-        if not text:
-            return cls(documents=documents)
-        values = np.frombuffer(text, dtype=np.uint8)
-        is_space = _IS_SPACE[values]
-        after_space = np.empty(len(text), bool)
-        after_space[1:] = is_space[:-1]
-        first = next(piece for piece in pieces if piece.text)
-        after_space[0] = not first.continues_word
-        starts = np.cumsum([0, *(len(piece.text) for piece in pieces[:-1])])
-        begins = starts[[piece.begins_document for piece in pieces]]
-        after_space[begins[begins < len(text)]] = True
+        # With a space before every piece that does not continue a word, a word follows a space.
+        spaced = [piece.text if piece.continues_word else b" " + piece.text for piece in pieces]
+        values = np.frombuffer(b"".join(spaced), np.int8)
+        is_space = _IS_SPACE[values.view(np.uint8)]
+        num_bytes = sum(len(piece.text) for piece in pieces)
+        num_added = len(values) - num_bytes
         return cls(
-            bytes=len(text),
-            characters=int(np.count_nonzero(values.view(np.int8) >= _FIRST_NOT_CONTINUATION)),
-            words=int(np.count_nonzero(after_space & ~is_space)),
-            documents=documents,
+            bytes=num_bytes,
+            characters=int(np.count_nonzero(values >= _FIRST_NOT_CONTINUATION)) - num_added,
+            words=int(np.count_nonzero(is_space[:-1] & ~is_space[1:])),
+            documents=sum(piece.begins_document for piece in pieces),
         )
 
     def plus(self, other: Self) -> Self:
@@ -186,8 +178,6 @@ def split_at_lines(blocks: Iterable[bytes], piece_bytes: int = PIECE_BYTES) -> I
     A piece ends after the last line feed of its second half, else after a space, else between two
     characters. Only lines longer than half of `piece_bytes` are cut.
     """
-    if piece_bytes < 8:
-        raise ValueError(f"`piece_bytes` must be at least 8. Received: {piece_bytes}")
     rest = bytearray()
     for block in blocks:
         rest += block
