@@ -14,7 +14,7 @@ from tests.test_architecture import ROOT
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel, QuasiRecurrent
-from txl_tf.training import optimizers, schedules
+from txl_tf.training import optimizers
 
 CONFIG = toy_experiment(model={"num_layers": 1}).model
 TOKEN_IDS = np.random.default_rng(0).integers(0, VOCABULARY_SIZE, (2, 5)).astype(np.int32)
@@ -53,7 +53,7 @@ def models():
     yield "LSTMLanguageModel", LSTMLanguageModel(LSTMConfig(**RECURRENT)), TOKEN_IDS
     yield "QRNNLanguageModel", QRNNLanguageModel(QRNNConfig(**RECURRENT)), TOKEN_IDS
     stateful = txl_tf.StatefulTransformerXL(CONFIG, batch_size=2)
-    stateful.compile(optimizers.Muon(schedules.WarmupConstant(0.1, 2)))
+    stateful.compile(optimizers.Muon(optimizers.WarmupConstant(0.1, 2)))
     yield "StatefulTransformerXL", stateful, TOKEN_IDS
     task = txl_tf.TransformerXLWithHead(model, txl_tf.layers.PooledHead(2))
     yield "TransformerXLWithHead", task, TOKEN_IDS
