@@ -147,7 +147,7 @@ def test_a_run_begins_from_the_weights_of_a_model(finetune, untouched, tmp_path)
     finished = finetune("classification", *options, model=start)
     assert finished.returncode == 0, finished.stderr
     described = RunDescription.read(str(tmp_path / "run"))
-    assert described.start["source"] == str(untouched)
+    assert described.start.source == str(untouched)
     assert described.experiment.model == RunDescription.read(str(untouched)).experiment.model
     _, before = open_model(str(untouched)).read_weights()
     _, begun = open_model(str(tmp_path / "run"), 0).read_weights()
