@@ -101,7 +101,9 @@ def prepare_with_beam(
             shards = batches | "Place" >> beam.FlatMap(place) | "Shard" >> beam.GroupByKey()
             return shards | "Write" >> beam.Map(write_one)
 
-        shards = run("writing", write_all)
+        # Without a token there is no shard, and nothing to gather.
+        has_tokens = any(each["tokens"] for each in counted)
+        shards = run("writing", write_all) if has_tokens else []
         remove_folder(results)
         return [_describe_split(name, counted, shards) for name in splits], _num_used(shards)
 
