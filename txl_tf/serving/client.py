@@ -16,12 +16,9 @@ from txl_tf.storage.untrusted_files import parse_json
 
 _SERVICE = "tensorflow.serving.PredictionService"
 _NUM_ATTEMPTS = 4
-_FLOATS = ("temperature", "top_p", "min_p")
 # Over REST a request must have every input, and JSON has no other form of an empty array.
-_SETTINGS = {
-    **{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-    **{"seed": 0, "stop_token_id": -1},
-}
+_SETTINGS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
+_DTYPES = {float: np.float32, int: np.int32}
 _NOTHING_READ = {"memory_states": [], "memory_valid_length": 0}
 _MAX_MESSAGE_LETTERS = 2000
 # The likeliest code of gRPC for a status of HTTP.
@@ -271,11 +268,10 @@ class ServingSession:
         """
         with self._lock:
             text = self._unread(token_ids)
-            values = {"max_tokens": max_tokens, **_SETTINGS, **settings}
-            stops = np.array([[values.pop("stop_token_id")]], np.int32)
+            stops = np.array([[settings.pop("stop_token_id", -1)]], np.int32)
             sampling = {
-                name: np.array([value], np.float32 if name in _FLOATS else np.int32)
-                for name, value in values.items()
+                name: np.array([value], _DTYPES[type(_SETTINGS.get(name, 0))])
+                for name, value in {"max_tokens": max_tokens, **_SETTINGS, **settings}.items()
             }
             inputs = {**_row(text), **sampling, "stop_token_ids": stops}
             answer = self._ask("generate", inputs, text[-1])
