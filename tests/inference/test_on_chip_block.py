@@ -36,7 +36,7 @@ def by_token(memory):
     found = []
     for each, order in zip((*memory.keys, *memory.values), axes, strict=True):
         found.append(np.transpose(each, order))
-    return [np.reshape(each, [*each.shape[:2], -1]) for each in found]
+    return [np.reshape(each, [*each.shape[:2], each.shape[2] * each.shape[3]]) for each in found]
 
 
 def assert_same_memory(found, batched, atol=1e-6):
