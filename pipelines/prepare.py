@@ -277,32 +277,30 @@ def _fractions(arguments: argparse.Namespace) -> tuple[float, float]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prepares the data set and prints what was written."""
+    from txl_tf.data.preparation import prepare_dataset
+
     tokenizer = choose_tokenizer(arguments)
     splits = _splits(arguments, check_utf8=tokenizer.kind != "bytes")
     paths, corpus = _paths(arguments), _corpus(arguments)
     name = arguments.corpus or os.path.basename(os.path.abspath(paths[0].replace("\\", "/")))
-    common = (splits, tokenizer, arguments.out, name)
-    options: dict[str, Any] = {
-        "shard_bytes": max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE)),
-        "check": corpus and functools.partial(corpus.check_counts, tokenizer),
-    }
-    if arguments.runner == "beam":
-        from txl_tf.data.beam import prepare_with_beam
-
-        options["num_workers"] = _num_cores()
-        manifest = prepare_with_beam(*common, arguments.beam_options or [], **options)
-    else:
-        from txl_tf.data.preparation import prepare_dataset
-
-        # Bytes need no tokenization; passing them to a worker would be slower.
-        num_workers = arguments.workers or (1 if tokenizer.kind == "bytes" else _num_cores())
-        options["num_workers"] = num_workers
-        # The total is not known of a corpus, nor where a part is read twice.
-        total_bytes = None
-        if paths and isinstance(tokenizer, Tokenizer):
-            total_bytes = sum(map(os.path.getsize, text_files(paths)))
-        with byte_progress(total_bytes, "preparing") as progress:
-            manifest = prepare_dataset(*common, progress=progress, **options)
+    # Bytes need no tokenization; passing them to a worker would be slower.
+    num_workers = 1 if tokenizer.kind == "bytes" else _num_cores()
+    # The total is not known of a corpus, nor where a part is read twice.
+    total_bytes = None
+    if paths and isinstance(tokenizer, Tokenizer):
+        total_bytes = sum(map(os.path.getsize, text_files(paths)))
+    with byte_progress(total_bytes, "preparing") as progress:
+        manifest = prepare_dataset(
+            splits,
+            tokenizer,
+            arguments.out,
+            name,
+            shard_bytes=max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE)),
+            num_workers=arguments.workers or num_workers,
+            check=functools.partial(corpus.check_counts, tokenizer) if corpus else None,
+            progress=progress,
+            beam_arguments=(arguments.beam_options or []) if arguments.runner == "beam" else None,
+        )
     _print_manifest(manifest, arguments.out)
 
 

@@ -33,7 +33,7 @@ def write_folder(path, files):
 def resized(member, content):
     """A member that expects another content."""
     size, sha256 = len(content), hashlib.sha256(content).hexdigest()
-    return dataclasses.replace(member, size_bytes=size, max_bytes=size, sha256=sha256)
+    return dataclasses.replace(member, size_bytes=size, sha256=sha256)
 
 
 def of_files(corpus, files):

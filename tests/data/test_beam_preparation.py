@@ -10,10 +10,10 @@ from txl_tf.data.beam import (
     ShardPlan,
     count_tokens,
     place_tokens,
-    prepare_with_beam,
     write_shard,
 )
 from txl_tf.data.preparation import BatchEncoder, prepare_dataset
+from txl_tf.data.records import RecordSizes
 from txl_tf.data.text import work_batches
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, UsageError
@@ -32,7 +32,7 @@ def test_the_passes_write_what_one_process_writes(tmp_path, monkeypatch):
     batches = [("train", i, pieces) for i, pieces in enumerate(work_batches("train", texts))]
     encode = BatchEncoder(ByteTokenizer())
     counted = [count_tokens(encode, batch) for batch in batches]
-    plan = ShardPlan(tuple(each["tokens"] for each in counted), 64, 1, 300)
+    plan = ShardPlan(tuple(each["tokens"] for each in counted), RecordSizes(1, 64, 300))
     assert plan.num_shards == len(manifest.split("train").shards) > 5
     shards = {}
     for batch in reversed(batches):
@@ -51,7 +51,7 @@ def test_the_passes_write_what_one_process_writes(tmp_path, monkeypatch):
 
 def test_a_text_that_changes_between_the_passes_is_refused():
     (batch,) = work_batches("train", [b"text"])
-    plan = ShardPlan((5,), 64, 1, 300)
+    plan = ShardPlan((5,), RecordSizes(1, 64, 300))
     with pytest.raises(ValueError, match="4 tokens in batch 0 of `train`, 5 before"):
         encode = BatchEncoder(ByteTokenizer())
         list(place_tokens(encode, {"train": plan}, ("train", 0, batch)))
@@ -60,7 +60,8 @@ def test_a_text_that_changes_between_the_passes_is_refused():
 def test_without_beam_the_error_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UsageError, match=r"pip install -e '\.\[beam\]'"):
-        prepare_with_beam({"train": [b"text"]}, ByteTokenizer(), str(tmp_path / "out"), "test")
+        splits = {"train": [b"text"]}
+        prepare_dataset(splits, ByteTokenizer(), str(tmp_path / "out"), "test", beam_arguments=[])
 
 
 @pytest.mark.slow
@@ -72,7 +73,8 @@ def test_a_pipeline_writes_what_one_process_writes(tmp_path, monkeypatch, kind):
     splits = {"train": documents(3, 100), "valid": documents(2, 10)}
     splits["valid"].append([b""])
     prepare_dataset(splits, KINDS[kind], str(tmp_path / "one"), "test", **SIZES)
-    prepare_with_beam(splits, KINDS[kind], str(tmp_path / "beam"), "test", **SIZES)
+    beam = {**SIZES, "beam_arguments": []}
+    prepare_dataset(splits, KINDS[kind], str(tmp_path / "beam"), "test", **beam)
     assert contents(tmp_path / "beam") == contents(tmp_path / "one")
     with pytest.raises(DataDamagedError, match="empty"):
-        prepare_with_beam({"train": [b""]}, ByteTokenizer(), str(tmp_path / "no"), "test")
+        prepare_dataset({"train": [b""]}, ByteTokenizer(), str(tmp_path / "no"), "test", **beam)

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from txl_tf.data.records import RecordWriter, frame_bytes, parse_frame
+from txl_tf.data.records import RecordSizes, RecordWriter, frame_bytes, parse_frame
 from txl_tf.errors import DataDamagedError
 
 
 def write(folder, pieces, **arguments):
-    with RecordWriter(str(folder), "train", **{"token_bytes": 1, **arguments}) as writer:
+    with RecordWriter(
+        str(folder), "train", RecordSizes(**{"token_bytes": 1, **arguments})
+    ) as writer:
         for piece in pieces:
             writer.write(piece)
         return writer.finish()
@@ -66,7 +68,7 @@ def test_documents_begin_where_they_were_said_to(tmp_path, piece_tokens):
     starts = np.zeros(1000, bool)
     # The first and last token of a record, neighbours, and the last token of all.
     starts[[0, 63, 64, 65, 500, 999]] = True
-    with RecordWriter(str(tmp_path), "train", token_bytes=1, tokens_per_record=64) as writer:
+    with RecordWriter(str(tmp_path), "train", RecordSizes(1, 64)) as writer:
         for first in range(0, 1000, piece_tokens):
             piece = slice(first, first + piece_tokens)
             places = np.flatnonzero(starts[piece]).tolist()
@@ -82,7 +84,7 @@ def test_documents_begin_where_they_were_said_to(tmp_path, piece_tokens):
 
 
 def test_an_empty_document_begins_with_the_next_token(tmp_path):
-    with RecordWriter(str(tmp_path), "train", token_bytes=1) as writer:
+    with RecordWriter(str(tmp_path), "train", RecordSizes(1)) as writer:
         nothing = np.zeros(0, np.uint8)
         for start in ([0], [], [0]):
             writer.write(nothing, document_starts=start)

@@ -18,7 +18,7 @@ from txl_tf.data.text_files import (
     text_files,
     validated_text,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 
 COMPRESS = {
     "gzip": gzip.compress,
@@ -70,14 +70,6 @@ def test_a_small_file_with_very_much_in_it_comes_in_small_blocks(tmp_path, kind)
     sizes = [len(block) for block in text_blocks(str(path))]
     assert sum(sizes) == 100_000_000
     assert max(sizes) <= 70 << 20
-
-
-def test_without_the_package_for_zstd_the_error_names_it(tmp_path, monkeypatch):
-    path = tmp_path / "text"
-    path.write_bytes(COMPRESS["zstd"](TEXT))
-    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(StorageError, match="zstandard is not installed"):
-        read(path)
 
 
 @pytest.fixture

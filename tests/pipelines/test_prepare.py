@@ -265,21 +265,19 @@ def test_options_change_the_tokenizer_of_a_corpus(tmp_path):
     assert changed == dataclasses.replace(lm1b().tokenizer, rule=rule, min_frequency=7)
 
 
-def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch, capsys):
-    from txl_tf.data import beam
+def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch):
+    from txl_tf.data import preparation
 
     given = []
 
-    def stand_in(splits, tokenizer, out, name, options, **more):
-        given.append((list(splits), tokenizer.kind, out, name, options))
-        return prepare_dataset(splits, tokenizer, out, name)
+    def stand_in(*arguments, beam_arguments, **options):
+        given.append(beam_arguments)
+        return prepare_dataset(*arguments, **options)
 
-    monkeypatch.setattr(beam, "prepare_with_beam", stand_in)
-    out = str(tmp_path / "out")
-    arguments = parsed(
-        "--train-file", text, "--out", out, "--runner", "beam", "--beam-options", "--runner=Flink"
-    )
-    prepare.check_arguments(arguments)
-    prepare.run(arguments)
-    assert given == [(["train"], "bytes", out, "text.txt", ["--runner=Flink"])]
-    assert "written" in capsys.readouterr().out
+    monkeypatch.setattr(preparation, "prepare_dataset", stand_in)
+    beam = ("--runner", "beam", "--beam-options", "--runner=Flink")
+    for number, options in enumerate(((), ("--runner", "beam"), beam)):
+        arguments = parsed("--train-file", text, "--out", tmp_path / str(number), *options)
+        prepare.check_arguments(arguments)
+        prepare.run(arguments)
+    assert given == [None, [], ["--runner=Flink"]]

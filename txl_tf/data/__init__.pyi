@@ -1,6 +1,5 @@
 """The public names; `__init__.py` reads them from here and imports each on first use."""
 
-from txl_tf.data.beam import prepare_with_beam as prepare_with_beam
 from txl_tf.data.corpora import python_standard_library_splits as python_standard_library_splits
 from txl_tf.data.manifest import (
     Manifest as Manifest,
@@ -18,7 +17,12 @@ from txl_tf.data.prepared_dataset import (
 from txl_tf.data.prepared_dataset import (
     dataset_tokenizer as dataset_tokenizer,
 )
-from txl_tf.data.records import RecordWriter as RecordWriter
+from txl_tf.data.records import (
+    RecordSizes as RecordSizes,
+)
+from txl_tf.data.records import (
+    RecordWriter as RecordWriter,
+)
 from txl_tf.data.segment_plan import SegmentPlan as SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader as SegmentReader
 from txl_tf.data.splits import split_by_fraction as split_by_fraction

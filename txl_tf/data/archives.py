@@ -24,13 +24,12 @@ from txl_tf.storage.untrusted_files import storage_errors
 class CorpusMember:
     """File of a corpus, with its size and SHA-256 if they are known.
 
-    `path` is its path in the archive, `other_paths` are alternatives in a folder, and `max_bytes`
-    limits how much is read.
+    `path` is its path in the archive, `other_paths` are alternatives in a folder. A size or the
+    checksum of the archive limits how much is read.
     """
 
     path: str
     other_paths: tuple[str, ...] = ()
-    max_bytes: int
     size_bytes: int | None = None
     sha256: str | None = None
 
@@ -40,12 +39,6 @@ class CorpusMember:
         PublishedFile(
             name=name, url="the archive", size_bytes=self.size_bytes, sha256=self.sha256
         ).check(path)
-
-    def check_declared(self, size: int, archive: str) -> None:
-        """Raises DataDamagedError if an archive declares another size."""
-        if size > self.max_bytes or self.size_bytes not in (None, size):
-            expected = self.size_bytes or f"at most {self.max_bytes}"
-            raise _damaged(f"{self.path} must have {expected} bytes, but has {size}.", archive)
 
 
 _BLOCK_BYTES = 1 << 20
@@ -92,7 +85,7 @@ class CorpusFiles:
             if self.zip_path is None:
                 file = stack.enter_context(open_regular_file(path))
             else:
-                # `zipfile` verifies checksums and decompresses at most the size that was checked.
+                # `zipfile` verifies checksums.
                 archive = stack.enter_context(zipfile.ZipFile(self.zip_path))
                 file = stack.enter_context(archive.open(path))
             while block := file.read(_BLOCK_BYTES):
@@ -149,11 +142,10 @@ def _in_zip(path: str, members: Sequence[CorpusMember]) -> CorpusFiles:
         _archive_errors(path),
         zipfile.ZipFile(path) as archive,
     ):
-        sizes = {info.filename: info.file_size for info in archive.infolist()}
+        found = set(archive.namelist())
     for member in members:
-        if member.path not in sizes:
+        if member.path not in found:
             raise _damaged(f"The archive has no {member.path}.", path)
-        member.check_declared(sizes[member.path], path)
     return CorpusFiles({member.path: member.path for member in members}, path)
 
 
@@ -178,7 +170,11 @@ def _unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None
                 if source is None:
                     what = f"{member.path} is no file, but a link or something else."
                     raise _damaged(what, path)
-                member.check_declared(info.size, path)
+                if member.size_bytes not in (None, info.size):
+                    what = (
+                        f"{member.path} must have {member.size_bytes} bytes, but has {info.size}."
+                    )
+                    raise _damaged(what, path)
                 target = os.path.join(staging.path, *member.path.split("/"))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with open(target, "xb") as file:

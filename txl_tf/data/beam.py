@@ -11,19 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.data.manifest import Manifest, ShardManifest, SplitManifest, shard_file_name
-from txl_tf.data.preparation import BatchEncoder, Check, describe_split, write_dataset
-from txl_tf.data.records import (
-    SHARD_BYTES,
-    TOKENS_PER_RECORD,
-    RecordWriter,
-    frame_bytes,
-    token_dtype,
-)
+from txl_tf.data.manifest import ShardManifest, SplitManifest, shard_file_name
+from txl_tf.data.preparation import BatchEncoder, describe_split
+from txl_tf.data.records import RecordSizes, RecordWriter, token_dtype
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.vocabulary_training import VocabularyTraining
-from txl_tf.imports import require_extra
 from txl_tf.storage.files import make_folder, read_file, remove_folder, write_file
 
 _RESULTS = "results"
@@ -33,90 +25,43 @@ _Part = tuple[int, bytes, list[int]]
 """First token, consecutive tokens of a shard, and the starts of documents within the shard."""
 
 
-def prepare_with_beam(
+def write_with_beam(
     splits: Splits,
-    tokenizer: Tokenizer | VocabularyTraining,
-    output_folder: str,
-    corpus_name: str,
-    beam_arguments: Sequence[str] = (),
+    tokenizer: Tokenizer,
+    folder: str,
+    sizes: RecordSizes,
     *,
-    tokens_per_record: int = TOKENS_PER_RECORD,
-    shard_bytes: int = SHARD_BYTES,
-    num_workers: int = 1,
-    check: Check | None = None,
-) -> Manifest:
-    """Writes a prepared data set, with the same bytes as `prepare_dataset`.
+    beam_arguments: Sequence[str],
+) -> tuple[list[SplitManifest], int]:
+    """Writes the records; returns their splits and the number of ids that occur.
 
     Two pipelines run one after the other. The first counts the tokens of every batch of text; the
     sums give the first token of each batch. The second tokenizes again and writes the tokens to
-    their places. Processes of the local machine build the vocabulary before, if needed.
-
-    Every machine must read the text under the same paths and write into the output folder, which
-    may be remote (`gs://`).
-
-    Args:
-        splits: dict of split name to documents that can be pickled and iterated more than once.
-        tokenizer: `Tokenizer` or `VocabularyTraining`.
-        output_folder: str. The folder to be made.
-        corpus_name: str. Name of the text, for the manifest.
-        beam_arguments: sequence of str. Options of Beam, such as `--runner=DataflowRunner`.
-            Defaults to none, which runs Beam locally.
-        tokens_per_record: int. Defaults to `4096`.
-        shard_bytes: int. Size at which a file ends, in bytes; a worker holds one file in memory.
-            Defaults to `16_000_000`.
-        num_workers: int. Processes that build the vocabulary. Defaults to `1`.
-        check: optional function, as for `prepare_dataset`.
-
-    Raises:
-        UsageError: If the package `apache-beam` is not installed.
-        OutputExistsError: If the folder exists or is being written.
-        DataDamagedError: If there is no split, or one without text.
+    their places. A worker holds one file in memory.
     """
-    require_extra("beam", "apache_beam", purpose="A Beam pipeline", where="--runner beam")
+    results = os.path.join(folder, _RESULTS)
+    make_folder(results)
+    run = functools.partial(_run, splits, results, beam_arguments)
+    encode = BatchEncoder(tokenizer)
+    count = functools.partial(count_tokens, encode)
+    counted = run("counting", lambda batches, beam: batches | "Count" >> beam.Map(count))
+    counted.sort(key=operator.itemgetter("batch"))
+    plans = {
+        name: ShardPlan(tuple(each["tokens"] for each in counted if each["split"] == name), sizes)
+        for name in splits
+    }
+    place = functools.partial(place_tokens, encode, plans)
+    write_one = functools.partial(write_shard, folder, plans, tokenizer.vocabulary_size)
 
-    def write(folder: str, tokenizer: Tokenizer) -> tuple[list[SplitManifest], int]:
-        results = os.path.join(folder, _RESULTS)
-        make_folder(results)
-        run = functools.partial(_run, splits, results, beam_arguments)
-        encode = BatchEncoder(tokenizer)
-        count = functools.partial(count_tokens, encode)
-        counted = run("counting", lambda batches, beam: batches | "Count" >> beam.Map(count))
-        plans = {
-            name: ShardPlan(
-                tuple(
-                    each["tokens"]
-                    for each in sorted(counted, key=operator.itemgetter("batch"))
-                    if each["split"] == name
-                ),
-                tokens_per_record,
-                tokenizer.token_dtype.itemsize,
-                shard_bytes,
-            )
-            for name in splits
-        }
-        place = functools.partial(place_tokens, encode, plans)
-        write_one = functools.partial(write_shard, folder, plans, tokenizer.vocabulary_size)
+    def write_all(batches: Any, beam: Any) -> Any:
+        shards = batches | "Place" >> beam.FlatMap(place) | "Shard" >> beam.GroupByKey()
+        return shards | "Write" >> beam.Map(write_one)
 
-        def write_all(batches: Any, beam: Any) -> Any:
-            shards = batches | "Place" >> beam.FlatMap(place) | "Shard" >> beam.GroupByKey()
-            return shards | "Write" >> beam.Map(write_one)
-
-        # Without a token there is no shard, and nothing to gather.
-        has_tokens = any(each["tokens"] for each in counted)
-        shards = run("writing", write_all) if has_tokens else []
-        remove_folder(results)
-        return [_describe_split(name, counted, shards) for name in splits], _num_used(shards)
-
-    return write_dataset(
-        write,
-        splits,
-        tokenizer,
-        output_folder,
-        corpus_name,
-        tokens_per_record=tokens_per_record,
-        num_workers=num_workers,
-        check=check,
-    )
+    # Without a token there is no shard, and nothing to gather.
+    has_tokens = any(each["tokens"] for each in counted)
+    shards = run("writing", write_all) if has_tokens else []
+    remove_folder(results)
+    return [_describe_split(name, counted, shards) for name in splits], _num_used(shards)
 
 
 def _numbered_batches(splits: Splits, split: str) -> Iterator[_Batch]:
@@ -162,9 +107,7 @@ class ShardPlan:
     """Place of every token, the same as `RecordWriter` gives it."""
 
     batch_tokens: tuple[int, ...]
-    tokens_per_record: int
-    token_bytes: int
-    shard_bytes: int
+    sizes: RecordSizes
 
     @property
     def num_tokens(self) -> int:
@@ -172,15 +115,9 @@ class ShardPlan:
         return sum(self.batch_tokens)
 
     @property
-    def tokens_per_shard(self) -> int:
-        """Tokens of every shard except the last."""
-        frame = frame_bytes(self.tokens_per_record, self.token_bytes)
-        return max(1, self.shard_bytes // frame) * self.tokens_per_record
-
-    @property
     def num_shards(self) -> int:
         """Shards of the split."""
-        return -(-self.num_tokens // self.tokens_per_shard)
+        return -(-self.num_tokens // self.sizes.tokens_per_shard)
 
 
 def _describe_split(
@@ -226,7 +163,7 @@ def place_tokens(
     places = first + starts
     # An empty document at the end of the stream has no first token.
     places = places[places < plan.num_tokens]
-    size = plan.tokens_per_shard
+    size = plan.sizes.tokens_per_shard
     stop = first + len(token_ids)
     last_place = int(places[-1]) if places.size else first
     after_last = min(max(stop - 1, last_place) // size + 1, plan.num_shards)
@@ -254,20 +191,18 @@ def write_shard(
     (split, number), parts = item
     plan = plans[split]
     ordered = sorted(parts, key=operator.itemgetter(0))
-    tokens = np.frombuffer(b"".join(part[1] for part in ordered), token_dtype(plan.token_bytes))
-    expected = min(plan.tokens_per_shard, plan.num_tokens - number * plan.tokens_per_shard)
+    tokens = np.frombuffer(
+        b"".join(part[1] for part in ordered), token_dtype(plan.sizes.token_bytes)
+    )
+    expected = min(
+        plan.sizes.tokens_per_shard, plan.num_tokens - number * plan.sizes.tokens_per_shard
+    )
     if len(tokens) != expected:
         raise ValueError(f"A shard must have {expected} tokens. Received: {len(tokens)}")
     own = os.path.join(folder, f"shard-{uuid.uuid4().hex}")
     make_folder(own)
     try:
-        with RecordWriter(
-            own,
-            split,
-            token_bytes=plan.token_bytes,
-            tokens_per_record=plan.tokens_per_record,
-            shard_bytes=plan.shard_bytes,
-        ) as writer:
+        with RecordWriter(own, split, plan.sizes) as writer:
             starts = sorted({place for part in ordered for place in part[2]})
             writer.write(tokens, document_starts=starts)
             (shard,) = writer.finish()

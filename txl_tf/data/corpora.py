@@ -116,7 +116,7 @@ def _stretch(files: CorpusFiles, member: CorpusMember, start: int, stop: int) ->
 
 def _hundred_megabytes(name: str, sha256: str) -> tuple[CorpusMember]:
     size = 100_000_000
-    return (CorpusMember(path=name, max_bytes=size, size_bytes=size, sha256=sha256),)
+    return (CorpusMember(path=name, size_bytes=size, sha256=sha256),)
 
 
 def enwik8(newlines: str = "drop") -> Corpus:
@@ -282,7 +282,6 @@ def _wikitext_file(
     return CorpusMember(
         path=f"wikitext-{size}/wiki.{split}.tokens",
         other_paths=(f"wiki.{split}.tokens", f"{split}.txt"),
-        max_bytes=600_000_000,
         size_bytes=size_bytes,
         sha256=sha256,
     )
@@ -360,7 +359,6 @@ def penn_treebank() -> Corpus:
             CorpusMember(
                 path=f"simple-examples/data/ptb.{split}.txt",
                 other_paths=(f"data/ptb.{split}.txt", f"ptb.{split}.txt", f"{split}.txt"),
-                max_bytes=size_bytes,
                 size_bytes=size_bytes,
                 sha256=sha256,
             )
@@ -422,7 +420,7 @@ def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
 
 def _lm1b_file(path: str) -> CorpusMember:
     names = (path, path.rsplit("/", 1)[1])
-    return CorpusMember(path=f"{_LM1B_ROOT}/{path}", other_paths=names, max_bytes=60_000_000)
+    return CorpusMember(path=f"{_LM1B_ROOT}/{path}", other_paths=names)
 
 
 def _sentence_splits(

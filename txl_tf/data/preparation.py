@@ -1,6 +1,7 @@
 """Preparation of a data set from text: token ids, records, vocabulary and manifest."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,13 +15,14 @@ from txl_tf.data.manifest import (
     ShardManifest,
     SplitManifest,
 )
-from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordWriter
+from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordSizes, RecordWriter
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, damaged_text, map_pieces
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.imports import require_extra
 from txl_tf.storage.files import first_line, write_file
 from txl_tf.storage.staging import StagingFolder
 
@@ -42,6 +44,7 @@ def prepare_dataset(
     num_workers: int = 1,
     check: Check | None = None,
     progress: Progress | None = None,
+    beam_arguments: Sequence[str] | None = None,
 ) -> Manifest:
     """Writes a prepared data set.
 
@@ -64,69 +67,19 @@ def prepare_dataset(
             that occur. It is called before the folder gets its name; an exception prevents that.
         progress: optional function, called with the name of the split and the bytes of text read
             since the last call. Building a vocabulary takes a separate pass.
+        beam_arguments: optional sequence of str. Options of Apache Beam, such as
+            `--runner=DataflowRunner`; an empty one runs Beam locally. If given, Beam writes the
+            records, and `num_workers` processes of this machine build the vocabulary before.
+            Documents must be picklable and iterable more than once. Every machine must read the
+            text under the same paths, and write into the output folder, which may be remote
+            (`gs://`).
 
     Raises:
         OutputExistsError: If the folder exists or is being written.
         DataDamagedError: If there is no split, a split has no text, or the tokenizer cannot encode
             the text.
         StorageError: If writing fails; nothing is left behind.
-    """
-    report = progress or _ignore
-
-    def write(folder: str, tokenizer: Tokenizer) -> tuple[list[SplitManifest], int]:
-        is_used = np.zeros(tokenizer.vocabulary_size, bool)
-        written = []
-        with OrderedWorkers(BatchEncoder(tokenizer), num_workers) as workers:
-            for name in splits:
-                with RecordWriter(
-                    folder,
-                    name,
-                    token_bytes=tokenizer.token_dtype.itemsize,
-                    tokens_per_record=tokens_per_record,
-                    shard_bytes=shard_bytes,
-                ) as writer:
-                    counts = TextCounts()
-                    for token_ids, starts, more in workers.map(work_batches(name, splits[name])):
-                        writer.write(token_ids, document_starts=starts.tolist())
-                        is_used[token_ids] = True
-                        counts = counts.plus(more)
-                        report(name, more.bytes)
-                    written.append(describe_split(name, counts, writer.finish()))
-        return written, int(np.count_nonzero(is_used))
-
-    return write_dataset(
-        write,
-        splits,
-        tokenizer,
-        output_folder,
-        corpus_name,
-        tokens_per_record=tokens_per_record,
-        num_workers=num_workers,
-        check=check,
-        progress=report,
-    )
-
-
-def _ignore(split: str, num_bytes: int) -> None:
-    pass
-
-
-def write_dataset(
-    write_splits: Callable[[str, Tokenizer], tuple[list[SplitManifest], int]],
-    splits: Splits,
-    tokenizer: Tokenizer | VocabularyTraining,
-    output_folder: str,
-    corpus_name: str,
-    *,
-    tokens_per_record: int,
-    num_workers: int,
-    check: Check | None,
-    progress: Progress = _ignore,
-) -> Manifest:
-    """Trains the vocabulary, has the records written, and describes them; see `prepare_dataset`.
-
-    `write_splits` writes the records into a folder; it returns their splits and the number of ids
-    that occur.
+        UsageError: If Beam is asked for, and the package `apache-beam` is not installed.
     """
     if not splits:
         what = "The input is empty: it has no splits."
@@ -137,13 +90,23 @@ def write_dataset(
                 "`splits` must hold lists of documents. "
                 f"Received: {name!r} is a {type(documents).__name__}"
             )
+    if beam_arguments is not None:
+        require_extra("beam", "apache_beam", purpose="A Beam pipeline", where="--runner beam")
+    report = progress or (lambda split, num_bytes: None)
     with (
         _storage_errors(output_folder),
         StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging,
     ):
         if isinstance(tokenizer, VocabularyTraining):
-            tokenizer = tokenizer.train(splits, num_workers, progress)
-        written, num_used = write_splits(staging.path, tokenizer)
+            tokenizer = tokenizer.train(splits, num_workers, report)
+        sizes = RecordSizes(tokenizer.token_dtype.itemsize, tokens_per_record, shard_bytes)
+        if beam_arguments is None:
+            write = functools.partial(_write_splits, num_workers=num_workers, report=report)
+        else:
+            from txl_tf.data.beam import write_with_beam
+
+            write = functools.partial(write_with_beam, beam_arguments=beam_arguments)
+        written, num_used = write(splits, tokenizer, staging.path, sizes)
         if check is not None:
             check(written, tokenizer.vocabulary_size, num_used)
         manifest = Manifest(
@@ -152,7 +115,7 @@ def write_dataset(
             tokenizer_kind=tokenizer.kind,
             tokenizer_sha256=tokenizer.fingerprint,
             vocabulary_size=tokenizer.vocabulary_size,
-            token_bytes=tokenizer.token_dtype.itemsize,
+            token_bytes=sizes.token_bytes,
             tokens_per_record=tokens_per_record,
             splits=tuple(written),
         )
@@ -162,6 +125,31 @@ def write_dataset(
         shards = [shard.file for split in manifest.splits for shard in split.shards]
         staging.publish([*shards, *tokenizer.vocabulary_files, MANIFEST_FILE])
         return manifest
+
+
+def _write_splits(
+    splits: Splits,
+    tokenizer: Tokenizer,
+    folder: str,
+    sizes: RecordSizes,
+    *,
+    num_workers: int,
+    report: Progress,
+) -> tuple[list[SplitManifest], int]:
+    """Writes the records; returns their splits and the number of ids that occur."""
+    is_used = np.zeros(tokenizer.vocabulary_size, bool)
+    written = []
+    with OrderedWorkers(BatchEncoder(tokenizer), num_workers) as workers:
+        for name, documents in splits.items():
+            with RecordWriter(folder, name, sizes) as writer:
+                counts = TextCounts()
+                for token_ids, starts, more in workers.map(work_batches(name, documents)):
+                    writer.write(token_ids, document_starts=starts.tolist())
+                    is_used[token_ids] = True
+                    counts = counts.plus(more)
+                    report(name, more.bytes)
+                written.append(describe_split(name, counts, writer.finish()))
+    return written, int(np.count_nonzero(is_used))
 
 
 def describe_split(

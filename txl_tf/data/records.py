@@ -168,64 +168,67 @@ class RecordLocation(NamedTuple):
     byte_offset: int
 
 
+class RecordSizes(NamedTuple):
+    """Sizes of the records of a data set.
+
+    Args:
+        token_bytes: int. Width of a stored token: 1, 2 or 4 bytes.
+        tokens_per_record: int. Tokens of every record except the last one of the stream. Defaults
+            to `4096`.
+        shard_bytes: int. Size at which a shard ends, in bytes; a shard has at
+            least one record. Defaults to `16_000_000`.
+    """
+
+    token_bytes: int
+    tokens_per_record: int = TOKENS_PER_RECORD
+    shard_bytes: int = SHARD_BYTES
+
+    @property
+    def tokens_per_shard(self) -> int:
+        """Tokens of every shard except the last."""
+        frame = frame_bytes(self.tokens_per_record, self.token_bytes)
+        return max(1, self.shard_bytes // frame) * self.tokens_per_record
+
+
 class RecordWriter:
     """Writer of the token stream of one split into TFRecord shards.
 
-    Every record holds `tokens_per_record` tokens, except the last one of the stream. Memory is
-    constant: at most one record and one piece of text.
+    Memory is constant: at most one record and one piece of text.
 
     Args:
         folder: str. An existing folder.
         split: str. Name of the split; the shards are named after it.
-        token_bytes: int. Width of a stored token: 1, 2 or 4 bytes.
-        tokens_per_record: int. Defaults to `4096`.
-        shard_bytes: int. Size at which a shard ends, in bytes; a shard has at
-            least one record. Defaults to `16_000_000`.
+        sizes: `RecordSizes`.
 
     Example:
     ```python
-    with RecordWriter(folder, "train", token_bytes=1) as writer:
+    with RecordWriter(folder, "train", RecordSizes(token_bytes=1)) as writer:
         writer.write(token_ids, document_starts=[0])
         shards = writer.finish()
     ```
     """
 
-    def __init__(
-        self,
-        folder: str,
-        split: str,
-        *,
-        token_bytes: int,
-        tokens_per_record: int = TOKENS_PER_RECORD,
-        shard_bytes: int = SHARD_BYTES,
-    ) -> None:
-        if token_bytes not in (1, 2, 4):
-            raise ValueError(f"`token_bytes` must be 1, 2 or 4. Received: {token_bytes}")
-        if tokens_per_record <= 0:
-            raise ValueError(f"`tokens_per_record` must be positive. Received: {tokens_per_record}")
-        if shard_bytes <= 0:
-            raise ValueError(f"`shard_bytes` must be positive. Received: {shard_bytes}")
+    def __init__(self, folder: str, split: str, sizes: RecordSizes) -> None:
+        if sizes.token_bytes not in (1, 2, 4) or min(sizes) <= 0:
+            raise ValueError(
+                "`token_bytes` must be 1, 2 or 4, and the other sizes positive. "
+                f"Received: sizes={sizes}"
+            )
         self._folder = folder
         self._split = split
-        self._token_bytes = token_bytes
-        self._dtype = token_dtype(token_bytes)
-        self._tokens_per_record = tokens_per_record
-        self._frame_bytes = frame_bytes(tokens_per_record, token_bytes)
-        self._records_per_shard = max(1, shard_bytes // self._frame_bytes)
+        self._sizes = sizes
+        self._dtype = token_dtype(sizes.token_bytes)
         self._pending = bytearray()
         # Indices into the pending tokens; one past the end after an empty document.
         self._pending_starts: list[int] = []
         self._writer: tf.io.TFRecordWriter | None = None
         self._shard_tokens: list[int] = []
-        self._shard_records = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            writer.close()
+        self._close_shard()
 
     def write(self, token_ids: np.ndarray, document_starts: Sequence[int] = ()) -> None:
         """Appends tokens to the stream.
@@ -246,13 +249,11 @@ class RecordWriter:
                     f"Received: ids from {token_ids.min()} to {token_ids.max()}"
                 )
             token_ids = token_ids.astype(self._dtype)
-        num_pending = len(self._pending) // self._token_bytes
+        num_pending = len(self._pending) // self._sizes.token_bytes
         self._pending_starts += [num_pending + start for start in document_starts]
         self._pending += np.ascontiguousarray(token_ids).data
-        record_bytes = self._tokens_per_record * self._token_bytes
+        record_bytes = self._sizes.tokens_per_record * self._sizes.token_bytes
         whole = len(self._pending) // record_bytes * record_bytes
-        if whole == 0:
-            return
         for start in range(0, whole, record_bytes):
             self._write_record(bytes(self._pending[start : start + record_bytes]))
         del self._pending[:whole]
@@ -283,12 +284,10 @@ class RecordWriter:
         if self._writer is None:
             self._writer = tf.io.TFRecordWriter(self._partial_path(len(self._shard_tokens)))
             self._shard_tokens.append(0)
-            self._shard_records = 0
-        num_tokens = len(tokens) // self._token_bytes
+        num_tokens = len(tokens) // self._sizes.token_bytes
         self._writer.write(serialize_record(tokens, self._take_starts(num_tokens)))
         self._shard_tokens[-1] += num_tokens
-        self._shard_records += 1
-        if self._shard_records == self._records_per_shard:
+        if self._shard_tokens[-1] == self._sizes.tokens_per_shard:
             self._close_shard()
 
     def _close_shard(self) -> None:
@@ -307,11 +306,12 @@ class RecordWriter:
         path = os.path.join(self._folder, file)
         tf.io.gfile.rename(self._partial_path(index), path)
         tokens = self._shard_tokens[index]
-        records, rest = divmod(tokens, self._tokens_per_record)
+        records, rest = divmod(tokens, self._sizes.tokens_per_record)
+        expected = records * frame_bytes(self._sizes.tokens_per_record, self._sizes.token_bytes)
+        expected += frame_bytes(rest, self._sizes.token_bytes) if rest else 0
         size = tf.io.gfile.stat(path).length
-        rest_bytes = frame_bytes(rest, self._token_bytes) if rest else 0
         # Readers compute the offset of a record from this equality.
-        if size != records * self._frame_bytes + rest_bytes:
+        if size != expected:
             raise OSError(f"{path} has {size} bytes after writing {tokens} tokens")
         return ShardManifest(
             file=file,

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 from txl_tf.data.text import BYTE_ORDER_MARK, document_bytes, split_at_lines
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.storage.files import first_line, open_regular_file
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -238,7 +238,7 @@ def text_blocks(path: str) -> Iterator[bytes]:
 
     The first bytes, not the name, give the format; several compressed parts in a row are all read.
     Raises InputMissingError, DataDamagedError with the position, or StorageError if the file cannot
-    be read or the zstd package is missing.
+    be read.
     """
     blocks = _blocks(path)
     start = b""
@@ -255,7 +255,7 @@ def _blocks(path: str) -> Iterator[bytes]:
     if not os.path.isfile(path):
         raise _missing("There is no such text file.", path)
     with storage_errors("The text file cannot be read", path), open_regular_file(path) as file:
-        make_decoder = _decoder_of(file.read(6), path)
+        make_decoder = _decoder_of(file.read(6))
         file.seek(0)
         if make_decoder is not None:
             yield from _decompressed(file, path, make_decoder)
@@ -266,7 +266,7 @@ def _blocks(path: str) -> Iterator[bytes]:
 
 # Not `lzma.open`, which has no memory limit and skips what follows the data, nor `zstandard.open`,
 # which does not report truncated data.
-def _decoder_of(start: bytes, path: str) -> Callable[[], Any] | None:
+def _decoder_of(start: bytes) -> Callable[[], Any] | None:
     """Returns a function that makes a decoder of one compressed part; `None` for plain text."""
     if start.startswith(b"\x1f\x8b"):
         return lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
@@ -276,14 +276,8 @@ def _decoder_of(start: bytes, path: str) -> Callable[[], Any] | None:
         return bz2.BZ2Decompressor
     if not start.startswith(b"\x28\xb5\x2f\xfd"):
         return None
-    try:
-        import zstandard
-    except ImportError as error:
-        raise StorageError(
-            "The file is compressed with zstd, and the package zstandard is not installed.",
-            where=path,
-            remedy="Install zstandard, or decompress the file.",
-        ) from error
+    import zstandard
+
     return zstandard.ZstdDecompressor(max_window_size=_MEMORY_BYTES).decompressobj
 
 
