@@ -2,8 +2,6 @@ import fcntl
 import hashlib
 import os
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -133,33 +131,3 @@ def test_two_downloads_of_one_file_keep_apart(tmp_path, server):
         with pytest.raises(OutputExistsError, match="Another process"):
             download(server.published(), str(tmp_path), **QUICK)
     assert content_of(download(server.published(), str(tmp_path), **QUICK)) == BODY
-
-
-def test_an_error_of_the_disk_is_none_of_the_connection(tmp_path, server, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(StorageError, match="No space left"):
-        download(server.published(), str(tmp_path), **QUICK)
-    assert server.ranges == [None]
-
-
-KILLED = """
-import os, signal, sys
-from txl_tf.data.downloads import PublishedFile, download
-file = PublishedFile(name="corpus.zip", url=sys.argv[1], size_bytes=int(sys.argv[2]))
-def progress(done, total):
-    if done > 100_000:
-        os.kill(os.getpid(), signal.SIGKILL)
-download(file, sys.argv[3], progress=progress)
-"""
-
-
-def test_a_killed_download_resumes(tmp_path, server):
-    command = [sys.executable, "-c", KILLED, server.url, str(len(BODY)), str(tmp_path)]
-    for _ in range(2):
-        assert subprocess.run(command, check=False).returncode == -9
-    assert os.listdir(tmp_path) == ["corpus.zip.partial"]
-    assert content_of(download(server.published(), str(tmp_path), **QUICK)) == BODY
-    assert server.ranges[-1] and server.ranges[-1] != "bytes=0-"

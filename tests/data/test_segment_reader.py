@@ -138,15 +138,6 @@ def test_shapes_are_static_and_the_stream_does_not_end(make_dataset):
         assert_batch_is_planned(batch, plan, 2 + index, tokens)
 
 
-def test_no_thread_tunes_what_is_read(make_dataset):
-    """Such a thread at times sleeps on for a minute where the iterator is dropped."""
-    dataset, _ = make_dataset(300)
-    reader = SegmentReader(dataset, "train", plan_of(dataset, 4, 10))
-    options = reader.dataset_fn(0, range(4), 4).take(3).options()
-    assert options.autotune.enabled is False
-    assert options.deterministic is True
-
-
 def test_replicas_of_a_strategy_keep_their_rows(make_dataset):
     dataset, tokens = make_dataset(400)
     plan = plan_of(dataset, 4, 10, rotate=True)

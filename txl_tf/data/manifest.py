@@ -123,15 +123,12 @@ class Manifest(FrozenConfig):
         known = ", ".join(self.split_names)
         raise ValueError(f"`split` must be one of: {known}. Received: {name!r}")
 
-    def to_json(self) -> bytes:
-        """Returns the content of the manifest file, including its checksum."""
+    def write(self, folder: str) -> None:
+        """Writes the manifest file, with its checksum, into the folder of a data set."""
         values = self.to_dict()
         values["manifest_sha256"] = _canonical_sha256(values)
-        return (json.dumps(values, indent=2) + "\n").encode()
-
-    def write(self, folder: str) -> None:
-        """Writes the manifest file into the folder of a data set."""
-        write_file(os.path.join(folder, MANIFEST_FILE), self.to_json())
+        content = json.dumps(values, indent=2) + "\n"
+        write_file(os.path.join(folder, MANIFEST_FILE), content.encode())
 
     @classmethod
     def read(cls, folder: str) -> Self:
@@ -143,50 +140,34 @@ class Manifest(FrozenConfig):
             StorageError: If the file cannot be read.
         """
         path = os.path.join(folder, MANIFEST_FILE)
-        return cls.from_json(_read_file(path), where=path)
-
-    @classmethod
-    def from_json(cls, content: bytes, *, where: str = MANIFEST_FILE) -> Self:
-        """Builds a manifest from the content of a manifest file.
-
-        Args:
-            content: bytes. The result of `to_json`.
-            where: str. Name of the file, for errors.
-
-        Raises:
-            DataDamagedError: If the content is not a manifest of this version.
-        """
-        values = parse_json_object(content, where=where, remedy=_REMEDY)
+        with storage_errors("The manifest cannot be read", path):
+            try:
+                content = read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise InputMissingError(
+                    "There is no prepared data set: its manifest is missing.",
+                    where=path,
+                    remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
+                ) from error
+        values = parse_json_object(content, where=path, remedy=_REMEDY)
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise DataDamagedError(
                 f"The manifest has format version {version!r}; version {FORMAT_VERSION} is known.",
-                where=where,
+                where=path,
                 remedy="Prepare the data set with this version of the program.",
             )
         if values.pop("manifest_sha256", None) != _canonical_sha256(values):
             what = "The manifest does not match its own checksum, manifest_sha256."
-            raise DataDamagedError(what, where=where, remedy=_REMEDY)
+            raise DataDamagedError(what, where=path, remedy=_REMEDY)
         try:
             return cls.from_dict(values)
         except ValueError as error:
             reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
             what = f"The manifest is not valid: {reason}"
-            raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
+            raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
 
 
 def _canonical_sha256(values: dict[str, Any]) -> str:
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _read_file(path: str) -> bytes:
-    with storage_errors("The manifest cannot be read", path):
-        try:
-            return read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise InputMissingError(
-                "There is no prepared data set: its manifest is missing.",
-                where=path,
-                remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
-            ) from error

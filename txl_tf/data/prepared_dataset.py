@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest
-from txl_tf.data.records import RecordLocation, frame_bytes, parse_frame
+from txl_tf.data.records import frame_bytes, parse_frame
 from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.verification import verify_no_surplus, verify_shards
@@ -98,8 +98,8 @@ class PreparedDataset:
 
         Args:
             folder: str. The folder of the data set.
-            verify: bool. If `True`, reads every file and compares it with the manifest. Defaults to
-                `True`.
+            verify: bool. If `True`, reads every file and compares it with the manifest; else only
+                the sizes of local files are compared. Defaults to `True`.
             progress: optional function, called from threads with the bytes
                 read since last.
 
@@ -111,8 +111,9 @@ class PreparedDataset:
         dataset = cls(folder, Manifest.read(folder))
         if verify:
             dataset.verify(progress=progress)
-        else:
-            dataset.check_sizes()
+        elif not is_remote(folder):  # where each file would take a request
+            for shard in dataset._all_shards():
+                dataset._check_file(shard)
         return dataset
 
     @property
@@ -129,19 +130,6 @@ class PreparedDataset:
         if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
             return None
         return dataset_tokenizer(self.folder, self.manifest).unknown_id
-
-    def check_sizes(self) -> None:
-        """Compares the file sizes with the manifest.
-
-        No file is read. Remote files are not checked, because each would take a request.
-
-        Raises:
-            DataDamagedError: If they differ, or a file is missing.
-            StorageError: If the folder cannot be listed.
-        """
-        if not is_remote(self.folder):
-            for shard in self._all_shards():
-                self._check_file(shard)
 
     def _all_shards(self) -> list[ShardManifest]:
         return [shard for split in self.manifest.splits for shard in split.shards]
@@ -181,8 +169,8 @@ class PreparedDataset:
         shards = self.manifest.split(split).shards
         return [os.path.join(self.folder, shard.file) for shard in shards]
 
-    def record_location(self, split: str, token: int) -> RecordLocation:
-        """Returns the location of a stored token.
+    def record_location(self, split: str, token: int) -> tuple[str, int]:
+        """Returns file and record of a stored token.
 
         Raises:
             ValueError: If there is no such split or token.
@@ -192,7 +180,7 @@ class PreparedDataset:
             raise ValueError(f"`token` must be in [0, {self.num_tokens(split)}). Received: {token}")
         index = bisect.bisect_right(self._starts[split], token) - 1
         record = (token - self._starts[split][index]) // self.manifest.tokens_per_record
-        return RecordLocation(shards[index].file, record, record * self._full_frame_bytes())
+        return shards[index].file, record
 
     def read_tokens(self, split: str, start: int, stop: int) -> np.ndarray:
         """Reads a range of tokens, touching only the records that hold it.

@@ -160,14 +160,6 @@ class FrameLayout(NamedTuple):
         )
 
 
-class RecordLocation(NamedTuple):
-    """Location of a stored token: file name, number of the record, first byte of the record."""
-
-    file: str
-    record: int
-    byte_offset: int
-
-
 class RecordSizes(NamedTuple):
     """Sizes of the records of a data set.
 

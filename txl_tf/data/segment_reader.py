@@ -141,9 +141,9 @@ class SegmentReader:
             A phrase for a message, with tokens, file and record.
         """
         first = int(self._plan.positions(step)[row])
-        place = self._dataset.record_location(self._split, first)
+        file, record = self._dataset.record_location(self._split, first)
         last = first + self._plan.segment_length - 1
-        return f"row {row} (tokens {first} to {last}, from {place.file} record {place.record})"
+        return f"row {row} (tokens {first} to {last}, from {file} record {record})"
 
     def explain_data_loss(self, error: Exception) -> DataDamagedError | StorageError:
         """Names the file behind an error of TensorFlow while reading.

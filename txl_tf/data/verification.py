@@ -119,8 +119,10 @@ def verify_shard(
         size = file_bytes(path)
         if size != shard.bytes:
             what = f"A shard has {size} bytes; its manifest says {shard.bytes}."
-            raise _damaged(what, path, _first_damaged_record(path, shard, check))
-        found, problem = _read(path, shard, check, progress)
+            _, problem, num_records = _read(path, shard, check, None)
+            num_records = min(num_records, shard.records)
+            raise _damaged(what, path, problem[0] if problem else num_records)
+        found, problem, _ = _read(path, shard, check, progress)
         checksum_record = None
         if with_checksums or found != shard.sha256:
             checksum_record = _first_wrong_checksum(path)
@@ -178,7 +180,8 @@ def _read(
     shard: ShardManifest,
     check: RecordCheck,
     progress: Callable[[int], None] | None,
-) -> tuple[str, tuple[int, str] | None]:
+) -> tuple[str, tuple[int, str] | None, int]:
+    """Returns the SHA-256, the first bad record with its problem, and the number of records."""
     digest = hashlib.sha256()
     problem = None
     record = 0
@@ -189,18 +192,7 @@ def _read(
         record += len(block) // check.frame_bytes
         if progress is not None:
             progress(len(block))
-    return digest.hexdigest(), problem
-
-
-def _first_damaged_record(path: str, shard: ShardManifest, check: RecordCheck) -> int:
-    """Returns the first damaged record of a file of the wrong size."""
-    record = 0
-    for block in file_blocks(path, check.block_bytes):
-        problem = check.first_problem(block, record, shard)
-        if problem is not None:
-            return problem[0]
-        record += len(block) // check.frame_bytes
-    return min(record, shard.records)
+    return digest.hexdigest(), problem, record
 
 
 def _first_wrong_checksum(path: str) -> int | None:
@@ -243,22 +235,15 @@ def verify_counts(dataset: "PreparedDataset", tokenizer: Tokenizer) -> bool:
         return False
     for split in dataset.manifest.splits:
         found = _counts(dataset, tokenizer, split.name)
-        for name in ("bytes", "characters", "words"):
-            if getattr(split, name) != getattr(found, name):
-                raise _wrong_count(dataset, f"`{name}` of `{split.name}`", split, found, name)
-        if split.documents < found.documents:
-            raise _wrong_count(dataset, f"`documents` of `{split.name}`", split, found, "documents")
+        for name, counted in found._asdict().items():
+            stated = getattr(split, name)
+            if stated < counted or (stated != counted and name != "documents"):
+                raise DataDamagedError(
+                    f"`{name}` of `{split.name}` is {stated}; the tokens have {counted}.",
+                    where=os.path.join(dataset.folder, MANIFEST_FILE),
+                    remedy="Restore the manifest, or prepare the data set again.",
+                )
     return True
-
-
-def _wrong_count(
-    dataset: "PreparedDataset", what: str, split: object, found: TextCounts, name: str
-) -> DataDamagedError:
-    return DataDamagedError(
-        f"{what} is {getattr(split, name)}; the tokens have {getattr(found, name)}.",
-        where=os.path.join(dataset.folder, MANIFEST_FILE),
-        remedy="Restore the manifest, or prepare the data set again.",
-    )
 
 
 def _counts(dataset: "PreparedDataset", tokenizer: Tokenizer, split: str) -> TextCounts:

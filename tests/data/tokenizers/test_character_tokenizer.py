@@ -39,16 +39,6 @@ def test_unknown_characters_have_a_token_or_are_an_error_with_a_place():
     assert shared.encode(text).tolist() == [0, 1, 2, 1, 1, 1]
 
 
-def test_the_files_are_the_tokenizer_whatever_the_characters():
-    tokenizer = trained(b"".join(hostile_texts(300)), unknown_token="\ufffd")
-    files = tokenizer.vocabulary_files
-    again = CharacterTokenizer.from_vocabulary_files(files)
-    assert again.characters == tokenizer.characters
-    assert again.fingerprint == tokenizer.fingerprint
-    assert b"U+000A\n" in files["vocabulary.txt"]
-    assert b"U+1F600\n" in files["vocabulary.txt"]
-
-
 def test_the_fingerprint_never_changes_and_covers_the_options():
     tokenizer = CharacterTokenizer(list("ab\n"))
     assert tokenizer.fingerprint == (

@@ -40,13 +40,6 @@ def test_text_that_would_not_come_back_is_refused_with_its_place():
     assert (caught.value.line, caught.value.offset_bytes) == (3, 14)
 
 
-def test_the_files_are_the_tokenizer():
-    tokenizer = trained_sentence_piece("unigram")
-    again = SentencePieceTokenizer.from_vocabulary_files(tokenizer.vocabulary_files)
-    assert again.fingerprint == tokenizer.fingerprint
-    assert again.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
-
-
 def test_bytes_that_are_no_model_are_refused():
     with pytest.raises(ValueError, match="must be a SentencePiece model"):
         SentencePieceTokenizer(b"model")

@@ -122,12 +122,11 @@ def train_sentence_piece(
     *,
     model_type: Literal["bpe", "unigram"] = "unigram",
     max_lines: int = 200_000,
-    character_coverage: float = 0.9995,
 ) -> SentencePieceTokenizer:
     """Trains a SentencePiece model; the same text gives the same bytes on any number of cores.
 
     The model does not normalise text. It has one piece that cannot occur, 256 for bytes, and
-    characters that cover `character_coverage` of the text, before learned pieces; a small text
+    characters that cover 99.95 % of the text, before learned pieces; a small text
     gives fewer than `vocabulary_size`. At most `max_lines` lines, sampled with a fixed seed, are
     used. Raises ValueError for an impossible size, InvalidTextError, or UsageError without the
     package `sentencepiece`.
@@ -151,7 +150,7 @@ def train_sentence_piece(
                 model_type=model_type,
                 vocab_size=vocabulary_size,
                 hard_vocab_limit=False,
-                character_coverage=character_coverage,
+                character_coverage=0.9995,
                 input_sentence_size=max_lines,
                 shuffle_input_sentence=True,
                 max_sentence_length=2 * _MAX_LINE_BYTES,

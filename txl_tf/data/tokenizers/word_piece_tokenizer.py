@@ -100,6 +100,8 @@ def _gathered(values: np.ndarray, row_splits: np.ndarray, rows: np.ndarray) -> n
 
 # Fraction of the learned pieces that may be cut off; each search step takes as long as the first.
 _SLACK = 0.05
+_MAX_WORDS = 20_000
+_MAX_CHARACTERS = 1000
 
 
 def train_word_pieces(
@@ -108,13 +110,11 @@ def train_word_pieces(
     vocabulary_size: int,
     *,
     unknown_token: str = "<unk>",
-    max_words: int = 20_000,
-    max_characters: int = 1000,
 ) -> WordPieceTokenizer:
     """Learns a vocabulary from counts of `rule.split`, by the learner of tensorflow-text.
 
     Equal counts give equal pieces. Time grows with the number of distinct words, so only the
-    `max_words` most frequent are used; pieces use the `max_characters` most frequent characters. A
+    most frequent 20,000 are used; pieces use the 1000 most frequent characters. A
     small text gives fewer than `vocabulary_size`, which includes special pieces. Raises ValueError
     without words, or if the size is too small.
     """
@@ -128,7 +128,7 @@ def train_word_pieces(
     if not word_counts:
         raise ValueError("`counts` must have words. Received: none")
     reserved = [unknown_token, *([] if eos_token is None else [eos_token])]
-    pieces = _learned(word_counts[:max_words], vocabulary_size, reserved, max_characters)
+    pieces = _learned(word_counts[:_MAX_WORDS], vocabulary_size, reserved)
     return WordPieceTokenizer(pieces, rule, unknown_token=unknown_token, eos_token=eos_token)
 
 
@@ -136,7 +136,6 @@ def _learned(
     word_counts: list[tuple[str, int]],
     vocabulary_size: int,
     reserved: list[str],
-    max_characters: int,
 ) -> list[str]:
     """Returns the pieces for the highest threshold that gives enough, without the rarest.
 
@@ -149,7 +148,7 @@ def _learned(
     best: list[str] = []
     while low <= high and not vocabulary_size <= len(best) <= (1 + _SLACK) * vocabulary_size:
         threshold = math.isqrt(low * high)
-        pieces = _learned_at(threshold, word_counts, reserved, max_characters)
+        pieces = _learned_at(threshold, word_counts, reserved)
         if len(pieces) >= vocabulary_size:
             best = pieces
             low = threshold + 1
@@ -169,7 +168,7 @@ def _learned(
 
 
 def _learned_at(
-    threshold: int, word_counts: list[tuple[str, int]], reserved: list[str], max_characters: int
+    threshold: int, word_counts: list[tuple[str, int]], reserved: list[str]
 ) -> list[str]:
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib
 
@@ -180,7 +179,7 @@ def _learned_at(
         reserved_tokens=reserved,
         lower_thresh=threshold,
         upper_thresh=threshold,
-        max_unique_chars=max_characters,
+        max_unique_chars=_MAX_CHARACTERS,
         joiner=SUFFIX_INDICATOR,
     )
     return [piece for piece in dict.fromkeys(pieces) if piece != SUFFIX_INDICATOR]
