@@ -1,7 +1,5 @@
 """Reading the rows in parts, and rows that are made up, change nothing but rounding."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,6 @@ NUM_STEPS = 4
 pytestmark = pytest.mark.slow
 
 
-@functools.cache
 def trained(num_rows, num_replicas=1, **training):
     batches = ToyBatches(toy_tokens(), num_rows, restarts=[(2, 1)])
     experiment = toy_experiment(
@@ -40,34 +37,18 @@ def assert_same_run(one, other, tolerance):
     assert largest_relative_difference(one[1], other[1]) <= 10 * tolerance
 
 
-def test_rows_read_in_parts_equal_rows_read_at_once_with_dropout():
-    assert_same_run(trained(8), trained(8, 2, gradient_accumulation_steps=2), 1e-6)
-
-
-def test_parts_compile_to_the_same():
-    whole = trained(8)
-    assert_same_run(whole, trained(8, gradient_accumulation_steps=4, jit_compile=True), 1e-5)
-
-
-def test_rows_that_make_up_equal_shares_count_for_nothing():
-    alone = trained(5)
-    padded = trained(5, 2, gradient_accumulation_steps=2)
+def test_parts_of_made_up_rows_train_the_same_with_auxiliary_losses_and_dropout():
+    extra = {"num_targets": 2, "intermediate_losses": True}
+    alone = trained(5, **extra)
+    padded = trained(5, 2, gradient_accumulation_steps=2, **extra)
     assert_same_run(alone, padded, 1e-6)
     assert padded[1]["memory/valid_length"].shape == (5,)
-
-
-def test_made_up_rows_have_no_part_in_auxiliary_losses():
-    extra = {"num_targets": 2, "intermediate_losses": True}
-    assert_same_run(trained(3, **extra), trained(3, num_replicas=2, **extra), 1e-6)
-
-
-def test_rematerialized_blocks_train_the_same():
-    assert_same_run(trained(8), trained(8, rematerialize=True), 1e-6)
-
-
-def test_masks_belong_to_rows_not_to_replicas():
-    one, other = trained(8)[1], trained(8, num_replicas=2)[1]
-    dropped = one["memory/states/000"] == 0.0
-    np.testing.assert_array_equal(dropped, other["memory/states/000"] == 0.0)
-    # The comparison means something only if something was dropped.
+    # Masks belong to rows, not to replicas. That means something only if something was dropped.
+    dropped, others = (run[1]["memory/states/000"] == 0.0 for run in (alone, padded))
+    np.testing.assert_array_equal(dropped, others)
     assert 0.1 < np.mean(dropped) < 0.3
+
+
+def test_parts_of_rematerialized_blocks_compile_to_the_same():
+    options = {"gradient_accumulation_steps": 4, "rematerialize": True, "jit_compile": True}
+    assert_same_run(trained(8), trained(8, **options), 1e-5)
