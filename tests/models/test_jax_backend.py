@@ -12,16 +12,15 @@ import pytest
 from tests.layer_checks import ON_TENSORFLOW
 from tests.measurements.compare_backends import write
 from tests.models.variants import ADAPTIVE, config_of
+from tests.slow_case import QUICK_XLA
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DROPPED = {"dropout": 0.1, "attention_dropout": 0.1}
 MODELS = {
     "transformer_xl": config_of(**DROPPED),
     "shaw": config_of("shaw", pre_norm=True),
-    "sinusoidal": config_of("sinusoidal"),
-    "learned": config_of("learned"),
+    "sinusoidal": config_of("sinusoidal", **ADAPTIVE, tie_weights=False),
     "adaptive": config_of(**ADAPTIVE, **DROPPED, share_attention_biases=True),
-    "own_tables": config_of(**ADAPTIVE, tie_weights=False),
 }
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +34,12 @@ def printed_on_jax(module, *arguments):
     finished = subprocess.run(
         [sys.executable, "-m", f"tests.measurements.{module}", *arguments],
         cwd=ROOT,
-        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+        env={
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": QUICK_XLA,
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -2,10 +2,13 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.slow_case import QUICK_XLA
 
 HAS_JAX = importlib.util.find_spec("jax") is not None
 pytestmark = [
@@ -14,8 +17,7 @@ pytestmark = [
 ]
 # Each is a process of its own, because the CPU is split among the replicas once.
 RUNS = {
-    "plain": ["--replicas", "4"],
-    "parts": ["--replicas", "2", "--setting", "parts"],
+    "plain": ["--replicas", "2"],
     "kernel": ["--replicas", "2", "--setting", "parts", "--kernel"],
     "bfloat16": ["--replicas", "2", "--policy", "mixed_bfloat16"],
 }
@@ -23,10 +25,9 @@ RUNS = {
 
 @pytest.fixture(scope="module", params=RUNS)
 def found(request):
-    command = [sys.executable, "-m", "tests.tpu_compiler.executed_program"]
-    finished = subprocess.run(
-        [*command, *RUNS[request.param]], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tests.tpu_compiler.executed_program", *RUNS[request.param]]
+    environment = {**os.environ, "XLA_FLAGS": QUICK_XLA}
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert finished.returncode == 0, finished.stderr[-2000:]
     return json.loads(finished.stdout.splitlines()[-1])
 

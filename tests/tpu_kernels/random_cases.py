@@ -15,6 +15,8 @@ import os
 import subprocess
 import sys
 
+from tests.slow_case import QUICK_XLA
+
 LIMIT = 1e-5
 # A process may map memory so often only, and every compiled case takes some.
 CASES_PER_PROCESS = 25
@@ -31,9 +33,7 @@ def main(argv=None):
     if arguments.in_process:
         print(json.dumps(measure(cases, arguments.reading)))
         return
-    # Compiling takes far longer than computing.
-    flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    environment = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+    environment = {**os.environ, "XLA_FLAGS": QUICK_XLA}
     found, options = {}, collections.Counter()
     for first in cases[::CASES_PER_PROCESS]:
         count = min(CASES_PER_PROCESS, cases.stop - first)

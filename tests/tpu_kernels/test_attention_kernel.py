@@ -40,10 +40,6 @@ def test_all_options_are_those_of_plain_operations(kind):
     assert "cases 0 to 7: at most " in finished.stdout
 
 
-def test_reading_with_a_memory_is_that_of_plain_operations():
-    assert max(reading_differences(ReadingCase()).values()) <= LIMIT
-
-
 @pytest.mark.slow
 def test_a_fault_in_the_shift_is_seen(monkeypatch):
     """A control: distances one row off."""
@@ -75,16 +71,14 @@ def test_bfloat16_is_no_further_from_the_truth_than_plain_operations():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rematerialize", [False, True])
-def test_a_model_with_the_kernel_is_the_model(rematerialize):
-    """Two segments with memory, documents and dropout; shared biases; pre norm."""
+def test_a_model_with_the_kernel_is_the_model():
+    """Two segments with memory, documents and dropout; shared biases; pre norm; recomputed."""
     config = small_config(
         6, 8, num_layers=2, dropout=0.1, attention_dropout=0.2, pre_norm=True, same_length=True
     )
     kernel = AttentionKernel(platform="cpu")
     models = [
-        TransformerXL(config, rematerialize=rematerialize, attention_kernel=each)
-        for each in (None, kernel)
+        TransformerXL(config, rematerialize=True, attention_kernel=each) for each in (None, kernel)
     ]
     models[1].set_weights(models[0].get_weights())
     generator = np.random.default_rng(0)
