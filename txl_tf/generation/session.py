@@ -27,17 +27,16 @@ from txl_tf.generation.decoding import (
     prompt_rows,
     write_tokens,
 )
-from txl_tf.generation.session_file import (
-    LAST_POSITION,
-    model_identity,
-    read_session,
-    write_session,
-)
+from txl_tf.generation.session_file import model_identity, read_session, write_session
 from txl_tf.inference.engine import InferenceEngine
+from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, Memory
 from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
 
+_SETTINGS = {"temperature": tf.float32, "top_k": tf.int32, "top_p": tf.float32, "min_p": tf.float32}
+LAST_POSITION = 2**31 - 1
+"""Most tokens that a session writes."""
 CAPACITY = 64
 """Tokens that are kept beside memory before they are merged into it."""
 FEWEST_COMPILED_TOKENS = 300
@@ -57,9 +56,8 @@ class GenerationSession:
             such as `RandomSampler(0.8)`, or a `BeamSampler`; or `None`, so that `restart` gives
             the settings without a new compilation.
         num_rows: int. `R`.
-        seed: optional int, or one for each row. The same seed writes the same text
-            in any row; rows with one prompt and one seed write the same. Defaults
-            to `None`: a new one.
+        seed: optional int, or one for each row. The same seed writes the same text after the same
+            prompt in any row. Defaults to `None`: a new one.
         memory_length: optional int. Tokens to remember, if not the model's.
         memory: optional `Memory` or `KeyValueMemory` of the preceding text.
         repetition_penalty: float, at least 1. See `RepetitionPenalty`; it applies to tokens read
@@ -101,11 +99,11 @@ class GenerationSession:
     ) -> None:
         self._model = model = language_model_of(model)
         self._vocabulary_size = model.config.vocabulary_size
-        _check(
-            num_rows,
-            {"stop_token_ids": stop_token_ids, "excluded_token_ids": excluded_token_ids},
-            self._vocabulary_size,
-        )
+        if num_rows < 1:
+            raise ValueError(f"`num_rows` must be positive. Received: num_rows={num_rows}")
+        given = {"stop_token_ids": stop_token_ids, "excluded_token_ids": excluded_token_ids}
+        for name, token_ids in given.items():
+            check_token_ids(list(token_ids), self._vocabulary_size, name)
         self._engine = writing_engine(model, memory_length, num_rows, jit_compile)
         self._prompt_reader = PromptReader(self._engine)
         self._finish = tf.function(self._engine.finish, autograph=False)
@@ -135,23 +133,30 @@ class GenerationSession:
         Args:
             seed: as for the constructor.
             memory: as for the constructor.
-            settings: sequence of one `RandomSampler`, or of one per row; used if the session was
-                made without a sampler.
-
-        Raises:
-            ValueError: If the memory does not fit the model and `R` rows, or the seed is invalid.
+            settings: one `RandomSampler` or one per row, for a session without a sampler.
         """
-        if memory is None:
-            memory = self._engine.initial_memory(self._num_rows)
-        self._memory = self._engine.adopt(memory)
-        _check_rows(self._memory, self._num_rows)
-        self.seeds = _row_seeds(seed, self._num_rows)
-        self._settings = (
-            () if self._sampler is not None else _row_settings(settings, self._num_rows)
-        )
+        num_rows = self._num_rows
+        given = self._engine.initial_memory(num_rows) if memory is None else memory
+        self._memory = self._engine.adopt(given)
+        found = tf.nest.flatten(self._memory)[0].shape[0]
+        if found != num_rows:
+            raise ValueError(f"`memory` must have {num_rows} rows. Received: a memory of {found}")
+        seeds = np.atleast_1d(np.asarray(new_seed() if seed is None else seed))
+        is_integer = seeds.dtype.kind in "iu" and seeds.min() >= -(2**31) and seeds.max() < 2**31
+        if not is_integer or seeds.shape not in ((1,), (num_rows,)):
+            raise ValueError(
+                f"`seed` must be an integer of 32 bits, or {num_rows}. Received: seed={seed}"
+            )
+        self.seeds = np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
+        self._settings = [
+            tf.constant(
+                np.broadcast_to([getattr(each, name) for each in settings], num_rows), dtype
+            )
+            for name, dtype in _SETTINGS.items()
+        ]
         self._position = 0
         self._pending: np.ndarray | None = None
-        self._is_used = np.zeros((self._num_rows, self._vocabulary_size), bool)
+        self._is_used = np.zeros((num_rows, self._vocabulary_size), bool)
         self._begin_recent()
 
     def sibling(self) -> Self:
@@ -256,7 +261,7 @@ class GenerationSession:
                 self._constants,
                 state,
                 tf.constant(self.seeds),
-                [tf.constant(each) for each in self._settings],
+                self._settings,
                 tf.constant(count),
             )
             steps = int(state.position) - self._position
@@ -299,9 +304,8 @@ class GenerationSession:
             OSError: If it cannot be written.
         """
         name = os.fspath(path)
-        identity, known = model_identity(self._model), self._known_files.get(name)
-        written = write_session(name, identity, self._position, self._arrays(), known)
-        self._known_files[name] = written
+        known = self._known_files.get(name)
+        self._known_files[name] = write_session(name, self._arrays(), known)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restores the state from a file that `save` wrote, seed included.
@@ -319,29 +323,30 @@ class GenerationSession:
             InputMissingError: If the file does not exist.
         """
         name, expected = os.fspath(path), self._arrays()
-        limits = {"pending": (-1, self._vocabulary_size - 1)}
+        limits = {"pending": (-1, self._vocabulary_size - 1), "position": (0, LAST_POSITION)}
         for part, array in expected.items():
             if part.startswith("memory") and array.dtype.kind == "i":
                 limits[part] = 0, self._engine.memory_length or 0
-        identity = model_identity(self._model)
-        position, arrays, self._known_files[name] = read_session(name, identity, expected, limits)
-        pending, self._is_used, self.seeds, *memory = arrays.values()
-        like = self._memory
-        self._memory = tf.nest.pack_sequence_as(like, [tf.constant(each) for each in memory])
+        arrays, self._known_files[name] = read_session(name, expected, limits)
+        _, position, pending, self._is_used, self.seeds, *memory = arrays.values()
+        tensors = [tf.constant(each) for each in memory]
+        self._memory = tf.nest.pack_sequence_as(self._memory, tensors)
         self._pending = None if (pending < 0).any() else pending
-        self._position = position
+        self._position = int(position)
         self._begin_recent()
 
     def _arrays(self) -> dict[str, np.ndarray]:
         """Returns the arrays of a session file."""
         nothing = np.full((self._num_rows,), NOTHING, np.int32)
-        arrays = {
+        leaves = enumerate(tf.nest.flatten(self.memory))
+        return {
+            "model": np.array(model_identity(self._model)),
+            "position": np.array(self._position),
             "pending": nothing if self._pending is None else self._pending,
             "is_used": self._is_used,
             "seeds": self.seeds,
+            **{f"memory.{index}": np.asarray(leaf) for index, leaf in leaves},
         }
-        leaves = enumerate(tf.nest.flatten(self.memory))
-        return arrays | {f"memory.{index}": np.asarray(leaf) for index, leaf in leaves}
 
 
 def writing_engine(
@@ -371,41 +376,6 @@ def _token_writer(engine: InferenceEngine, rules: TokenRules) -> Any:
     return tf.function(write, autograph=False, jit_compile=engine.plan.compile_step)
 
 
-def _check(num_rows: int, ids: dict[str, Sequence[int]], vocabulary_size: int) -> None:
-    if num_rows < 1:
-        raise ValueError(f"`num_rows` must be positive. Received: num_rows={num_rows}")
-    for name, token_ids in ids.items():
-        if any(not 0 <= each < vocabulary_size for each in token_ids):
-            raise ValueError(
-                f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={list(token_ids)}"
-            )
-
-
-def _row_seeds(seed: int | Sequence[int] | None, num_rows: int) -> np.ndarray:
-    seeds = np.atleast_1d(np.asarray(new_seed() if seed is None else seed))
-    is_integer = seeds.dtype.kind in "iu" and seeds.min() >= -(2**31) and seeds.max() < 2**31
-    if not is_integer or seeds.shape not in ((1,), (num_rows,)):
-        raise ValueError(
-            f"`seed` must be an integer of 32 bits, or {num_rows}. Received: seed={seed}"
-        )
-    return np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
-
-
-def _row_settings(settings: Sequence[RandomSampler], num_rows: int) -> tuple[np.ndarray, ...]:
-    types = {"temperature": "f4", "top_k": "i4", "top_p": "f4", "min_p": "f4"}
-    columns = {name: [getattr(each, name) for each in settings] for name in types}
-    return tuple(
-        np.broadcast_to(np.array(columns[name], dtype), (num_rows,))
-        for name, dtype in types.items()
-    )
-
-
-def _check_rows(memory: Any, num_rows: int) -> None:
-    found = tf.nest.flatten(memory)[0].shape[0]
-    if found != num_rows:
-        raise ValueError(f"`memory` must have {num_rows} rows. Received: a memory of {found}")
-
-
 def generate(
     model: keras.Model,
     prompt_ids: np.ndarray | Sequence[np.ndarray],
@@ -415,14 +385,11 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    seed: int | Sequence[int] | None = None,
     sampler: Sampler | BeamSampler | str | None = None,
     memory: Any = None,
     memory_length: int | None = None,
-    repetition_penalty: float = 1.0,
-    stop_token_ids: Sequence[int] = (),
-    excluded_token_ids: Sequence[int] = (),
     jit_compile: bool | None = None,
+    **options: Any,
 ) -> tuple[np.ndarray, Any]:
     """Continues prompts.
 
@@ -437,26 +404,18 @@ def generate(
         top_k: optional int, see `RandomSampler`. Defaults to `0`, all tokens.
         top_p: optional float, see `RandomSampler`. Defaults to `0.9`.
         min_p: optional float, see `RandomSampler`. Defaults to `0`, all tokens.
-        seed: optional int, or one for each row, see `GenerationSession`. Defaults to
-            `None`: a new one.
-        sampler: optional name or object of `txl_tf.samplers`, or a function of logits `(R, V)`
-            and seeds `(R, 2)` that returns token ids `(R,)`. It replaces the four settings of
-            `RandomSampler`.
+        sampler: optional sampler, or its name in `txl_tf.samplers`, instead of these settings.
         memory: optional memory of the text before the prompt, from the model or from this
             function.
-        memory_length: optional int. Tokens to remember, if not the model's.
-        repetition_penalty: float, at least 1. See `RepetitionPenalty`.
-        stop_token_ids: ints. A row ends with the first of them.
-        excluded_token_ids: ints. They are never written.
-        jit_compile: optional bool. If `True`, XLA compiles the work done for every token.
-            Defaults to `None`: from a few hundred tokens on, if the execution plan of the device
-            compiles.
+        memory_length: optional int. Tokens to remember. Defaults to `None`: as many as `memory`
+            or the model.
+        jit_compile: optional bool. Defaults to `None`: XLA compiles from a few hundred tokens on,
+            if the execution plan of the device does.
+        **options: other arguments of `GenerationSession`, such as `seed`.
 
     Returns:
-        Tuple of an int32 array `(R, S)`, without the prompt, -1 where a row had ended, and the
-        memory after the last token but one. To continue, pass this memory and the last token as
-        the prompt. With a `BeamSampler` that returns all beams, the array is `(R, W, S)`, and
-        memory is of the best.
+        Tuple of the array of `GenerationSession.write`, and the memory after the last token but
+        one, of the best beam. To continue, pass this memory and the last token as the prompt.
 
     Raises:
         ValueError: If a prompt is empty, an id or a setting is out of range, or `max_tokens`
@@ -470,13 +429,10 @@ def generate(
         model,
         samplers.choose(sampler, temperature, top_k, top_p, min_p),
         num_rows=max(1, len(prompt_ids)),
-        seed=seed,
         memory_length=memory_length,
         memory=memory,
-        repetition_penalty=repetition_penalty,
-        stop_token_ids=stop_token_ids,
-        excluded_token_ids=excluded_token_ids,
         jit_compile=jit_compile,
+        **options,
     )
     written = session.write(prompt_ids, max_tokens=max_tokens)
     return written, session.memory

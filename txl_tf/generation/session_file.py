@@ -1,4 +1,4 @@
-"""Session file: a NumPy archive with the memory of texts, their newest tokens and a header."""
+"""Session file: a NumPy archive of texts' memory and newest tokens, and of their model's hash."""
 
 import hashlib
 import io
@@ -18,15 +18,12 @@ from txl_tf.storage.files import (
     read_file,
     write_file,
 )
-from txl_tf.storage.untrusted_files import parse_json, read_array_archive, storage_errors
+from txl_tf.storage.untrusted_files import read_array_archive, storage_errors
 
 _FORMAT_VERSION = 2
-_HEADER = "header"
-_HEADER_KINDS = {"format_version": int, "model": str, "position": int}
 # Most bytes of an archive besides the data of its arrays.
 _OVERHEAD_BYTES = 1 << 16
-LAST_POSITION = 2**31 - 1
-"""Most tokens that a session writes."""
+_REMEDY = "Name a file that was saved before."
 
 
 def model_identity(model: keras.Model) -> str:
@@ -39,9 +36,7 @@ def model_identity(model: keras.Model) -> str:
     return digest.hexdigest()
 
 
-def write_session(
-    path: str, model: str, position: int, arrays: Mapping[str, np.ndarray], replaces: str | None
-) -> str:
+def write_session(path: str, arrays: Mapping[str, np.ndarray], replaces: str | None) -> str:
     """Writes a file completely or not at all; returns the SHA-256 of its content.
 
     `replaces` is the SHA-256 of the only content that may be replaced. Raises OutputExistsError
@@ -53,10 +48,9 @@ def write_session(
             where=path,
             remedy="Load it and continue from there, or save under another name.",
         )
-    header = {"format_version": _FORMAT_VERSION, "model": model, "position": position}
     stored = {name: array.view(_stored_dtype(array.dtype)) for name, array in arrays.items()}
     content = io.BytesIO()
-    np.savez(content, **{_HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}, **stored)
+    np.savez(content, format_version=np.int64(_FORMAT_VERSION), **stored)
     write_file(path, content.getvalue())
     return hashlib.sha256(content.getvalue()).hexdigest()
 
@@ -67,72 +61,66 @@ def _stored_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def read_session(
-    path: str, model: str, expected: Mapping[str, np.ndarray], limits: Mapping[str, tuple[int, int]]
-) -> tuple[int, dict[str, np.ndarray], str]:
-    """Reads a file that is not trusted; returns position, arrays, and SHA-256 of its content.
+    path: str, expected: Mapping[str, np.ndarray], limits: Mapping[str, tuple[int, int]]
+) -> tuple[dict[str, np.ndarray], str]:
+    """Reads a file that is not trusted; returns its arrays and the SHA-256 of its content.
 
-    The arrays have the types and shapes of those expected, finite numbers, and values within
-    `limits`. Raises InputMissingError, MismatchError for another model or other sizes, and
-    DataDamagedError.
+    The arrays have the types and shapes of those expected, the same `model`, finite numbers, and
+    values within `limits`. Raises InputMissingError, MismatchError and DataDamagedError.
     """
     most = sum(each.nbytes for each in expected.values()) + _OVERHEAD_BYTES
-    with storage_errors("The session cannot be read", path, "Name a file that was saved before."):
+    with storage_errors("The session cannot be read", path, _REMEDY):
         try:
             if file_bytes(path) > most:
                 raise _size_mismatch(path)
             content = read_file(path, max_bytes=most)
         except FileNotFoundError as error:
-            remedy = "Name a file that was saved before."
-            raise InputMissingError("There is no session.", where=path, remedy=remedy) from error
-    arrays, header = _unpack(io.BytesIO(content), most, path)
-    if header["model"] != model:
-        raise MismatchError(
-            "The session is of another model.",
-            where=path,
-            remedy="Use the checkpoint that it was begun with, or begin a new session.",
-        )
-    if arrays.keys() != expected.keys() or not 0 <= header["position"] <= LAST_POSITION:
-        raise _damaged("its arrays or its position cannot be", path)
+            raise InputMissingError("There is no session.", where=path, remedy=_REMEDY) from error
+    arrays = _unpack(io.BytesIO(content), most, path)
+    if arrays.keys() != expected.keys():
+        raise _damaged(f"{len(expected)} arrays are expected, and {len(arrays)} are there", path)
     for name, like in expected.items():
-        where = f"{path}, {name}"
-        if arrays[name].dtype != _stored_dtype(like.dtype):
-            raise _damaged(f"{like.dtype} is expected, and {arrays[name].dtype} is there", where)
-        if arrays[name].shape != like.shape:
+        array, where = arrays[name], f"{path}, {name}"
+        if array.dtype != _stored_dtype(like.dtype):
+            raise _damaged(f"{like.dtype} is expected, and {array.dtype} is there", where)
+        if array.shape != like.shape:
             raise _size_mismatch(where)
-        arrays[name] = array = arrays[name].view(like.dtype)
-        if array.dtype.kind not in "biu" and not np.isfinite(array).all():
+        arrays[name] = array = array.view(like.dtype)
+        if array.dtype.kind not in "biuU" and not np.isfinite(array).all():
             raise _damaged("it has numbers that are not finite", where)
         least, most = limits.get(name, (None, None))
         if least is not None and not least <= array.min() <= array.max() <= most:
             what = f"it must be from {least} to {most}, and is from {array.min()} to {array.max()}"
             raise _damaged(what, where)
-    return header["position"], arrays, hashlib.sha256(content).hexdigest()
+    if arrays["model"] != expected["model"]:
+        raise MismatchError(
+            "The session is of another model.",
+            where=path,
+            remedy="Use the checkpoint that it was begun with, or begin a new session.",
+        )
+    return arrays, hashlib.sha256(content).hexdigest()
 
 
 def check_session(file: IO[bytes], where: str) -> int:
     """Returns the number of arrays of a file, checked without its model as by `read_session`."""
-    return len(_unpack(file, None, where)[0])
+    return len(_unpack(file, None, where))
 
 
-def _unpack(
-    file: IO[bytes], max_bytes: int | None, where: str
-) -> tuple[dict[str, np.ndarray], dict]:
+def _unpack(file: IO[bytes], max_bytes: int | None, where: str) -> dict[str, np.ndarray]:
     try:
         arrays = read_array_archive(file, max_bytes=max_bytes)
-        header = parse_json(arrays.pop(_HEADER, np.zeros(0, np.uint8)).tobytes())
     except ValueError as error:
         raise _damaged(first_line(error), where) from error
-    kinds = {name: type(value) for name, value in header.items()} if type(header) is dict else {}
-    if kinds != _HEADER_KINDS:
-        raise _damaged(f"the header must have {', '.join(_HEADER_KINDS)}", where)
-    if header["format_version"] != _FORMAT_VERSION:
+    version = arrays.pop("format_version", None)
+    if version is None or version.dtype != np.int64 or version.shape:
+        raise _damaged("it has no format_version", where)
+    if version != _FORMAT_VERSION:
         raise MismatchError(
-            f"The session has format {header['format_version']}; this version reads "
-            f"{_FORMAT_VERSION}.",
+            f"The session has format {version}; this version reads {_FORMAT_VERSION}.",
             where=where,
             remedy="Use the version of txl-tf that wrote it, or begin a new session.",
         )
-    return arrays, header
+    return arrays
 
 
 def _size_mismatch(where: str) -> MismatchError:
