@@ -27,7 +27,7 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_COUNT, add_model_arguments, add_number, check_text_file
 from .memory_needs import reading_needs, require_memory_of
-from .workdir import with_chosen_step
+from .workdir import required_tokenizer, with_chosen_step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,16 +86,9 @@ def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
     lengths = model.segment_length, model.effective_memory_length
     require_memory_of(reading_needs(model, arguments.batch_size, *lengths, rows), "Reading")
     check_text_file(arguments.text)
-    tokenizer = source.tokenizer()
-    if tokenizer is None:
-        raise UsageError(
-            "There is no tokenizer in this folder.",
-            where=f"--workdir {arguments.workdir}",
-            remedy="Name a run, or a folder that was converted or exported with its vocabulary.",
-        )
     return EmbedJob(
         source=source,
-        tokenizer=tokenizer,
+        tokenizer=required_tokenizer(source, f"--workdir {arguments.workdir}"),
         text=arguments.text,
         field=arguments.field,
         out=arguments.out,

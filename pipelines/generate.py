@@ -24,7 +24,7 @@ from txl_tf.storage.untrusted_files import storage_errors
 from .arguments import MAX_COUNT, add_memory_length_argument, add_model_arguments, add_number
 from .memory_needs import reading_needs, require_memory_of
 from .progress import say
-from .workdir import with_chosen_step
+from .workdir import required_tokenizer, with_chosen_step
 
 if TYPE_CHECKING:
     from txl_tf.causal_lm.text import TextSession
@@ -124,13 +124,8 @@ class GenerateJob:
 def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     """Checks the arguments before TensorFlow is imported."""
     source = open_model(arguments.workdir, arguments.step)
-    if source.description.tokenizer is None:
-        raise InputMissingError(
-            "The model has no tokenizer, which turns text into tokens.",
-            where=f"--workdir {arguments.workdir}",
-            remedy="Convert or export it again with --data, which keeps the tokenizer.",
-        )
-    if arguments.join_marks and not getattr(source.tokenizer(), "has_marks", False):
+    tokenizer = required_tokenizer(source, f"--workdir {arguments.workdir}")
+    if arguments.join_marks and not getattr(tokenizer, "has_marks", False):
         what = "The vocabulary of the model has no marks like @-@."
         raise UsageError(what, where="--join-marks", remedy="Leave it out.")
     job = GenerateJob(

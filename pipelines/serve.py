@@ -13,12 +13,13 @@ import os
 import socket
 from typing import Any
 
-from txl_tf.errors import InputMissingError, StorageError
+from txl_tf.errors import StorageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import StepChoice, open_model
 
 from .arguments import MAX_COUNT, add_number, add_step_argument
 from .memory_needs import reading_needs, require_memory_of
+from .workdir import required_tokenizer
 
 _HIGHEST_PORT = 65535
 _KEY_VARIABLE = "TXL_API_KEY"
@@ -67,12 +68,7 @@ def check_arguments(arguments: argparse.Namespace) -> ServeJob:
     """Checks what can be checked before TensorFlow is imported."""
     require_extra("serving", "aiohttp", purpose="Serving")
     source = open_model(arguments.model, arguments.step)
-    if source.tokenizer() is None:
-        raise InputMissingError(
-            "The model has no tokenizer, which turns text into tokens.",
-            where=f"--model {arguments.model}",
-            remedy="Convert or export it again with --data, which keeps the tokenizer.",
-        )
+    required_tokenizer(source, f"--model {arguments.model}")
     model, rows = source.experiment.model, arguments.rows + arguments.sessions
     where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
     needs = reading_needs(model, rows, 1, model.effective_memory_length, where)

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
-from txl_tf.errors import (
-    MismatchError,
-    OutputExistsError,
-    UsageError,
-)
+from txl_tf.errors import InputMissingError, MismatchError, OutputExistsError, UsageError
 from txl_tf.model_folder import (
     CONFIG_FILE,
     VOCABULARY,
@@ -40,6 +36,7 @@ from .progress import say
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 
 def add_workdir_argument(parser: Any) -> None:
@@ -219,6 +216,18 @@ class Workdir:
     def _storage_errors(self, done: str) -> contextlib.AbstractContextManager[None]:
         remedy = "Check the storage and the permissions, or choose another --workdir."
         return storage_errors(f"The folder of the run cannot be {done}", self.folder, remedy)
+
+
+def required_tokenizer(source: ModelFolder, where: str) -> "Tokenizer":
+    """Returns the tokenizer of a model folder; InputMissingError if it has none."""
+    tokenizer = source.tokenizer()
+    if tokenizer is None:
+        raise InputMissingError(
+            "The model has no tokenizer, which turns text into tokens.",
+            where=where,
+            remedy="Convert or export it again with --data, which keeps the tokenizer.",
+        )
+    return tokenizer
 
 
 def lasting_path(folder: str) -> str:

@@ -42,12 +42,6 @@ def test_one_prompt_gives_the_tokens_of_generate(lm, model):
     assert lm.generate("a fox", max_tokens=9, sampler="greedy") == "a fox" + text
 
 
-@pytest.mark.slow
-def test_prompts_of_several_lengths_are_continued_each_as_alone(lm):
-    together = lm.generate(PROMPTS, max_tokens=8, sampler="greedy")
-    assert together == [lm.generate(each, max_tokens=8, sampler="greedy") for each in PROMPTS]
-
-
 def test_max_length_counts_the_prompt(lm):
     texts = lm.generate(PROMPTS, 12, sampler="greedy")
     assert [len(text) for text in texts] == [12, len(PROMPTS[1]), 12]
@@ -165,16 +159,6 @@ def test_saved_and_loaded_it_is_the_same(lm, tmp_path):
     assert loaded.generate("a fox", **greedy) == lm.generate("a fox", **greedy)
     with pytest.raises(OutputExistsError):
         lm.save_to_preset(tmp_path / "saved")
-
-
-def test_a_vocabulary_is_saved_with_the_model(tmp_path):
-    config = toy_experiment().model.replace(vocabulary_size=3)
-    tokenizer = CharacterTokenizer(["a", "b", "c"])
-    model = create_model(config, dtype="float32")
-    TransformerXLCausalLM(model, tokenizer).save_to_preset(tmp_path / "saved")
-    loaded = txl_tf.load(tmp_path / "saved")
-    assert loaded.tokenizer.encode("cab").tolist() == tokenizer.encode(b"cab").tolist()
-    assert set(loaded.generate("a", max_tokens=20)) <= set("abc")
 
 
 def test_a_published_size_has_new_weights(monkeypatch):

@@ -1,20 +1,15 @@
 """`fit` of a language model on texts: the trainer's losses, in place, and what is refused."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
 
-import txl_tf
-from tests.pipelines.txl_process import run_txl
 from tests.toy_batches import SEGMENT_LENGTH, ToyBatches, toy_experiment, toy_tokens
 from tests.toy_trainers import NUM_ROWS, toy_trainer
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.config.model import LSTMConfig
-from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.text_batches import ordered_batches
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models import create_model
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
@@ -112,44 +107,3 @@ def test_only_a_transformer_xl_and_ids_of_its_vocabulary_are_trained():
         lm.fit(np.full(99, 13), **QUIET)
     with pytest.raises(ValueError, match="Texts need a `Tokenizer`"):
         lm.fit(TEXT, **QUIET)
-
-
-@pytest.mark.slow
-def test_losses_are_those_of_the_command_line(tmp_path):
-    """On the ids of a prepared split, from the same initial weights."""
-    (tmp_path / "my.txt").write_text(TEXT * 9)
-    model = toy_experiment().model.replace(vocabulary_size=256)
-    lm = TransformerXLCausalLM(TransformerXL(model), ByteTokenizer())
-    lm.save_to_preset(tmp_path / "initial")
-    experiment = {
-        "model": model.to_dict(),
-        "training": {
-            "global_batch_size": 4,
-            "num_steps": 60,
-            "steps_per_loop": 60,
-            "rotate_epochs": False,
-            "evaluate_every_steps": 60,
-        },
-        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 5},
-    }
-    (tmp_path / "experiment.json").write_text(json.dumps(experiment))
-    for job in (
-        "prepare --text my.txt --tokenizer bytes --out data",
-        "train --config experiment.json --data data --workdir run --init-from initial",
-    ):
-        finished = run_txl(*job.split(), cwd=tmp_path)
-        assert finished.returncode == 0, finished.stderr
-    dataset = PreparedDataset.open(str(tmp_path / "data"))
-    ids = dataset.read_tokens("train", 0, dataset.num_tokens("train"))
-    lm.compile(txl_tf.OptimizerConfig(**experiment["optimizer"]))
-    history = lm.fit(ids, steps_per_epoch=60, **QUIET)
-    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    (loss,) = (
-        line["loss/nats_per_token"]
-        for line in lines
-        if line["run"] == "train" and "loss/nats_per_token" in line
-    )
-    assert history.history["loss"] == [pytest.approx(loss, abs=1e-5)]
-    weights = txl_tf.load(tmp_path / "run").model.get_weights()
-    for mine, theirs in zip(lm.model.get_weights(), weights, strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-4)

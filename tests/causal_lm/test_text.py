@@ -47,10 +47,6 @@ def test_pieces_of_a_long_text_join_to_it_and_few_tokens_are_decoded_for_each(mo
     assert "".join(written(text[:end] + "stop" + text, count, ["stop"])) == text[:end]
 
 
-def test_half_a_character_at_the_end_becomes_the_replacement_sign():
-    assert "".join(written("aé", 2)) == "a\ufffd"
-
-
 @pytest.mark.parametrize(
     ("stops", "expected"),
     [
@@ -104,12 +100,6 @@ def test_stop_texts_are_those_of_the_joined_text():
     assert text_until(WORDS, prompt_ids, row, ["-known"]) == " is well"
     raw = WordTokenizer([word.decode() for word in WORDS.words], WordRule())
     assert text_until(raw, prompt_ids, row, []) == f" {text}"
-
-
-def test_texts_that_are_all_there_are_cut_where_they_end():
-    prompt_ids = prompt_tokens(ByteTokenizer(), "x")
-    for text, expected in ((b"one two", "one"), (b"two", "two")):
-        assert text_until(ByteTokenizer(), prompt_ids, np.array(list(text)), [" t"]) == expected
 
 
 def test_a_stop_text_of_one_token_is_a_stop_token():

@@ -63,24 +63,18 @@ def test_settings_take_the_place_of_a_sampler(model):
         generate(model, prompt(4), top_k=5, sampler=sampler)
 
 
-@pytest.mark.parametrize("max_tokens", [0, -1])
-def test_no_tokens_cannot_be_asked_for(model, max_tokens):
-    with pytest.raises(ValueError, match=f"Received: max_tokens={max_tokens}"):
-        generate(model, prompt(4), max_tokens=max_tokens, sampler=GreedySampler())
-
-
-@pytest.mark.parametrize("prompt_ids", [np.zeros((1, 0), int), [[]], [], [0, 1], [[[1]]]])
-def test_a_prompt_without_tokens_is_refused(model, prompt_ids):
-    with pytest.raises(ValueError, match="at least one token in every row"):
-        generate(model, prompt_ids, max_tokens=1, sampler=GreedySampler())
-
-
-@pytest.mark.parametrize("wrong", [-1, VOCABULARY_SIZE, 2**31 - 1, 2**40])
-def test_ids_out_of_range_are_refused(model, wrong):
-    prompt_ids = prompt(4)
-    prompt_ids[1, 2] = wrong
-    with pytest.raises(ValueError, match=rf"must be in \[0, {VOCABULARY_SIZE}\)"):
-        generate(model, prompt_ids, max_tokens=1, sampler=GreedySampler())
+@pytest.mark.parametrize(
+    ("prompt_ids", "max_tokens", "message"),
+    [
+        ([[1]], 0, "Received: max_tokens=0"),
+        ([[1, -1]], 1, rf"must be in \[0, {VOCABULARY_SIZE}\)"),
+        ([[1], [2**40]], 1, rf"must be in \[0, {VOCABULARY_SIZE}\)"),
+        *[(each, 1, "at least one token in every row") for each in ([[1], []], [], [0], [[[1]]])],
+    ],
+)
+def test_nothing_to_read_or_to_write_is_refused(model, prompt_ids, max_tokens, message):
+    with pytest.raises(ValueError, match=message):
+        generate(model, prompt_ids, max_tokens=max_tokens, sampler=GreedySampler())
 
 
 def test_a_memory_of_another_model_is_refused(model):

@@ -30,11 +30,6 @@ def greedy(model):
 
 
 @pytest.fixture(scope="module")
-def greedy_alone(model):
-    return session(model, num_rows=1)
-
-
-@pytest.fixture(scope="module")
 def random(model):
     return session(model, RandomSampler())
 
@@ -63,17 +58,6 @@ def test_memory_that_takes_over_often_makes_the_same_text(model, greedy, monkeyp
     expected = greedy.write(prompt(7), max_tokens=14)
     monkeypatch.setattr(session_module, "CAPACITY", 3)
     np.testing.assert_array_equal(session(model).write(prompt(7), max_tokens=14), expected)
-
-
-@pytest.mark.slow
-def test_prompts_of_several_lengths_are_gone_on_with_as_if_alone(greedy, greedy_alone):
-    greedy.restart()
-    together = greedy.write(RAGGED, max_tokens=6)
-    more = greedy.write([row[:2] for row in RAGGED], max_tokens=4)
-    for row, written, further in zip(RAGGED, together, more, strict=True):
-        greedy_alone.restart()
-        np.testing.assert_array_equal(greedy_alone.write([row], max_tokens=6)[0], written)
-        np.testing.assert_array_equal(greedy_alone.write([row[:2]], max_tokens=4)[0], further)
 
 
 def test_what_a_row_draws_does_not_depend_on_the_rows_around_it(model, random):

@@ -91,16 +91,6 @@ def test_a_pipe_is_the_prompt_and_the_seed_and_the_step_are_told(workdir, capsys
     assert printed[0].err.splitlines()[-2:] == ["step 7", "seed 4"]
 
 
-def test_without_a_seed_every_text_is_another_and_can_be_had_again(workdir, capsys):
-    arguments = ["generate", "--workdir", workdir, "--prompt", "a", "--max-tokens", "20"]
-    arguments += ["--temperature", "9", "--top-p", "1"]
-    printed = [(main(arguments), capsys.readouterr())[1] for _ in range(2)]
-    assert printed[0].out != printed[1].out
-    seed = printed[0].err.splitlines()[-1].removeprefix("seed ")
-    assert main([*arguments, "--seed", seed]) == 0
-    assert capsys.readouterr().out == printed[0].out
-
-
 def test_beams_find_one_text_and_stop(generated):
     printed = generated("--prompt", "some ", "--max-tokens", "4", "--beams", "3")
     assert printed.startswith("some ")

@@ -42,8 +42,7 @@ def get(url, body=None, **headers):
     "settings",
     [
         {"temperature": 0.0},
-        {"seed": 7, "top_p": 0.5},
-        {"seed": 7, "temperature": 0.8, "top_k": 9, "repetition_penalty": 1.3},
+        {"seed": 7, "temperature": 0.8, "top_k": 99, "top_p": 0.8, "repetition_penalty": 1.3},
         {"seed": 7, "min_p": 0.1},
     ],
 )

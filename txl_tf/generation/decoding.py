@@ -72,35 +72,16 @@ class PromptReader:
             length = min(longest, self._segment_length)
             token_ids = np.stack([row[:length] for row in rows])
             return *self._read(tf.constant(token_ids, tf.int32), memory), length
-        length = _piece_length(longest, self._segment_length)
-        token_ids, lengths = _padded(rows, length)
-        lengths = tf.constant(common_length(lengths), tf.int32)
-        read = self._read(
-            tf.constant(token_ids), memory, lengths=lengths, constants=self._constants(length)
-        )
+        # A power of 2 below a whole segment: every length costs one more program to compile.
+        length = min(self._segment_length, 1 << (longest - 1).bit_length())
+        token_ids = [np.pad(row[:length], (0, max(0, length - len(row)))) for row in rows]
+        lengths = tf.constant(common_length([min(len(row), length) for row in rows]), tf.int32)
+        token_ids = tf.constant(np.stack(token_ids), tf.int32)
+        read = self._read(token_ids, memory, lengths=lengths, constants=self._constants(length))
         return *read, length
 
 
-def _piece_length(num_tokens: int, segment_length: int) -> int:
-    """Returns how many of the remaining tokens to read at once.
-
-    This is `segment_length` or the smallest sufficient power of 2: every length costs one more
-    program to compile.
-    """
-    if num_tokens >= segment_length:
-        return segment_length
-    return min(segment_length, 1 << (num_tokens - 1).bit_length())
-
-
-def _padded(rows: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the beginnings of rows `(B, T)`, padded with zeros, and their lengths `(B,)`."""
-    token_ids = np.zeros((len(rows), length), np.int32)
-    for padded_row, row in zip(token_ids, rows, strict=True):
-        padded_row[: len(row)] = row[:length]
-    return token_ids, np.array([min(len(row), length) for row in rows], np.int32)
-
-
-def common_length(lengths: np.ndarray) -> np.ndarray:
+def common_length(lengths: Any) -> np.ndarray:
     """Returns a scalar if all lengths are equal, which is faster."""
     lengths = np.asarray(lengths, np.int32)
     return lengths[0] if (lengths == lengths[0]).all() else lengths
