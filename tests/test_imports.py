@@ -112,6 +112,6 @@ def test_every_extra_that_is_asked_for_exists_and_none_by_the_name_on_the_index(
     text = "".join(path.read_text() for path in sources)
     named = set(re.findall(r'require_extra\(\s*"([a-z-]+)"', text))
     # KerasHub is for tests alone.
-    not_asked_for = {"keras-hub", "test"}
+    not_asked_for = {"all", "keras-hub", "test"}
     assert named == set(project["optional-dependencies"]) - not_asked_for
     assert "txl-tf[" not in text
