@@ -97,8 +97,8 @@ class EvaluationLog:
         self._conditions = json.loads(json.dumps(conditions))
         self._writable: WritableFolder | None = None
         self._lines: list[dict[str, Any]] = []
-        self.steps: set[int] = set()
-        """Steps that were evaluated under these conditions."""
+        self.results: dict[int, dict[str, Any]] = {}
+        """Results under these conditions, by step."""
         self._load()
 
     @contextlib.contextmanager
@@ -114,8 +114,8 @@ class EvaluationLog:
         """Writes a result under these conditions to disk; needs `locked`."""
         if self._writable is None:
             raise ValueError(f"It must be locked. Received: step={result.step}")
-        self._lines.append({"conditions": self._conditions, "result": result.to_dict()})
-        self.steps.add(result.step)
+        self.results[result.step] = result.to_dict()
+        self._lines.append({"conditions": self._conditions, "result": self.results[result.step]})
         content = "".join(json.dumps(line) + "\n" for line in self._lines)
         remedy = "Make room or check the permissions."
         with storage_errors("The result cannot be written", self._path, remedy):
@@ -129,12 +129,11 @@ class EvaluationLog:
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
         ):
             self._lines = read_evaluation_lines(self._path)
-        self.steps.clear()
-        self.steps.update(
-            line["result"]["step"]
+        self.results = {
+            line["result"]["step"]: line["result"]
             for line in self._lines
             if not describe_differences(line["conditions"], self._conditions)
-        )
+        }
 
 
 class CheckpointWatch:
@@ -220,7 +219,7 @@ def watch_checkpoints(
 
     with log.locked() as lock, PreemptionWatcher(watch.stop) as watcher:
         board = TensorBoardWriter(WritableFolder.at(workdir.tensorboard, lock.check), 1.0)
-        for step in watch.steps(log.steps):
+        for step in watch.steps(log.results):
             try:
                 _, weights = open_model(workdir.folder, step).read_weights()
             except DataDamagedError as error:
@@ -234,7 +233,7 @@ def watch_checkpoints(
             log.append(result)
             report(result)
         _check(watch, watcher)
-    if num_steps not in log.steps:
+    if num_steps not in log.results:
         print(f"no new checkpoint for {patience_seconds:g} seconds", file=sys.stderr)
 
 

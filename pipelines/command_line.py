@@ -31,7 +31,7 @@ JOBS = {
     "verify": "compare a data set, run, checkpoint or export with its checksums",
     "train": "train a model, or resume a run from its last checkpoint",
     "finetune": "train a model for a task of texts: classes, numbers, choices, labels, spans",
-    "config": "list all settings, show an experiment, or compare two",
+    "config": "list all settings, or show an experiment",
     "evaluate": "compute bits per byte and perplexity of a checkpoint",
     "report": "write a run as one HTML page: curves, figures, samples, settings",
     "analyze": "analyze trained models: context length, attention, ablation, speed",

@@ -3,7 +3,6 @@
 txl config
 txl config training
 txl config --config enwik8_base
-txl config --diff quickstart FILE
 txl config --schema > txl.schema.json
 """
 
@@ -11,7 +10,7 @@ import argparse
 import json
 import textwrap
 
-from txl_tf.config.base import FrozenConfig, flat_settings, json_schema, settings_of
+from txl_tf.config.base import FrozenConfig, json_schema, settings_of
 from txl_tf.config.experiment import (
     EvaluationConfig,
     ExperimentConfig,
@@ -47,12 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"list only these settings: {', '.join(SECTIONS)} (default: the first four)",
     )
     add_config_argument(parser, help="show this experiment whole, as JSON for a file")
-    parser.add_argument(
-        "--diff",
-        nargs=2,
-        metavar=("A", "B"),
-        help="list the settings that differ between two names or files",
-    )
     meaning = "print the JSON Schema of configuration files, for editors"
     parser.add_argument("--schema", action="store_true", help=meaning)
     add_override_argument(parser)
@@ -60,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> str:
     """Reads the named experiments, and returns the text to print."""
-    given = [arguments.section, arguments.config, arguments.diff, arguments.schema or None]
+    given = [arguments.section, arguments.config, arguments.schema or None]
     if sum(each is not None for each in given) > 1:
         raise UsageError(
-            "A section, --config, --diff and --schema show different things.",
+            "A section, --config and --schema show different things.",
             where="txl config",
             remedy="Give one of them.",
         )
@@ -76,8 +69,6 @@ def check_arguments(arguments: argparse.Namespace) -> str:
         schema = json_schema(ExperimentConfig)
         schema["properties"]["base"] = {"enum": list(NAMED_EXPERIMENTS)}
         return json.dumps(schema, indent=1)
-    if arguments.diff is not None:
-        return _differences(*(load_experiment(source, []) for source in arguments.diff))
     if arguments.section is not None:
         return _described(arguments.section)
     names = textwrap.fill(f"Named experiments: {', '.join(NAMED_EXPERIMENTS)}.", _WIDTH)
@@ -85,18 +76,8 @@ def check_arguments(arguments: argparse.Namespace) -> str:
 
 
 def run(text: str) -> None:
-    """Prints settings, an experiment, the differences of two, or the schema."""
+    """Prints settings, an experiment, or the schema."""
     print(text)
-
-
-def _differences(*experiments: ExperimentConfig) -> str:
-    first, second = (flat_settings(experiment.to_dict()) for experiment in experiments)
-    lines = [
-        f"{name}: {first.get(name)!r} -> {second.get(name)!r}"
-        for name in first | second
-        if first.get(name) != second.get(name)
-    ]
-    return "\n".join(lines) or "no setting differs"
 
 
 def _described(section: str) -> str:

@@ -14,6 +14,7 @@ heads are counted from 1. `attention.npz` has all the numbers that are drawn.
 """
 
 import argparse
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
-from txl_tf.model_folder import build_model, open_model
+from txl_tf.model_folder import ModelFolder, build_model, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import (
@@ -74,49 +75,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+@dataclasses.dataclass(frozen=True)
+class AttentionJob:
+    """Checked arguments of the analysis, and the model that it measures."""
+
+    arguments: argparse.Namespace
+    source: ModelFolder
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Segment and memory lengths: those given, or those of the run's evaluation."""
+        experiment = self.source.experiment
+        parts = (self.arguments, experiment.evaluation, experiment.model)
+        return {
+            name: next(value for part in parts if (value := getattr(part, name)) is not None)
+            for name in ("segment_length", "memory_length")
+        }
+
+
+def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
     """Checks the arguments before TensorFlow is imported."""
     if arguments.head is not None and arguments.layer is None:
         raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
-    arguments.source = open_model(arguments.workdir, arguments.step)
-    arguments.experiment = arguments.source.experiment
-    model = arguments.experiment.model
+    job = AttentionJob(arguments, open_model(arguments.workdir, arguments.step))
+    model = job.source.experiment.model
     if not isinstance(model, ModelConfig):
         raise UsageError("The model of the run has no attention.", where=arguments.workdir)
-    largest = {"layer": model.num_layers, "head": model.num_heads}
-    for name, count in largest.items():
+    for name, count in (("layer", model.num_layers), ("head", model.num_heads)):
         value = getattr(arguments, name)
         if value is not None and value > count:
             raise UsageError(f"The model has {count} of these.", where=f"--{name} {value}")
     where = f"--rows {arguments.rows}, --memory-length, --segment-length"
-    read = _lengths(arguments)
-    require_memory_of(reading_needs(model, arguments.rows, where=where, **read), "The analysis")
+    needs = reading_needs(model, arguments.rows, where=where, **job.lengths)
+    require_memory_of(needs, "The analysis")
     require_absent(arguments.out)
+    return job
 
 
-def _lengths(arguments: argparse.Namespace) -> dict[str, int]:
-    experiment = arguments.experiment
-    parts = (arguments, experiment.evaluation, experiment.model)
-    return {
-        name: next(value for part in parts if (value := getattr(part, name)) is not None)
-        for name in ("segment_length", "memory_length")
-    }
-
-
-def run(arguments: argparse.Namespace) -> None:
+def run(job: AttentionJob) -> None:
     """Measures and draws attention, and prints the figures."""
     from .figures import draw_figures
 
-    experiment, source = arguments.experiment, arguments.source
-    dataset = open_dataset(arguments.data, experiment, source.description, arguments.split)
-    step, profiler = _create_profiler(arguments)
+    arguments, source = job.arguments, job.source
+    dataset = open_dataset(arguments.data, source.experiment, source.description, arguments.split)
+    step, profiler = _create_profiler(job)
     if arguments.whole_split:
         shown_token_ids = _profile_split(profiler, arguments, dataset)
     else:
         rows = _read_rows(arguments, dataset, profiler.model.config)
-        _profile(profiler, rows)
-        shown_token_ids = rows[0]
+        for part in show_progress(rows, len(rows)):
+            profiler.add(part)
+        shown_token_ids = np.concatenate(rows, axis=1)[0]
     profile = profiler.result()
     layer, head = _head_to_show(arguments, profile)
     shown = profiler.last_rows(layer, head)
@@ -133,28 +143,28 @@ def run(arguments: argparse.Namespace) -> None:
     print(json.dumps(report) if arguments.json else describe(report))
 
 
-def _create_profiler(arguments: argparse.Namespace) -> "tuple[int | None, AttentionProfiler]":
+def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]":
     from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
 
-    experiment = arguments.experiment
+    experiment = job.source.experiment
     model, evaluation = experiment.model, experiment.evaluation
     if evaluation.clamp_length is not None:
         model = model.replace(clamp_length=evaluation.clamp_length)
     try:
-        config = profiled_config(model, **_lengths(arguments))
+        config = profiled_config(model, **job.lengths)
     except ValueError as error:
-        raise UsageError(f"{error}", where=f"--workdir {arguments.workdir}") from error
-    step, weights = arguments.source.read_weights()
+        raise UsageError(f"{error}", where=f"--workdir {job.arguments.workdir}") from error
+    step, weights = job.source.read_weights()
     profiler = AttentionProfiler(
-        build_model(config, weights), arguments.rows, experiment.training.jit_compile
+        build_model(config, weights), job.arguments.rows, experiment.training.jit_compile
     )
     return step, profiler
 
 
 def _read_rows(
     arguments: argparse.Namespace, dataset: "PreparedDataset", config: ModelConfig
-) -> np.ndarray:
-    """Reads consecutive whole segments of each row."""
+) -> list[np.ndarray]:
+    """Reads consecutive whole segments of all rows."""
     split, num_rows, segment_length = arguments.split, arguments.rows, config.segment_length
     num_tokens = dataset.num_tokens(split)
     num_filling = math.ceil(config.memory_length / segment_length)
@@ -172,7 +182,7 @@ def _read_rows(
         )
     starts = range(0, num_rows * row_tokens, row_tokens)
     rows = [dataset.read_tokens(split, start, start + needed_tokens) for start in starts]
-    return np.stack(rows).astype("int32")
+    return np.split(np.stack(rows).astype("int32"), num_filling + num_segments, axis=1)
 
 
 def _profile_split(
@@ -204,13 +214,6 @@ def _profile_split(
         )
     first = shown_end - config.segment_length - memory_length
     return dataset.read_tokens(split, max(first, 0), shown_end).astype("int32")
-
-
-def _profile(profiler: "AttentionProfiler", rows: np.ndarray) -> None:
-    segment_length = profiler.model.config.segment_length
-    firsts = range(0, rows.shape[1], segment_length)
-    for first in show_progress(firsts, len(firsts)):
-        profiler.add(rows[:, first : first + segment_length])
 
 
 def _head_to_show(arguments: argparse.Namespace, profile: "AttentionProfile") -> tuple[int, int]:

@@ -54,10 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_override_argument(parser)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks the arguments before TensorFlow is imported."""
-    arguments.experiment = load_experiment(arguments.config, arguments.overrides)
-    model = arguments.experiment.model
+def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, ExperimentConfig]:
+    """Checks the arguments before TensorFlow is imported; returns them and the experiment."""
+    experiment = load_experiment(arguments.config, arguments.overrides)
+    model = experiment.model
     if not model.has_relative_positions:
         raise UsageError(
             "Only a model with relative positions carries a memory that can be compared.",
@@ -70,6 +70,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         *reading_needs(model, 1, segment_length, longest, f"--segment-length {segment_length}")[1:],
     ]
     require_memory_of(needs, "The measurement")
+    return arguments, experiment
 
 
 _HEAD = ("attention", "memory of", "tokens", "ms/token", "from - to", "slowdown")
@@ -93,11 +94,11 @@ class Reading(NamedTuple):
 VANILLA = Reading("none", 1)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(job: tuple[argparse.Namespace, ExperimentConfig]) -> None:
     """Measures and prints a table."""
     import tensorflow as tf
 
-    experiment = arguments.experiment
+    arguments, experiment = job
     measurement = SpeedMeasurement(experiment, arguments.segment_length)
     rows = []
     for length in arguments.attention_lengths:

@@ -54,14 +54,6 @@ def test_the_schema_takes_what_the_configuration_takes(capsys):
     assert optimizers == ["adam", "adamw", "lamb", "adafactor", "muon", "sgd"]
 
 
-def test_differences_are_those_of_the_two(capsys, tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text('base = "quickstart"\n[training]\nnum_steps = 700\n[model]\ndropout = 0.5\n')
-    lines = printed(capsys, "--diff", "quickstart", str(path)).splitlines()
-    assert lines == ["model.dropout: 0.0 -> 0.5", "training.num_steps: 825 -> 700"]
-    assert printed(capsys, "--diff", "quickstart", "quickstart") == "no setting differs\n"
-
-
 def test_a_file_with_a_base_says_what_differs(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('base = "quickstart"\n[training]\nnum_steps = 90\n')

@@ -7,44 +7,8 @@ from txl_tf import metrics
 from txl_tf.config.task import LOWER_IS_BETTER
 
 
-class _Figures:
-    """Figures computed from totals."""
-
-    total_nats: float
-    num_tokens: int
-    num_bytes: float
-
-    @property
-    def nats_per_token(self) -> float:
-        """Mean negative log-likelihood of a token."""
-        return self.total_nats / self.num_tokens
-
-    @property
-    def perplexity(self) -> float:
-        """Exponential of the mean: never a mean of perplexities."""
-        return metrics.perplexity(self.nats_per_token)
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Bits per byte of text, which do not depend on the tokenizer."""
-        return metrics.bits(self.total_nats) / self.num_bytes
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasuredLoss(_Figures):
-    """Summed loss and counts of an evaluation, from which its figures are computed.
-
-    `num_bytes` is the text of the `num_tokens` targets; `seconds` include compilation.
-    """
-
-    total_nats: float
-    num_tokens: int
-    num_bytes: float
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationResult(_Figures):
+class EvaluationResult:
     """Totals of a split and figures derived from them.
 
     A split of `n` tokens has `n - 1` targets: the first token is not predicted. Its text is
@@ -104,6 +68,21 @@ class EvaluationResult(_Figures):
     """Targets for text outside the vocabulary; None if the tokenizer has no such token."""
     seconds: float
     """Wall time, compiling included."""
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean negative log-likelihood of a token."""
+        return self.total_nats / self.num_tokens
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the mean: never a mean of perplexities."""
+        return metrics.perplexity(self.nats_per_token)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte of text, which do not depend on the tokenizer."""
+        return metrics.bits(self.total_nats) / self.num_bytes
 
     @property
     def criterion(self) -> float:
