@@ -51,15 +51,14 @@ def states_of(model, text):
 
 
 def test_tokens_have_the_states_of_every_layer(lm):
-    for text in TEXTS:
-        expected = states_of(lm.model, text)
-        assert len(expected) == 3
-        for layer in (0, 1, 2):
-            features = lm.embed(text, layer, "tokens")
-            assert features.dtype == np.float32
-            np.testing.assert_allclose(features, expected[layer], rtol=1e-4, atol=1e-5)
-        np.testing.assert_array_equal(lm.embed(text, -1, "tokens"), features)
-        np.testing.assert_array_equal(lm.embed(text, pooling="tokens"), features)
+    expected = [states_of(lm.model, text) for text in TEXTS]
+    for layer in (0, 1, 2):
+        for features, states in zip(lm.embed(TEXTS, layer, "tokens"), expected, strict=True):
+            assert features.dtype == np.float32 and len(states) == 3
+            np.testing.assert_allclose(features, states[layer], rtol=1e-4, atol=1e-5)
+    last, default = lm.embed(TEXTS[3], -1, "tokens"), lm.embed(TEXTS[3], pooling="tokens")
+    np.testing.assert_array_equal(last, lm.embed(TEXTS[3], 2, "tokens"))
+    np.testing.assert_array_equal(last, default)
 
 
 def test_texts_side_by_side_have_the_features_of_each_alone(lm):
