@@ -117,11 +117,7 @@ def test_a_run_goes_on_to_the_last_bit():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [
-        {"num_replicas": 2},
-        {"gradient_accumulation_steps": 2},
-        {"jit_compile": True},
-    ],
+    [{"num_replicas": 2, "gradient_accumulation_steps": 2}, {"jit_compile": True}],
     ids=str,
 )
 def test_replicas_parts_and_compilers_give_the_same_steps(options):

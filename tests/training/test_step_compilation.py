@@ -98,9 +98,14 @@ def test_a_part_is_compiled_once_for_layers_alike_and_reads_the_weights_of_each(
     ("model", "training"),
     [
         (DROPOUT, {}),
-        slow_case({**DROPOUT, "pre_norm": True, "share_attention_biases": True}, {}),
-        slow_case(DROPOUT, {"rematerialize": True}),
-        slow_case(DROPOUT, {"gradient_accumulation_steps": 2, "average_weights_from_step": 2}),
+        slow_case(
+            {**DROPOUT, "pre_norm": True, "share_attention_biases": True},
+            {
+                "rematerialize": True,
+                "gradient_accumulation_steps": 2,
+                "average_weights_from_step": 2,
+            },
+        ),
     ],
     ids=str,
 )
