@@ -53,12 +53,11 @@ def test_a_shard_cut_off_at_any_byte_is_refused(folder):
     path = shard_path(folder, 1)
     content = path.read_bytes()
     frame = frame_bytes(RECORD, 2)
-    manifest = Manifest.read(str(folder))
-    shard = manifest.split("train").shards[1]
+    shard = Manifest.read(str(folder)).split("train").shards[1]
     for length in range(len(content)):
         path.write_bytes(content[:length])
         with pytest.raises(DataDamagedError) as caught:
-            verify_shard(str(folder), shard, manifest)
+            verify_shard(str(folder), shard)
         assert caught.value.where == f"{path}, record {length // frame}"
     assert refusal(folder).where == f"{path}, record 3"
 
@@ -66,14 +65,13 @@ def test_a_shard_cut_off_at_any_byte_is_refused(folder):
 def test_flipped_bits_are_refused(folder):
     path = shard_path(folder, 2)
     content = path.read_bytes()
-    manifest = Manifest.read(str(folder))
-    shard = manifest.split("train").shards[2]
+    shard = Manifest.read(str(folder)).split("train").shards[2]
     for place in range(0, 8 * len(content), 41):
         damaged = bytearray(content)
         damaged[place // 8] ^= 1 << place % 8
         path.write_bytes(damaged)
         with pytest.raises(DataDamagedError) as caught:
-            verify_shard(str(folder), shard, manifest)
+            verify_shard(str(folder), shard)
         record = place // 8 // frame_bytes(RECORD, 2)
         assert caught.value.where == f"{path}, record {record}"
         if place % 82 == 0:

@@ -146,8 +146,8 @@ class PreparedDataset:
                 to `False`; see `verify_shard`.
 
         Raises:
-            DataDamagedError: If a file is missing, differs or is surplus, an
-                id is not in the vocabulary, or the vocabulary is another one.
+            DataDamagedError: If a file is missing, differs or is surplus, or the vocabulary is
+                another one.
             StorageError: If a file cannot be read.
         """
         verify_no_surplus(self.folder, self._all_shards())

@@ -8,7 +8,6 @@ is a multiplication.
 """
 
 import bisect
-import functools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -112,52 +111,6 @@ def _field_bytes(num_bytes: int) -> int:
 def _only_value(example: Any, feature: str) -> bytes:
     values = example.features.feature[feature].bytes_list.value
     return values[0] if len(values) == 1 else b""
-
-
-def first_wrong_id(token_ids: np.ndarray, vocabulary_size: int) -> tuple[int, str] | None:
-    """Returns the flat index and description of the first id outside the vocabulary, or `None`."""
-    # Minimum and maximum first: nearly always all ids are valid.
-    if not token_ids.size or 0 <= token_ids.min() <= token_ids.max() < vocabulary_size:
-        return None
-    flat = token_ids.reshape(-1)
-    place = int(np.flatnonzero((flat < 0) | (flat >= vocabulary_size))[0])
-    return place, f"is {flat[place]}; the vocabulary has {vocabulary_size}."
-
-
-class FrameLayout(NamedTuple):
-    """Byte positions in a frame: tokens (end exclusive), and the bytes that every frame shares."""
-
-    num_bytes: int
-    first_token_byte: int
-    last_token_byte: int
-    fixed_places: np.ndarray
-    fixed_bytes: np.ndarray
-    dtype: np.dtype
-
-    @staticmethod
-    @functools.lru_cache(maxsize=256)
-    def of(num_tokens: int, token_bytes: int) -> "FrameLayout":
-        """Returns the layout of frames of `num_tokens` tokens."""
-        num_token_bytes = num_tokens * token_bytes
-        num_bit_bytes = len(pack_document_starts(num_tokens, []))
-
-        def payload(token_byte: bytes, bit_byte: bytes) -> np.ndarray:
-            content = serialize_record(token_byte * num_token_bytes, bit_byte * num_bit_bytes)
-            return np.frombuffer(content, np.uint8)
-
-        zeros = payload(b"\0", b"\0")
-        tokens = np.flatnonzero(payload(b"\xff", b"\0") != zeros)
-        varying = payload(b"\xff", b"\xff") != zeros
-        length = np.frombuffer(len(zeros).to_bytes(LENGTH_BYTES, "little"), np.uint8)
-        fixed = np.flatnonzero(~varying)
-        return FrameLayout(
-            num_bytes=HEADER_BYTES + len(zeros) + FOOTER_BYTES,
-            first_token_byte=HEADER_BYTES + int(tokens[0]),
-            last_token_byte=HEADER_BYTES + int(tokens[-1]) + 1,
-            fixed_places=np.concatenate([np.arange(LENGTH_BYTES), HEADER_BYTES + fixed]),
-            fixed_bytes=np.concatenate([length, zeros[fixed]]),
-            dtype=token_dtype(token_bytes),
-        )
 
 
 class RecordSizes(NamedTuple):

@@ -160,8 +160,7 @@ class SegmentReader:
         """
         for shard in self._dataset.manifest.split(self._split).shards:
             try:
-                manifest = self._dataset.manifest
-                verify_shard(self._dataset.folder, shard, manifest, with_checksums=True)
+                verify_shard(self._dataset.folder, shard, with_checksums=True)
             except DataDamagedError as damage:
                 return damage
         return StorageError(
