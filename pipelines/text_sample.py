@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from txl_tf import metrics
 from txl_tf.config.model import ModelConfig
+from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
+from txl_tf.models.memory import Memory
 from txl_tf.samplers import RandomSampler
 
 if TYPE_CHECKING:
@@ -31,8 +33,7 @@ class SampleWriter:
     ) -> None:
         self._model = model
         self._strategy = strategy
-        self._sampler = RandomSampler(temperature=0.8, top_p=0.9)
-        self._step = tf.function(self._next_token, autograph=False)
+        self._write = tf.function(self._written, autograph=False)
 
     @staticmethod
     def is_possible(config: object) -> bool:
@@ -42,28 +43,19 @@ class SampleWriter:
     def __call__(
         self, prompt_ids: np.ndarray, track: Callable[[], None] = lambda: None
     ) -> tuple[np.ndarray, float]:
-        """Returns the tokens after a prompt and their perplexity; `track` may raise before each."""
+        """Returns the tokens after a prompt and their perplexity; `track` may raise before."""
+        track()
         prompt_ids = prompt_ids[: self.PROMPT_TOKENS]
-        memory, written, nats = self._initial_memory(len(prompt_ids)), [], []
-        token = int(prompt_ids[0])
-        for position in range(len(prompt_ids) + _SAMPLE_TOKENS - 1):
-            track()
-            arguments = tf.constant([[token]], tf.int32), memory, tf.constant(position, tf.int32)
-            if self._strategy is None:
-                following, log_prob, memory = self._step(*arguments)
-            else:
-                *results, memory = self._strategy.run(self._step, args=arguments)
-                local = self._strategy.experimental_local_results
-                following, log_prob = (local(each)[0] for each in results)
-            if position + 1 < len(prompt_ids):
-                token = int(prompt_ids[position + 1])
-                continue
-            token = int(following.numpy())
-            written.append(token)
-            nats.append(-float(log_prob.numpy()))
-        return np.array(written, np.int32), metrics.perplexity(float(np.mean(nats)))
+        arguments = tf.constant(prompt_ids, tf.int32), self._initial_memory(len(prompt_ids))
+        if self._strategy is None:
+            written = self._write(*arguments)
+        else:
+            local = self._strategy.experimental_local_results
+            written = [local(each)[0] for each in self._strategy.run(self._write, args=arguments)]
+        tokens, nats = (each.numpy()[:, 0] for each in written)
+        return tokens, metrics.perplexity(float(np.mean(nats)))
 
-    def _initial_memory(self, num_prompt_tokens: int) -> object:
+    def _initial_memory(self, num_prompt_tokens: int) -> Memory:
         config = self._model.config
         if not isinstance(config, ModelConfig):
             return self._model.initial_memory(1)
@@ -71,11 +63,25 @@ class SampleWriter:
         longest = num_prompt_tokens + _SAMPLE_TOKENS
         return self._model.initial_memory(1, min(config.effective_memory_length, longest))
 
-    def _next_token(
-        self, token_ids: tf.Tensor, memory: object, position: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, object]:
-        log_probs, memory = self._model.log_probs(token_ids, memory)
-        log_probs = log_probs[:, 0]  # [1, V]
-        seeds = tf.stack([tf.constant(0), position])[None]
-        drawn = tf.cast(self._sampler(log_probs, seeds), tf.int32)[0]
-        return drawn, log_probs[0, drawn], memory
+    def _written(self, prompt_ids: tf.Tensor, memory: Memory) -> list[tf.Tensor]:
+        def read(memory: Memory, token_id: tf.Tensor) -> Memory:
+            return self._model(token_id[None, None], memory)[1]
+
+        def step(token_ids: tf.Tensor, _: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
+            log_probs, memory = self._model.log_probs(token_ids[:, None], memory)
+            return log_probs[:, 0], memory
+
+        state = DecodingState(
+            pending=prompt_ids[-1:],
+            is_finished=tf.zeros([1], tf.bool),
+            is_used=tf.zeros([1, 0], tf.bool),
+            lengths=tf.zeros([1], tf.int32),
+            position=tf.constant(0),
+            recent=tf.foldl(read, prompt_ids[:-1], memory),
+        )
+        rules = TokenRules(RandomSampler(temperature=0.8, top_p=0.9))
+        limits = _SAMPLE_TOKENS, _SAMPLE_TOKENS
+        written, _ = write_tokens(
+            step, rules, tf.zeros([1], tf.int32), state, *limits, with_nats=True
+        )
+        return written

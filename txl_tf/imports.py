@@ -19,7 +19,7 @@ _ON_TENSORFLOW = ("txl_tf.causal_lm", "txl_tf.export", "txl_tf.generation", "txl
 # Classes registered with Keras besides the public layers.
 _KERAS_CLASSES = {
     "txl_tf.models.headed": ("TransformerXLWithHead",),
-    "txl_tf.models.recurrent": ("LSTMLanguageModel", "QRNNLanguageModel", "QuasiRecurrent"),
+    "txl_tf.models.recurrent": ("LSTMLanguageModel", "QRNNLanguageModel"),
     "txl_tf.models.stateful": ("StatefulTransformerXL",),
     "txl_tf.models.transformer_xl": ("TransformerXL",),
     "txl_tf.training.optimizers": (

@@ -1,8 +1,8 @@
-"""Sizes of the attention kernel, without the kernel."""
+"""Sizes of both attention kernels, without the kernels."""
 
 import pytest
 
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan, places_of, tile_of
 
 SIZES = {"num_rows": 2, "num_heads": 8, "head_dim": 64, "dtype": "bfloat16"}
 LENGTHS = [(1, 0), (1, 1), (32, 32), (70, 70), (150, 150), (384, 384), (768, 768), (64, 640)]
@@ -46,3 +46,52 @@ def test_long_memories_ask_for_more_of_the_chip_and_too_long_ones_are_refused():
         AttentionPlan(**sizes, memory_length=40_000)
     with pytest.raises(ValueError, match="must be positive"):
         AttentionPlan(**{**sizes, "num_rows": 0}, memory_length=0)
+
+
+@pytest.mark.parametrize("memory_length", [0, 1, 128, 129, 600, 1600, 2000, 3800, 8000])
+def test_places_are_whole_tiles_and_few_are_unused(memory_length):
+    places = places_of(memory_length)
+    assert max(memory_length, 128) <= places < memory_length + 5 * 128
+    assert places % 128 == places % tile_of(places, 1536) == 0
+    # A memory of a prime number of registers would have the smallest tiles.
+    assert tile_of(places, 1536) >= min(384, places)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 16, 100, 128, 300, 1024])
+@pytest.mark.parametrize("memory_length", [0, 128, 1600, 3800])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("tiles", [{}, {"max_block_queries": 32, "max_block_keys": 128}])
+def test_tiles_cover_all_keys_and_read_inside_the_table(num_tokens, memory_length, dtype, tiles):
+    sizes = {**SIZES, "dtype": dtype, "segment_length": num_tokens, **tiles}
+    plan = InferencePlan(**sizes, memory_length=places_of(memory_length))
+    segment = plan.of_segment
+    # Both parts count keys and distances alike.
+    for name in ("padded_memory_length", "padded_segment_length", "padded_key_length"):
+        assert getattr(plan, name) == getattr(segment, name)
+    assert plan.padded_memory_length == plan.memory_length
+    assert segment.block_keys == plan.segment_block_keys
+    for part in (plan, segment):
+        assert plan.memory_length % part.block_keys == 0
+        for block in range(plan.num_query_blocks):
+            _, end = part.query_blocks_of_keys(block)
+            start = plan.padded_segment_length - (block + 1) * plan.block_queries
+            assert start % 16 == 0  # rows of a register
+            assert start + (end - 1) * part.block_keys + part.window <= plan.table_length
+            keys_end = plan.memory_length + plan.segment_key_length
+            assert part is plan or end * part.block_keys <= keys_end
+            assert plan.memory_length + (block + 1) * plan.block_queries <= end * part.block_keys
+
+
+def test_longer_memories_fit_than_with_a_backward_pass_and_too_long_ones_are_refused():
+    sizes = {**SIZES, "head_dim": 128, "segment_length": 1024}
+    assert InferencePlan(**sizes, memory_length=32_768).vmem_limit_bytes <= 120 * 2**20
+    with pytest.raises(ValueError, match="on the chip"):
+        InferencePlan(**sizes, memory_length=65_536)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"memory_length": 100}, {"memory_length": 0}, {"dropout": 0.1}]
+)
+def test_what_the_kernel_does_not_do_is_refused(changes):
+    with pytest.raises(ValueError, match="positive multiple of 128"):
+        InferencePlan(**{**SIZES, "segment_length": 16, "memory_length": 128, **changes})

@@ -206,14 +206,7 @@ class InferenceEngine:
             self._relative = RelativeModel(model, self.plan, memory_length)
 
     def initial_memory(self, num_rows):
-        """Returns the memory of rows that have read nothing yet.
-
-        Args:
-            num_rows: int. `B`.
-
-        Returns:
-            `KeyValueMemory` or `Memory`.
-        """
+        """Returns the `KeyValueMemory` or `Memory` of `B` rows that have read nothing yet."""
         if self._relative is not None:
             return self._relative.initial_memory(num_rows)
         if self._is_recurrent:
@@ -221,16 +214,9 @@ class InferenceEngine:
         return self.model.initial_memory(num_rows, self.memory_length)
 
     def adopt(self, memory):
-        """Converts the memory of the model or of another engine.
+        """Returns the memory of the model or of another engine as one of this engine.
 
-        Args:
-            memory: `Memory` or `KeyValueMemory`.
-
-        Returns:
-            Memory of this engine.
-
-        Raises:
-            ValueError: If it is of another kind or length.
+        Raises ValueError if it is of another kind or length.
         """
         if self._relative is None:
             return self._checked_states(memory)
@@ -255,11 +241,7 @@ class InferenceEngine:
     def constants(self, num_tokens):
         """Computes the tensors for `read` and `score` that depend only on the weights.
 
-        Args:
-            num_tokens: int. `T`, the most that is read at once.
-
-        Returns:
-            Tuple, possibly empty.
+        `num_tokens` is the most that is read at once. Returns a tuple, possibly empty.
         """
         if self._relative is None:
             return ()
@@ -319,22 +301,11 @@ class InferenceEngine:
     def hidden_states(
         self, token_ids, memory, *, lengths=None, constants=None, document_starts=None
     ):
-        """Returns the hidden states of all layers of a `TransformerXL`.
+        """Returns the hidden states of all layers of a `TransformerXL`, and the next memory.
 
-        Args:
-            token_ids: as in `read`; with the model's own memory at most one segment.
-            memory: as in `read`.
-            lengths: as in `read`.
-            constants: as in `read`.
-            document_starts: as in `read`.
-
-        Returns:
-            Tuple of a list and the memory after each row's length. The list has the embeddings
-            and the output of every block, `L + 1` tensors `(B, T, D)`; for a recurrent model only
-            the last output.
-
-        Raises:
-            ValueError: As `read`.
+        The arguments are as in `read`; with the model's own memory at most one segment. The
+        hidden states are a list of the embeddings and the output of every block, `L + 1` tensors
+        `(B, T, D)`; for a recurrent model only the last output.
         """
         check_rank(token_ids, (2,), "(B, T)")
         check_token_ids(token_ids, self.model.config.vocabulary_size)
@@ -367,30 +338,18 @@ class InferenceEngine:
         return hidden_states, next_memory
 
     def score(self, token_ids, target_ids, memory, **as_read):
-        """Scores targets in nats.
+        """Scores targets in nats, and returns the memory after each row's length.
 
-        Args:
-            token_ids: int tensor `(B, T)`.
-            target_ids: int tensor `(B, T)`; position `t` is the token after
-                `token_ids[:, t]`.
-            memory: memory of the preceding tokens.
-            **as_read: `lengths`, `constants` and `document_starts` of `read`.
-
-        Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
-            the memory after each row's length.
+        `target_ids`, int `(B, T)`, are the tokens after `token_ids`; further arguments are as in
+        `read`. The nats are float32 `(B, T)`.
         """
         hidden, memory = self.read(token_ids, memory, **as_read)
         return self.model.negative_log_likelihood(hidden, target_ids), memory
 
     def step_constants(self, num_rows):
-        """Computes the tensors for `step` that depend only on the weights.
+        """Computes the tensors for `step` of `R` rows that depend only on the weights.
 
-        Args:
-            num_rows: int. `R`, which decides the fastest form.
-
-        Returns:
-            Tuple, possibly empty.
+        Returns a tuple, possibly empty; `num_rows` decides the fastest form.
         """
         if self._relative is None:
             return ()
@@ -399,16 +358,8 @@ class InferenceEngine:
     def begin(self, memory, rows_per_memory=1, capacity=64):
         """Creates the room for tokens that are read one at a time.
 
-        Args:
-            memory: memory of `B` rows.
-            rows_per_memory: int. `W`.
-            capacity: int. `C`, the most tokens before `finish`.
-
-        Returns:
-            Room for the recent tokens of `R` rows, or the model's memory of `R` rows.
-
-        Raises:
-            ValueError: If the plan's kernel is not `"batched"`.
+        `memory` is of `B` rows, each shared by `rows_per_memory` rows, and `capacity` the most
+        tokens before `finish`. Raises ValueError if the plan's kernel is not `"batched"`.
         """
         if self._relative is None:
             return keras.tree.map_structure(
@@ -423,33 +374,19 @@ class InferenceEngine:
         return self._relative.initial_recent(num_rows, capacity)
 
     def begin_in_place(self, memory, capacity=64):
-        """Creates the room for single tokens behind a copy of the keys and values of memory.
+        """Returns memory and `recent`, where single tokens come behind a copy of the memory.
 
-        With one tensor of each instead of two, a step launches 18 kernels per layer on a GPU, not
-        30.
-
-        Args:
-            memory: memory of `B` rows.
-            capacity: int. `C`, the most tokens before `finish`.
-
-        Returns:
-            Tuple of memory and `recent` for `step` and `finish`.
+        With one tensor of keys and one of values instead of two, a step launches 18 kernels per
+        layer on a GPU, not 30.
         """
         return self._relative.moved(memory, capacity)
 
     def step(self, token_ids, is_active, memory, recent, constants):
-        """Reads one token per row.
+        """Reads one token `(R,)` per row; returns log-probabilities `(R, V)` and the next `recent`.
 
-        Args:
-            token_ids: int32 tensor `(R,)`.
-            is_active: bool tensor `(R,)`. Tokens of the other rows are not kept; with keys and
-                values `finish` drops them.
-            memory: memory of `B` rows.
-            recent: result of `begin` or `step`.
-            constants: result of `step_constants(R)`.
-
-        Returns:
-            Tuple of log-probabilities, float32 `(R, V)`, and the next `recent`.
+        `is_active`, bool `(R,)`, is false for rows whose tokens are not kept; with keys and values
+        `finish` drops them. `recent` comes from `begin` or `step`, `constants` from
+        `step_constants`.
         """
         if self._relative is not None:
             return self._relative.step(token_ids, memory, recent, constants)
@@ -463,15 +400,7 @@ class InferenceEngine:
         return log_probs[:, 0], keras.tree.map_structure(kept, read, recent)
 
     def select(self, recent, rows):
-        """Selects rows in a new order; a row may occur more than once.
-
-        Args:
-            recent: result of `begin` or `step`.
-            rows: int32 tensor `(R,)`. The source row of each row.
-
-        Returns:
-            The next `recent`.
-        """
+        """Returns `recent` with its rows in the order of `rows`, int32 `(R,)`; a row may recur."""
         if self._relative is None:
             return keras.tree.map_structure(lambda each: ops.take(each, rows, axis=0), recent)
         # Reordered rows share their memory, so only the recent tokens move.
@@ -482,16 +411,10 @@ class InferenceEngine:
         return recent._replace(keys=keys, values=values)
 
     def finish(self, memory, recent, lengths):
-        """Merges the tokens that were read one at a time into memory.
+        """Merges the tokens that were read one at a time into memory, which is returned.
 
-        Args:
-            memory: memory of `B` rows, as in `begin`.
-            recent: the last `recent`, with `B` rows.
-            lengths: int32 tensor `(B,)`: the number of tokens of each row to remember; or a
-                scalar, the same for all rows.
-
-        Returns:
-            The next memory.
+        `recent` has the `B` rows of memory; `lengths`, int32 `(B,)` or a scalar, are the tokens of
+        each row to remember.
         """
         if self._relative is None:
             return recent

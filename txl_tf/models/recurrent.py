@@ -15,9 +15,8 @@ from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
 
 
-@keras.saving.register_keras_serializable(package="txl_tf")
 class QuasiRecurrent(keras.layers.Layer):
-    """A QRNN layer of filter width 2 with fo-pooling.
+    """A QRNN layer of filter width 2 with fo-pooling: a convolution, then a recurrent pooling.
 
     Bradbury et al. (2017), Section 2. Candidates and gates depend on the
     inputs `x` alone, of this position and the one before:
@@ -32,45 +31,22 @@ class QuasiRecurrent(keras.layers.Layer):
         c[t] = f * c[t-1] + (1 - f) * z
         h[t] = o * c[t]
 
-    No position sees a later one. At the start of a segment, `x[t-1]` and `c[t-1]` come from the
-    end of the previous one. Gates and cell states are at least float32 under any policy, because
-    rounding in half precision would erase a long memory.
-
-    Args:
-        units: int. Output width `D`.
-        return_state: bool. If `True`, the next states are returned too. Defaults to `False`.
-        kernel_initializer: initializer of the kernel. Defaults to a normal
-            distribution of stddev 0.02. Biases start at 0.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
-
-    Call arguments:
-        inputs: float tensor `(B, T, C)`.
-        previous_input: optional float tensor `(B, C)`. The last input of the
-            segment before; zeros by default.
-        cell_state: optional float tensor `(B, D)`. The last cell state of the
-            segment before; zeros by default.
-
-    Returns:
-        Float tensor `(B, T, D)`. With `return_state` a tuple of this tensor, the next
-        `previous_input` `(B, C)` and the next `cell_state` `(B, D)`, both at least float32.
-
-    Raises:
-        ValueError: If `units` is not positive.
+    No position sees a later one. At the start of a segment, `x[t-1]` `(B, C)` and `c[t-1]`
+    `(B, D)` come from the end of the previous one, and are returned for the next one. Gates and
+    cell states are at least float32 under any policy, because rounding in half precision would
+    erase a long memory.
 
     References:
      - [Bradbury et al., 2017](https://arxiv.org/abs/1611.01576)
     """
 
-    def __init__(self, units, return_state=False, kernel_initializer=None, **kwargs):
+    def __init__(self, units, kernel_initializer=None, **kwargs):
         # Autocasting would round the given cell state.
         super().__init__(autocast=False, **kwargs)
-        if units <= 0:
-            raise ValueError(f"`units` must be positive. Received: units={units}")
         self.units = units
-        self.return_state = return_state
         self.kernel_initializer = normal_unless(kernel_initializer)
 
-    def build(self, inputs_shape, previous_input_shape=None, cell_state_shape=None):
+    def build(self, inputs_shape, **other_shapes):
         self.kernel = self.add_weight(
             shape=(2, inputs_shape[-1], 3 * self.units),
             initializer=self.kernel_initializer,
@@ -80,17 +56,11 @@ class QuasiRecurrent(keras.layers.Layer):
             shape=(3 * self.units,), initializer="zeros", autocast=False, name="bias"
         )
 
-    def call(self, inputs, previous_input=None, cell_state=None):
+    def call(self, inputs, previous_input, cell_state):
         inputs = ops.cast(inputs, self.compute_dtype)
-        if previous_input is None:
-            previous_input = ops.zeros_like(inputs[:, 0])
         candidates, forget_gates, output_gates = self._gates(inputs, previous_input)
-        if cell_state is None:
-            cell_state = ops.zeros_like(candidates[:, 0])
         cells = _pool(candidates, forget_gates, cell_state)  # [B, T, D]
         outputs = ops.cast(output_gates * cells, self.compute_dtype)
-        if not self.return_state:
-            return outputs
         return outputs, functional.at_least_float32(inputs[:, -1]), cells[:, -1]
 
     def _gates(self, inputs, previous_input):
@@ -103,26 +73,6 @@ class QuasiRecurrent(keras.layers.Layer):
         summed = summed + ops.cast(self.bias, summed.dtype)
         candidates, forget_gates, output_gates = ops.split(summed, 3, axis=-1)
         return ops.tanh(candidates), ops.sigmoid(forget_gates), ops.sigmoid(output_gates)
-
-    def compute_output_spec(self, inputs, previous_input=None, cell_state=None):
-        batch_size, segment_length, input_dim = inputs.shape
-        dtype = "float64" if self.compute_dtype == "float64" else "float32"
-        outputs = keras.KerasTensor((batch_size, segment_length, self.units), self.compute_dtype)
-        if not self.return_state:
-            return outputs
-        return (
-            outputs,
-            keras.KerasTensor((batch_size, input_dim), dtype),
-            keras.KerasTensor((batch_size, self.units), dtype),
-        )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "return_state": self.return_state,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
 
 
 def _pool(candidates, forget_gates, cell_state):
@@ -354,7 +304,6 @@ class QRNNLanguageModel(RecurrentLanguageModel):
     def create_layer(self, width, index):
         return QuasiRecurrent(
             width,
-            return_state=True,
             kernel_initializer=self._initializer(),
             name=f"qrnn_{index}",
             dtype=self.dtype_policy,

@@ -1,4 +1,4 @@
-"""Profiles that are known beforehand, and the model's own attention by another way."""
+"""Attention by distance and to the memory, where it is known, and by another way."""
 
 import math
 
@@ -8,11 +8,20 @@ import pytest
 from keras import ops
 
 from tests import reference, reference_variants
+from tests.evaluation.test_evaluator import text_of
 from tests.layer_checks import randomize_weights
 from tests.slow_case import slow_case
 from tests.small_models import small_config
+from tests.toy_batches import strategy_of, toy_experiment, toy_tokens
 from txl_tf import functional
-from txl_tf.evaluation.attention import AttentionProfiler, by_distance, profiled_config, score_terms
+from txl_tf.evaluation.attention import (
+    AttentionMass,
+    AttentionProfiler,
+    by_distance,
+    profiled_config,
+    score_terms,
+)
+from txl_tf.evaluation.evaluator import create_evaluation_model
 from txl_tf.layers.attention import RelativeAttention
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -191,3 +200,58 @@ def test_a_profile_before_the_memory_is_full_is_refused():
 def test_models_without_distances_or_memory_are_refused(changes, memory_length, message):
     with pytest.raises(ValueError, match=message):
         profiled_config(CONFIG.replace(**changes), T, memory_length)
+
+
+SEGMENT, MEMORY = 5, 7
+
+
+def model_of(strategy=None, **changes):
+    config = toy_experiment(model={"num_layers": 2, **changes}).model
+    return create_evaluation_model(config, "float32", strategy)
+
+
+def test_uniform_attention_gives_the_memory_its_share_of_the_keys():
+    model = model_of(share_attention_biases=True)
+    for block in model.blocks:
+        block.attention.query.kernel.assign(np.zeros(block.attention.query.kernel.shape))
+    for bias in (model.content_bias, model.position_bias):
+        bias.assign(np.zeros(bias.shape))
+    shares = AttentionMass(model)(text_of(toy_tokens(400)))
+    # Query `t` sees the memory and `t + 1` tokens of its segment.
+    np.testing.assert_allclose(
+        shares, [np.mean([MEMORY / (MEMORY + t + 1) for t in range(SEGMENT)])] * 2, 1e-5
+    )
+    # A short text fills the memory in part: two segments, so 5 of 7 positions.
+    shares = AttentionMass(model)(text_of(toy_tokens(12)))
+    np.testing.assert_allclose(
+        shares, [np.mean([5 / (5 + t + 1) for t in range(SEGMENT)])] * 2, 1e-5
+    )
+    assert AttentionMass(model)(text_of(toy_tokens(9))) is None
+
+
+@pytest.mark.parametrize("num_replicas", [2])
+def test_replicas_measure_what_one_device_does(num_replicas):
+    strategy = strategy_of(num_replicas)
+    alone, shared = model_of(), model_of(strategy)
+    for source, target in zip(alone.weights, shared.weights, strict=True):
+        target.assign(source.numpy())
+    text = text_of(toy_tokens(400))
+    expected = AttentionMass(alone)(text)
+    assert len(set(expected)) == 2
+    np.testing.assert_allclose(AttentionMass(shared, strategy)(text), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_possible"),
+    [
+        ({}, True),
+        ({"recurrence": False, "memory_length": 0}, False),
+        ({"position_encoding": "sinusoidal"}, False),
+        ({"position_encoding": "shaw", "num_positions": 6}, True),
+    ],
+)
+def test_only_relative_positions_and_a_memory_are_measured(changes, is_possible):
+    config = toy_experiment(model=changes).model
+    assert AttentionMass.is_possible(config) == is_possible
+    if is_possible:
+        assert AttentionMass(model_of(**changes))(text_of(toy_tokens(400)))
