@@ -35,6 +35,11 @@ def small_config(
     )
 
 
+def arrays_of(model: Any) -> dict[str, np.ndarray]:
+    """The weights of a model by path."""
+    return {variable.path: variable.numpy() for variable in model.weights}
+
+
 def with_drawn_weights(model: Any, scale: float) -> Any:
     """Gives every weight of a model numbers that are large enough to matter; returns it."""
     for index, variable in enumerate(model.weights):

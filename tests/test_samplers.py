@@ -142,15 +142,6 @@ def test_a_seed_for_each_row_draws_what_one_seed_does():
     np.testing.assert_array_equal(drawn, together[some])
 
 
-def test_a_graph_takes_any_number_of_rows():
-    sampler = tf.function(
-        RandomSampler(top_k=3, top_p=1.0),
-        input_signature=[tf.TensorSpec([None, 8]), tf.TensorSpec([2], tf.int32)],
-    )
-    drawn = sampler(tf.constant(logits_of(PROBABILITIES)), tf.constant(SEED))
-    np.testing.assert_array_equal(drawn, draw(RandomSampler(top_k=3, top_p=1.0)))
-
-
 def test_rare_tokens_are_drawn_as_often_as_they_should():
     # One in ten thousand tests the tail of the noise, where float32 has few numbers.
     probabilities = np.full(40, 1e-4)
@@ -208,12 +199,6 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(p):
         assert of_row[row].sum() - of_row[row].min() < p + 1e-6
         # And no token outside is more probable than one inside.
         assert of_row[~row].max(initial=0.0) <= of_row[row].min()
-
-
-def test_rows_have_candidates_of_their_own():
-    logits = np.log(np.array([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]], "float32"))
-    for sampler in (RandomSampler(top_k=1), RandomSampler(top_p=0.8), RandomSampler(0.0)):
-        assert sampler(tf.constant(logits), tf.constant(SEED)).numpy().tolist() == [0, 2]
 
 
 def test_tokens_that_tie_with_the_last_candidate_of_top_k_are_candidates():

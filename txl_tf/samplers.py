@@ -50,14 +50,7 @@ class BeamSampler:
         self.return_all_beams = return_all_beams
 
     def initial_scores(self, num_rows):
-        """Returns the scores before the first token, when all beams of a row are equal.
-
-        Args:
-            num_rows: int. `B`.
-
-        Returns:
-            Float32 tensor `(B, W)`.
-        """
+        """Returns the scores before the first token, float32 `(B, W)`, when beams are equal."""
         is_first = ops.arange(self.num_beams) == 0
         scores = ops.where(is_first, 0.0, IMPOSSIBLE_SCORE)
         return ops.tile(ops.cast(scores, "float32")[None], [num_rows, 1])
@@ -131,13 +124,8 @@ class RandomSampler:
 
     def __init__(self, temperature=1.0, top_k=0, top_p=0.9, min_p=0.0):
         settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        GenerationConfig(
-            **{name: value for name, value in settings.items() if not _is_per_row(value)}
-        )
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
-        self.min_p = min_p
+        GenerationConfig(**{name: each for name, each in settings.items() if not _is_per_row(each)})
+        vars(self).update(settings)
 
     def __call__(self, logits, seed):
         logits = ops.cast(logits, "float32")
@@ -326,19 +314,9 @@ def choose(
     min_p: float | None,
     default: Any = None,
 ) -> Any:
-    """Returns the given sampler, or a `RandomSampler` with the given settings.
+    """Returns the given sampler, or a `RandomSampler` with the settings that are not `None`.
 
-    Args:
-        sampler: optional name or sampler, as for `get`.
-        temperature: optional, as for `RandomSampler`; `None` means not given, here and below.
-        top_k: optional, as for `RandomSampler`.
-        top_p: optional, as for `RandomSampler`.
-        min_p: optional, as for `RandomSampler`.
-        default: optional sampler, used if nothing is given.
-
-    Raises:
-        ValueError: If a sampler and a setting are given, or a setting is out of its range.
-        TypeError: If `sampler` is not a sampler.
+    `default` is used if nothing is given. Raises ValueError if a sampler and a setting are given.
     """
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in settings.items() if value is not None}
@@ -354,11 +332,4 @@ def choose(
     return get(sampler)
 
 
-__all__ = [
-    "BeamSampler",
-    "GreedySampler",
-    "RandomSampler",
-    "RepetitionPenalty",
-    "choose",
-    "get",
-]
+__all__ = ["BeamSampler", "GreedySampler", "RandomSampler", "RepetitionPenalty", "choose", "get"]

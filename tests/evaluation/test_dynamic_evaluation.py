@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
+from tests.small_models import arrays_of
 from tests.toy_batches import strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
@@ -44,7 +45,7 @@ def text_of(tokens):
 def evaluator_of(model, jit_compile=False, **options):
     config = EvaluationConfig(batch_size=1, **options)
     evaluator = Evaluator(CONFIG, config, jit_compile=jit_compile)
-    evaluator.load_weights_of(model)
+    evaluator.load_arrays(arrays_of(model))
     return evaluator
 
 

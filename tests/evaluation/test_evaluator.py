@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
+from tests.small_models import arrays_of
 from tests.toy_batches import strategy_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
@@ -43,7 +44,7 @@ def evaluate(model, tokens=TOKENS, jit_compile=False, replicas=1, **lengths):
         jit_compile=jit_compile,
         strategy=strategy_of(replicas),
     )
-    evaluator.load_weights_of(model)
+    evaluator.load_arrays(arrays_of(model))
     return evaluator.evaluate(text_of(tokens), step=17)
 
 
@@ -161,7 +162,7 @@ def test_perplexity_and_bits_come_from_the_totals_and_not_from_means_of_batches(
     # 11 targets in segments of 5: the last batch has one target.
     tokens = TOKENS[:12]
     evaluator = Evaluator(CONFIG, EvaluationConfig(batch_size=1), jit_compile=False)
-    evaluator.load_weights_of(model)
+    evaluator.load_arrays(arrays_of(model))
     text = EvaluationText.of_tokens("valid", tokens, num_bytes=18, num_characters=15, num_words=6)
     result = evaluator.evaluate(text, step=0)
     total = sum_over_row(model, tokens, CONFIG.segment_length, CONFIG.memory_length)
@@ -185,7 +186,7 @@ def test_the_batches_can_be_tracked_and_every_target_observed(model, monkeypatch
     evaluator = Evaluator(
         CONFIG, EvaluationConfig(batch_size=2, warm_up_tokens=3), jit_compile=False
     )
-    evaluator.load_weights_of(model)
+    evaluator.load_arrays(arrays_of(model))
     totals, seen, observed = [], [], {}
 
     def track(batches, total):
@@ -223,7 +224,7 @@ def test_a_document_of_a_model_that_keeps_them_apart_is_scored_as_if_alone(model
         jit_compile=False,
         masks_documents=True,
     )
-    evaluator.load_weights_of(model)
+    evaluator.load_arrays(arrays_of(model))
     nats = np.zeros(34)
     result = evaluator.evaluate(text, step=0, observe=functools.partial(np.put, nats))
     for begin, end in ((0, 9), (9, 20), (20, 34)):
@@ -250,7 +251,7 @@ def test_products_are_exact_while_a_text_is_scored_whatever_the_process_does(mod
     tf.config.experimental.enable_tensor_float_32_execution(True)
     try:
         evaluator = Evaluator(CONFIG, EvaluationConfig(batch_size=1), jit_compile=False)
-        evaluator.load_weights_of(model)
+        evaluator.load_arrays(arrays_of(model))
         text = text_of(TOKENS[:12])
         evaluator.evaluate(text, step=0, observe=lambda *_: seen.append(rounds()))
         assert set(seen) == {False} and rounds()

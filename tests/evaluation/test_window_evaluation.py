@@ -7,6 +7,7 @@ import pytest
 
 from tests import reference_variants
 from tests.models.variants import config_of, made
+from tests.small_models import arrays_of
 from tests.toy_batches import strategy_of
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
@@ -43,7 +44,7 @@ def evaluate(model, text, *, strategy=None, masks_documents=False, **settings):
         masks_documents=masks_documents,
         strategy=strategy,
     )
-    evaluator.load_weights_of(model)
+    evaluator.load_arrays(arrays_of(model))
     nats = np.full(text.num_tokens, np.nan)
     return evaluator.evaluate(text, step=3, observe=functools.partial(np.put, nats)), nats
 

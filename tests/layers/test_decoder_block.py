@@ -165,12 +165,3 @@ def test_reset_state_needs_a_memory(stateful):
     block = DecoderBlock(**SIZES, stateful=stateful, memory_length=T)
     with pytest.raises(ValueError, match=rf"Received: stateful={stateful}, built=False"):
         block.reset_state()
-
-
-@needs_tensorflow
-def test_stateful_block_compiled_by_xla_equals_eager():
-    eager, compiled = (made(batch_size=B, stateful=True, memory_length=T) for _ in range(2))
-    run = tf.function(compiled, jit_compile=True)
-    for number in range(3):
-        segment = tf.constant(random(B, T, D, seed=number))
-        assert max_difference(run(segment), eager(segment)) <= 1e-5

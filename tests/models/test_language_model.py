@@ -155,22 +155,3 @@ def test_unknown_batch_size_and_segment_length_equal_eager(model):
         expected = score(model, tokens, memory)
         for got, wanted in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
             assert max_difference(got, wanted) <= (1e-5 if got.dtype.is_floating else 0)
-
-
-@pytest.mark.parametrize(
-    ("config_class", "changes"),
-    [
-        (ModelConfig, {}),
-        (ModelConfig, {"share_attention_biases": True}),
-        (LSTMConfig, {}),
-        (QRNNConfig, {}),
-    ],
-)
-def test_save_and_load_give_equal_scores(config_class, changes, tmp_path):
-    model = made(config_class, **changes)
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
-    assert restored.config == model.config
-    memory, tokens = filled_memory(model), token_ids(T + 1)
-    nll, _ = score(restored, tokens, memory)
-    assert max_difference(nll, score(model, tokens, memory)[0]) == 0.0

@@ -66,10 +66,11 @@ class AttentionMass:
             arguments = tf.constant(segment), memory
             if self._strategy is None:
                 shares, memory = self._step(*arguments)
-                continue
-            shares, memory = self._strategy.run(self._step, args=arguments)
-        local = shares if self._strategy is None else self._first(shares)
-        return [float(share) for share in local.numpy()]
+            else:
+                shares, memory = self._strategy.run(self._step, args=arguments)
+        if self._strategy is not None:
+            shares = self._strategy.experimental_local_results(shares)[0]
+        return shares.numpy().tolist()
 
     def _rows(self, text: EvaluationText) -> np.ndarray | None:
         """Reads int32 `(B, S * T)`, from evenly spaced places of the text."""
@@ -84,9 +85,6 @@ class AttentionMass:
         rows = [text.read_tokens(start, start + num_tokens) for start in starts]
         return np.stack(rows).astype(np.int32)
 
-    def _first(self, values: tf.Tensor) -> tf.Tensor:
-        return self._strategy.experimental_local_results(values)[0]
-
     def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
         model = self._model
         hidden_states, next_memory = model.hidden_states(token_ids, memory)
@@ -94,8 +92,7 @@ class AttentionMass:
         for layer, block in enumerate(model.blocks):
             arguments = model.attention_inputs(layer, hidden_states[layer], memory)
             probabilities = block.attention(**arguments, return_probabilities=True)  # [B, N, T, K]
-            memory_length = memory.states[layer].shape[1]
-            in_memory = tf.reduce_sum(probabilities[..., :memory_length], axis=-1)
+            in_memory = tf.reduce_sum(probabilities[..., : memory.memory_length], axis=-1)
             shares.append(tf.reduce_mean(tf.cast(in_memory, tf.float32)))
         return tf.stack(shares), next_memory
 
@@ -130,11 +127,6 @@ class AttentionProfile:
         return self.attention @ np.arange(self.attention.shape[-1])
 
     @property
-    def highest_share(self) -> np.ndarray:
-        """Float64 `(L, N)`: share of the attention to memory that the highest tokens get."""
-        return self.highest_attention / self.memory_attention
-
-    @property
     def farthest_head(self) -> tuple[int, int]:
         """Layer and head with the largest mean distance."""
         distance = self.mean_distance
@@ -162,7 +154,7 @@ class AttentionProfile:
             "layer_mean_distance": self.mean_distance.mean(axis=1).tolist(),
             "entropy_nats": self.entropy.tolist(),
             "memory_attention": self.memory_attention.tolist(),
-            "highest_share": self.highest_share.tolist(),
+            "highest_share": (self.highest_attention / self.memory_attention).tolist(),
             "farthest_head": {
                 "layer": layer,
                 "head": head,
@@ -236,14 +228,8 @@ class AttentionProfiler:
                 f"for a memory of {self.model.config.memory_length}"
             )
         means = {name: array / self._num_queries for name, array in self._sums.items()}
-        return AttentionProfile(
-            attention=means["attention"],
-            terms={name: means[name] for name in TERMS if name in means},
-            entropy=means["entropy"],
-            memory_attention=means["memory_attention"],
-            highest_attention=means["highest_attention"],
-            num_queries=self._num_queries,
-        )
+        terms = {name: means.pop(name) for name in TERMS if name in means}
+        return AttentionProfile(**means, terms=terms, num_queries=self._num_queries)
 
     def last_rows(self, layer: int, head: int) -> np.ndarray:
         """Computes the attention of one head in the first row, float32 `(T, K)`.
@@ -264,14 +250,10 @@ class AttentionProfiler:
         self, token_ids: tf.Tensor, is_counted: tf.Tensor, memory: Memory
     ) -> tuple[dict[str, tf.Tensor], Memory]:
         hidden_states, next_memory = self.model.hidden_states(token_ids, memory)
-        layers = [
-            self._layer_sums(
-                block.attention,
-                self.model.attention_inputs(layer, hidden_states[layer], memory),
-                is_counted,
-            )
-            for layer, block in enumerate(self.model.blocks)
-        ]
+        layers = []
+        for layer, block in enumerate(self.model.blocks):
+            arguments = self.model.attention_inputs(layer, hidden_states[layer], memory)
+            layers.append(self._layer_sums(block.attention, arguments, is_counted))
         sums = {name: tf.stack([layer[name] for layer in layers]) for name in layers[0]}
         return sums, next_memory
 

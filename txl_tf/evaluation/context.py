@@ -43,7 +43,10 @@ class ContextLosses:
         self._batch_size = batch_size
         # Segment lengths vary with the context: one program serves them all.
         tokens = tf.TensorSpec([None, None], tf.int32)
-        memory = tf.nest.map_structure(_any_number_of_rows, model.initial_memory(1))
+        memory = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype),
+            model.initial_memory(1),
+        )
         self._read = tf.function(self._remember, input_signature=[tokens, memory], autograph=False)
         self._score = tf.function(
             self._loss, input_signature=[tokens, tokens, memory], autograph=False
@@ -81,16 +84,12 @@ class ContextLosses:
     def _segments(self, context: int) -> Iterable[tuple[int, int]]:
         """Returns the bounds of the segments of a window; the last segment ends the window."""
         config = self._model.config
-        if not self._remembers():
+        if isinstance(config, ModelConfig) and not config.effective_memory_length:
             is_limited = config.position_encoding == "learned"
             return [(max(0, context - config.num_positions) if is_limited else 0, context)]
         length = config.segment_length
         stops = range((context - 1) % length + 1, context + 1, length)
         return [(max(0, stop - length), stop) for stop in stops]
-
-    def _remembers(self) -> bool:
-        config = self._model.config
-        return not isinstance(config, ModelConfig) or config.effective_memory_length > 0
 
     def _remember(self, token_ids, memory):
         return self._model(token_ids, memory)[1]
@@ -99,10 +98,6 @@ class ContextLosses:
         """Returns the loss of the one token `(B, 1)` after a segment `(B, T)`."""
         hidden, _ = self._model(token_ids, memory)
         return self._model.negative_log_likelihood(hidden[:, -1:], target_ids)[:, 0]
-
-
-def _any_number_of_rows(tensor: tf.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 class WindowScorer:

@@ -32,7 +32,6 @@ from txl_tf.inference.engine import InferenceEngine, tokens_on_chip
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.models import create_model
 from txl_tf.models.language_model import assign_weights
-from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
@@ -93,9 +92,9 @@ class Evaluator:
         self._evaluation_config = evaluation_config
         self._masks_documents = masks_documents
         self._jit_compile = jit_compile
-        self._strategy = None if strategy is tf.distribute.get_strategy() else strategy
+        self.strategy = None if strategy is tf.distribute.get_strategy() else strategy
         self.reads_given_variables = variables is not None
-        own = self.config, evaluation_config.dtype_policy, self._strategy
+        own = self.config, evaluation_config.dtype_policy, self.strategy
         self.model = create_evaluation_model(*own, variables)
         self._dynamic = self._dynamic_evaluation()
         self._keeps = keeps if self._dynamic is None else "hidden_states"
@@ -112,34 +111,21 @@ class Evaluator:
     def _dynamic_evaluation(self) -> DynamicEvaluation | None:
         if self._evaluation_config.dynamic_learning_rate is None:
             return None
-        if self._strategy is not None or self.reads_given_variables:
+        if self.strategy is not None or self.reads_given_variables:
             raise ValueError(
                 "`dynamic_learning_rate` needs a single device, because there is one row, and "
-                f"weights of its own to change. Received: strategy={self._strategy}, "
+                f"weights of its own to change. Received: strategy={self.strategy}, "
                 f"reads given variables: {self.reads_given_variables}"
             )
         return DynamicEvaluation(self.model, self._evaluation_config)
-
-    @property
-    def strategy(self) -> tf.distribute.Strategy | None:
-        """The strategy whose replicas share the rows; `None` for one device."""
-        return self._strategy
 
     @property
     def needs_statistics(self) -> bool:
         """True if `evaluate` needs a `statistics_text`."""
         return self._evaluation_config.dynamic_statistics_segments is not None
 
-    def load_weights_of(self, model: TransformerXL) -> None:
-        """Copies the weights of a model of the same sizes."""
-        self.load_arrays({variable.path: variable.numpy() for variable in model.weights})
-
     def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
-        """Loads weights by path.
-
-        Raises MismatchError if they do not fit the model, and ValueError if the evaluator reads
-        given variables.
-        """
+        """Loads weights by path; MismatchError if they do not fit the model."""
         if self.reads_given_variables:
             raise ValueError(
                 "The evaluator reads the variables that it was given. "
@@ -150,7 +136,7 @@ class Evaluator:
     @exact_products()
     def attention(self, batch_size: int) -> AttentionChoice:
         """Returns how replicas that share `batch_size` rows attend, and why."""
-        return self._attention(ReplicaRows(self._strategy, batch_size).rows_per_replica)
+        return self._attention(ReplicaRows(self.strategy, batch_size).rows_per_replica)
 
     def segments_per_read(self, rows_per_replica: int) -> int:
         """Returns how many segments of a row are read at once in a long text."""
@@ -226,7 +212,7 @@ class Evaluator:
 
         Returns the one for the initial memory and the constants, and the one that scores a batch.
         """
-        rows = ReplicaRows(self._strategy, batch_size)
+        rows = ReplicaRows(self.strategy, batch_size)
         at_once = segments_per_step or self.segments_per_read(rows.rows_per_replica)
         begin = self._begin_function.get_concrete_function(rows.rows_per_replica, at_once)
         carried = tf.nest.map_structure(
@@ -244,9 +230,9 @@ class Evaluator:
         evaluation_rows: EvaluationRows | EvaluationWindows,
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Runs a step on batches; each result is fetched while the next is computed."""
-        rows = ReplicaRows(self._strategy, evaluation_rows.batch_size)
+        rows = ReplicaRows(self.strategy, evaluation_rows.batch_size)
         step = step_for(rows.rows_per_replica)
-        begin = self._begin if self._strategy is None else self._begin_function
+        begin = self._begin if self.strategy is None else self._begin_function
         memory, constants = begin(rows.rows_per_replica, evaluation_rows.segments_per_step)
         before = None
         for batch in batches:
@@ -274,7 +260,7 @@ class Evaluator:
             self._warm_up_tokens(text),
         )
         rows = EvaluationRows(*sizes)
-        rows_per_replica = ReplicaRows(self._strategy, rows.batch_size).rows_per_replica
+        rows_per_replica = ReplicaRows(self.strategy, rows.batch_size).rows_per_replica
         # A short text is not padded to more segments than it has.
         at_once = min(self.segments_per_read(rows_per_replica), rows.num_steps)
         return EvaluationRows(*sizes, at_once)
@@ -316,7 +302,7 @@ class Evaluator:
                 self.model,
                 keeps=self._keeps,
                 num_rows=num_rows,
-                is_distributed=self._strategy is not None,
+                is_distributed=self.strategy is not None,
                 jit_compile=self._jit_compile,
                 attention_kernel=self._attention(num_rows).kernel,
             )
@@ -324,7 +310,7 @@ class Evaluator:
 
     def _attention(self, num_rows: int) -> AttentionChoice:
         """Returns how replicas with `num_rows` rows attend, and why."""
-        if self._strategy is None:
+        if self.strategy is None:
             return AttentionChoice.plain("there is no TPU")
         if self._keeps == "hidden_states":
             return AttentionChoice.plain("memory is that of the model")
@@ -334,7 +320,7 @@ class Evaluator:
         return AttentionChoice.for_model(
             self.config,
             setting=self._evaluation_config.attention_kernel or "auto",
-            chip=chip_of(self._strategy),
+            chip=chip_of(self.strategy),
             num_rows=num_rows,
             num_tokens=at_once,
             dtype=self.model.compute_dtype,
@@ -349,10 +335,10 @@ class Evaluator:
         return engine.initial_memory(num_rows), constants
 
     def _run_begin(self, num_rows: int, segments_per_read: int) -> Any:
-        if self._strategy is None:
+        if self.strategy is None:
             return self._begin(num_rows, segments_per_read)
         # Bound here: as arguments of `run` the numbers would become tensors on a TPU.
-        return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_read))
+        return self.strategy.run(functools.partial(self._begin, num_rows, segments_per_read))
 
     def _step(self, num_rows: int) -> Callable[..., Any]:
         """Returns `score_batch` or `score_windows` for `num_rows` rows of a replica, compiled."""
@@ -369,12 +355,12 @@ class Evaluator:
         return self._jit_compile is None or self._jit_compile
 
     def _compiled(self, function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
-        if self._strategy is None:
+        if self.strategy is None:
             return tf.function(function, jit_compile=jit_compile, autograph=False)
 
         # A TPU names its program after the function, so it needs a name.
         def run_on_replicas(*arguments: Any) -> Any:
-            return self._strategy.run(function, args=arguments)
+            return self.strategy.run(function, args=arguments)
 
         # TPUStrategy compiles anyway; XLA would read a mirrored variable of the wrong device.
         return tf.function(run_on_replicas, autograph=False)

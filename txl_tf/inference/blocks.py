@@ -139,7 +139,13 @@ class BatchedBlock(InferenceBlock):
 
     def _attend(self, inputs, keys, values, mask_scores, distances):
         """Returns the results of all heads side by side, `(B, T, N * H)`."""
-        scores = self._scores(inputs, keys, mask_scores, distances)
+        (content_query, distance_query), (of_distances, added) = self._queries(inputs), distances
+        # oneDNN fuses the addition of the mask into the product.
+        over_distances = self._masked_products(distance_query, of_distances, mask_scores)
+        if added is not None:
+            over_distances = over_distances + added  # [B, N, T, K + 1]
+        over_keys = functional.shift_padded(over_distances)  # [B, N, T, K]
+        scores = functional.at_least_float32(ops.matmul(content_query, keys) + over_keys)
         probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
         attended = ops.transpose(ops.matmul(probabilities, values), [0, 2, 1, 3])
         width = self._attention.num_heads * self._attention.head_dim
@@ -150,15 +156,6 @@ class BatchedBlock(InferenceBlock):
         query = ops.matmul(inputs, scaled_query_kernel(self._attention))
         queries = split_queries(self._attention, query, self._biases)
         return [ops.transpose(each, [0, 2, 1, 3]) for each in queries]
-
-    def _scores(self, inputs, keys, mask_scores, distances):
-        (content_query, distance_query), (of_distances, scores) = self._queries(inputs), distances
-        # oneDNN fuses the addition of the mask into the product.
-        over_distances = self._masked_products(distance_query, of_distances, mask_scores)
-        if scores is not None:
-            over_distances = over_distances + scores  # [B, N, T, K + 1]
-        over_keys = functional.shift_padded(over_distances)  # [B, N, T, K]
-        return functional.at_least_float32(ops.matmul(content_query, keys) + over_keys)
 
     def _masked_products(self, distance_query, keys, mask_scores):
         """Multiplies with the keys of all distances, `(B, N, T, K + 1)`."""

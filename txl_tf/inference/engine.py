@@ -111,16 +111,12 @@ class ExecutionPlan:
 
     def segments_per_read(self, num_rows: int, segment_length: int) -> int:
         """Returns how many segments of a row are best read at once, at least 1."""
-        return _num_segments(self.tokens_per_read, num_rows, segment_length)
+        return max(1, self.tokens_per_read // (num_rows * segment_length))
 
 
 def tokens_on_chip(num_rows: int, segment_length: int) -> int:
     """Returns how many tokens of a row the kernel `"on_chip"` reads at once, as whole segments."""
-    return segment_length * _num_segments(_TOKENS_PER_READ_ON_CHIP, num_rows, segment_length)
-
-
-def _num_segments(tokens_per_read: int, num_rows: int, segment_length: int) -> int:
-    return max(1, tokens_per_read // (num_rows * segment_length))
+    return max(1, _TOKENS_PER_READ_ON_CHIP // (num_rows * segment_length)) * segment_length
 
 
 def device_of(model: Any) -> str:
@@ -188,8 +184,6 @@ class InferenceEngine:
                 "The memory of a recurrent model has the length 1. "
                 f"Received: memory_length={memory_length}"
             )
-        if self._is_recurrent and keeps == "keys_and_values":
-            raise ValueError(f"A recurrent model has no keys. Received: keeps={keeps!r}")
         self.model = model
         self.keeps_states = keeps == "hidden_states" or (
             keeps == "auto" and not config.has_relative_positions
@@ -201,9 +195,9 @@ class InferenceEngine:
         self.plan = plan or ExecutionPlan.choose(
             config, device=device_of(model), keeps_states=self.keeps_states, **choice
         )
-        self._relative = None
-        if not self.keeps_states:
-            self._relative = RelativeModel(model, self.plan, memory_length)
+        self._relative = (
+            None if self.keeps_states else RelativeModel(model, self.plan, memory_length)
+        )
 
     def initial_memory(self, num_rows):
         """Returns the `KeyValueMemory` or `Memory` of `B` rows that have read nothing yet."""
@@ -218,23 +212,16 @@ class InferenceEngine:
 
         Raises ValueError if it is of another kind or length.
         """
-        if self._relative is None:
-            return self._checked_states(memory)
-        return self._relative.adopt(memory)
-
-    def _checked_states(self, memory):
+        if self._relative is not None:
+            return self._relative.adopt(memory)
         expected = self.initial_memory(1)
-        if not isinstance(memory, type(expected)):
-            raise ValueError(
-                f"`memory` must be a `{type(expected).__name__}`. "
-                f"Received: memory of type {type(memory).__name__}"
-            )
-        shapes = [
-            [each.shape[1:] for each in keras.tree.flatten(one)] for one in (memory, expected)
+        kinds = [
+            (type(each), *(getattr(leaf, "shape", ())[1:] for leaf in keras.tree.flatten(each)))
+            for each in (memory, expected)
         ]
-        if shapes[0] != shapes[1]:
+        if kinds[0] != kinds[1]:
             raise ValueError(
-                f"`memory` must have the shapes {shapes[1]} behind its rows. Received: {shapes[0]}"
+                f"`memory` must be like {expected}, of any rows. Received: memory={memory}"
             )
         return memory
 
@@ -247,7 +234,7 @@ class InferenceEngine:
             return ()
         return self._relative.position_keys_of_read(num_tokens, self.segment_length)
 
-    def read(self, token_ids, memory, *, lengths=None, constants=None, document_starts=None):
+    def read(self, token_ids, memory, *, lengths=None, document_starts=None, constants=None):
         """Reads tokens.
 
         More than `segment_length` tokens are read as several segments, with the same results as
@@ -259,9 +246,9 @@ class InferenceEngine:
             lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each row that
                 enter memory. With relative positions the tokens after them have no influence;
                 other models take only a scalar, the same for all rows.
-            constants: optional result of `constants(T)`.
             document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`;
                 not with `lengths`.
+            constants: optional result of `constants(T)`.
 
         Returns:
             Tuple of the hidden states `(B, T, D)` and the memory after each row's
@@ -275,11 +262,7 @@ class InferenceEngine:
         if self._relative is None and num_tokens is not None and num_tokens > self.segment_length:
             return self._read_segments(token_ids, memory, lengths, document_starts)
         hidden_states, memory = self.hidden_states(
-            token_ids,
-            memory,
-            lengths=lengths,
-            constants=constants,
-            document_starts=document_starts,
+            token_ids, memory, lengths, document_starts, constants
         )
         return hidden_states[-1], memory
 
@@ -298,9 +281,7 @@ class InferenceEngine:
             hidden.append(outputs)
         return ops.concatenate(hidden, axis=1), memory
 
-    def hidden_states(
-        self, token_ids, memory, *, lengths=None, constants=None, document_starts=None
-    ):
+    def hidden_states(self, token_ids, memory, lengths=None, document_starts=None, constants=None):
         """Returns the hidden states of all layers of a `TransformerXL`, and the next memory.
 
         The arguments are as in `read`; with the model's own memory at most one segment. The
@@ -313,13 +294,9 @@ class InferenceEngine:
             raise ValueError("`lengths` and `document_starts` are not for one call.")
         if self._relative is not None:
             check_memory(memory, KeyValueMemory, token_ids)
+            constants = constants or self.constants(ops.shape(token_ids)[1])
             return self._relative(
-                token_ids,
-                memory,
-                lengths,
-                constants or None,
-                self.segment_length,
-                document_starts,
+                token_ids, memory, lengths, document_starts, constants, self.segment_length
             )
         is_ragged = lengths is not None and (self._is_recurrent or len(lengths.shape) > 0)
         if is_ragged and not self.model.config.has_relative_positions:
@@ -404,10 +381,8 @@ class InferenceEngine:
         if self._relative is None:
             return keras.tree.map_structure(lambda each: ops.take(each, rows, axis=0), recent)
         # Reordered rows share their memory, so only the recent tokens move.
-        keys, values = (
-            tuple(ops.take(each, rows, axis=0) for each in tensors)
-            for tensors in (recent.keys, recent.values)
-        )
+        taken = ([ops.take(each, rows, axis=0) for each in tensors] for tensors in recent[:2])
+        keys, values = map(tuple, taken)
         return recent._replace(keys=keys, values=values)
 
     def finish(self, memory, recent, lengths):

@@ -50,11 +50,9 @@ class RelativeModel:
     equal those with a `Memory` of the same length. Positions must be relative (ValueError):
     absolute ones are part of the projected inputs and move with every segment.
 
-    A call reads token ids `(B, T)`; only the first `lengths`, a scalar or `(B,)`, are remembered.
-    With `segment_length` it reads several segments at once, with the results of one after the
-    other: large products take less time per token. `document_starts`, as in `TransformerXL`,
-    exclude `lengths`. It returns a list of the embeddings and the output of every block, `L + 1`
-    tensors `(B, T, D)`, and the next memory.
+    A call reads token ids `(B, T)`, several segments at once with the results of one after the
+    other: large products take less time per token. Arguments and results are those of
+    `InferenceEngine.hidden_states`.
 
     `step` reads one token per row, beside a memory that stays: moving all of memory by one place
     for every token would cost more than all arithmetic on it. The `recent` tokens are a
@@ -68,7 +66,7 @@ class RelativeModel:
             raise ValueError(
                 "Only memory without positions can be kept as keys and values: "
                 f"`position_encoding` must be one of {', '.join(RELATIVE_ENCODINGS)}. "
-                f"Received: position_encoding={config.position_encoding!r}"
+                f"Received: position_encoding={getattr(config, 'position_encoding', None)!r}"
             )
         self.config = config
         self.model = model
@@ -133,7 +131,7 @@ class RelativeModel:
             key_length, self.config.hidden_dim, self.model.compute_dtype
         )
 
-    def position_keys_of_read(self, num_tokens, segment_length=None):
+    def position_keys_of_read(self, num_tokens, segment_length):
         """Returns the `distances` of all blocks, for reading `T` tokens at once."""
         if self._plan.kernel != "on_chip":
             together = self.tokens_together(num_tokens, segment_length)
@@ -143,42 +141,31 @@ class RelativeModel:
         encoding = self.sinusoids(plan.padded_key_length)
         return tuple(block.distance_table(plan, encoding) for block in self.blocks)
 
-    def tokens_together(self, num_tokens, segment_length=None):
+    def tokens_together(self, num_tokens, segment_length):
         """Returns how many of `T` tokens attend together, which sets the number of distances."""
         together = self._plan.tokens_together
-        if together is None or segment_length is None:
+        if together is None:
             return num_tokens
         num_segments = max(1, together // segment_length)
         return min(num_tokens, num_segments * segment_length)
 
-    def __call__(
-        self,
-        token_ids,
-        memory,
-        lengths=None,
-        position_keys=None,
-        segment_length=None,
-        document_starts=None,
-    ):
+    def __call__(self, token_ids, memory, lengths, document_starts, position_keys, segment_length):
         num_tokens = ops.shape(token_ids)[1]
-        if position_keys is None:
-            position_keys = self.position_keys_of_read(num_tokens, segment_length)
         hidden = self.model.embedding(token_ids)  # [B, T, D]
         hidden_states = [hidden]
         masks = self._masks(num_tokens, memory, segment_length, document_starts)
-        next_keys, next_values = [], []
+        remembered = []
         for block, keys, values, distances in zip(
             self.blocks, memory.keys, memory.values, position_keys, strict=True
         ):
-            hidden, keys, values = block(hidden, keys, values, masks, distances, lengths)
+            hidden, *keys_and_values = block(hidden, keys, values, masks, distances, lengths)
             hidden_states.append(hidden)
-            next_keys.append(keys)
-            next_values.append(values)
+            remembered.append(keys_and_values)
         num_read = num_tokens if lengths is None else lengths
         valid_length = functional.next_valid_length(
             memory.valid_length, self.memory_length, num_read, document_starts
         )
-        return hidden_states, KeyValueMemory(tuple(next_keys), tuple(next_values), valid_length)
+        return hidden_states, KeyValueMemory(*zip(*remembered, strict=True), valid_length)
 
     def _masks(self, num_tokens, memory, segment_length, document_starts):
         """Returns the argument `mask_scores` of the blocks."""
@@ -197,9 +184,7 @@ class RelativeModel:
         if document_starts is not None:
             same_document = functional.same_document_mask(document_starts, memory_length)
         if self._plan.kernel != "per_head":
-            return self.mask_scores(
-                num_tokens, memory_length, valid_length, segment_length, same_document
-            )
+            return self.mask_scores(num_tokens, valid_length, segment_length, same_document)
         together = self.tokens_together(num_tokens, segment_length)
         masks = []
         for start in range(0, num_tokens, together):
@@ -208,17 +193,15 @@ class RelativeModel:
             of_part = None
             if same_document is not None:
                 of_part = same_document[:, :, start:stop, start : memory_length + stop]
-            scores = self.mask_scores(stop - start, memory_length, filled, segment_length, of_part)
+            scores = self.mask_scores(stop - start, filled, segment_length, of_part)
             masks.append(ops.squeeze(scores, axis=1))  # [B, C, M + C + 1]
         return tuple(masks)
 
-    def mask_scores(
-        self, num_tokens, memory_length, valid_length, segment_length=None, same_document=None
-    ):
+    def mask_scores(self, num_tokens, valid_length, segment_length, same_document):
         """Returns scores over distances, `(B, 1, T, K + 1)`: 0 where attention is allowed."""
-        allowed = self.model.positions.mask(num_tokens, memory_length, valid_length)
-        if segment_length is not None and segment_length != num_tokens:
-            own_segment = _own_segment_mask(num_tokens, memory_length, segment_length)
+        allowed = self.model.positions.mask(num_tokens, self.memory_length, valid_length)
+        if segment_length != num_tokens:
+            own_segment = _own_segment_mask(num_tokens, self.memory_length, segment_length)
             allowed = ops.logical_and(allowed, own_segment)
         if same_document is not None:
             allowed = ops.logical_and(allowed, same_document)
@@ -252,15 +235,12 @@ class RelativeModel:
         and a `FoldedDistances` or the `distance_keys` of all layers.
         """
         kernels = tuple(block.projection_kernel() for block in self._token_blocks)
-        return kernels, self._distances(num_rows, memory_length)
-
-    def _distances(self, num_rows, memory_length):
         has_sinusoids = self.config.position_encoding == "transformer_xl"
         if not has_sinusoids or num_rows > _MAX_FOLDED_ROWS:
-            return self.position_keys(memory_length + 1)
+            return kernels, self.position_keys(memory_length + 1)
         sinusoids = self.sinusoids(memory_length + 1)
         projections = tuple(block.folding_projection() for block in self._token_blocks)
-        return FoldedDistances(projections, ops.transpose(sinusoids))
+        return kernels, FoldedDistances(projections, ops.transpose(sinusoids))
 
     def step(self, token_ids, memory, recent, constants):
         """Reads one token per row; `R / B` consecutive rows share a row of memory.
@@ -272,14 +252,14 @@ class RelativeModel:
         kernels, distances = constants
         mask_scores = self._mask_scores(memory, token_ids.shape[0], capacity, position)
         hidden = self.model.embedding(ops.expand_dims(token_ids, 1))  # [R, 1, D]
-        keys, values = [], []
+        read = []
         for index, block in enumerate(self._token_blocks):
 
             def over_distances(query, index=index):
                 scores = _distance_scores(query, distances, index)  # [R, N, 1, M + 1]
                 return _by_place(scores, memory.memory_length, capacity, position)
 
-            hidden, (new_keys, new_values) = block(
+            hidden, keys_and_values = block(
                 hidden,
                 (memory.keys[index], memory.values[index]),
                 (recent.keys[index], recent.values[index]),
@@ -288,10 +268,9 @@ class RelativeModel:
                 kernels[index],
                 over_distances,
             )
-            keys.append(new_keys)
-            values.append(new_values)
+            read.append(keys_and_values)
         log_probs = ops.squeeze(self.model.log_probs_of(hidden), axis=1)
-        return log_probs, KeyValueMemory(tuple(keys), tuple(values), position + 1)
+        return log_probs, KeyValueMemory(*zip(*read, strict=True), position + 1)
 
     def merge_recent(self, memory, recent, lengths):
         """Moves recent tokens into memory, see `InferenceEngine.finish`."""
@@ -322,11 +301,9 @@ class RelativeModel:
         filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
         allowed = ops.logical_and(filled, ops.expand_dims(in_reach, 0))
         allowed = ops.reshape(allowed, [num_rows, 1, 1, memory_length + capacity])
-        scores = functional.mask_scores(ops.zeros((), self._score_dtype()), allowed)
+        zero = functional.at_least_float32(ops.zeros((), self.model.compute_dtype))
+        scores = functional.mask_scores(zero, allowed)
         return scores[..., :memory_length], scores[..., memory_length:]
-
-    def _score_dtype(self):
-        return functional.at_least_float32(ops.zeros((), self.model.compute_dtype)).dtype
 
 
 def _own_segment_mask(num_tokens, memory_length, segment_length):

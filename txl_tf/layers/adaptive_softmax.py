@@ -17,6 +17,7 @@ hidden width, E embedding width, R token ids of one cluster, W width of one clus
 a chunk.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -120,12 +121,8 @@ class VocabularyLayer(keras.layers.Layer):
     def get_config(self):
         return {
             **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "hidden_dim": self.hidden_dim,
-            "embedding_dim": self.embedding_dim,
+            **dataclasses.asdict(self.clusters),
             "cutoffs": list(self.cutoffs),
-            "division_factor": self.division_factor,
-            "project_same_dim": self.project_same_dim,
             "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
             "projection_initializer": keras.initializers.serialize(self.projection_initializer),
         }
@@ -229,9 +226,8 @@ class AdaptiveEmbedding(VocabularyLayer):
 
     def _add_tails(self, embedded, flat_ids, num_tokens):
         capacities = self.clusters.tail_capacities(num_tokens)
-        groups = group_by_cluster(
-            cluster_ids(flat_ids, self.cutoffs), len(self.tables), max(capacities)
-        )
+        clusters = cluster_ids(flat_ids, self.cutoffs)
+        groups = group_by_cluster(clusters, len(self.tables), max(capacities))
         for index, (group, capacity) in enumerate(zip(groups, capacities, strict=True), start=1):
             first, end = self.clusters.spans[index]
             embedded = embedded + cluster_embeddings(
@@ -313,10 +309,9 @@ class AdaptiveSoftmax(VocabularyLayer):
                 for name, shape in zip(names, self.clusters.table_shapes, strict=True)
             ]
         sizes = self.clusters.sizes
-        names = self._numbered("bias", len(sizes))
         self.biases = [
             self.add_weight(shape=(size,), initializer="zeros", autocast=False, name=name)
-            for name, size in zip(names, sizes, strict=True)
+            for name, size in zip(self._numbered("bias", len(sizes)), sizes, strict=True)
         ]
         self.projections = [
             None

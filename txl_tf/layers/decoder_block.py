@@ -86,6 +86,13 @@ class Positions(FrozenConfig):
         )
 
 
+# Arguments of a `DecoderBlock` that are kept as they are.
+_PLAIN_OPTIONS = (
+    *("num_heads", "head_dim", "intermediate_dim", "pre_norm", "dropout", "variational_dropout"),
+    *("attention_dropout", "own_biases", "layer_norm_epsilon", "stateful", "memory_length"),
+)
+
+
 def create_state(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Any]:
     """Creates variables for remembered states, and last for their int32 valid length `(B,)`.
 
@@ -419,17 +426,7 @@ class DecoderBlock(keras.layers.Layer):
     def get_config(self):
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
+            **{name: getattr(self, name) for name in _PLAIN_OPTIONS},
             "positions": self.positions.to_dict(),
-            "pre_norm": self.pre_norm,
-            "variational_dropout": self.variational_dropout,
-            "own_biases": self.own_biases,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "stateful": self.stateful,
-            "memory_length": self.memory_length,
         }

@@ -57,9 +57,6 @@ class SeededDropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True
 
-    def build(self, inputs_shape):
-        self.built = True
-
     def call(self, inputs, seed=None, training=False):
         if not training or self.rate == 0:
             return inputs
@@ -67,27 +64,16 @@ class SeededDropout(keras.layers.Layer):
         return compiled_part(self._drop)(inputs, seeds)
 
     def _drop(self, inputs, seeds):
-        kept = self._mask(ops.shape(inputs), seeds)
-        return ops.where(kept, inputs * (1.0 / (1.0 - self.rate)), ops.zeros_like(inputs))
-
-    def _mask(self, shape, seed):
-        """Returns the elements to keep: bool tensor that broadcasts to `shape`."""
+        shape = ops.shape(inputs)
         sizes = [1 if axis in self.shared_axes else shape[axis] for axis in range(1, len(shape))]
-        bits = stateless_random.random_bits(seed, sizes)
+        bits = stateless_random.random_bits(seeds, sizes)
         unused = ops.cast(32 - stateless_random.DRAWN_BITS, "uint32")
         drawn = ops.cast(ops.right_shift(bits, unused), "int32")
-        return drawn >= stateless_random.dropout_threshold(self.rate)
+        kept = drawn >= stateless_random.dropout_threshold(self.rate)
+        return ops.where(kept, inputs * (1.0 / (1.0 - self.rate)), ops.zeros_like(inputs))
 
     def seeds_of_rows(self, num_rows, seed=None):
-        """Returns the seed of each row.
-
-        Args:
-            num_rows: int. `B`.
-            seed: as in a call; `None` draws one from the layer's own generator.
-
-        Returns:
-            Int32 tensor `(B, 2)`.
-        """
+        """Returns the seed of each row, int32 `(B, 2)`, from the seed of a call."""
         seed = self.seed_generator.next() if seed is None else seed
         if len(seed.shape) == 1:
             seed = functional.row_seeds(seed, ops.arange(num_rows, dtype="int32"))

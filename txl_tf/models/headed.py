@@ -155,18 +155,10 @@ class TransformerXLWithHead(ModelWithLoss):
         super().export(filepath, format, input_signature=input_signature, **kwargs)
 
     def read(self, token_ids, padding_mask=None, dropout_seed=None, training=False):
-        """Returns the hidden states of the last layer.
+        """Returns the hidden states `(..., L, D)` of the last layer for ids `(..., L)`.
 
-        Args:
-            token_ids: int tensor `(..., L)`; padding may be any id.
-            padding_mask: optional bool tensor `(..., L)`. Segments without tokens in any text are
-                skipped; their hidden states are 0.
-            dropout_seed: optional int32 tensor `(..., 2)`, a seed for each text, or
-                `(2,)`; by default the model draws one.
-            training: bool. If `True`, dropout is active.
-
-        Returns:
-            Float tensor `(..., L, D)`.
+        Other arguments are as in a call. Segments without tokens in any text are skipped; their
+        hidden states are 0.
         """
         token_ids = ops.cast(token_ids, "int32")
         shape = ops.shape(token_ids)
@@ -228,11 +220,10 @@ class TransformerXLWithHead(ModelWithLoss):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        parts = {
-            name: keras.saving.deserialize_keras_object(config[name], custom_objects)
-            for name in ("language_model", "head")
-        }
-        return cls(**{**config, **parts})
+        for name in ("language_model", "head"):
+            part = keras.saving.deserialize_keras_object(config[name], custom_objects)
+            config = {**config, name: part}
+        return cls(**config)
 
 
 def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXLWithHead:

@@ -17,11 +17,7 @@ from txl_tf.models.memory import Memory, check_memory
 
 
 class ModelWithLoss(keras.Model):
-    """Base class of models with a default loss."""
-
-    def default_loss(self):
-        """Returns the loss for `compile` without one."""
-        raise NotImplementedError
+    """Base class of models with a `default_loss`, for `compile` without one."""
 
     def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
         loss = self.default_loss() if loss is None else loss
@@ -38,7 +34,8 @@ class LanguageModel(keras.Model):
 
     A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and returns hidden
     states `(B, T, D)` and the next memory. A subclass sets `config_class`, creates `embedding` and
-    `softmax`, and defines `call`, `initial_memory`, `num_states` and `numbered_layers`.
+    `softmax`, and defines `call`, `initial_memory`, `num_states` and `numbered_layers`, the layers
+    between embedding and softmax.
 
     Args:
         config: configuration of the class `config_class`, or the dict that its
@@ -99,27 +96,15 @@ class LanguageModel(keras.Model):
             )
         super().export(*args, input_signature=input_signature, **kwargs)
 
-    def initial_memory(self, batch_size):
-        """Returns the `Memory` of `B` rows that have read nothing."""
-        raise NotImplementedError
-
     @property
     def num_states(self):
         """Number of states in a memory."""
         return self.config.num_layers
 
-    @property
-    def numbered_layers(self):
-        """Layers between embedding and softmax, in order."""
-        raise NotImplementedError
-
     def freeze(self, parts: FrozenParts) -> None:
         """Removes the weights of some parts from `trainable_variables`.
 
         Gradients still pass through them. The optimizer must be built afterwards.
-
-        Args:
-            parts: `FrozenParts`.
         """
         self.embedding.trainable = not parts.embedding
         self.softmax.trainable = not parts.softmax

@@ -115,8 +115,9 @@ def _doubled(run_length, decays, additions):
 class RecurrentLanguageModel(LanguageModel):
     """Stacked recurrent layers that carry their states from segment to segment.
 
-    It scores like a `TransformerXL`. A subclass defines its layers by `config_class`,
-    `create_layer`, `run_layer` and `state_widths`.
+    It scores like a `TransformerXL`. A subclass has a `config_class`, `create_layer` for a width
+    and an index, `run_layer` from hidden states and a state to the next ones, and `state_widths`,
+    of the two states of every layer.
 
     Args:
         config: `RecurrentConfig`, or the dict that its `to_dict` returns.
@@ -150,7 +151,13 @@ class RecurrentLanguageModel(LanguageModel):
             for index in range(config.num_layers)
         ]
         self.softmax = AdaptiveSoftmax(**table, name="softmax", **common)
-        self._build_layers()
+        self.embedding.build((None, None))
+        width = config.table_dim
+        for layer, next_width in zip(self.recurrent_layers, config.layer_dims, strict=True):
+            layer.build((None, None, width))
+            width = next_width
+        self.softmax.build((None, None, width))
+        self.built = True
 
     def _initializer(self):
         return keras.initializers.RandomNormal(stddev=self.config.initializer_stddev)
@@ -160,30 +167,9 @@ class RecurrentLanguageModel(LanguageModel):
         """The recurrent layers."""
         return self.recurrent_layers
 
-    def create_layer(self, width, index):
-        """Returns the recurrent layer `index` with `width` outputs."""
-        raise NotImplementedError
-
-    def run_layer(self, layer, hidden, state):
-        """Runs a layer on `(B, T, D)`; returns hidden states and the next state."""
-        raise NotImplementedError
-
-    def state_widths(self):
-        """Widths of the two states of every layer."""
-        raise NotImplementedError
-
     def state_dtype(self):
         """Dtype of the states, never half precision."""
         return "float64" if self.compute_dtype == "float64" else "float32"
-
-    def _build_layers(self):
-        self.embedding.build((None, None))
-        width = self.config.table_dim
-        for layer, next_width in zip(self.recurrent_layers, self.config.layer_dims, strict=True):
-            layer.build((None, None, width))
-            width = next_width
-        self.softmax.build((None, None, width))
-        self.built = True
 
     def call(self, token_ids, memory, dropout_seed=None, training=False):
         def drop(layer, tensor, site):

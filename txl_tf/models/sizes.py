@@ -18,7 +18,8 @@ from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
     """Counts the trainable parameters of a model; shared weights count once."""
     if not isinstance(config, ModelConfig):
-        return _recurrent_parameters(config)
+        own = config.vocabulary_size * (config.table_dim + 1)
+        return sum(_recurrent_layer_parameters(config)) + own
     biases = 0
     if config.share_attention_biases:
         biases = 2 * config.num_heads * config.head_dim
@@ -39,11 +40,6 @@ def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | Non
         known = f"{first} to {last}" if first < last else f"{last}, the last of a recurrent model"
         raise ValueError(f"`layer` must be {known}, or negative. Received: layer={layer}")
     return number
-
-
-def _recurrent_parameters(config: LSTMConfig | QRNNConfig) -> int:
-    layers = _recurrent_layer_parameters(config)
-    return sum(layers) + config.vocabulary_size * (config.table_dim + 1)
 
 
 def _recurrent_layer_parameters(config: LSTMConfig | QRNNConfig) -> list[int]:
@@ -300,11 +296,6 @@ class CheckpointCost:
     upload_seconds: float
 
     @property
-    def local_bytes(self) -> int:
-        """Bytes on the local disk: the client first writes the whole file to `/tmp`."""
-        return self.num_bytes
-
-    @property
     def fits_notice(self) -> bool:
         """True if the upload ends before a spot VM is stopped."""
         return self.upload_seconds <= NOTICE_SECONDS
@@ -313,7 +304,7 @@ class CheckpointCost:
         """Returns the figures in JSON types."""
         return {
             "bytes": self.num_bytes,
-            "local_bytes": self.local_bytes,
+            "local_bytes": self.num_bytes,  # the client first writes the whole file to `/tmp`
             "upload_seconds": self.upload_seconds,
             "fits_notice": self.fits_notice,
         }
@@ -321,22 +312,18 @@ class CheckpointCost:
     @classmethod
     def of(cls, experiment: ExperimentConfig) -> "CheckpointCost":
         """Computes the cost of an experiment's checkpoints."""
-        training = experiment.training
+        model, training = experiment.model, experiment.training
         copies = 1 + _OPTIMIZER_COPIES[experiment.optimizer.name]
         if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:
             copies -= 1
         copies += training.averages_weights
-        num_stored = num_parameters(experiment.model)
-        if training.adapter_rank is not None and isinstance(experiment.model, ModelConfig):
-            num_stored = num_adapter_parameters(experiment.model, training.adapter_rank)
+        num_stored = num_parameters(model)
+        if training.adapter_rank is not None and isinstance(model, ModelConfig):
+            num_stored = num_adapter_parameters(model, training.adapter_rank)
         num_bytes = copies * num_stored * _FLOAT_BYTES
-        num_bytes += training.global_batch_size * _row_memory_bytes(experiment)
+        # Some vectors of a recurrent model are negligible beside millions of weights.
+        if isinstance(model, ModelConfig):
+            width = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
+            row_bytes = model.num_layers * model.memory_length * model.hidden_dim * width
+            num_bytes += training.global_batch_size * row_bytes
         return cls(num_bytes, num_bytes / UPLOAD_BYTES_PER_SECOND)
-
-
-def _row_memory_bytes(experiment: ExperimentConfig) -> int:
-    model = experiment.model
-    if not isinstance(model, ModelConfig):
-        return 0  # some vectors, negligible beside millions of weights
-    width = 2 if experiment.training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
-    return model.num_layers * model.memory_length * model.hidden_dim * width

@@ -106,7 +106,6 @@ class TransformerXL(LanguageModel):
         self.attention_kernel = attention_kernel
         self.positions = Positions.of_model(self.config)
         self._create_layers()
-        self._build_layers()
 
     def _initializer(self):
         config = self.config
@@ -156,6 +155,15 @@ class TransformerXL(LanguageModel):
             **vocabulary,
             **common,
         )
+        hidden_shape = (None, None, config.hidden_dim)
+        self.embedding.build((None, None))
+        for block in self.blocks:
+            block.build(hidden_shape)
+        self.softmax.build(hidden_shape)
+        if config.share_attention_biases:
+            self.content_bias = self._shared_bias("content_bias")
+            self.position_bias = self._shared_bias("position_bias")
+        self.built = True
 
     def _create_block(self, name):
         config = self.config
@@ -174,21 +182,6 @@ class TransformerXL(LanguageModel):
             name=name,
             dtype=self.dtype_policy,
         )
-
-    def _build_layers(self):
-        config = self.config
-        hidden_shape = (None, None, config.hidden_dim)
-        self.embedding.build((None, None))
-        for block in self.blocks:
-            block.build(hidden_shape)
-        for dropout in (self.embedding_dropout, self.output_dropout):
-            dropout.build(hidden_shape)
-        self.position_dropout.build((None, config.hidden_dim))
-        self.softmax.build(hidden_shape)
-        if config.share_attention_biases:
-            self.content_bias = self._shared_bias("content_bias")
-            self.position_bias = self._shared_bias("position_bias")
-        self.built = True
 
     def _shared_bias(self, name):
         # Not `add_weight`, which would put the name of the model into the path.
@@ -238,18 +231,10 @@ class TransformerXL(LanguageModel):
     def hidden_states(
         self, token_ids, memory, dropout_seed=None, document_starts=None, training=False
     ):
-        """Returns the hidden states of all layers.
+        """Returns the hidden states of all layers and the next `Memory`; arguments as in a call.
 
-        Args:
-            token_ids: as in a call.
-            memory: as in a call.
-            dropout_seed: as in a call.
-            document_starts: as in a call.
-            training: as in a call.
-
-        Returns:
-            Tuple of a list and the next `Memory`. The list has the embeddings and the output of
-            every block, `L + 1` tensors `(B, T, D)`; the last one after its dropout.
+        The hidden states are a list of the embeddings and the output of every block, `L + 1`
+        tensors `(B, T, D)`; the last one after its dropout.
         """
         self.check_memory(memory, token_ids)
         if self.rematerialize and training and dropout_seed is None:
@@ -306,12 +291,9 @@ class TransformerXL(LanguageModel):
         return ops.logical_and(mask, same_document)
 
     def attention_inputs(self, layer, hidden, memory):
-        """Returns the arguments of a layer's attention, without absolute positions.
+        """Returns the arguments of a layer's attention, from 0, without absolute positions.
 
-        Args:
-            layer: int. From 0.
-            hidden: float tensor `(B, T, D)`. Inputs of the block, from `hidden_states`.
-            memory: `Memory` of the segments before.
+        `hidden` are the inputs `(B, T, D)` of the block, from `hidden_states`.
         """
         block, state = self.blocks[layer], ops.cast(memory.states[layer], hidden.dtype)
         segment_length = ops.shape(hidden)[1]

@@ -148,38 +148,75 @@ def attention_function(
     backward pass. `backward` also takes both and the gradient of the first, and returns the
     gradients of queries, keys, values, distances and biases.
     """
-    make = attention_kernels.forward if direction == "forward" else attention_kernels.backward
-    kernel = make(plan, is_interpreted)
-    num_before = plan.padded_memory_length - plan.memory_length
-    num_after = plan.padded_segment_length - plan.segment_length
-    # Row `j` of the table is the distance `padded K - 1 - j`; later rows have no key.
-    first_row = plan.padded_key_length - plan.key_length
+    kernels = {
+        "forward": attention_kernels.forward,
+        "backward": attention_kernels.backward,
+    }
+    kernel = kernels[direction](plan, is_interpreted)
+    padding = _Padding(plan)
 
-    def with_padding(array: Any, before: int, after: int) -> Any:
-        return jnp.pad(array, [*[(0, 0)] * (array.ndim - 2), (before, after), (0, 0)])
+    def forward(first_keys: Any, hash_keys: Any, *arrays: Any) -> Any:
+        attended, log_sums = kernel(*padding.inputs(first_keys, hash_keys, *arrays))
+        return padding.without_queries(attended), log_sums
 
-    def run(first_keys: Any, hash_keys: Any, *arrays: Any) -> Any:
-        (query, key, value, distances, biases), of_forward = arrays[:5], arrays[5:]
-        first_keys = first_keys + num_before
-        of_tiles = first_keys_of_tiles(plan, first_keys)
-        results = kernel(
-            row_scalars(plan, first_keys, of_tiles, hash_keys),
-            with_padding(query, 0, num_after),
-            with_padding(key, num_before, num_after),
-            with_padding(value, num_before, num_after),
-            with_padding(distances, first_row, plan.table_length - first_row - plan.key_length),
-            biases,
-            *([of_tiles] if plan.has_query_starts else []),
-            # Attended values, logarithms of sums, and the gradient of the first.
-            *(each if each.ndim > 3 else with_padding(each, 0, num_after) for each in of_forward),
+    def backward(first_keys: Any, hash_keys: Any, *arrays: Any) -> Any:
+        inputs, (attended, log_sums, gradient) = arrays[:-3], arrays[-3:]
+        of_query, of_key, of_value, of_distances, of_biases = kernel(
+            *padding.inputs(first_keys, hash_keys, *inputs),
+            padding.queries(attended),
+            log_sums,
+            padding.queries(gradient),
         )
-        if direction == "forward":
-            return results[0][:, : plan.segment_length], results[1]
-        of_keys = [each[:, num_before : num_before + plan.key_length] for each in results[1:3]]
-        of_distances = results[3][first_row : first_row + plan.key_length]
-        return results[0][:, : plan.segment_length], *of_keys, of_distances, results[4]
+        of_keys = map(padding.without_keys, (of_key, of_value))
+        first = plan.padded_key_length - plan.key_length
+        of_distances = of_distances[first : first + plan.key_length]
+        return padding.without_queries(of_query), *of_keys, of_distances, of_biases
 
-    return run
+    return forward if direction == "forward" else backward
+
+
+class _Padding:
+    """Zero padding of the arrays of a plan."""
+
+    def __init__(self, plan: AttentionPlan) -> None:
+        self._plan = plan
+        self.num_after = plan.padded_segment_length - plan.segment_length
+        self._num_before = plan.padded_memory_length - plan.memory_length
+
+    def inputs(
+        self,
+        first_keys: Any,
+        hash_keys: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        distances: Any,
+        biases: Any,
+    ) -> list[Any]:
+        """Returns the arguments of a kernel."""
+        plan = self._plan
+        # Row `j` of the table is the distance `padded K - 1 - j`; later rows have no key.
+        before = plan.padded_key_length - plan.key_length
+        after = plan.table_length - before - plan.key_length
+        arrays = [self.queries(query), self.keys(key), self.keys(value)]
+        arrays += [jnp.pad(distances, [(before, after), (0, 0)]), biases]
+        first_keys = first_keys + self._num_before
+        of_tiles = first_keys_of_tiles(plan, first_keys)
+        if plan.has_query_starts:
+            arrays.append(of_tiles)
+        return [row_scalars(plan, first_keys, of_tiles, hash_keys), *arrays]
+
+    def queries(self, array: Any) -> Any:
+        return jnp.pad(array, [(0, 0), (0, self.num_after), (0, 0)])
+
+    def keys(self, array: Any) -> Any:
+        return jnp.pad(array, [(0, 0), (self._num_before, self.num_after), (0, 0)])
+
+    def without_queries(self, array: Any) -> Any:
+        return array[:, : self._plan.segment_length]
+
+    def without_keys(self, array: Any) -> Any:
+        return array[:, self._num_before : self._num_before + self._plan.key_length]
 
 
 def inference_function(plan: InferencePlan, is_interpreted: bool = False) -> Callable[..., Any]:
