@@ -11,7 +11,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterT
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
 from txl_tf.models import create_model, presets
-from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
+from txl_tf.samplers import GreedySampler, RandomSampler
 
 # Every token is a character, so that any text that is written can be read back.
 TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
@@ -75,14 +75,6 @@ def test_a_compiled_sampler_is_used(model):
     greedy = lm.generate("a fox", max_tokens=8)
     lm.compile(sampler=RandomSampler(top_k=1))
     assert lm.generate("a fox", max_tokens=8, seed=3) == greedy
-
-
-def test_beams_are_a_sampler_too(lm, model):
-    text = lm.generate("a fox", max_tokens=5, sampler=BeamSampler(3), strip_prompt=True)
-    expected, _ = txl_tf.generate(
-        model, [ids_of("a fox")], max_tokens=5, sampler=BeamSampler(3), jit_compile=False
-    )
-    assert text == TOKENIZER.decode_text(expected[0])
 
 
 def test_a_text_ends_before_a_stop_text_or_token(lm):

@@ -37,13 +37,3 @@ def test_weights_come_back_as_float32_within_their_precision(stored_as):
             axis = 0 if variable.name in ("columns", "narrow") else 1
             largest = np.abs(expected).max(axis=axis, keepdims=True)
             assert (error <= largest / 127 * 0.5001).all()
-
-
-def test_int8_takes_a_quarter_and_the_scales():
-    given = variables()
-    num_bytes = {kind: ServedWeights(given, kind).num_bytes for kind in ("float32", "int8")}
-    num_elements = [variable.numpy().size for variable in given]
-    assert num_bytes["float32"] == 4 * sum(num_elements)
-    scales = 128 + 128 + 64 + 2
-    unchanged = 16 + 5000
-    assert num_bytes["int8"] == sum(num_elements[:4]) + 4 * (scales + unchanged)

@@ -5,7 +5,7 @@ Shape letters used in this module:
   width, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -55,13 +55,10 @@ class LayerReader:
         for first in range(0, len(order), self._num_rows):
             yield order[first : first + self._num_rows]
 
-    def read(
-        self, rows: Sequence[np.ndarray], take: Callable[[int, int, np.ndarray], None]
-    ) -> None:
-        """Reads at most `B` texts.
+    def read(self, rows: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Reads at most `B` texts, some whole segments of all of them at once.
 
-        Calls `take` with the row, the place of the first token and the states `(S, D)` of the
-        next tokens of a text, from the start of a segment.
+        Yields the row, the place of the first token and the states `(S, D)` of the next tokens.
         """
         engine, longest = self._engine, max(map(len, rows))
         num_segments = -(-longest // self.segment_length)
@@ -80,7 +77,7 @@ class LayerReader:
             states = hidden.numpy()
             for index, piece in enumerate(pieces):
                 if len(piece):
-                    take(index, start, states[index, : len(piece)])
+                    yield index, start, states[index, : len(piece)]
 
 
 def text_features(
@@ -96,11 +93,8 @@ def text_features(
         )
     parts: list[list[np.ndarray]] = [[] for _ in token_rows]
     for group in reader.groups(lengths):
-
-        def take(row: int, start: int, states: np.ndarray, group: np.ndarray = group) -> None:
+        for row, _, states in reader.read([token_rows[i] for i in group]):
             parts[group[row]].append(_pooled(states, pooling, reader.segment_length))
-
-        reader.read([token_rows[i] for i in group], take)
     if pooling == "mean":
         sums = (np.sum(each, axis=0) for each in parts)
         return [np.array(s[0] / n, np.float32) for s, n in zip(sums, lengths, strict=True)]
@@ -180,13 +174,10 @@ class ContinuationScorer:
         self, texts: Sequence[Continuation], checks_greedy: bool
     ) -> list[ContinuationScore]:
         kept: list[list[np.ndarray]] = [[] for _ in texts]
-
-        def take(row: int, start: int, states: np.ndarray) -> None:
+        # Nothing follows the last token, so it is only a target.
+        for row, start, states in self._reader.read([each.token_ids[:-1] for each in texts]):
             first = max(0, texts[row].num_context - 1 - start)
             kept[row].append(states[first:].copy())
-
-        # Nothing follows the last token, so it is only a target.
-        self._reader.read([each.token_ids[:-1] for each in texts], take)
         targets = [each.token_ids[each.num_context :] for each in texts]
         hidden = np.concatenate([states for row in kept for states in row])
         nats, is_best = self._score(hidden, np.concatenate(targets), checks_greedy)

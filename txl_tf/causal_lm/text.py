@@ -234,8 +234,8 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
     return ids.astype(np.int32)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TextScore:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TextScore(EvaluationResult):
     """Negative log-likelihood of a text by token; a lower one is a better prediction.
 
     The first token is predicted from nothing and has no score.
@@ -247,36 +247,9 @@ class TextScore:
     """int32 vector of the tokens."""
     nats: np.ndarray
     """float64 vector of the nats of each token; NaN for the first."""
-    result: EvaluationResult
-    """All figures with their denominators."""
-
-    @property
-    def total_nats(self) -> float:
-        """Sum of the nats of all tokens but the first."""
-        return self.result.total_nats
-
-    @property
-    def nats_per_token(self) -> float:
-        """Mean of the nats of all tokens but the first."""
-        return self.result.nats_per_token
-
-    @property
-    def perplexity(self) -> float:
-        """Exponential of the nats per token."""
-        return self.result.perplexity
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Bits per byte of the text."""
-        return self.result.bits_per_byte
-
-    @property
-    def unknown_share(self) -> float | None:
-        """Share of unknown tokens in the scored ones; None where the tokenizer knows all text."""
-        return self.result.unknown_share
 
     def __str__(self) -> str:
-        return self.result.describe()
+        return self.describe()
 
 
 def score_text(
@@ -295,7 +268,8 @@ def score_text(
         content, token_ids, tokenizer_kind=tokenizer.kind, unknown_id=tokenizer.unknown_id
     )
     result = evaluator.evaluate(read, step=step, observe=nats.__setitem__)
-    return TextScore(pieces_of(tokenizer, token_ids), token_ids, nats, result)
+    pieces = pieces_of(tokenizer, token_ids)
+    return TextScore(**vars(result), pieces=pieces, token_ids=token_ids, nats=nats)
 
 
 def pieces_of(tokenizer: Tokenizer, token_ids: np.ndarray) -> list[str]:

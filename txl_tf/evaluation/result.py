@@ -116,7 +116,9 @@ class EvaluationResult:
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields and all figures as plain JSON types."""
         return {
-            **dataclasses.asdict(self),
+            **{
+                each.name: getattr(self, each.name) for each in dataclasses.fields(EvaluationResult)
+            },
             "nats_per_token": self.nats_per_token,
             "perplexity": self.perplexity,
             "bits_per_byte": self.bits_per_byte,

@@ -46,12 +46,6 @@ class ServedWeights(tf.Module):
                 named = f"{name}.scale"
                 self._scales[variable.path] = tf.Variable(scale, trainable=False, name=named)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all stored tensors."""
-        stored = [*self._numbers.values(), *self._scales.values()]
-        return sum(each.shape.num_elements() * each.dtype.size for each in stored)
-
     def values(self) -> list[tf.Tensor]:
         """Returns the weights, float32, in the order of `variables`."""
         return [
