@@ -81,8 +81,7 @@ class Reader(keras.callbacks.Callback):
     [
         slow_case({}, {"validation_freq": 2, "validation_batch_size": 3}),
         slow_case({"run_eagerly": True}, {"callbacks": True, "num_rows": 12}),
-        slow_case({"steps_per_execution": 3}, {"callbacks": True}),
-        slow_case({"steps_per_execution": 2, "jit_compile": True}, {}),
+        slow_case({"steps_per_execution": 2, "jit_compile": True}, {"callbacks": True}),
     ],
 )
 def test_fit_with_validation_equals_fit_without_to_the_bit(options, validation):

@@ -75,12 +75,13 @@ def test_only_the_factors_are_trained_and_stored():
 
 @pytest.mark.slow
 def test_the_model_is_at_first_the_source_to_the_last_bit():
-    merged = adapted().inference_weights()
+    trainer = adapted()
+    merged = trainer.inference_weights()
     assert {path: array.tobytes() for path, array in merged.items()} == {
         path: array.tobytes() for path, array in source_weights().items()
     }
     source = toy_trainer()
-    assert nats(adapted())[0] == pytest.approx(next(source.run()).nats_per_token, rel=1e-6)
+    assert nats(trainer)[0] == pytest.approx(next(source.run()).nats_per_token, rel=1e-6)
 
 
 def test_the_merged_model_is_the_adapted_model():
