@@ -65,7 +65,11 @@ def assert_all_agree(model):
     )
 
 
-@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
+@pytest.mark.parametrize(
+    ("position_encoding", "recurrence", "pre_norm"),
+    # Without recurrence, what has no memory is one path.
+    [each for each in COMBINATIONS if each[1] or each[0] == "transformer_xl" or each[2]],
+)
 def test_gradients_of_every_combination(position_encoding, recurrence, pre_norm):
     options = {"recurrence": recurrence, "pre_norm": pre_norm}
     assert_all_agree(made(position_encoding, dtype="float64", **options))
