@@ -7,10 +7,11 @@ import time
 import pytest
 
 from tests.distribution.two_workers import started
-from tests.pipelines.txl_process import command, environment, run_txl
+from tests.pipelines.txl_process import command, run_txl
 from txl_tf.training.ledger import parse_line
 
-NUM_STEPS = 200
+PREEMPTED = 75
+NUM_STEPS = 150
 SETTINGS = [
     # Every replica is traced apart: more layers only take longer.
     "--set",
@@ -20,9 +21,9 @@ SETTINGS = [
     "--set",
     "training.global_batch_size=8",
     "--set",
-    "training.checkpoint_every_steps=50",
+    "training.checkpoint_every_steps=30",
     "--set",
-    "training.steps_per_loop=25",
+    "training.steps_per_loop=15",
 ]
 
 
@@ -41,61 +42,40 @@ def assert_same_run(one, other):
         assert second.gradient_norm == pytest.approx(first.gradient_norm, rel=1e-4), first.step
 
 
-@pytest.fixture(scope="module")
-def train(data_folder, config_file, tmp_path_factory):
-    def start(workdir, *arguments):
-        finished = run_txl(
-            *("train", "--config", config_file, "--data", data_folder),
-            *("--workdir", workdir, *SETTINGS, *arguments),
-        )
-        assert finished.returncode == 0, finished.stderr
-        return finished
-
-    return start
-
-
-@pytest.fixture(scope="module")
-def single(train, tmp_path_factory):
-    """The run on one device."""
-    workdir = tmp_path_factory.mktemp("single") / "run"
-    train(workdir)
-    return ledger_of(workdir)
-
-
 @pytest.mark.slow
-def test_any_number_of_replicas_goes_on_with_the_run_of_another(
-    train, single, data_folder, config_file, tmp_path
+def test_any_number_of_replicas_and_workers_goes_on_with_the_run_of_another(
+    data_folder, config_file, server, tmp_path
 ):
-    workdir = tmp_path / "run"
+    workdir, single = tmp_path / "run", tmp_path / "single"
+    settings = ("train", "--config", config_file, "--data", data_folder, *SETTINGS)
+    finished = run_txl(*settings, "--workdir", single)
+    assert finished.returncode == 0, finished.stderr
+    base = (*settings, "--workdir", workdir)
+    checkpoints = [workdir / "checkpoints" / f"step-{step:08d}" for step in (30, 90)]
     # Three do not divide the rows.
-    for stop_step, num_replicas in ((50, 4), (100, 3)):
-        process = subprocess.Popen(
-            command(
-                *("train", "--config", config_file, "--data", data_folder),
-                *("--workdir", workdir, "--cpu-replicas", num_replicas, *SETTINGS),
-            ),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-        )
-        while not (workdir / "checkpoints" / f"step-{stop_step:08d}").exists():
-            assert process.poll() is None
-            time.sleep(0.002)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait() == 75
-        assert stop_step <= len(ledger_of(workdir)) < NUM_STEPS
-    finished = train(workdir, "--cpu-replicas", 2)
-    assert "Going on from the checkpoint of step" in finished.stderr
-    assert_same_run(single, ledger_of(workdir))
+    replicas = ("--cpu-replicas", "3")
+    process = server.start(*base, *replicas, output=tmp_path / "output")
+    assert process.wait_until(checkpoints[0].exists), process.output()
+    process.send(signal.SIGTERM)
+    assert process.wait() == PREEMPTED
 
+    words = command(*base)
+    workers = started(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not checkpoints[1].exists():
+        assert [worker.poll() for worker in workers] == [None, None]
+        time.sleep(0.01)
+    # All stop when one of them is told to.
+    workers[1].send_signal(signal.SIGTERM)
+    outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [PREEMPTED, PREEMPTED], outputs
+    assert "the process received SIGTERM" in outputs[1]
+    assert "another worker is being stopped" in outputs[0]
+    num_steps = len(ledger_of(workdir))
+    assert num_steps < NUM_STEPS
+    assert (workdir / "checkpoints" / f"step-{num_steps:08d}").exists()
 
-@pytest.mark.slow
-def test_two_workers_train_as_one(data_folder, config_file, single, tmp_path):
-    words = command(
-        *("train", "--config", config_file, "--data", data_folder),
-        *("--workdir", tmp_path / "run", *SETTINGS),
-    )
     workers = started(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     outputs = [worker.communicate(timeout=600)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
-    assert_same_run(single, ledger_of(tmp_path / "run"))
+    assert f"Going on from the checkpoint of step {num_steps}." in outputs[0]
+    assert_same_run(ledger_of(single), ledger_of(workdir))
