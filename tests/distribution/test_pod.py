@@ -14,7 +14,7 @@ from tests.distribution.pod import Pod, running_pod, start_training
 from tests.pipelines.interrupted_run import EXPERIMENT
 from tests.pipelines.txl_process import run_txl
 
-NUM_STEPS = 90
+NUM_STEPS = 120
 CHECKPOINT_EVERY_STEPS = 30
 PREEMPTED = 75
 
@@ -47,27 +47,23 @@ class PodRun:
         self.workdir = folder / name
         self.log = folder / f"{name}.log"
 
-    def start(self, pod: Pod, **settings: int) -> subprocess.Popen:
+    def start(self, pod: Pod) -> subprocess.Popen:
         words = ("--config", self._folder / "tiny.json", "--data", self._folder / "data")
-        changes = [f"--set=training.{name}={value}" for name, value in settings.items()]
-        return start_training(pod, self.log, *words, "--workdir", self.workdir, *changes)
+        return start_training(pod, self.log, *words, "--workdir", self.workdir)
 
-    def finish(self, pod: Pod) -> None:
-        assert self.start(pod).wait(timeout=900) == 0, self.log.read_text()
-
-    def start_and_reach(self, pod: Pod, step: int, **settings: int) -> subprocess.Popen:
+    def start_and_reach(self, pod: Pod, step: int) -> subprocess.Popen:
         """Starts the run and waits for the checkpoint of a step.
 
         TensorFlow's remote execution aborts once in some hundred runs on such servers
         ("Mutex corrupt"). `run_until_done.sh` starts a run again that a signal ended.
         """
-        process = self.start(pod, **settings)
+        process = self.start(pod)
         num_aborts = 0
         while self.step() < step:
             if process.poll() == -signal.SIGABRT and num_aborts < 2:
                 num_aborts += 1
                 print(f"started again after an abort:\n{self.log.read_text()}")
-                process = self.start(pod, **settings)
+                process = self.start(pod)
             assert process.poll() is None, self.log.read_text()
             time.sleep(0.01)
         return process
@@ -106,28 +102,24 @@ class PodRun:
         return [json.loads(line) for line in lines[1:]]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pod")
-    set_up(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def unbroken(folder):
-    run = PodRun(folder, "unbroken")
-    with running_pod(2) as pod:
-        run.finish(pod)
-    return run
-
-
 @pytest.mark.slow
-def test_a_host_that_is_told_to_go_serves_until_the_run_is_saved_for_another_number(
-    folder, unbroken
-):
-    run = PodRun(folder, "told")
+def test_a_run_that_lost_each_host_goes_on_with_the_same_steps_and_on_another_number(tmp_path):
+    set_up(tmp_path)
+    words = ("--config", tmp_path / "tiny.json", "--data", tmp_path / "data")
+    unbroken, run = PodRun(tmp_path, "unbroken"), PodRun(tmp_path, "lost")
+    finished = run_txl("train", *words, "--workdir", unbroken.workdir)
+    assert finished.returncode == 0, finished.stderr
+    for lost in (0, 1):
+        with running_pod(2) as pod:
+            process = run.start_and_reach(pod, (lost + 1) * CHECKPOINT_EVERY_STEPS)
+            pod.processes[lost].kill()
+            assert process.wait(timeout=180) == PREEMPTED, run.log.read_text()
+            output = run.log.read_text()
+            assert f"does not answer any more.\n  localhost:{pod.ports[lost]}" in output
+            assert "Traceback" not in output
+    # A host that is told to go serves until the run is saved.
     with running_pod(2) as pod:
-        process = run.start_and_reach(pod, CHECKPOINT_EVERY_STEPS)
+        process = run.start_and_reach(pod, 3 * CHECKPOINT_EVERY_STEPS)
         pod.processes[1].send_signal(signal.SIGTERM)
         assert process.wait(timeout=180) == PREEMPTED, run.log.read_text()
         log = run.log.read_text()
@@ -138,24 +130,6 @@ def test_a_host_that_is_told_to_go_serves_until_the_run_is_saved_for_another_num
         assert pod.processes[0].poll() is None
     saved = run.step()
     with running_pod(1) as pod:
-        run.finish(pod)
+        assert run.start(pod).wait(timeout=900) == 0, run.log.read_text()
     assert f"Going on from the checkpoint of step {saved}." in run.log.read_text()
-    run.assert_same_as(unbroken)
-
-
-@pytest.mark.slow
-def test_a_run_that_lost_each_host_ends_as_preempted_and_goes_on_with_the_same_steps(
-    folder, unbroken
-):
-    run = PodRun(folder, "lost")
-    for lost in (0, 1):
-        with running_pod(2) as pod:
-            process = run.start_and_reach(pod, (lost + 1) * CHECKPOINT_EVERY_STEPS)
-            pod.processes[lost].kill()
-            assert process.wait(timeout=180) == PREEMPTED, run.log.read_text()
-            output = run.log.read_text()
-            assert f"does not answer any more.\n  localhost:{pod.ports[lost]}" in output
-            assert "Traceback" not in output
-    with running_pod(2) as pod:
-        run.finish(pod)
     run.assert_same_as(unbroken)
