@@ -88,7 +88,6 @@ def figures_of(workdir):
 @pytest.mark.parametrize(
     ("kind", "metric", "least"),
     [
-        slow_case("classification", "accuracy", 0.9),
         slow_case("regression", "pearson", 0.5),
         slow_case("choice", "accuracy", 0.4),
         slow_case("tokens", "token_accuracy", 0.9),

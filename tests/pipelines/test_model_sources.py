@@ -2,15 +2,11 @@
 
 import importlib.util
 import json
-import math
 
 import pytest
 
-from tests.convert.goldens import FOLDER, Golden
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
-from txl_tf.data import prepare_dataset
-from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.model_folder import checkpoint_store, open_model, tokenizer_from
 
@@ -21,15 +17,8 @@ JOBS = {
     "evaluate": ("evaluate", "--workdir", "MODEL", "--data", "DATA", "--json"),
     "evaluate a text": ("evaluate", "--workdir", "MODEL", "--text", "FILE", "--json"),
     "generate": (
-        "generate",
-        "--workdir",
-        "MODEL",
-        "--prompt",
-        "PROMPT",
-        "--max-tokens",
-        "4",
-        "--seed",
-        "1",
+        *("generate", "--workdir", "MODEL", "--prompt", "1 and"),
+        *("--max-tokens", "4", "--seed", "1"),
     ),
     "embed": ("embed", "--workdir", "MODEL", "--text", "FILE", "--out", "ARRAYS"),
     "export": ("export", "--workdir", "MODEL", "--out", "OUT", "--weights", "bfloat16"),
@@ -59,8 +48,8 @@ PAIRS = [
 ]
 
 
-def run_job(job, folder, data_folder, text_file, out, prompt="1 and"):
-    rows = [{"text": f"{prompt} " * (1 + n), "label": ("a", "b")[n % 2]} for n in range(4)]
+def run_job(job, folder, data_folder, text_file, out):
+    rows = [{"text": "1 and " * (1 + n), "label": ("a", "b")[n % 2]} for n in range(4)]
     examples = out.with_suffix(".jsonl")
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = out.with_suffix(".config.json")
@@ -69,7 +58,7 @@ def run_job(job, folder, data_folder, text_file, out, prompt="1 and"):
     config.write_text(json.dumps({"model": model, "training": training}))
     values = {
         **{"MODEL": [folder], "DATA": [data_folder], "FILE": [text_file], "OUT": [out]},
-        **{"ARRAYS": [out.with_suffix(".npz")], "EXAMPLES": [examples], "PROMPT": [prompt]},
+        **{"ARRAYS": [out.with_suffix(".npz")], "EXAMPLES": [examples]},
         "CONFIG": [config],
     }
     finished = run_txl(*(each for word in JOBS[job] for each in values.get(word, [word])))
@@ -107,42 +96,6 @@ def test_every_pair(job, kind, model_folders, data_folder, text_file, tmp_path):
         assert checkpoint_store(str(tmp_path / "out")).steps()[-1] == 2
     else:
         assert json.loads(output)["split"] == "valid"
-
-
-@pytest.fixture(scope="module")
-def official(tmp_path_factory):
-    """A checkpoint of the official code, converted; the data set and text that it reads."""
-    folder = tmp_path_factory.mktemp("official")
-    golden = Golden("tf1_wt103_like")
-    words = [f"w{number}" for number in range(golden.config["n_token"])]
-    text_file = folder / "text.txt"
-    lines = (" ".join(words[n % 7 :: 1 + n % 5]) for n in range(40))
-    text_file.write_text("".join(f"{line}\n" for line in lines))
-    tokenizer = WordTokenizer(words, WordRule())
-    splits = {"train": [text_file.read_bytes()], "valid": [text_file.read_bytes()]}
-    prepare_dataset(splits, tokenizer, str(folder / "data"), "words")
-    settings = {name: str(value).lower() for name, value in golden.settings.items()}
-    finished = run_txl(
-        *("convert", "--from", "official_tensorflow", "--data", folder / "data"),
-        *("--source", FOLDER / golden.name / "model.ckpt-0", "--out", folder / "model"),
-        *(word for name in settings for word in ("--set", f"model.{name}={settings[name]}")),
-    )
-    assert finished.returncode == 0, finished.stderr
-    return folder / "model", folder / "data", text_file
-
-
-@pytest.mark.skipif(not HAS_EXTRAS, reason="needs matplotlib and safetensors")
-# Hugging Face's model has no `same_length` as the official TensorFlow code computes it.
-@pytest.mark.parametrize("job", [slow_case(job) for job in ("evaluate", "generate", "train")])
-def test_every_job_reads_a_checkpoint_of_the_official_code(job, official, tmp_path):
-    output = run_job(job, *official, tmp_path / "out", "w3 w1")
-    if job == "evaluate":
-        figures = json.loads(output)
-        assert figures["nats_per_token"] == pytest.approx(math.log(300), rel=0.5)
-    elif job == "train":
-        assert checkpoint_store(str(tmp_path / "out")).steps()[-1] == 2
-    else:
-        assert output
 
 
 @pytest.mark.parametrize("kind", [slow_case(kind) for kind in KINDS])
