@@ -12,6 +12,7 @@ from tests.slow_case import slow_case
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.data.vocabulary_training import CharacterTraining, WordTraining
 from txl_tf.export.graph_tokenizers import graph_tokenizer
 
 TEXTS = [*hostile_texts(60), b"\xef\xbb\xbfone line", "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
@@ -20,7 +21,7 @@ TEXTS = [*hostile_texts(60), b"\xef\xbb\xbfone line", "\0A\0 B\0 \u039f\u03a3\0 
 def trained_words(options=None, **rule):
     rule = WordRule(**rule)
     counts = Counter(rule.split(b"\n".join(TEXTS)))
-    return WordTokenizer.from_counts(counts, rule, **(options or {}))
+    return WordTraining(rule=rule, **(options or {})).build(counts)
 
 
 def trained_pieces(**rule):
@@ -30,7 +31,7 @@ def trained_pieces(**rule):
 
 def characters():
     counts = Counter(b"".join(TEXTS).decode())
-    return CharacterTokenizer.from_counts(counts, vocabulary_size=30, unknown_token="<unk>")
+    return CharacterTraining(vocabulary_size=30, unknown_token="<unk>").build(counts)
 
 
 MAKERS = {

@@ -12,7 +12,7 @@ from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.sentence_piece_tokenizer import train_sentence_piece
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, damaged_text, decode_utf8, map_pieces
 from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
-from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError
 
@@ -39,7 +39,7 @@ class VocabularyTraining(abc.ABC):
                 counts.update(found)  # in the order of first occurrence
                 progress(name, num_bytes)
         with _vocabulary_errors():
-            return self._build(counts)
+            return self.build(counts)
 
     def _batches(self, splits: Splits) -> Iterator[list[DocumentPiece]]:
         """Yields the batches of the counted splits, in the order of the text."""
@@ -59,7 +59,7 @@ class VocabularyTraining(abc.ABC):
         """Returns the units of a piece that are counted."""
         raise NotImplementedError
 
-    def _build(self, counts: Counter[Any]) -> Tokenizer:
+    def build(self, counts: Counter[Any]) -> Tokenizer:
         """Builds the tokenizer; raises ValueError if the counts do not give one."""
         raise NotImplementedError
 
@@ -77,11 +77,11 @@ def _vocabulary_errors() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CharacterTraining(VocabularyTraining):
-    """Training of a character vocabulary; see `CharacterTokenizer.from_counts`.
+    """Training of a character vocabulary, by falling count, ties by first occurrence.
 
     Args:
         min_frequency: int. Defaults to `0`.
-        vocabulary_size: optional int. Defaults to all characters.
+        vocabulary_size: optional int, with `unknown_token`. Defaults to all characters.
         unknown_token: optional str. Defaults to `None`.
     """
 
@@ -95,13 +95,12 @@ class CharacterTraining(VocabularyTraining):
     def _units(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
         return decode_utf8(text)
 
-    def _build(self, counts: Counter[Any]) -> Tokenizer:
-        return CharacterTokenizer.from_counts(
-            counts,
-            min_frequency=self.min_frequency,
-            vocabulary_size=self.vocabulary_size,
-            unknown_token=self.unknown_token,
-        )
+    def build(self, counts: Counter[str]) -> CharacterTokenizer:
+        kept = [each for each, count in counts.most_common() if count >= self.min_frequency]
+        tokens = _limited_tokens(kept, self.vocabulary_size, self.unknown_token)
+        # The tokenizer adds the unknown token if it is no character of the text.
+        known = [token for token in tokens if token != self.unknown_token or token in kept]
+        return CharacterTokenizer(known, unknown_token=self.unknown_token)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +150,7 @@ class WordPieceTraining(VocabularyTraining):
     def _units(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
         return self.rule.split(text, begins_line, ends_document)
 
-    def _build(self, counts: Counter[Any]) -> Tokenizer:
+    def build(self, counts: Counter[bytes]) -> Tokenizer:
         return train_word_pieces(
             counts, self.rule, self.vocabulary_size, unknown_token=self.unknown_token
         )
@@ -159,15 +158,18 @@ class WordPieceTraining(VocabularyTraining):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordTraining(VocabularyTraining):
-    """Training of a word vocabulary; see `WordTokenizer.from_counts`.
+    """Training of a word vocabulary, in the order of the official code.
+
+    Special tokens come first, then words by falling count, ties by first occurrence. `eos_token`
+    is put first and `unknown_token` last unless they are among the others.
 
     Args:
         rule: `WordRule`. How text is split into words.
         special_tokens: tuple of str. Defaults to none.
-        eos_token: optional str. Defaults to `None`.
+        eos_token: optional str. Defaults to `"<eos>"` or `"<S>"`, if the rule marks lines.
         unknown_token: optional str. Defaults to `None`.
         min_frequency: int. Defaults to `0`.
-        vocabulary_size: optional int. Defaults to all words.
+        vocabulary_size: optional int, with all tokens. Defaults to all words.
     """
 
     kind = "words"
@@ -182,13 +184,41 @@ class WordTraining(VocabularyTraining):
     def _units(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
         return self.rule.split(text, begins_line, ends_document)
 
-    def _build(self, counts: Counter[Any]) -> Tokenizer:
-        return WordTokenizer.from_counts(
-            counts,
-            self.rule,
-            special_tokens=self.special_tokens,
-            min_frequency=self.min_frequency,
-            vocabulary_size=self.vocabulary_size,
-            eos_token=self.eos_token if self.rule.marks_lines else None,
-            unknown_token=self.unknown_token,
+    def build(self, counts: Counter[bytes]) -> WordTokenizer:
+        special, eos_token = self.special_tokens, self.rule.default_eos_token
+        if eos_token is not None:
+            eos_token = self.eos_token or eos_token
+            special = special if eos_token in special else (eos_token, *special)
+        kept = [
+            word.decode()
+            for word, count in counts.most_common()
+            if count >= self.min_frequency and word != LINE_MARK
+        ]
+        vocabulary = _limited_tokens(
+            list(dict.fromkeys((*special, *kept))),
+            self.vocabulary_size,
+            self.unknown_token,
+            num_special=len(set(special)),
         )
+        return WordTokenizer(
+            vocabulary, self.rule, eos_token=eos_token, unknown_token=self.unknown_token
+        )
+
+
+def _limited_tokens(
+    tokens: list[str], size: int | None, unknown_token: str | None, *, num_special: int = 0
+) -> list[str]:
+    """Returns the first `size` tokens, with `unknown_token` last if it is not among them.
+
+    Raises ValueError if the first `num_special` tokens and one other do not fit.
+    """
+    kept = tokens[:size]
+    if unknown_token is not None and unknown_token not in kept:
+        kept = [*tokens[: None if size is None else size - 1], unknown_token]
+        num_special += 1
+    if size is not None and size <= num_special:
+        raise ValueError(
+            f"`vocabulary_size` must be at least {num_special + 1}: {num_special} special tokens "
+            f"and one other. Received: {size}"
+        )
+    return kept

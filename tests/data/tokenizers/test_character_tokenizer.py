@@ -9,11 +9,12 @@ from tests.data.tokenizers.hostile_texts import CHARACTERS, hostile_texts
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
+from txl_tf.data.vocabulary_training import CharacterTraining
 from txl_tf.errors import DataDamagedError
 
 
 def trained(text, **options):
-    return CharacterTokenizer.from_counts(collections.Counter(text.decode()), **options)
+    return CharacterTraining(**options).build(collections.Counter(text.decode()))
 
 
 def test_every_text_survives_the_round_trip():

@@ -12,6 +12,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterT
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, map_pieces
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.data.vocabulary_training import CharacterTraining, WordTraining
 from txl_tf.errors import DataDamagedError
 
 MAKERS = {
@@ -122,11 +123,11 @@ def made(kind):
     """A tokenizer that knows all that is kept."""
     text = "".join(KEPT.values())
     if kind == "characters":
-        return CharacterTokenizer.from_counts(Counter(text))
+        return CharacterTraining().build(Counter(text))
     if kind == "words":
         rule = WordRule(add_eos=True)
         words = [word for each in KEPT.values() for word in rule.split(each.encode())]
-        return WordTokenizer.from_counts(Counter(words), rule)
+        return WordTraining(rule=rule).build(Counter(words))
     return MAKERS[kind]()
 
 

@@ -8,12 +8,13 @@ from tests.data.tokenizers.hostile_texts import encode_in_pieces, hostile_texts,
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
+from txl_tf.data.vocabulary_training import WordTraining
 
 TEXT = b"\n".join(hostile_texts(500)) + "\nthe cat \u201csat\u201d\n\n on the mat".encode()
 
 
 def trained(rule, text=TEXT, **options):
-    return WordTokenizer.from_counts(Counter(rule.split(text)), rule, **options)
+    return WordTraining(rule=rule, **options).build(Counter(rule.split(text)))
 
 
 def tiny(**options):

@@ -1,7 +1,6 @@
 """Tokenizers of bytes and of characters."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -11,7 +10,6 @@ from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
     decode_utf8,
-    limited_tokens,
     narrowest_token_dtype,
 )
 from txl_tf.storage.untrusted_files import parse_json
@@ -92,25 +90,6 @@ class CharacterTokenizer(Tokenizer):
             )
         self.vocabulary_size = len(self.tokens)
         self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
-
-    @classmethod
-    def from_counts(
-        cls,
-        counts: Counter[str],
-        *,
-        min_frequency: int = 0,
-        vocabulary_size: int | None = None,
-        unknown_token: str | None = None,
-    ) -> Self:
-        """Builds the vocabulary by falling count, ties by first occurrence.
-
-        `vocabulary_size` includes `unknown_token`. Raises ValueError if there are no characters.
-        """
-        kept = [character for character, count in counts.most_common() if count >= min_frequency]
-        tokens = limited_tokens(kept, vocabulary_size, unknown_token)
-        # The constructor adds the unknown token if it is no character of the text.
-        known = [token for token in tokens if token != unknown_token or token in kept]
-        return cls(known, unknown_token=unknown_token)
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:

@@ -267,25 +267,6 @@ def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
     return found
 
 
-def limited_tokens(
-    tokens: list[str], size: int | None, unknown_token: str | None, *, num_special: int = 0
-) -> list[str]:
-    """Returns the first `size` tokens, with `unknown_token` last if it is not among them.
-
-    Raises ValueError if the first `num_special` tokens and one other do not fit.
-    """
-    kept = tokens[:size]
-    if unknown_token is not None and unknown_token not in kept:
-        kept = [*tokens[: None if size is None else size - 1], unknown_token]
-        num_special += 1
-    if size is not None and size <= num_special:
-        raise ValueError(
-            f"`vocabulary_size` must be at least {num_special + 1}: {num_special} special tokens "
-            f"and one other. Received: {size}"
-        )
-    return kept
-
-
 def excluded_tokens(tokenizer: Tokenizer | None, allow_unknown: bool) -> tuple[int, ...]:
     """Returns the ids that are never generated: the unknown token's, unless it is allowed."""
     unknown_id = None if tokenizer is None or allow_unknown else tokenizer.unknown_id

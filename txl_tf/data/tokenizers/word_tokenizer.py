@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -15,7 +14,6 @@ from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
     decode_utf8,
-    limited_tokens,
     narrowest_token_dtype,
 )
 from txl_tf.storage.untrusted_files import parse_json
@@ -255,41 +253,6 @@ class WordTokenizer(RuleTokenizer):
         if self.eos_token is not None:
             ids[LINE_MARK] = ids[self.eos_token.encode()]
         return ids
-
-    @classmethod
-    def from_counts(
-        cls,
-        counts: Counter[bytes],
-        rule: WordRule,
-        *,
-        special_tokens: Sequence[str] = (),
-        min_frequency: int = 0,
-        vocabulary_size: int | None = None,
-        eos_token: str | None = None,
-        unknown_token: str | None = None,
-    ) -> Self:
-        """Builds the vocabulary in the order of the official code, from counts of `rule.split`.
-
-        Special tokens come first, then words by falling count, ties by first occurrence.
-        `eos_token`, `"<eos>"` or `"<S>"` by default, is put first and `unknown_token` last unless
-        they are among the others; `vocabulary_size` includes all of them. Raises ValueError without
-        words, or with more special tokens than ids.
-        """
-        eos_token = eos_token or rule.default_eos_token
-        if eos_token is not None and eos_token not in special_tokens:
-            special_tokens = (eos_token, *special_tokens)
-        kept = [
-            word.decode()
-            for word, count in counts.most_common()
-            if count >= min_frequency and word != LINE_MARK
-        ]
-        vocabulary = limited_tokens(
-            list(dict.fromkeys((*special_tokens, *kept))),
-            vocabulary_size,
-            unknown_token,
-            num_special=len(set(special_tokens)),
-        )
-        return cls(vocabulary, rule, eos_token=eos_token, unknown_token=unknown_token)
 
     @classmethod
     def from_word_list(
