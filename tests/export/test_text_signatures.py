@@ -58,11 +58,10 @@ def functions(model, tokenizer, **completion):
     weights = ServedWeights(model.weights, "float32")
     served = ServedModel(model, weights, excluded, completion.repetition_penalty)
     inputs = known_inputs(model.config, "float32", completion)
-    found = TokenSignatures(served, inputs, options).functions()
-    if tokenizer is not None:
-        texts = GraphTexts(tokenizer, options.max_text_bytes)
-        found = {**TextSignatures(served, inputs, options, texts).functions(), **found}
-    return found
+    if tokenizer is None:
+        return TokenSignatures(served, inputs, options).functions()
+    texts = GraphTexts(tokenizer, options.max_text_bytes)
+    return TextSignatures(served, inputs, options, texts).functions()
 
 
 def completed(functions, texts, **settings):

@@ -114,11 +114,11 @@ def export_saved_model(
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
     served = ServedModel(model, root.weights, excluded, completion.repetition_penalty)
     inputs = known_inputs(model.config, options.memory_dtype, completion)
-    signatures = TokenSignatures(served, inputs, options).functions()
-    if tokenizer is not None:
+    if tokenizer is None:
+        signatures = TokenSignatures(served, inputs, options).functions()
+    else:
         root.texts = GraphTexts(tokenizer, options.max_text_bytes)
-        of_texts = TextSignatures(served, inputs, options, root.texts).functions()
-        signatures = {**of_texts, **signatures}
+        signatures = TextSignatures(served, inputs, options, root.texts).functions()
     files |= _warm_up_files(signatures, _example_text(tokenizer))
     write_version(os.fspath(folder), root, signatures, inputs, files)
     return folder

@@ -304,8 +304,8 @@ def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTenso
     return rows.with_values(values)
 
 
-class TextSignatures:
-    """Signatures on texts, without memory.
+class TextSignatures(TokenSignatures):
+    """Signatures on texts, without memory, and those on token ids.
 
     Rows may differ in length, and each is answered as if it were alone.
     """
@@ -317,9 +317,7 @@ class TextSignatures:
         options: ExportOptions,
         texts: GraphTexts,
     ) -> None:
-        self._served = served
-        self._inputs = inputs
-        self._max_output_tokens = options.max_output_tokens
+        super().__init__(served, inputs, options)
         self._texts = texts
 
     def functions(self) -> dict[str, Any]:
@@ -340,7 +338,7 @@ class TextSignatures:
                 "complete": signature(self.complete, self._inputs, ("texts", *names)),
                 **found,
             }
-        return found
+        return found | super().functions()
 
     def complete(self, texts, *settings_and_stop):
         """Continues texts `(B,)` up to the first of the stop texts `(B, K)`; returns `texts`.
@@ -353,7 +351,7 @@ class TextSignatures:
         stop = guards.row_lists(stop, "stop", rows.nrows())
         end = tf.fill([rows.nrows(), 1], self._texts.end_token_id)
         stop_token_ids = tf.concat([end, self._texts.single_tokens(stop)], axis=1)
-        settings = checked_settings(given, stop_token_ids, self._max_output_tokens)
+        settings = checked_settings(given, stop_token_ids, self._options.max_output_tokens)
         written = self._written(rows, settings)
         lengths = written.row_lengths()
         last = tf.gather(written.to_tensor(), lengths - 1, batch_dims=1)
