@@ -21,7 +21,7 @@ from txl_tf.run import RunDescription
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
+from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
 from txl_tf.training.metrics import RunClock
 from txl_tf.training.optimizers import create_schedule
@@ -129,7 +129,6 @@ class TrainingRun:
                 folder.subfolder(os.path.basename(workdir.checkpoints)),
                 described.identity(),
                 self._training.num_kept_checkpoints,
-                described.run_id if self._is_chief else None,
             )
             self._ledger = StepLedger(workdir.ledger, folder, self._say)
             self._figures = RunFigures(job, self.trainer, folder, self._say)

@@ -5,39 +5,26 @@
 The path is a prepared data set, a checkpoint, the folder of a run or its
 checkpoints, a converted model, an exported SavedModel, or a session of
 `txl generate`. Everything that another job relies on is read, and a line printed
-for each part: what was verified, and what is not covered. The exit code is 65
-where something differs, or 78 where parts are not of one run, and the message
-names the file and the record or field.
+for each part. The exit code is 65 where something differs, or 78 where parts are
+not of one run, and the message names the file and the record or field.
 """
 
 import argparse
-import errno
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
-from txl_tf.export.export_verification import verify_export
-from txl_tf.model_folder import CONFIG_FILE, GRAPH_FILE
-from txl_tf.run import CHECKPOINTS, RUN_FILE
-from txl_tf.storage.files import (
-    file_bytes,
-    first_line,
-    is_remote,
-    list_folder,
-    open_regular_file,
-    path_exists,
-)
-from txl_tf.storage.untrusted_files import (
-    files_below,
-)
+from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.model_folder import BASE, CONFIG_FILE, GRAPH_FILE, open_model, read_base
+from txl_tf.run import CHECKPOINTS, RUN_FILE, RunDescription
+from txl_tf.storage.files import is_remote, list_folder, open_regular_file, path_exists
+from txl_tf.storage.untrusted_files import storage_errors, verify_checksums
 
+from .checkpoint_watch import read_evaluations
 from .progress import ReportBytes, byte_progress
-from .run_verification import verify_checkpoints, verify_model, verify_run
+from .workdir import Workdir
 
-_MANIFEST_FILE = "manifest.json"
 _ARCHIVE = b"PK\x03\x04"
-_STEP = re.compile(r"step-\d+")
+_RESTORE = "Restore it from a copy."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,28 +46,25 @@ def run(arguments: argparse.Namespace) -> None:
     """Verifies the path, and prints a line for each part."""
     path = arguments.path.rstrip("/") or "/"
     verify = _verification_of(path)
-    with byte_progress(_total_bytes(path), "verifying") as report:
-        lines = verify(path, report)
+    with byte_progress(None, "verifying") as report:
+        lines = list(verify(path, report))
     for line in lines:
         print(line)
 
 
-def _verification_of(path: str) -> Callable[[str, ReportBytes], list[str]]:
+def _verification_of(path: str) -> Callable[[str, ReportBytes], Iterator[str]]:
     if _is_archive(path):
         return _verify_session
     if _exports(path):
         return _verify_exports
-    if _exists(path, RUN_FILE):
-        return verify_run
-    if _exists(path, _MANIFEST_FILE):
-        if _exists(path, CONFIG_FILE):
-            return verify_model
-        is_checkpoint = any(name.startswith("state.") for name in list_folder(path))
-        return _verify_checkpoint if is_checkpoint else _verify_dataset
+    if _exists(path, RUN_FILE) or _steps(os.path.join(path, CHECKPOINTS)):
+        return _verify_run
+    if _exists(path, "state.index"):
+        return _verify_model if _exists(path, CONFIG_FILE) else _verify_checkpoint
+    if _exists(path, "manifest.json"):
+        return _verify_dataset
     if _steps(path):
         return _verify_checkpoints
-    if _steps(os.path.join(path, CHECKPOINTS)):
-        return verify_run
     raise InputMissingError(
         "There is nothing here that could be verified.",
         where=path,
@@ -96,58 +80,8 @@ def _is_archive(path: str) -> bool:
         return file.read(len(_ARCHIVE)) == _ARCHIVE
 
 
-def _verify_session(path: str, report: ReportBytes) -> list[str]:
-    from txl_tf.generation.session_file import check_session
-
-    with open_regular_file(path) as file:
-        num_arrays = check_session(file, path)
-    report("session", file_bytes(path))
-    return [
-        f"verified: session {path}, {num_arrays} arrays",
-        "not covered: whether it is of a run; `txl generate` refuses one that is not",
-    ]
-
-
-def _verify_dataset(path: str, report: ReportBytes) -> list[str]:
-    from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-
-    dataset = PreparedDataset.open(path, verify=False)
-    manifest = dataset.manifest
-    tokenizer = dataset_tokenizer(path, manifest)
-    name = os.path.basename(path)
-    dataset.verify(progress=lambda done: report(name, done), with_checksums=True)
-    lines = [
-        f"{split.name}: {split.tokens} tokens in {len(split.shards)} shards"
-        for split in manifest.splits
-    ]
-    lines.append(f"fingerprint: {manifest.fingerprint}")
-    if tokenizer.vocabulary_files:
-        size = tokenizer.vocabulary_size
-        lines.append(f"verified: vocabulary of {manifest.tokenizer_kind}, {size} tokens")
-    return [*lines, f"verified: data set {path}"]
-
-
-def _verify_checkpoints(path: str, report: ReportBytes) -> list[str]:
-    lines = verify_checkpoints(path, None, report)
-    return [*lines, "not covered: the rest of the run; name its folder for that"]
-
-
-def _verify_checkpoint(path: str, report: ReportBytes) -> list[str]:
-    from txl_tf.training.checkpoint_format import ARRAYS_PREFIX, read_arrays, verified_manifest
-
-    manifest = verified_manifest(path)
-    read_arrays(os.path.join(path, ARRAYS_PREFIX), manifest["arrays"])
-    report(os.path.basename(path), _total_bytes(path))
-    step, arrays = manifest["step"], manifest["arrays"]
-    return [f"verified: checkpoint {path}, step {step}, {len(arrays)} arrays"]
-
-
-def _verify_exports(path: str, report: ReportBytes) -> list[str]:
-    lines = []
-    for folder in _exports(path):
-        num_files = verify_export(folder, lambda done: report("export", done))
-        lines.append(f"verified: export {folder}, {num_files} files")
-    return lines
+def _exists(folder: str, name: str) -> bool:
+    return path_exists(os.path.join(folder, name))
 
 
 def _exports(path: str) -> list[str]:
@@ -157,37 +91,156 @@ def _exports(path: str) -> list[str]:
 
 
 def _steps(folder: str) -> list[str]:
-    return [name for name in _names(folder) if _STEP.fullmatch(name)]
+    return [name for name in _names(folder) if name.startswith("step-")]
 
 
 def _names(folder: str) -> list[str]:
+    with storage_errors("The folder cannot be read", folder, "Check the storage."):
+        try:
+            return list_folder(folder)
+        except NotADirectoryError:
+            return []
+
+
+def _verify_session(path: str, report: ReportBytes) -> Iterator[str]:
+    from txl_tf.generation.session_file import check_session
+
+    with open_regular_file(path) as file:
+        num_arrays = check_session(file, path)
+    yield f"verified: session {path}, {num_arrays} arrays"
+    yield "not covered: whether it is of a run; `txl generate` refuses one that is not"
+
+
+def _verify_exports(path: str, report: ReportBytes) -> Iterator[str]:
+    for folder in _exports(path):
+        names = verify_checksums(folder, lambda done: report("export", done))
+        open_model(folder).tokenizer()
+        yield f"verified: export {folder}, {len(names)} files"
+
+
+def _verify_dataset(path: str, report: ReportBytes) -> Iterator[str]:
+    from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+
+    dataset = PreparedDataset.open(path, verify=False)
+    manifest = dataset.manifest
+    tokenizer = dataset_tokenizer(path, manifest)
+    name = os.path.basename(path)
+    dataset.verify(progress=lambda done: report(name, done), with_checksums=True)
+    for split in manifest.splits:
+        yield f"{split.name}: {split.tokens} tokens in {len(split.shards)} shards"
+    yield f"fingerprint: {manifest.fingerprint}"
+    if tokenizer.vocabulary_files:
+        size = tokenizer.vocabulary_size
+        yield f"verified: vocabulary of {manifest.tokenizer_kind}, {size} tokens"
+    yield f"verified: data set {path}"
+
+
+def _verify_model(folder: str, report: ReportBytes) -> Iterator[str]:
+    """Verifies a model of its own, such as one from `txl convert`."""
+    source = open_model(folder)
+    step, weights = source.read_weights()
+    tokenizer = source.tokenizer()
+    yield f"verified: configuration {folder}/{CONFIG_FILE}"
+    if tokenizer is not None:
+        yield f"verified: vocabulary of {tokenizer.vocabulary_size} tokens"
+    yield f"verified: weights of step {step}, {len(weights)} arrays"
+
+
+def _verify_checkpoint(path: str, report: ReportBytes) -> Iterator[str]:
+    from txl_tf.training.checkpoints import read_checkpoint
+
+    manifest, arrays = read_checkpoint(path)
+    yield f"verified: checkpoint {path}, step {manifest['step']}, {len(arrays)} arrays"
+
+
+def _verify_checkpoints(
+    folder: str, report: ReportBytes, identity: dict | None = None
+) -> Iterator[str]:
+    """Verifies all checkpoints of a folder and the note of the best one.
+
+    Without an `identity`, they are only compared with each other.
+    """
+    from txl_tf.training.checkpoints import CheckpointStore, read_manifest
+
+    store = CheckpointStore(folder, identity or {})
+    steps = store.steps()
+    if identity is None and steps:
+        store = CheckpointStore(folder, read_manifest(store.path(steps[0]))["identity"])
+    for step in steps:
+        path, arrays = store.path(step), store.load(step)
+        report(os.path.basename(path), sum(array.nbytes for array in arrays.values()))
+        yield f"verified: checkpoint {path}, step {step}, {len(arrays)} arrays"
+    if (best := store.best_step()) is not None:
+        yield f"verified: best checkpoint {folder}/best.json, step {best}"
+
+
+def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
+    """Verifies all files of a run that a job reads."""
+    workdir = Workdir(folder)
+    if not _exists(folder, RUN_FILE):
+        what, where = "The description of the run is missing.", os.path.join(folder, RUN_FILE)
+        raise DataDamagedError(what, where=where, remedy=_RESTORE)
+    source, described = open_model(folder), workdir.describe()
+    yield f"verified: description {folder}/{RUN_FILE}"
     try:
-        return list_folder(folder)
-    except NotADirectoryError:
-        return []
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            what = "A link to itself is where a file or folder must be."
-            raise DataDamagedError(what, where=folder, remedy="Remove it.") from error
-        what = f"The folder cannot be read: {first_line(error)}"
-        raise StorageError(what, where=folder, remedy="Check the storage.") from error
+        tokenizer = source.tokenizer()
+    except InputMissingError as error:
+        raise DataDamagedError(error.what, where=error.where, remedy=error.remedy) from error
+    if tokenizer is not None:
+        yield f"verified: tokenizer {tokenizer.kind}, {tokenizer.vocabulary_size} tokens"
+    first_step = described.first_checkpoint_step
+    if described.experiment.training.adapter_rank is not None and first_step is not None:
+        num_arrays = len(read_base(folder, described))
+        yield f"verified: frozen weights {os.path.join(folder, BASE)}, {num_arrays} arrays"
+    checkpoints = list(_verify_checkpoints(workdir.checkpoints, report, described.identity()))
+    if not checkpoints and first_step is not None:
+        what = f"The run has had a checkpoint at step {first_step}, and has none."
+        raise DataDamagedError(what, where=workdir.checkpoints, remedy=_RESTORE)
+    yield from checkpoints
+    yield _verify_ledger(workdir, described)
+    for _, path, results in read_evaluations(workdir.evaluations):
+        yield f"verified: evaluations {path}, {len(results)} results"
+    yield from _verify_metrics(workdir)
+    yield "not covered: files for TensorBoard, which no job reads"
 
 
-def _exists(folder: str, name: str) -> bool:
-    return path_exists(os.path.join(folder, name))
+def _verify_ledger(workdir: Workdir, run: RunDescription) -> str:
+    from txl_tf.training.checkpoints import CheckpointStore
+    from txl_tf.training.ledger import StepLedger
 
-
-def _total_bytes(path: str) -> int:
-    """Sums the bytes of all files below a folder."""
-    try:
-        if is_remote(path):
-            return sum(file_bytes(os.path.join(path, name)) for name in files_below(path))
-        # Links are not followed, as they can form a cycle.
-        return sum(
-            os.lstat(os.path.join(folder, name)).st_size
-            for folder, _, names in os.walk(path)
-            for name in names
+    store = CheckpointStore(workdir.checkpoints, run.identity())
+    digests = {step: store.ledger_digest(step) for step in store.steps()}
+    ledger = StepLedger(workdir.ledger).read(digests)
+    if ledger is None:
+        if not digests:
+            return "not there: ledger, for no step was done"
+        what = "The ledger of the run is missing."
+        raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
+    last = ledger.last_step + len(ledger.rest)
+    if not ledger.is_whole:
+        what = f"The ledger of the run is damaged after the line of step {last}."
+        raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
+    if not digests and last > run.longest_checkpoint_period:
+        raise DataDamagedError(
+            f"The ledger has {last} steps, but there is no checkpoint.",
+            where=workdir.checkpoints,
+            remedy="Restore the checkpoints from a copy, or begin again in another --workdir.",
         )
-    except OSError as error:
-        what = f"A file cannot be looked at: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
+    covered = (
+        f"altered lines are found up to step {ledger.last_step}"
+        if any(digests.values())
+        else "no checkpoint binds it"
+    )
+    return f"verified: ledger {workdir.ledger}, steps {ledger.first_step} to {last}; {covered}"
+
+
+def _verify_metrics(workdir: Workdir) -> Iterator[str]:
+    from txl_tf.training.metrics import MetricsLog
+
+    for path in (workdir.metrics, workdir.time):
+        found = MetricsLog(path).read()
+        if found is not None and found.num_unreadable:
+            what = f"{found.num_unreadable} lines are not what was written."
+            raise DataDamagedError(what, where=path, remedy="Remove them or the file.")
+        if found is not None:
+            yield f"verified: figures {path}, {len(found.lines)} lines, by their form"

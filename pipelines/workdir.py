@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import shlex
-import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -154,10 +153,7 @@ class Workdir:
             extended_at = (*before.extended_at, num_steps) if is_longer else before.extended_at
             description = before.replace(experiment=experiment, data=data, extended_at=extended_at)
         else:
-            run_id = uuid.uuid4().hex
-            description = RunDescription(
-                experiment=experiment, data=data, start=start, run_id=run_id
-            )
+            description = RunDescription(experiment=experiment, data=data, start=start)
         if data_folder is not None:
             description = description.replace(data_folder=lasting_path(data_folder))
         self._write(description, folder)

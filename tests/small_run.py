@@ -9,7 +9,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run import identity
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore
 
 
 def write_run(folder: Path, tokenizer: Tokenizer, text: str) -> tuple[Workdir, Path]:

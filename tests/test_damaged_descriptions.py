@@ -15,8 +15,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
-from txl_tf.training.checkpoint_format import verified_manifest
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore, read_checkpoint
 
 
 def make_data(folder):
@@ -51,7 +50,7 @@ def make_results(folder):
 FORMATS = {
     "data": (make_data, read_data),
     "vocabulary": (lambda folder: make_data(folder).with_name("vocabulary.json"), read_data),
-    "checkpoint": (make_checkpoint, lambda path: verified_manifest(str(path.parent))),
+    "checkpoint": (make_checkpoint, lambda path: read_checkpoint(str(path.parent))),
     "best": (
         lambda folder: make_checkpoint(folder).parent.with_name("best.json"),
         lambda path: CheckpointStore(path.parent, {"a": 1}).best_step(),

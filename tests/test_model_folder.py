@@ -17,7 +17,7 @@ from txl_tf.model_folder import ModelDescription, find_model, open_model, write_
 from txl_tf.models import create_model
 from txl_tf.run import identity
 from txl_tf.storage.untrusted_files import verify_checksums
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore
 
 STEPS = (2, 4, 6)
 BEST = 4

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import keras
 
     from txl_tf.models.language_model import LanguageModel
-    from txl_tf.training.checkpoint_store import CheckpointStore
+    from txl_tf.training.checkpoints import CheckpointStore
 
 CONFIG_FILE = "config.json"
 VOCABULARY = "vocabulary"
@@ -339,7 +339,7 @@ def checked_path(folder: str | os.PathLike[str]) -> str:
 
 def checkpoint_store(folder: str) -> "CheckpointStore":
     """Returns the checkpoints of a run, for reading."""
-    from txl_tf.training.checkpoint_store import CheckpointStore
+    from txl_tf.training.checkpoints import CheckpointStore
 
     identity = RunDescription.read(folder).identity()
     return CheckpointStore(os.path.join(folder, CHECKPOINTS), identity)
@@ -348,9 +348,9 @@ def checkpoint_store(folder: str) -> "CheckpointStore":
 def _read_checkpoint(
     folder: str, model: ModelConfig | LSTMConfig | QRNNConfig
 ) -> tuple[int, dict[str, np.ndarray]]:
-    from txl_tf.training.checkpoint_format import ARRAYS_PREFIX, read_arrays, verified_manifest
+    from txl_tf.training.checkpoints import read_checkpoint
 
-    manifest = verified_manifest(folder)
+    manifest, arrays = read_checkpoint(folder)
     stored, described = ({"model": m} for m in (manifest["identity"].get("model"), model.to_dict()))
     differences = describe_differences(stored, described)
     if differences:
@@ -359,7 +359,6 @@ def _read_checkpoint(
             where=folder,
             remedy="Put the config.json there that belongs to the weights.",
         )
-    arrays = read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
     return manifest["step"], arrays
 
 
@@ -435,19 +434,12 @@ def _write_model(
     weights: Mapping[str, np.ndarray],
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    from txl_tf.training.checkpoint_format import (
-        ARRAYS_PREFIX,
-        MANIFEST_FILE,
-        describe_arrays,
-        manifest_text,
-        write_arrays,
-    )
+    from txl_tf.training.checkpoints import MANIFEST_FILE, require_finite, write_checkpoint
 
     arrays = {f"model/{path}": array for path, array in weights.items()}
-    descriptions = describe_arrays(0, arrays)
+    require_finite(0, arrays)
     with folder.reached_by_path() as path:
-        write_arrays(os.path.join(path, ARRAYS_PREFIX), arrays)
-        manifest = manifest_text(path, 0, descriptions, {"model": described.model.to_dict()})
+        manifest = write_checkpoint(path, 0, arrays, {"model": described.model.to_dict()})
     folder.write(MANIFEST_FILE, manifest)
     for name, content in described.files(tokenizer).items():
         *folders, file = name.split("/")

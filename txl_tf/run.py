@@ -74,8 +74,6 @@ class RunDescription(FrozenConfig):
     """All settings."""
     data: dict[str, Any]
     """Values that decide the tokens: the fields of `_Data`."""
-    run_id: str | None = None
-    """Distinguishes runs of equal settings; `None` before the first write."""
     first_checkpoint_step: Annotated[int | None, not_negative()] = None
     """Steps done at the first checkpoint on disk; `None` before it."""
     longest_checkpoint_period: Annotated[int, not_negative()] = 0

@@ -38,7 +38,6 @@ _JOB_MODULES = (
     "pipelines.quickstart",
     "pipelines.train",
     "pipelines.verify",
-    "pipelines.run_verification",
     "pipelines.training_data",
     "pipelines.training_run",
     "tensorflow_text",

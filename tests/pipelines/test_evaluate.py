@@ -32,7 +32,7 @@ from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.model_folder import write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run import identity
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore
 
 DOCUMENTS = [b"a", b"One is short. ", b"Another one has more to say. ", b"\xc3\xa9t\xc3\xa9 no. "]
 EXPERIMENT = toy_experiment(

@@ -14,7 +14,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run import identity
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore
 
 
 @pytest.fixture(scope="module")

@@ -102,8 +102,6 @@ def test_the_run_keeps_where_it_began(begun, untouched, train, tmp_path):
     source = begun.parent / "source"
     start = RunDescription.read(str(begun)).start
     assert (start.source, start.kind, start.step) == (str(source), "run", 40)
-    verified = run_txl("verify", tmp_path / "run")
-    assert f"verified: start run {source}, step 40" in verified.stdout, verified.stderr
     for options, reason in (
         (("--init-from", untouched), "not from source"),
         (("--init-from", source, "--init-vocabulary", "shared"), "not from vocabulary shared"),
@@ -314,7 +312,7 @@ def flip(folder):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (flip, "damaged"),
+        (flip, "the arrays cannot be read"),
         (shutil.rmtree, "The weights that the adapters of the run belong to are missing."),
     ],
 )

@@ -11,7 +11,7 @@ from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_token
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.model_folder import build_model, open_model
 from txl_tf.run import identity
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore
 from txl_tf.training.trainer import Trainer
 
 

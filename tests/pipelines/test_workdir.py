@@ -19,7 +19,7 @@ from txl_tf.errors import (
 )
 from txl_tf.run import identity
 from txl_tf.storage.locks import DirectoryLock
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore
 
 VALUES = {
     "model": MODEL,

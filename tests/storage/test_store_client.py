@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training.test_checkpoint_store import IDENTITY, arrays_of, assert_is_state_of
+from tests.training.test_checkpoints import IDENTITY, arrays_of, assert_is_state_of
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.segment_plan import SegmentPlan
@@ -24,7 +24,7 @@ from txl_tf.storage.files import (
     write_file,
 )
 from txl_tf.storage.untrusted_files import files_below
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore
 
 CONTENT = bytes(range(256)) * 3000
 

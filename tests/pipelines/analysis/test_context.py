@@ -14,7 +14,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.models import create_model
 from txl_tf.run import identity
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoints import CheckpointStore
 
 TRANSFORMER = {**EXPERIMENT["model"], "segment_length": 8, "memory_length": 6}
 LSTM = {

@@ -1,0 +1,488 @@
+"""Checkpoints: written in one piece, verified when read, kept, and saved in the background.
+
+A checkpoint is a folder `step-NNNNNNNN` with arrays in TensorFlow's format, and a manifest that
+is written last: size of the files, SHA-256 of the arrays' index, and the identity of the run. The
+index has a CRC-32C of each array. `read_checkpoint` decides whether a checkpoint is valid.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.config.base import describe_differences
+from txl_tf.distribution.remote_hosts import this_host
+from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
+from txl_tf.storage.files import file_bytes, file_sha256, first_line, is_remote, path_exists
+from txl_tf.storage.untrusted_files import (
+    listed_file,
+    open_tensor_bundle,
+    read_json_object,
+    reading_failed,
+    storage_errors,
+)
+from txl_tf.storage.writable_folder import WritableFolder
+
+MANIFEST_FILE = "manifest.json"
+FORMAT_VERSION = 3
+_PREFIX = "state"
+_INDEX, _DATA = f"{_PREFIX}.index", f"{_PREFIX}.data-00000-of-00001"
+_FIELDS = {"step": int, "index_sha256": str, "identity": dict}
+_BEST_FILE = "best.json"
+_UNFINISHED_FILE = "unfinished"
+_CHECKSUM = "sha256"
+_FOLDER = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
+_TEMPORARY = re.compile(r"\.step-.*\.tmp")
+_REMEDY = "Restore it from a copy."
+_BEST_REMEDY = "Restore it from a copy, or remove it: the next best one writes it again."
+
+
+def read_checkpoint(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Reads manifest and arrays of a checkpoint, which is valid if this succeeds.
+
+    Raises DataDamagedError if a file is missing or altered, MismatchError for another version, and
+    StorageError if a store does not answer.
+    """
+    manifest, prefix = read_manifest(folder), os.path.join(folder, _PREFIX)
+    index, listed_in = os.path.join(folder, _INDEX), os.path.join(folder, MANIFEST_FILE)
+    try:
+        for name, field in ((_INDEX, "index_bytes"), (_DATA, "data_bytes")):
+            listed_file(folder, name, listed_in=listed_in, num_bytes=manifest.get(field))
+        if file_sha256(index) != manifest["index_sha256"]:
+            raise DataDamagedError("the file is not what was written", where=index, remedy=_REMEDY)
+        reader, stored = open_tensor_bundle(prefix, remedy=_REMEDY)
+    except OSError as error:
+        raise _unreadable(error, index) from error
+    try:
+        # Reading compares each array with its CRC-32C in the index.
+        return manifest, {name: np.asarray(reader.get_tensor(name)) for name in sorted(stored)}
+    except (OSError, tf.errors.OpError, RuntimeError, ValueError) as error:
+        raise reading_failed(error, prefix, _REMEDY) from error
+
+
+def read_manifest(folder: str) -> dict[str, Any]:
+    """Reads the manifest of a checkpoint; errors of `read_checkpoint`."""
+    path = os.path.join(folder, MANIFEST_FILE)
+    try:
+        manifest = _unsealed(path, _REMEDY)
+    except OSError as error:
+        raise _unreadable(error, path) from error
+    version = manifest.get("format_version")
+    if version != FORMAT_VERSION:
+        raise MismatchError(
+            f"The checkpoint is of format {ascii(version)[:40]}; this version reads "
+            f"{FORMAT_VERSION}.",
+            where=path,
+            remedy="Use the version of txl-tf that wrote it, or a newer one.",
+        )
+    for name, kind in _FIELDS.items():
+        # Not `isinstance`, which accepts `True` as an integer.
+        if type(manifest.get(name)) is not kind:
+            what = f"the field `{name}` is {ascii(manifest.get(name))[:100]}"
+            raise DataDamagedError(what, where=path, remedy=_REMEDY)
+    return manifest
+
+
+def write_checkpoint(
+    folder: str,
+    step: int,
+    arrays: Mapping[str, np.ndarray],
+    identity: dict[str, Any],
+    ledger: dict[str, Any] | None = None,
+) -> bytes:
+    """Writes arrays to a folder; returns the content of the manifest, which is to be written last.
+
+    Raises OSError or `tf.errors.OpError`.
+    """
+    names = sorted(arrays)
+    # TensorFlow might place this on an accelerator or another host.
+    with this_host():
+        tf.raw_ops.SaveV2(
+            prefix=os.path.join(folder, _PREFIX),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tf.convert_to_tensor(arrays[name]) for name in names],
+        )
+    index = os.path.join(folder, _INDEX)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "step": step,
+        "index_bytes": file_bytes(index),
+        "index_sha256": file_sha256(index),
+        "data_bytes": file_bytes(os.path.join(folder, _DATA)),
+        "identity": identity,
+    }
+    return _sealed(manifest if ledger is None else manifest | {"ledger": ledger})
+
+
+def require_finite(step: int, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises NonFiniteError if an array has an infinity or NaN."""
+    damaged = [name for name in sorted(arrays) if not _is_finite(np.asarray(arrays[name]))]
+    if damaged:
+        more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        raise NonFiniteError(
+            f"The state of step {step} is not finite and is not saved.",
+            where=f"{damaged[0]}{more}",
+            remedy="Start again from the last checkpoint, which is finite.",
+        )
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    # With a NaN, both are NaN, of which bfloat16 warns. `np.isfinite(array)` would take memory.
+    with np.errstate(invalid="ignore"):
+        return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+
+
+def _sealed(values: dict[str, Any]) -> bytes:
+    """Writes values as JSON with their own checksum."""
+    return json.dumps(values | {_CHECKSUM: _checksum(values)}, indent=1).encode()
+
+
+def _unsealed(path: str, remedy: str) -> dict[str, Any]:
+    """Reads a file of `_sealed`; DataDamagedError if it does not match its own checksum."""
+    values = read_json_object(path, remedy=remedy)
+    if values.pop(_CHECKSUM, None) != _checksum(values):
+        what = "the file does not match its own checksum"
+        raise DataDamagedError(what, where=path, remedy=remedy)
+    return values
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _unreadable(error: OSError, path: str) -> DataDamagedError | StorageError:
+    """Creates the error for a checkpoint file that cannot be read.
+
+    A local disk has lost the file. A remote store may answer later, and an older checkpoint would
+    not help.
+    """
+    if is_remote(path) and not isinstance(error, FileNotFoundError):
+        what, remedy = first_line(error), "Start again when the storage answers."
+        return StorageError(f"the file cannot be read: {what}", where=path, remedy=remedy)
+    is_missing = isinstance(error, FileNotFoundError)
+    what = "the file is missing" if is_missing else f"the file cannot be read: {first_line(error)}"
+    return DataDamagedError(what, where=path, remedy=_REMEDY)
+
+
+class CheckpointStore:
+    """Folder of the checkpoints of a run.
+
+    A checkpoint of another `identity`, which has the settings that decide a step, is refused, and
+    a damaged one makes way for the one before it. The `num_kept` newest checkpoints and the best
+    one are kept. One process writes at a time, with the folder of its `DirectoryLock`; any number
+    may read. `tf.train.load_checkpoint(folder + "/state")` reads the arrays anywhere.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | WritableFolder,
+        identity: dict[str, Any],
+        num_kept: int = 3,
+    ) -> None:
+        self._folder = WritableFolder.at(folder)
+        self._identity = json.loads(json.dumps(identity))
+        self._num_kept = num_kept
+        # A save in the background and the caller must not remove each other's files.
+        self._writing = threading.RLock()
+
+    def path(self, step: int) -> str:
+        """Returns the path of the checkpoint of a step."""
+        return os.path.join(self._folder.path, _name(step))
+
+    def steps(self) -> list[int]:
+        """Returns the steps of all checkpoints, oldest first."""
+        return [step for step in self._all_steps() if not self._is_unfinished(step)]
+
+    def load_latest(self) -> tuple[int, dict[str, np.ndarray], list[str]] | None:
+        """Reads the newest whole checkpoint; `None` if there are no checkpoints.
+
+        Returns the step, the arrays, and a line for every newer, damaged checkpoint. Raises
+        DataDamagedError if all are damaged, and MismatchError for another run or a newer format.
+        """
+        complaints: list[str] = []
+        for step in reversed(self.steps()):
+            try:
+                return step, self.load(step), complaints
+            except DataDamagedError as error:
+                complaints.append(f"{error.where}: {error.what}")
+        if complaints:
+            raise DataDamagedError(
+                f"None of the {len(complaints)} checkpoints is whole: {complaints[0]}",
+                where=self._folder.path,
+                remedy="Restore the folder from a copy, or choose a new --workdir.",
+            )
+        return None
+
+    def load(self, step: int) -> dict[str, np.ndarray]:
+        """Reads the arrays of one checkpoint; errors of `read_checkpoint` and `load_latest`."""
+        manifest, arrays = read_checkpoint(self.path(step))
+        self._check_owner(step, manifest)
+        return arrays
+
+    def ledger_digest(self, step: int) -> dict[str, Any] | None:
+        """Returns the `StepLedger.digest` that was saved with a checkpoint, if any."""
+        manifest = read_manifest(self.path(step))
+        self._check_owner(step, manifest)
+        return manifest.get("ledger")
+
+    def _check_owner(self, step: int, manifest: dict[str, Any]) -> None:
+        if manifest["step"] != step:
+            what = f"the checkpoint is of step {manifest['step']}"
+            raise DataDamagedError(what, where=self.path(step), remedy=_REMEDY)
+        differences = describe_differences(manifest["identity"], self._identity)
+        if differences:
+            raise MismatchError(
+                f"The checkpoint belongs to another run; {differences}",
+                where=self.path(step),
+                remedy="Give the settings it was made with, or choose a new --workdir.",
+            )
+
+    def save(
+        self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
+    ) -> str:
+        """Saves a checkpoint, removes old ones, and returns the path.
+
+        A process that is killed at any moment leaves only whole checkpoints and leftovers. Raises
+        NonFiniteError if an array is not finite, DataDamagedError if the best checkpoint is
+        unknown, OutputExistsError if this process may no longer write, and StorageError if writing
+        fails.
+        """
+        require_finite(step, arrays)
+        hidden = f".{_name(step)}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+        with self._writing:
+            best = self._read_best()
+            try:
+                self._remove_leftovers()
+                written = self._folder.make_new(hidden)
+                with written.reached_by_path() as path:
+                    manifest = write_checkpoint(path, step, arrays, self._identity, ledger)
+                self._commit(step, written, manifest)
+                self._remove_old(step, best)
+            except (OSError, tf.errors.OpError) as error:
+                # If the folder was lost meanwhile, raise that error instead.
+                self._folder.check()
+                # The next save removes leftovers.
+                with contextlib.suppress(OSError):
+                    self._folder.remove_folder(hidden)
+                    if self._is_unfinished(step):
+                        self._remove(step)
+                num_bytes = sum(np.asarray(array).nbytes for array in arrays.values())
+                raise self._writing_failed(step, num_bytes, error) from error
+        return self.path(step)
+
+    def keep_best(self, step: int) -> None:
+        """Keeps a checkpoint until another one is the best.
+
+        A save in the background ends first. Raises ValueError if there is no checkpoint of this
+        step.
+        """
+        with self._writing:
+            if step not in self.steps():
+                self._folder.check()  # raises if the folder was lost
+                raise ValueError(f"`step` must be one of {self.steps()}. Received: step={step}")
+            what = "It cannot be written down which checkpoint is the best"
+            remedy = "Make room or check the permissions."
+            with storage_errors(what, self._best_path, remedy):
+                self._folder.write(_BEST_FILE, _sealed({"step": step}))
+
+    def best_step(self, until: int | None = None) -> int | None:
+        """Returns the step of the last `keep_best`; `None` before the first.
+
+        A checkpoint after the step `until` may be missing: a run that continues there makes it
+        again. Any other missing one raises DataDamagedError.
+        """
+        step = self._read_best()
+        if step is None or (until is not None and step > until) or step in self.steps():
+            return step
+        raise DataDamagedError(
+            "the best checkpoint is missing",
+            where=self.path(step),
+            remedy=f"Restore it from a copy, or remove {_BEST_FILE} to go on without it.",
+        )
+
+    def remove_leftovers(self) -> list[str]:
+        """Removes leftovers of killed processes, and returns their paths.
+
+        Only the process that writes here may call it.
+        """
+        what = "What a killed process left cannot be removed"
+        with storage_errors(what, self._folder.path), self._writing:
+            return self._remove_leftovers()
+
+    def _commit(self, step: int, written: WritableFolder, manifest: bytes) -> None:
+        """Turns a written folder into a checkpoint, durable and in one piece."""
+        hidden, name = os.path.basename(written.path), _name(step)
+        if self._folder.subfolder(name).names():  # a damaged one
+            self._remove(step)
+        if not self._folder.is_remote:
+            written.write_new(MANIFEST_FILE, manifest)
+            self._folder.flush_tree(hidden)
+            self._folder.rename(hidden, name)
+            self._folder.flush()
+            return
+        # A store renames file by file, so a note comes before the files, and the manifest last.
+        target = self._folder.subfolder(name)
+        target.write(_UNFINISHED_FILE, b"")
+        for file in (_DATA, _INDEX):  # by name, because a listing may be outdated
+            self._folder.rename(os.path.join(hidden, file), os.path.join(name, file))
+        target.write(MANIFEST_FILE, manifest)
+        target.remove_file(_UNFINISHED_FILE)
+        self._folder.remove_folder(hidden)
+
+    def _remove(self, step: int) -> None:
+        """Removes a checkpoint; a kill meanwhile leaves it whole or a leftover."""
+        name = _name(step)
+        if not self._folder.is_remote:
+            removed = f".{name}.removed.tmp"
+            self._folder.rename(name, removed)
+            self._folder.remove_folder(removed)
+            return
+        folder = self._folder.subfolder(name)
+        folder.write(_UNFINISHED_FILE, b"")
+        for file in (MANIFEST_FILE, _DATA, _INDEX):
+            folder.remove_file(file)
+        self._folder.remove_folder(name)
+
+    def _all_steps(self) -> list[int]:
+        matches = (_FOLDER.fullmatch(name) for name in self._folder.names())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def _is_unfinished(self, step: int) -> bool:
+        """True for a folder in a store that was never a checkpoint, or is being removed.
+
+        Arrays with neither manifest nor note mean a lost manifest, which is damage.
+        """
+        if not self._folder.is_remote:
+            return False
+        names = self._folder.subfolder(_name(step)).names()
+        has_arrays = any(name.startswith(_PREFIX) for name in names)
+        if MANIFEST_FILE in names or (has_arrays and _UNFINISHED_FILE not in names):
+            return False
+        # A listing may be outdated; a lookup of the file itself is not.
+        return not path_exists(os.path.join(self.path(step), MANIFEST_FILE))
+
+    def _remove_leftovers(self) -> list[str]:
+        names = [name for name in self._folder.names() if _TEMPORARY.fullmatch(name)]
+        for name in names:
+            self._folder.remove_folder(name)
+        unfinished = [step for step in self._all_steps() if self._is_unfinished(step)]
+        for step in unfinished:
+            self._remove(step)
+        removed = [*names, *map(_name, unfinished)]
+        paths = [os.path.join(self._folder.path, name) for name in removed]
+        return paths + self._folder.remove_temporaries()
+
+    def _remove_old(self, step: int, best: int | None) -> None:
+        # Later checkpoints are damaged, or the run would have resumed from them: they do not count.
+        steps = [each for each in self.steps() if each <= step]
+        for old_step in steps[: -self._num_kept]:
+            if old_step != best:
+                self._remove(old_step)
+
+    @property
+    def _best_path(self) -> str:
+        return os.path.join(self._folder.path, _BEST_FILE)
+
+    def _read_best(self) -> int | None:
+        try:
+            record = _unsealed(self._best_path, _BEST_REMEDY)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            what = f"It cannot be read which checkpoint is the best: {first_line(error)}"
+            remedy = "Check the storage and the permissions."
+            raise StorageError(what, where=self._best_path, remedy=remedy) from error
+        if type(record.get("step")) is not int:
+            what = "The note of the best checkpoint has no step."
+            raise DataDamagedError(what, where=self._best_path, remedy=_BEST_REMEDY)
+        return record["step"]
+
+    def _writing_failed(self, step: int, num_bytes: int, error: Exception) -> StorageError:
+        needed = f"it needs {num_bytes:,} bytes"
+        with contextlib.suppress(OSError):  # an object store or a missing folder
+            needed += f", {shutil.disk_usage(self._folder.path).free:,} are free"
+        return StorageError(
+            f"The checkpoint of step {step} cannot be written: {first_line(error)}; {needed}.",
+            where=self.path(step),
+            remedy="Make room or choose another --workdir; the older checkpoints are intact.",
+        )
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+class BackgroundSaver(contextlib.AbstractContextManager):
+    """Saver of one checkpoint at a time, in a thread.
+
+    The next call reports a failed save, which the store never lists. Leaving the `with` block
+    waits for the save in flight; a failed save does not hide another exception.
+    """
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.saved_step: int | None = None
+        """Steps done at the last saved checkpoint; `None` before the first."""
+
+    def submit(
+        self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
+    ) -> None:
+        """Submits a checkpoint once the previous one is saved; `arrays` must not change afterwards.
+
+        Raises the error of the previous save.
+        """
+        self.wait()
+        # A daemon, because the interpreter waits for all others before it exits. A save in flight
+        # is then lost as by a kill.
+        self._thread = threading.Thread(
+            target=self._save, args=(step, arrays, ledger), name="checkpoint-saver", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Blocks until all submitted checkpoints are durable; raises each failure once."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no save is in flight and no failure waits to be reported."""
+        is_saving = self._thread is not None and self._thread.is_alive()
+        return not is_saving and self._error is None
+
+    def check(self) -> None:
+        """Raises the error of a failed save without waiting, see `wait`."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+        try:
+            self.wait()
+        except Exception as error:
+            if raised is None:
+                raise
+            raised.add_note(f"The last checkpoint was not saved either: {error}")
+
+    def _save(
+        self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None
+    ) -> None:
+        try:
+            self._store.save(step, arrays, ledger)
+            self.saved_step = step
+        except BaseException as error:
+            self._error = error
