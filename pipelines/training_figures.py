@@ -319,8 +319,8 @@ class StepProfile:
             return
         first, last = max(trainer.step + 1, self._steps[0]), min(trainer.next_stop, self._steps[-1])
         if first <= last:
-            path = self._exits.enter_context(self._folder.reached_by_path())
-            tf.profiler.experimental.start(path)
+            self._folder.make()
+            tf.profiler.experimental.start(self._folder.path)
             self._exits.callback(tf.profiler.experimental.stop)
             self._begun_at = trainer.step + 1
 

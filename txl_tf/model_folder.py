@@ -438,8 +438,8 @@ def _write_model(
 
     arrays = {f"model/{path}": array for path, array in weights.items()}
     require_finite(0, arrays)
-    with folder.reached_by_path() as path:
-        manifest = write_checkpoint(path, 0, arrays, {"model": described.model.to_dict()})
+    folder.make()
+    manifest = write_checkpoint(folder.path, 0, arrays, {"model": described.model.to_dict()})
     folder.write(MANIFEST_FILE, manifest)
     for name, content in described.files(tokenizer).items():
         *folders, file = name.split("/")

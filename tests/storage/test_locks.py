@@ -116,7 +116,6 @@ CHANGES = {
     "remove a folder": lambda writable: writable.remove_folder("sub"),
     "rename": lambda writable: writable.rename("old.txt", "new.txt"),
     "remove leftovers": lambda writable: writable.remove_temporaries(),
-    "by path": lambda writable: writable.reached_by_path().__enter__(),
 }
 LOCAL_CHANGES = {
     "append": lambda writable: writable.append("old.txt", b"new"),

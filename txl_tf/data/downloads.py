@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
-from txl_tf.storage.files import file_sha256, first_line
-from txl_tf.storage.local_files import flush_to_disk, open_locked
+from txl_tf.storage.files import file_sha256, first_line, flush_to_disk, open_locked
 from txl_tf.storage.untrusted_files import storage_errors
 
 Progress = Callable[[int, int | None], None]
@@ -73,7 +72,7 @@ def download(
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if os.path.exists(target):
             return target
-        with os.fdopen(open_locked(partial, appends=True), "ab") as output:
+        with os.fdopen(open_locked(partial, flags=os.O_APPEND), "ab") as output:
             transfer = _Transfer(file, output, timeout_seconds, progress)
             transfer.complete(max_attempts, pause_seconds)
             try:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from txl_tf.storage.local_files import open_for_writing
+from txl_tf.storage.files import open_for_writing
 
 
 def notice_path(port: int | str) -> str:

@@ -40,6 +40,7 @@ from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import (
     file_sha256,
     first_line,
+    flush_tree_to_disk,
     is_remote,
     list_folder,
     make_folder,
@@ -47,7 +48,6 @@ from txl_tf.storage.files import (
     remove_file,
     write_file,
 )
-from txl_tf.storage.local_files import flush_tree_to_disk
 from txl_tf.storage.staging import StagingFolder
 from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below
 

@@ -6,14 +6,15 @@ callers need not distinguish the two.
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from txl_tf.errors import DataDamagedError
-from txl_tf.storage.local_files import flush_to_disk, open_folder, remove_folder_in, replace_file
+from txl_tf.errors import DataDamagedError, OutputExistsError
 from txl_tf.storage.store_client import read_blocks
 
 _BLOCK_BYTES = 4 << 20
@@ -81,15 +82,22 @@ def write_file(path: str, content: bytes) -> None:
     is closed, but not every store hides an open one, so it is renamed too. A killed process may
     leave `temporary_path(path)`, which the next write replaces.
     """
-    folder, name = os.path.split(path)
+    temporary = temporary_path(path)
     if is_remote(path):
-        write_remote_file(path, temporary_path(path), content)
+        write_remote_file(path, temporary, content)
         return
-    descriptor = open_folder(folder or ".")
+    remove_file(temporary)
     try:
-        replace_file(descriptor, name, temporary_path(name), content)
-    finally:
-        os.close(descriptor)
+        with os.fdopen(open_for_writing(temporary, must_be_new=True), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_file(temporary)
+        raise
+    flush_to_disk(os.path.dirname(path) or ".")
 
 
 def temporary_path(path: str) -> str:
@@ -196,7 +204,8 @@ def remove_folder(folder: str) -> None:
     """Removes a folder with its contents, if it exists; a link to a folder is removed itself."""
     with contextlib.suppress(FileNotFoundError):
         if not is_remote(folder):
-            remove_folder_in(None, folder)
+            remove = os.unlink if os.path.islink(folder) else shutil.rmtree
+            remove(folder)
             return
         import tensorflow as tf
 
@@ -312,3 +321,72 @@ def _os_error(error: Exception, path: str) -> OSError:
     }
     # OSError chooses its subclass by the number, such as FileNotFoundError.
     return OSError(numbers.get(type(error), errno.EIO), first_line(error), path)
+
+
+def flush_to_disk(path: str | os.PathLike[str]) -> None:
+    """Forces a local file, or the names in a folder, to the disk.
+
+    Without this, a power cut after a rename could leave a complete name with incomplete contents.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_tree_to_disk(folder: str | os.PathLike[str]) -> None:
+    """Forces a local folder with all its contents to the disk."""
+    for parent, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            flush_to_disk(os.path.join(parent, name))
+        flush_to_disk(parent)
+
+
+def open_for_writing(
+    path: str, *, inside: int | None = None, flags: int = 0, must_be_new: bool = False
+) -> int:
+    """Opens a local file for reading and writing, in place; creates it unless it exists.
+
+    `inside` is the descriptor of its folder, and `flags` are more of `os.open`. Raises
+    OutputExistsError if a link, a device, a pipe or a socket is in its place.
+    """
+    # Without O_NONBLOCK, opening a pipe blocks.
+    flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_EXCL if must_be_new else 0
+    in_the_way = OutputExistsError(
+        "A link, or something else that is no plain file, is in the way; nothing is written "
+        "through it.",
+        where=path,
+        remedy="Move it away.",
+    )
+    try:
+        descriptor = os.open(path, flags, 0o666, dir_fd=inside)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise in_the_way from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise in_the_way
+
+
+def lock(descriptor: int, *, waits: bool = False) -> None:
+    """Locks a local file or folder for this process until its descriptor is closed.
+
+    Raises BlockingIOError if another process has it locked, unless `waits`, and OSError if the
+    file system has no such locks.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def open_locked(path: str, *, flags: int = 0) -> int:
+    """Opens a local file for writing and locks it, see `open_for_writing` and `lock`."""
+    descriptor = open_for_writing(path, flags=flags)
+    try:
+        lock(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -9,8 +9,7 @@ import time
 from typing import Self
 
 from txl_tf.errors import OutputExistsError, StorageError
-from txl_tf.storage.files import first_line, is_remote, make_folder
-from txl_tf.storage.local_files import lock, open_folder, open_for_writing
+from txl_tf.storage.files import first_line, is_remote, lock, make_folder, open_for_writing
 from txl_tf.storage.store_lock import (
     LOCK_FILE,
     MAX_LOCK_BYTES,
@@ -79,17 +78,12 @@ class LocalLock:
         os.close(file)
         os.close(folder)
 
-    def descriptor(self) -> int:
-        """Returns a descriptor of the locked folder."""
-        if self._folder is None:
-            raise lost("the lock of the folder was given back", self._path)
-        return self._folder
-
     def check(self) -> None:
         """Raises OutputExistsError if this process no longer owns the folder."""
         with self._checking:
-            folder = self.descriptor()
-            assert self._file is not None
+            folder = self._folder
+            if folder is None or self._file is None:
+                raise lost("the lock of the folder was given back", self._path)
             if not self._leads_to(folder):
                 raise self._folder_is_lost()
             try:
@@ -119,7 +113,7 @@ class LocalLock:
     def _try_to_acquire(self) -> bool:
         make_folder(self._path)
         try:
-            folder = open_folder(self._path)
+            folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False  # the previous owner has just removed the folder
         file = None
@@ -139,18 +133,10 @@ class LocalLock:
 
     def _locked_file(self, folder: int) -> int | None:
         """Opens, locks and signs the file; returns `None` if another process has it."""
-        file = open_for_writing(LOCK_FILE, inside=folder, reads=True)
+        file = open_for_writing(LOCK_FILE, inside=folder)
         try:
-            is_shared = os.fstat(file).st_nlink > 1
-            if is_shared and self._locks_folder:
-                # A copy made of hard links shares the file, and its lock, with another folder.
-                os.unlink(LOCK_FILE, dir_fd=folder)
-                raise FileNotFoundError
             lock(file)
             if not os.path.samestat(os.fstat(file), _status_in(folder)):
-                raise FileNotFoundError
-            if is_shared:
-                os.unlink(LOCK_FILE, dir_fd=folder)
                 raise FileNotFoundError
             os.ftruncate(file, 0)
             os.pwrite(file, json.dumps(self._owner).encode(), 0)
@@ -240,12 +226,7 @@ class DirectoryLock:
     @property
     def folder(self) -> WritableFolder:
         """Folder for its owner to write into."""
-        return WritableFolder.at(
-            self._folder,
-            self.check,
-            descriptor=self._lock.descriptor if isinstance(self._lock, LocalLock) else None,
-            token=self._lock.token,
-        )
+        return WritableFolder.at(self._folder, self.check, token=self._lock.token)
 
     def __enter__(self) -> Self:
         try:

@@ -11,14 +11,15 @@ from typing import Self
 
 from txl_tf.errors import OutputExistsError
 from txl_tf.storage.files import (
+    flush_to_disk,
     is_remote,
     list_folder,
+    lock,
     make_folder,
     path_exists,
     remove_folder,
     rename_remote_file,
 )
-from txl_tf.storage.local_files import flush_to_disk, lock
 
 _MARK = ".preparing-"
 _LOCKING = ".locking"

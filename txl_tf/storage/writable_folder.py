@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from txl_tf.storage.files import (
+    flush_to_disk,
+    flush_tree_to_disk,
     is_remote,
     list_folder,
     make_folder,
@@ -15,20 +17,10 @@ from txl_tf.storage.files import (
     remove_file,
     remove_folder,
     rename_remote_file,
-    temporary_path,
+    write_file,
     write_remote_file,
 )
-from txl_tf.storage.local_files import (
-    flush_in,
-    flush_tree_in,
-    open_folder,
-    open_for_writing,
-    remove_file_in,
-    remove_folder_in,
-    replace_file,
-)
 
-_DESCRIPTORS = "/proc/self/fd"
 _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 
 
@@ -36,10 +28,7 @@ class WritableFolder(abc.ABC):
     """Folder whose files are written and removed only if the writer may.
 
     `check` raises an error before every change if this process may no longer write here, see
-    `DirectoryLock.folder`. A local folder is reached by the descriptor of its lock, never by path:
-    if it is removed, renamed or replaced after the check, the change fails or is made in the old
-    folder, never in its replacement. No link below the folder is followed. A store has no
-    descriptors; there the check comes immediately before each request.
+    `DirectoryLock.folder`.
     """
 
     def __init__(self, path: str, check: Callable[[], None]) -> None:
@@ -51,20 +40,18 @@ class WritableFolder(abc.ABC):
         path: "str | os.PathLike[str] | WritableFolder",
         check: Callable[[], None] = no_check,
         *,
-        descriptor: Callable[[], int] | None = None,
         token: str | None = None,
     ) -> "WritableFolder":
         """Returns the folder of a path, existing or not; returns a `WritableFolder` unchanged.
 
-        `descriptor` returns a descriptor of a local folder; by default the path is opened. `token`
-        makes the temporary names of this writer unique in a store.
+        `token` makes the temporary names of this writer unique in a store.
         """
         if isinstance(path, WritableFolder):
             return path
         path = os.fspath(path)
         if is_remote(path):
             return _RemoteFolder(path, check, token or uuid.uuid4().hex)
-        return _LocalFolder(path, check, descriptor)
+        return _LocalFolder(path, check)
 
     @property
     def is_remote(self) -> bool:
@@ -75,13 +62,14 @@ class WritableFolder(abc.ABC):
     def subfolder(self, *names: str) -> "WritableFolder":
         """Returns a folder below this one, without creating it."""
 
-    @abc.abstractmethod
     def names(self) -> list[str]:
         """Returns the sorted names in it; empty if it does not exist."""
+        return list_folder(self.path)
 
-    @abc.abstractmethod
     def make(self) -> None:
         """Creates the folder and its parents, if missing."""
+        with self._changing():
+            make_folder(self.path)
 
     @abc.abstractmethod
     def make_new(self, name: str) -> "WritableFolder":
@@ -95,13 +83,15 @@ class WritableFolder(abc.ABC):
     def write_new(self, name: str, content: bytes) -> None:
         """Writes a file that must not exist yet; `flush_tree` makes it durable."""
 
-    @abc.abstractmethod
     def remove_file(self, name: str) -> None:
         """Removes a file, if it exists."""
+        with self._changing():
+            remove_file(self._path(name))
 
-    @abc.abstractmethod
     def remove_folder(self, name: str) -> None:
         """Removes a folder with its contents, if it exists."""
+        with self._changing():
+            remove_folder(self._path(name))
 
     @abc.abstractmethod
     def rename(self, name: str, new_name: str) -> None:
@@ -123,14 +113,6 @@ class WritableFolder(abc.ABC):
     def flush_tree(self, name: str) -> None:
         """Forces a folder below it, with all its contents, to a local disk."""
 
-    @abc.abstractmethod
-    def reached_by_path(self) -> contextlib.AbstractContextManager[str]:
-        """Creates the folder and yields a path for code that can only write by path.
-
-        The path of a local folder leads to this very folder until the `with` block ends, even if
-        the folder is moved.
-        """
-
     def remove_temporaries(self) -> list[str]:
         """Removes unfinished files of killed processes, and returns their paths.
 
@@ -142,133 +124,65 @@ class WritableFolder(abc.ABC):
             self.remove_file(name)
         return [os.path.join(self.path, name) for name in names]
 
-
-class _LocalFolder(WritableFolder):
-    """Folder on a local disk, below a descriptor or a path."""
-
-    def __init__(
-        self,
-        path: str,
-        check: Callable[[], None],
-        descriptor: Callable[[], int] | None,
-        names: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(os.path.join(path, *names), check)
-        self._top = path
-        self._descriptor = descriptor
-        self._names = names
-
-    def subfolder(self, *names: str) -> "_LocalFolder":
-        return _LocalFolder(self._top, self.check, self._descriptor, (*self._names, *names))
-
-    def names(self) -> list[str]:
-        try:
-            with self._opened() as folder:
-                return sorted(os.listdir(folder))
-        except FileNotFoundError:
-            return []
-
-    def make(self) -> None:
-        with self._changing(makes=True):
-            pass
-
-    def make_new(self, name: str) -> "_LocalFolder":
-        with self._changing(makes=True) as folder:
-            os.mkdir(name, dir_fd=folder)
-        return self.subfolder(name)
-
-    def write(self, name: str, content: bytes) -> None:
-        with self._changing(makes=True) as folder:
-            replace_file(folder, name, temporary_path(name), content)
-
-    def write_new(self, name: str, content: bytes) -> None:
-        with (
-            self._changing() as folder,
-            os.fdopen(open_for_writing(name, inside=folder, must_be_new=True), "wb") as file,
-        ):
-            file.write(content)
-
-    def remove_file(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError), self._changing() as folder:
-            remove_file_in(folder, name)
-
-    def remove_folder(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError), self._changing() as folder:
-            remove_folder_in(folder, name)
-
-    def rename(self, name: str, new_name: str) -> None:
-        with self._changing() as folder:
-            os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
-
-    def append(self, name: str, content: bytes) -> None:
-        with self._changing() as folder, _opened_file(folder, name, appends=True) as file:
-            if os.fstat(file).st_nlink > 1:
-                self._replace(folder, name, file, None, content)
-                return
-            while content:
-                content = content[os.write(file, content) :]
-
-    def truncate(self, name: str, num_bytes: int) -> None:
-        with self._changing() as folder, _opened_file(folder, name) as file:
-            if os.fstat(file).st_nlink > 1:
-                self._replace(folder, name, file, num_bytes, b"")
-                return
-            os.ftruncate(file, num_bytes)
-            os.fsync(file)
-
-    def flush(self, name: str | None = None) -> None:
-        with self._changing() as folder:
-            if name is None:
-                os.fsync(folder)
-            else:
-                flush_in(folder, name)
-
-    def flush_tree(self, name: str) -> None:
-        with self._changing() as folder:
-            flush_tree_in(folder, name)
+    def _path(self, name: str) -> str:
+        return os.path.join(self.path, name)
 
     @contextlib.contextmanager
-    def reached_by_path(self) -> Iterator[str]:
-        with self._changing(makes=True) as folder:
-            path = f"{_DESCRIPTORS}/{folder}"
-            yield path if os.path.isdir(path) else self.path
-
-    @contextlib.contextmanager
-    def _changing(self, makes: bool = False) -> Iterator[int]:
-        """Yields a descriptor of the folder, for one change that is allowed."""
+    def _changing(self) -> Iterator[None]:
+        """Allows one change."""
         self.check()
         try:
-            with self._opened(makes) as folder:
-                yield folder
+            yield
         except OSError:
             # If the folder was just lost, raise that error instead.
             self.check()
             raise
 
-    @contextlib.contextmanager
-    def _opened(self, makes: bool = False) -> Iterator[int]:
-        if self._descriptor is None:
-            if makes:
-                make_folder(self._top)
-            folder = open_folder(self._top)
-        else:
-            folder = os.dup(self._descriptor())
-        try:
-            for name in self._names:
-                below = _open_below(folder, name, makes)
-                os.close(folder)
-                folder = below
-            yield folder
-        finally:
-            os.close(folder)
 
-    @staticmethod
-    def _replace(folder: int, name: str, file: int, num_bytes: int | None, added: bytes) -> None:
-        """Replaces a file by a changed copy, so that hard links to it stay unchanged."""
-        with os.fdopen(os.dup(file), "rb") as shared:
-            shared.seek(0)
-            content = shared.read() if num_bytes is None else shared.read(num_bytes)
-        replace_file(folder, name, temporary_path(name), content + added)
+class _LocalFolder(WritableFolder):
+    """Folder on a local disk."""
+
+    def subfolder(self, *names: str) -> "_LocalFolder":
+        return _LocalFolder(os.path.join(self.path, *names), self.check)
+
+    def make_new(self, name: str) -> "_LocalFolder":
+        self.make()
+        below = self.subfolder(name)
+        with self._changing():
+            os.mkdir(below.path)
+        return below
+
+    def write(self, name: str, content: bytes) -> None:
+        self.make()
+        with self._changing():
+            write_file(self._path(name), content)
+
+    def write_new(self, name: str, content: bytes) -> None:
+        with self._changing(), open(self._path(name), "xb") as file:
+            file.write(content)
+
+    def rename(self, name: str, new_name: str) -> None:
+        with self._changing():
+            os.rename(self._path(name), self._path(new_name))
+
+    def append(self, name: str, content: bytes) -> None:
+        with self._changing(), open(self._path(name), "r+b", buffering=0) as file:
+            file.seek(0, os.SEEK_END)
+            while content:
+                content = content[file.write(content) :]
+
+    def truncate(self, name: str, num_bytes: int) -> None:
+        with self._changing(), open(self._path(name), "r+b") as file:
+            file.truncate(num_bytes)
+            os.fsync(file)
+
+    def flush(self, name: str | None = None) -> None:
+        with self._changing():
+            flush_to_disk(self.path if name is None else self._path(name))
+
+    def flush_tree(self, name: str) -> None:
+        with self._changing():
+            flush_tree_to_disk(self._path(name))
 
 
 class _RemoteFolder(WritableFolder):
@@ -281,13 +195,6 @@ class _RemoteFolder(WritableFolder):
     def subfolder(self, *names: str) -> "_RemoteFolder":
         return _RemoteFolder(os.path.join(self.path, *names), self.check, self._token)
 
-    def names(self) -> list[str]:
-        return list_folder(self.path)
-
-    def make(self) -> None:
-        self.check()
-        make_folder(self.path)
-
     def make_new(self, name: str) -> "_RemoteFolder":
         below = self.subfolder(name)
         # Stores have no folders that could exist already; unique names keep writers apart.
@@ -297,23 +204,15 @@ class _RemoteFolder(WritableFolder):
     def write(self, name: str, content: bytes) -> None:
         self.make()
         # With a shared name, a late writer would rename the file of another.
-        temporary = os.path.join(self.path, f".{name}.{self._token[:12]}.tmp")
-        write_remote_file(os.path.join(self.path, name), temporary, content, self.check)
+        temporary = self._path(f".{name}.{self._token[:12]}.tmp")
+        write_remote_file(self._path(name), temporary, content, self.check)
 
     def write_new(self, name: str, content: bytes) -> None:
         self.write(name, content)
 
-    def remove_file(self, name: str) -> None:
-        self.check()
-        remove_file(os.path.join(self.path, name))
-
-    def remove_folder(self, name: str) -> None:
-        self.check()
-        remove_folder(os.path.join(self.path, name))
-
     def rename(self, name: str, new_name: str) -> None:
         self.check()
-        rename_remote_file(os.path.join(self.path, name), os.path.join(self.path, new_name))
+        rename_remote_file(self._path(name), self._path(new_name))
 
     def append(self, name: str, content: bytes) -> None:
         raise NotImplementedError("objects of a store cannot be appended to")
@@ -326,29 +225,3 @@ class _RemoteFolder(WritableFolder):
 
     def flush_tree(self, name: str) -> None:
         """Does nothing, because every object is durable once written."""
-
-    @contextlib.contextmanager
-    def reached_by_path(self) -> Iterator[str]:
-        self.make()
-        yield self.path
-
-
-@contextlib.contextmanager
-def _opened_file(folder: int, name: str, appends: bool = False) -> Iterator[int]:
-    file = open_for_writing(name, inside=folder, appends=appends, reads=True, must_exist=True)
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
-def _open_below(folder: int, name: str, makes: bool) -> int:
-    try:
-        return open_folder(name, inside=folder)
-    except FileNotFoundError:
-        if not makes:
-            raise
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=folder)
-    os.fsync(folder)
-    return open_folder(name, inside=folder)

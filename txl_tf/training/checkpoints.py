@@ -264,8 +264,7 @@ class CheckpointStore:
             try:
                 self._remove_leftovers()
                 written = self._folder.make_new(hidden)
-                with written.reached_by_path() as path:
-                    manifest = write_checkpoint(path, step, arrays, self._identity, ledger)
+                manifest = write_checkpoint(written.path, step, arrays, self._identity, ledger)
                 self._commit(step, written, manifest)
                 self._remove_old(step, best)
             except (OSError, tf.errors.OpError) as error:

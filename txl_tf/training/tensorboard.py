@@ -52,7 +52,6 @@ class TensorBoardWriter:
         self._bytes_per_token = bytes_per_token
         self._metrics_log = metrics_log
         self._has_peak = has_peak
-        self._paths = contextlib.ExitStack()
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         self._described: set[tuple[str, str]] = set()
 
@@ -130,8 +129,7 @@ class TensorBoardWriter:
         with storage_errors(what, self._folder.path, remedy):
             self._folder.check()
             if run not in self._writers:
-                # The writer opens its file late, and opens another if that file is gone.
-                path = self._paths.enter_context(self._folder.subfolder(run).reached_by_path())
+                path = os.path.join(self._folder.path, run)
                 self._writers[run] = tf.summary.create_file_writer(path)
         writer = self._writers[run]
         with this_host():
