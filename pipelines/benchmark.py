@@ -29,7 +29,6 @@ from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig, TrainingConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, JobError, UsageError
-from txl_tf.machine_memory import describe_bytes
 from txl_tf.models.sizes import reading_flops_per_token, training_flops_per_token
 
 from . import benchmark_worker
@@ -44,6 +43,7 @@ from .arguments import (
     load_experiment,
     override,
 )
+from .memory_needs import describe_bytes
 from .progress import plain_table, say
 
 SUITES = ("train", "evaluate", "generate")

@@ -1,12 +1,14 @@
-"""Lower bounds of the memory of a job, computed from its settings.
+"""Lower bounds of the memory of a job, and the memory of the machine.
 
 Every figure is a lower bound, so that no job is refused that would have worked.
 Shape letters used in this module: B rows, T segment length, M memory length,
 K = M + T key length, D hidden width, N heads, V vocabulary, L layers.
 """
 
+import contextlib
 import dataclasses
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,13 +19,24 @@ from txl_tf.config.experiment import (
     TrainingConfig,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.machine_memory import require_memory
+from txl_tf.errors import UsageError
 from txl_tf.models.sizes import num_parameters, row_numbers
 
 _FLOAT_BYTES = 4
 # Exists on machines with NVIDIA GPUs, whose memory holds the model.
 _GPU_FILE = Path("/dev/nvidiactl")
 _SLOTS = {"adam": 2, "adamw": 2, "lamb": 2, "muon": 1, "adafactor": 0, "sgd": 0}
+
+_MEMINFO = Path("/proc/meminfo")
+_STATUS = Path("/proc/self/statm")
+# Limit and usage of a control group, version 2 and version 1.
+_CONTROL_GROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
 
 AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
 
@@ -134,12 +147,14 @@ def require_memory_of(needs: Sequence[MemoryNeed], what: str) -> None:
     if _GPU_FILE.exists():
         return
     largest = max(needs, key=lambda need: need.num_bytes)
-    require_memory(
-        sum(need.num_bytes for need in needs),
-        what=f"{what}, most of it {largest.what},",
-        where=largest.where,
-        remedy="Choose smaller numbers, or a larger machine.",
-    )
+    needed, available = sum(need.num_bytes for need in needs), available_bytes()
+    if available is not None and needed > available:
+        raise UsageError(
+            f"{what}, most of it {largest.what}, would take {describe_bytes(needed)}; "
+            f"{describe_bytes(available)} are available.",
+            where=largest.where,
+            remedy="Choose smaller numbers, or a larger machine.",
+        )
 
 
 def _copies(optimizer: OptimizerConfig, training: TrainingConfig) -> int:
@@ -172,3 +187,49 @@ def _sizes(model: AnyModelConfig) -> str:
     return ", ".join(
         f"model.{name}={getattr(model, name)}" for name in names if hasattr(model, name)
     )
+
+
+def available_bytes() -> int | None:
+    """Returns the memory that can be allocated without swapping or breaking a limit.
+
+    It is the least of `MemAvailable` and the rests of control group and address space; `None` if
+    all are unknown.
+    """
+    limits = [_of_machine(), *map(_of_control_group, _CONTROL_GROUPS), _of_address_space()]
+    known = [limit for limit in limits if limit is not None]
+    return max(0, min(known)) if known else None
+
+
+def describe_bytes(num_bytes: int) -> str:
+    """Formats a number of bytes, such as `1.5 GiB`."""
+    if num_bytes < 1 << 20:
+        return f"{num_bytes:,} bytes"
+    if num_bytes < 1 << 30:
+        return f"{num_bytes / (1 << 20):.1f} MiB"
+    # Integer division first, because a huge number overflows a float.
+    gibibytes = (num_bytes >> 20) / 1024 if num_bytes < 1 << 80 else num_bytes >> 30
+    return f"{gibibytes:,.1f} GiB" if isinstance(gibibytes, float) else "over 2**50 GiB"
+
+
+def _of_machine() -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return None
+
+
+def _of_control_group(paths: tuple[Path, Path]) -> int | None:
+    # `max` fails to parse: there is no limit.
+    with contextlib.suppress(OSError, ValueError):
+        return int(paths[0].read_text()) - int(paths[1].read_text())
+    return None
+
+
+def _of_address_space() -> int | None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return limit - int(_STATUS.read_text().split()[0]) * resource.getpagesize()
+    return None

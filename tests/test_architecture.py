@@ -13,13 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # Floors of the package: each part may import itself and the parts named here.
-LOWEST = {"errors", "imports", "machine_memory", "metrics"}
+LOWEST = {"errors", "imports", "metrics"}
 TENSORS = {"functional", "stateless_random", *LOWEST}
 MODELS = {"config", "layers", "models", "storage", "tpu_kernels", *TENSORS}
 ALLOWED = {
     "errors": set(),
     "imports": {"errors"},
-    "machine_memory": {"errors"},
     "metrics": set(),
     "storage": LOWEST,
     "config": {"storage", *LOWEST},

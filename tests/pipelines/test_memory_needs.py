@@ -1,12 +1,18 @@
 """What jobs take at least: formulas held against models, and against what they replace."""
 
+import resource
+import subprocess
+import sys
+
 import pytest
 
+from pipelines import memory_needs
 from pipelines.arguments import load_experiment
-from pipelines.memory_needs import training_needs
+from pipelines.memory_needs import require_memory_of, training_needs
 from tests.pipelines.conftest import EXPERIMENT
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.errors import UsageError
 from txl_tf.models import create_model
 from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
 
@@ -62,3 +68,35 @@ def test_a_segment_of_equal_memory_is_the_longest_that_fits():
                 equal_memory_segment_length(reference, candidate)
         else:
             assert equal_memory_segment_length(reference, candidate) == by_hand
+
+
+def test_more_than_the_machine_has_is_refused_with_both_numbers():
+    needs = [memory_needs.MemoryNeed("weights", 3 * memory_needs.available_bytes(), "model.x=1")]
+    with pytest.raises(UsageError, match=r"most of it weights, would take .* GiB; .* GiB are"):
+        require_memory_of(needs, "Training")
+
+
+def test_the_limit_of_a_control_group_counts(monkeypatch, tmp_path):
+    limit, usage = tmp_path / "max", tmp_path / "current"
+    limit.write_text("1000000\n")
+    usage.write_text("400000\n")
+    monkeypatch.setattr(memory_needs, "_CONTROL_GROUPS", ((limit, usage),))
+
+    assert memory_needs.available_bytes() == 600_000
+
+    limit.write_text("max\n")
+    assert memory_needs.available_bytes() > 1 << 30
+
+
+def test_the_limit_of_the_address_space_counts():
+    program = (
+        "import resource; from pipelines import memory_needs; "
+        f"resource.setrlimit(resource.RLIMIT_AS, ({1 << 30}, {1 << 30})); "
+        "print(memory_needs.available_bytes())"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+    assert 0 < int(answer.stdout) < 1 << 30

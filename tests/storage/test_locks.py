@@ -19,15 +19,14 @@ import tensorflow as tf
 from tests.storage.places import KINDS, place
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.files import list_folder, path_exists, read_file, remove_folder, write_file
-from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.locks import LOCK_FILE, DirectoryLock
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.store_lock import LOCK_FILE
 from txl_tf.storage.writable_folder import WritableFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys, time
-from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.locks import LOCK_FILE, DirectoryLock
 with DirectoryLock(sys.argv[1], settle_seconds=0.0):
     print("locked", flush=True)
     time.sleep(1000)
