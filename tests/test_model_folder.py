@@ -16,7 +16,6 @@ from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.model_folder import ModelDescription, find_model, open_model, write_model_folder
 from txl_tf.models import create_model
 from txl_tf.run import identity
-from txl_tf.storage.untrusted_files import verify_checksums
 from txl_tf.training.checkpoints import CheckpointStore
 
 STEPS = (2, 4, 6)
@@ -223,10 +222,3 @@ def test_an_export_in_fewer_bits_gives_the_numbers_it_computes_with(tmp_path):
     # Half a step of 127 of the largest number, and exact where the matrix is small.
     assert 0.0 < max(differences) < 0.3 * 5 / 127
     assert min(differences) == 0.0
-
-
-def test_the_checksums_of_an_export_name_every_file_once(folders, tmp_path):
-    copy = shutil.copytree(folders["export"] / "2", tmp_path / "copy")
-    (copy / "assets" / "surplus").write_text("")
-    with pytest.raises(DataDamagedError, match="not in the list"):
-        verify_checksums(str(copy))
