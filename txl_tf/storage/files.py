@@ -9,6 +9,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -32,7 +33,9 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 def first_line(error: BaseException) -> str:
     """Returns up to 200 characters of an error's first line, or its class name if it is empty."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    # TensorFlow names its operation in front, which is longer than the reason.
+    text = re.sub(r"^\{\{.*?\}\} ", "", str(error).strip())
+    return (text.splitlines() or [type(error).__name__])[0][:200]
 
 
 def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str:

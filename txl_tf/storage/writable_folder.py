@@ -169,7 +169,7 @@ class _LocalFolder(WritableFolder):
         with self._changing(), open(self._path(name), "r+b", buffering=0) as file:
             file.seek(0, os.SEEK_END)
             while content:
-                content = content[file.write(content) :]
+                content = content[os.write(file.fileno(), content) :]
 
     def truncate(self, name: str, num_bytes: int) -> None:
         with self._changing(), open(self._path(name), "r+b") as file:
