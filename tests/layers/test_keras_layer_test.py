@@ -71,11 +71,6 @@ CASES = {
         "input_data": _SEGMENT[:, None],
         "expected_output_shape": (_ROWS, 1),
     },
-    "TokenHead": {
-        "init_kwargs": {"num_outputs": 3},
-        "input_data": _SEGMENT,
-        "expected_output_shape": (_ROWS, _LENGTH, 3),
-    },
     "SpanHead": {
         "init_kwargs": {},
         "input_data": _SEGMENT,

@@ -31,9 +31,6 @@ ROWS = {
         {"text": f"{n} is", "even": "even", "odd": "odd " * (1 + n % 9), "label": n % 2}
         for n in range(24)
     ],
-    "tokens": [
-        {"text": [f"w{n}"] * (1 + n % 5), "label": ["B", *["O"] * (n % 5)]} for n in range(24)
-    ],
     "span": [
         {"question": "Who?", "passage": f"It was King {n}, no doubt.", "label": f"King {n}"}
         for n in range(24)
@@ -90,7 +87,6 @@ def figures_of(workdir):
     [
         slow_case("regression", "pearson", 0.5),
         slow_case("choice", "accuracy", 0.4),
-        slow_case("tokens", "token_accuracy", 0.9),
         slow_case("span", "exact_match", 0.0),
     ],
 )
@@ -110,12 +106,8 @@ def test_a_task_is_learned_and_its_answers_are_written(finetune, tmp_path, kind,
     if kind != "choice":
         task = txl_tf.load_task(tmp_path / "run", step="best")
         names = COLUMNS.get(kind, ("", "text"))[1:]
-        texts = [
-            tuple(row["text"]) if kind == "tokens" else tuple(row[name] for name in names)
-            for row in questions
-        ]
-        expected = task.predict(texts)
-        shown = [tuple(a["prediction"]) if kind == "tokens" else a["prediction"] for a in answers]
+        expected = task.predict([tuple(row[name] for name in names) for row in questions])
+        shown = [answer["prediction"] for answer in answers]
         assert shown == pytest.approx(expected) if kind == "regression" else shown == expected
 
 

@@ -36,15 +36,6 @@ def test_numbers_are_what_the_head_says():
     assert answers_of(task, found, [np.array([2.5], np.float32)]) == ([2.5], [2.5])
 
 
-def test_a_word_has_the_label_of_its_last_token():
-    task, found = encoded("tokens", example("ab", "c", "d"), max_tokens=4)
-    logits = np.array([[9.0, 0.0], [0.0, 1.0], [9.0, 0.0], [0.0, 2.0]])
-    (labels,), (scores,) = answers_of(task, found, [logits])
-    # The last word was not read.
-    assert labels == ("yes", "yes", "no")
-    np.testing.assert_allclose(scores, [*(softmax(each).max() for each in logits[[1, 3]]), 0.0])
-
-
 def best_span(places, logits, longest):
     """All spans of whole words, compared one by one."""
     best = (-np.inf, None)

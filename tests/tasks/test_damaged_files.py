@@ -19,7 +19,6 @@ OWN = {
     "classification": (Columns(text=("q", "p"), label="y", id="i"), "pos", "neg"),
     "regression": (Columns(text=("q", "p"), label="y", id="i"), 1.5, -2),
     "choice": (Columns(text=("q",), choices=("p", "c"), label="y", id="i"), 0, "B"),
-    "tokens": (Columns(text=("q",), label="y", id="i"), "O PER", "O O"),
     "span": (Columns(text=("q", "p"), label="y", id="i"), "passage", ""),
 }
 

@@ -16,7 +16,7 @@ BYTES = ByteTokenizer()
 
 
 def task_of(kind, **settings):
-    labels = ("no", "yes") if kind in ("classification", "tokens") else None
+    labels = ("no", "yes") if kind == "classification" else None
     return TaskConfig(**{"kind": kind, "labels": labels, "metric": "accuracy", **settings})
 
 
@@ -79,13 +79,6 @@ def test_choices_follow_the_text_each_in_a_text_of_its_own():
     assert (found.num_choices, found.targets.tolist()) == (3, [1, 1])
 
 
-def test_a_label_of_a_word_is_at_its_last_token():
-    found = encoded("tokens", example("ab", "c", label=("yes", "no")))
-    assert text_of(found) == "ab c\n"
-    assert found.targets.tolist() == [-1, 1, -1, 0, -1]
-    assert found.words[0].last_tokens.tolist() == [1, 3]
-
-
 PASSAGE = 'It was "King John", they said;  in 1199.'
 
 
@@ -130,8 +123,6 @@ def test_words_of_a_word_vocabulary_are_what_stands_between_white_space():
 def test_a_text_is_read_from_its_beginning_up_to_the_limit():
     found = encoded("classification", example("abcdef", label="no"), max_tokens=4)
     assert text_of(found) == "abcd"
-    words = example("ab", "cd", label=("yes", "no"))
-    assert encoded("tokens", words, max_tokens=3).targets.tolist() == [-1, 1, -1]
 
 
 def test_files_without_labels_have_no_targets():

@@ -4,8 +4,7 @@ import pytest
 
 from tests.tasks.task_files import refusal, write_lines
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.tasks.examples import DEFAULT_METRICS, TASK_KINDS, Answer, Columns, read_own_data
-from txl_tf.tasks.metrics import METRICS
+from txl_tf.tasks.examples import Answer, Columns, read_own_data
 
 PAIR = Columns(text=("text",))
 LABELLED = [{"text": "good", "label": "pos"}, {"text": "bad", "label": "neg"}]
@@ -74,18 +73,6 @@ def test_choices_are_columns_or_a_list_and_the_answer_a_number_or_a_letter(tmp_p
         assert (example.choices, example.label) == (("x", "y"), 1)
 
 
-def test_words_are_a_list_or_text_with_spaces(tmp_path):
-    records = [
-        {"text": "Ann saw  Rome", "label": "PER O LOC"},
-        {"text": ["Ann", "left"], "label": ["PER", "O"]},
-    ]
-    data = read_own_data({"train": write_lines(tmp_path / "x.jsonl", *records)}, "tokens", PAIR)
-    assert data.labels == ("LOC", "O", "PER")
-    first, second = data.splits["train"]
-    assert (first.texts, first.label) == (("Ann", "saw", "Rome"), ("PER", "O", "LOC"))
-    assert (second.texts, second.label) == (("Ann", "left"), ("PER", "O"))
-
-
 def test_answers_are_found_in_the_passage(tmp_path):
     columns = Columns(text=("q", "p"), label="a")
     answers = [{"text": "b", "answer_start": 4}]
@@ -129,8 +116,6 @@ def test_ids_name_the_examples(tmp_path):
         ("choice", Columns(choices=("c",)), {"c": ["x", ""], "label": 0}, 65, "none empty"),
         ("choice", Columns(choices=("c",)), {"c": ["x", "y"], "label": 2}, 65, "0 to 1"),
         ("choice", Columns(choices=("c",)), {"c": ["x", "y"], "label": -1}, 65, "0 to 1"),
-        ("tokens", PAIR, {"text": "a b", "label": "O"}, 65, "2 words and 1 labels"),
-        ("tokens", PAIR, {"text": ["a", " "], "label": "O O"}, 65, "none empty"),
         ("span", Columns(text=("text", "p")), {"p": "a", "label": "b"}, 65, "not stand in the"),
         ("span", Columns(text=("text", "p")), {"p": "a", "label": [{}]}, 65, "`answer_start`"),
         (
@@ -164,12 +149,6 @@ def test_a_label_of_another_split_is_refused_with_its_line(tmp_path):
     given = ("pos", "other")
     with pytest.raises(MismatchError, match="'neg' is no class"):
         read_own_data({"train": train}, "classification", PAIR, given)
-
-
-def test_a_label_of_one_word_is_refused_too(tmp_path):
-    path = write_lines(tmp_path / "x.jsonl", {"text": "a b", "label": "O PRE"})
-    arguments = ("tokens", PAIR, path, "train", ("O", "PER"))
-    refusal(read_one, *arguments, code=78, where="x.jsonl, line 1", says="Did you mean PER?")
 
 
 def test_one_class_alone_is_refused(tmp_path):
@@ -210,7 +189,6 @@ def test_an_id_that_stands_twice_is_refused_with_both_lines(tmp_path):
         ("classification", Columns(label=None), None),
         ("regression", Columns(), ("one", "two")),
         ("choice", Columns(), None),
-        ("tokens", Columns(text=("a", "b")), None),
         ("span", Columns(), None),
     ],
 )
@@ -223,9 +201,3 @@ def test_columns_that_do_not_fit_the_kind_are_refused(tmp_path, kind, columns, l
 def test_a_column_has_one_meaning():
     with pytest.raises(ValueError, match=r"one meaning\. Received: 'a' twice"):
         Columns(text=("a",), label="a")
-
-
-def test_every_kind_has_its_default_metrics():
-    assert set(DEFAULT_METRICS) == set(TASK_KINDS)
-    for kind, names in DEFAULT_METRICS.items():
-        assert set(names) <= set(METRICS[kind])

@@ -47,7 +47,6 @@ def test_classes_are_written_by_name_with_their_probabilities(tmp_path):
     [
         ("regression", np.array([0.5, 2.0], np.float32), [0.5, 2.0]),
         ("choice", np.array([3, 0]), [3, 0]),
-        ("tokens", [("O", "PER"), ("O",)], [["O", "PER"], ["O"]]),
         ("span", ["two words", ""], ["two words", ""]),
     ],
 )

@@ -107,7 +107,7 @@ TASKS = {
         training={"global_batch_size": NUM_ROWS, "average_weights_from_step": 2},
         optimizer={"layer_rate_decay": 0.9},
     )
-    for kind in ("classification", "choice", "tokens", "span")
+    for kind in ("classification", "choice", "span")
 }
 
 

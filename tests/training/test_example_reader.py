@@ -16,7 +16,6 @@ EXAMPLES = {
         example("q", choices=("x" * length, "yy", "z")[: 2 + length % 2], label=length % 2)
         for length in range(1, 8)
     ],
-    "tokens": [example("ab", "c" * length, label=("yes", "no")) for length in range(1, 8)],
 }
 
 
@@ -53,16 +52,7 @@ def test_a_batch_has_the_examples_of_its_step(kind):
         token_ids, counts = expected_batch(encoded, plan.positions(step), reader.length)
         np.testing.assert_array_equal(batch["token_ids"], token_ids)
         np.testing.assert_array_equal(batch["num_tokens"], counts)
-        if kind == "tokens":
-            for number, row, count in zip(
-                plan.positions(step), batch["targets"], counts, strict=True
-            ):
-                begin = encoded.offsets[number]
-                expected = encoded.targets[begin : begin + count]
-                np.testing.assert_array_equal(row[:count], expected)
-                assert (row[count:] == -1).all()
-        else:
-            np.testing.assert_array_equal(batch["targets"], encoded.targets[plan.positions(step)])
+        np.testing.assert_array_equal(batch["targets"], encoded.targets[plan.positions(step)])
 
 
 def test_replicas_take_turns_and_share_out_all_rows():

@@ -23,7 +23,6 @@ from txl_tf.training.fine_tuning import (
 from txl_tf.training.trainer import Trainer
 
 T = 8
-WORDS = ("It", "was", "said")
 EXAMPLES = {
     "classification": [
         example("x" * (3 + 5 * n), number=n, label=("no", "yes")[n % 2]) for n in range(7)
@@ -32,16 +31,13 @@ EXAMPLES = {
     "choice": [
         example("q" * n, choices=("aa", "b" * 9, "c")[: 2 + n % 2], label=n % 2) for n in range(7)
     ],
-    "tokens": [
-        example(*WORDS[: 1 + n % 3], label=("yes", "no", "yes")[: 1 + n % 3]) for n in range(7)
-    ],
     "span": [example("Who?", PASSAGE, answers=(Answer(text="John", start=PASSAGE.index("John")),))]
     * 7,
 }
 
 
 def experiment_of(kind, **sections):
-    labels = ["no", "yes"] if kind in ("classification", "tokens") else None
+    labels = ["no", "yes"] if kind == "classification" else None
     # The large epsilon is for gradients that are nearly 0: Adam would blow up their rounding.
     optimizer = {"learning_rate": 0.01, "epsilon": 1e-3}
     return ExperimentConfig.from_dict(
@@ -85,16 +81,12 @@ def loss_of(kind, outputs, target, weights=(1.0, 1.0)):
         return (outputs[0] - target) ** 2
     if kind == "span":
         return sum(cross_entropy(row, place) for row, place in zip(outputs, target, strict=True))
-    if kind == "tokens":
-        places = np.flatnonzero(target >= 0)
-        losses = [weights[target[n]] * cross_entropy(outputs[n], target[n]) for n in places]
-        return np.mean(losses)
     return cross_entropy(outputs, target) * (weights[target] if kind != "choice" else 1.0)
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_the_loss_is_the_mean_over_examples_read_alone(kind):
-    weights = [0.5, 2.0] if kind in ("classification", "tokens") else None
+    weights = [0.5, 2.0] if kind == "classification" else None
     task = {"class_weights": weights, "head_dropout": 0.0}
     experiment = experiment_of(kind, task=task)
     model = create_model(experiment.model.replace(dropout=0.0))
@@ -117,10 +109,7 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
         if kind == "choice":
             padded = {name: array[None] for name, array in padded.items()}
         outputs = objective.headed_model(padded).numpy()[0]
-        target = encoded.targets[number]
-        if kind == "tokens":
-            target = encoded.targets[slice(*encoded.offsets[number:][:2])]
-        expected = loss_of(kind, outputs, target, weights or (1.0, 1.0))
+        expected = loss_of(kind, outputs, encoded.targets[number], weights or (1.0, 1.0))
         assert row_losses[row].numpy() * 4 == pytest.approx(expected, rel=1e-5)
     assert row_losses[3].numpy() == 0.0
     assert total.numpy() == pytest.approx(row_losses.numpy().sum())

@@ -64,12 +64,11 @@ class TextTask:
         """Answers texts.
 
         Args:
-            texts: sequence of str, or of a tuple of the texts of an example: a pair, the
-                words of "tokens", question and passage of "span".
+            texts: sequence of str, or of a tuple of the texts of an example: a pair, or
+                question and passage of "span".
 
         Returns:
-            List with one item per text: its class, its number, the labels of its words, or the
-            answer, "" for none.
+            List with one item per text: its class, its number, or the answer, "" for none.
 
         Raises:
             DataDamagedError: If a text cannot be encoded or has no token.

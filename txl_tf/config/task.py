@@ -10,19 +10,15 @@ from txl_tf.config.base import (
     positive,
 )
 
-TaskKind = Literal["classification", "regression", "choice", "tokens", "span"]
+TaskKind = Literal["classification", "regression", "choice", "span"]
 """Kinds of tasks: the head of the model, its loss and its answers follow from it."""
 
 SERVED_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice")
-"""Kinds that a signature of an export answers; words and spans are answered by `load_task`."""
-
-NO_LABEL = -1
-"""Target of a token that has no label."""
+"""Kinds that a signature of an export answers; spans are answered by `load_task`."""
 
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 """Metrics of a task where the lowest value is the best."""
 
-_LABELLED = ("classification", "tokens")
 _MAX_LABELS = 65_536
 
 
@@ -35,10 +31,9 @@ class TaskConfig(FrozenConfig):
     """
 
     kind: TaskKind
-    """A class or a number for a text, one of several texts, a label for each word, or a span of
-    the text."""
+    """A class or a number for a text, one of several texts, or a span of the text."""
     labels: tuple[str, ...] | None = None
-    """Classes in the order of the outputs; of "classification" and "tokens" alone."""
+    """Classes in the order of the outputs; of "classification" alone."""
     metric: str
     """Figure of the validation examples that tells the best step."""
     has_pairs: bool = False
@@ -46,7 +41,7 @@ class TaskConfig(FrozenConfig):
     "regression" alone."""
     pooling: Literal["last", "mean"] = "last"
     """What stands for a whole text: the state of its last token, or the mean of all; not of
-    "tokens" and "span"."""
+    "span"."""
     separator: str = "\n"
     """What is put between the texts of an example, and at the end of the last one."""
     max_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
@@ -62,7 +57,7 @@ class TaskConfig(FrozenConfig):
     answer. Of "span" alone."""
 
     def validate(self) -> None:
-        if self.kind in _LABELLED:
+        if self.kind == "classification":
             labels = self.labels or ()
             self.require("labels", 2 <= len(labels) <= _MAX_LABELS, "name two classes or more")
             self.require("labels", len(set(labels)) == len(labels), "name each class once")
@@ -77,9 +72,9 @@ class TaskConfig(FrozenConfig):
             self.require("class_weights", is_usable, "not be negative, nor all 0")
         if self.kind not in ("classification", "regression"):
             self.require("has_pairs", not self.has_pairs, f"be False for {self.kind!r}")
-        if self.kind in ("tokens", "span"):
-            self.require("pooling", self.pooling == "last", f"be 'last' for {self.kind!r}")
-        if self.kind != "span":
+        if self.kind == "span":
+            self.require("pooling", self.pooling == "last", "be 'last' for 'span'")
+        else:
             for name, default in (("max_answer_words", 30), ("answer_margin", None)):
                 is_default = getattr(self, name) == default
                 self.require(name, is_default, f"be {default} for {self.kind!r}")
@@ -91,5 +86,5 @@ class TaskConfig(FrozenConfig):
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of the head for a text, a word or a choice."""
+        """Outputs of the head for a text or a choice."""
         return len(self.labels) if self.labels is not None else 1

@@ -161,9 +161,7 @@ def _gathered(
 def _of_text(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.ndarray:
     """Removes the padding from the outputs of a text."""
     num_tokens = int(encoded.num_tokens[number, 0])
-    if encoded.kind == "tokens":
-        outputs = outputs[:num_tokens]
-    elif encoded.kind == "span":
+    if encoded.kind == "span":
         outputs = outputs[:, :num_tokens]
     elif encoded.kind == "choice":
         outputs = outputs[: len(encoded.examples[number].choices)]

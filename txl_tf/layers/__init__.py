@@ -9,7 +9,7 @@ from txl_tf.layers.attention import (
 )
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout
-from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
+from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 
 __all__ = [
     "AbsoluteAttention",
@@ -23,6 +23,5 @@ __all__ = [
     "SeededDropout",
     "ShawAttention",
     "SpanHead",
-    "TokenHead",
     "TwoTermShawAttention",
 ]

@@ -1,4 +1,4 @@
-"""Heads that map the hidden states of a text to classes, numbers, choices, labels or a span.
+"""Heads that map the hidden states of a text to classes, numbers, choices or a span.
 
 Shape letters used in this module: B rows, L positions of a text, D hidden width, C outputs.
 """
@@ -158,27 +158,6 @@ class ChoiceHead(PooledHead):
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class TokenHead(_Head):
-    """Logits of a label for each token.
-
-    Args:
-        num_outputs: int. Labels.
-        **kwargs: `dropout` of the hidden states, `kernel_initializer`, and arguments of
-            `keras.layers.Layer`.
-
-    Call arguments are the same as in `PooledHead`.
-
-    Returns:
-        Float32 tensor `(..., L, C)`, zeros where there is no token. The loss must
-        leave these out: `sample_weight` is the padding mask.
-    """
-
-    def call(self, hidden, padding_mask=None, dropout_seed=None, training=False):
-        logits = self._project(hidden, dropout_seed, training)
-        return ops.where(_mask_of(hidden, padding_mask)[..., None], logits, 0.0)
-
-
-@keras.saving.register_keras_serializable(package="txl_tf")
 class SpanHead(_Head):
     """Logits of the first and the last token of an answer in the text.
 
@@ -186,7 +165,8 @@ class SpanHead(_Head):
     the text depends on all of them, so a span of just this token marks a text without an answer.
 
     Args:
-        **kwargs: as in `TokenHead`.
+        **kwargs: `dropout` of the hidden states, `kernel_initializer`, and arguments of
+            `keras.layers.Layer`.
 
     Call arguments are the same as in `PooledHead`.
 

@@ -13,7 +13,7 @@ from keras import ops
 
 from txl_tf.config.task import TaskConfig
 from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
-from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
+from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 from txl_tf.models.language_model import LanguageModel, ModelWithLoss, language_model_of
 
 # Odd, and unlike the step of `functional.fold_seed`, so that no two segments share a seed.
@@ -138,7 +138,7 @@ class TransformerXLWithHead(ModelWithLoss):
 
     def default_loss(self):
         is_pooled = isinstance(self.head, PooledHead) and self.head.num_outputs > 1
-        if not is_pooled and not isinstance(self.head, ChoiceHead | SpanHead | TokenHead):
+        if not is_pooled and not isinstance(self.head, ChoiceHead | SpanHead):
             raise ValueError(
                 "The head does not tell the loss: give `compile` one, such as "
                 '"mean_squared_error" for numbers. '
@@ -233,8 +233,6 @@ def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXL
     match task.kind:
         case "choice":
             head = ChoiceHead(task.pooling, **options)
-        case "tokens":
-            head = TokenHead(task.num_outputs, **options)
         case "span":
             head = SpanHead(**options)
         case _:

@@ -1,6 +1,6 @@
 """Answers of a task from the outputs of its model, and their files.
 
-Shape letters used in this module: C classes or choices, L positions of a text, W words.
+Shape letters used in this module: C classes or choices, L positions of a text.
 """
 
 import json
@@ -27,44 +27,26 @@ def answers_of(
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Converts the outputs of the model to predictions for `compute_metrics`, and to scores.
 
-    `outputs` has per example logits `(C,)`, a number `(1,)`, label logits `(L, C)`, or logits of
-    first and last token `(2, L)`. Scores are probabilities, the number, the probability of each
-    word's label, or the log-probability of the span relative to "no answer".
+    `outputs` has per example logits `(C,)`, a number `(1,)`, or logits of first and last token
+    `(2, L)`. Scores are probabilities, the number, or the log-probability of the span relative to
+    "no answer".
     """
     if task.kind == "regression":
         numbers = [float(each[0]) for each in outputs]
         return numbers, numbers
-    pairs: list[tuple[Any, Any]]
-    if task.kind == "tokens":
-        pairs = [_labels(task, *each) for each in zip(encoded.words, outputs, strict=True)]
-    elif task.kind == "span":
+    if task.kind == "span":
         passages = [each.texts[1] for each in encoded.examples]
         together = zip(passages, encoded.words, outputs, strict=True)
-        pairs = [_span(task, *each) for each in together]
-    else:
-        counts = [len(each.choices) or task.num_outputs for each in encoded.examples]
-        probabilities = [
-            _softmax(each[:count]) for each, count in zip(outputs, counts, strict=True)
-        ]
-        return [int(np.argmax(each)) for each in probabilities], probabilities
-    return [answer for answer, _ in pairs], [score for _, score in pairs]
+        answers, scores = zip(*(_span(task, *each) for each in together), strict=True)
+        return answers, scores
+    counts = [len(each.choices) or task.num_outputs for each in encoded.examples]
+    probabilities = [_softmax(each[:count]) for each, count in zip(outputs, counts, strict=True)]
+    return [int(np.argmax(each)) for each in probabilities], probabilities
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
-    numbers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return numbers / numbers.sum(axis=-1, keepdims=True)
-
-
-def _labels(
-    task: TaskConfig, words: WordPlaces, logits: np.ndarray
-) -> tuple[tuple[str, ...], list[float]]:
-    """Returns the label of each word; words that were not read get the first label."""
-    assert task.labels is not None
-    probabilities = np.zeros((len(words.last_tokens), len(task.labels)))
-    is_read = words.last_tokens < len(logits)
-    probabilities[is_read] = _softmax(logits[words.last_tokens[is_read]])
-    labels = tuple(task.labels[number] for number in probabilities.argmax(axis=1))
-    return labels, probabilities.max(axis=1).tolist()
+    numbers = np.exp(logits.astype(np.float64) - logits.max())
+    return numbers / numbers.sum()
 
 
 def _span(
@@ -99,9 +81,9 @@ def write_predictions(
 ) -> None:
     """Writes a line of JSON for each example: `name`, `prediction` and, if given, `scores`.
 
-    The prediction is the name of a class, a number, the index of a choice, a list of labels or a
-    text. Scores of classes are an object by class; other scores are written as given. The file is
-    written completely or not at all.
+    The prediction is the name of a class, a number, the index of a choice or a text. Scores of
+    classes are an object by class; other scores are written as given. The file is written
+    completely or not at all.
 
     Args:
         path: str. The file to write; it may be remote.
@@ -189,11 +171,7 @@ def write_squad_answers(path: str, examples: Sequence[Example], texts: Sequence[
 
 def _plain(value: Any) -> Any:
     """Converts arrays and NumPy numbers to JSON types."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def not_finite(example: Example) -> NonFiniteError:

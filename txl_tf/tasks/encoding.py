@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from txl_tf.config.task import NO_LABEL, TaskConfig, TaskKind
+from txl_tf.config.task import TaskConfig, TaskKind
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.tasks.examples import Example
@@ -40,8 +40,8 @@ class EncodedExamples:
     """Examples of a split as one stream of token ids with the offsets of their texts.
 
     `offsets` is int64 `(E * C + 1,)`, with C = `num_choices`; missing choices are empty. `targets`
-    has `E` rows (see `TaskObjective`), for "tokens" one label per token, and is `None` without
-    labels. `words` is empty except for "tokens" and "span".
+    has `E` rows (see `TaskObjective`), and is `None` without labels. `words` is empty except for
+    "span".
     """
 
     kind: TaskKind
@@ -77,9 +77,8 @@ class ExampleEncoder:
     """Encoder of the examples of a task.
 
     A separator follows each text of an example; each choice gets a copy of the texts before it. The
-    words of "tokens" and of the passage of "span" are encoded one by one, so that each token
-    belongs to one word. The question comes first, because a causal model must know it while it
-    reads.
+    words of the passage of "span" are encoded one by one, so that each token belongs to one word.
+    The question comes first, because a causal model must know it while it reads.
     """
 
     def __init__(self, task: TaskConfig, tokenizer: Tokenizer) -> None:
@@ -135,10 +134,6 @@ class ExampleEncoder:
                 where=unlabelled.where,
                 remedy="Add the label or leave the record out.",
             )
-        found = None
-        if targets:
-            is_flat = self._task.kind == "tokens"
-            found = np.concatenate(targets) if is_flat else np.stack(targets)
         lengths = [len(each) for each in texts]
         return EncodedExamples(
             kind=self._task.kind,
@@ -146,7 +141,7 @@ class ExampleEncoder:
             token_ids=np.concatenate(texts) if texts else np.zeros(0, self._tokenizer.token_dtype),
             offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
             num_choices=num_choices,
-            targets=found,
+            targets=np.stack(targets) if targets else None,
             words=words,
         )
 
@@ -154,17 +149,12 @@ class ExampleEncoder:
         separator, encode = self._task.separator, self._tokenizer.encode
         if self._task.kind == "choice":
             return self._encode_choices(example), None
-        if self._task.kind == "tokens":
-            begin, words = "", [" " * (i > 0) + word for i, word in enumerate(example.texts)]
-        elif self._task.kind == "span":
+        if self._task.kind == "span":
             question, passage = example.texts
-            begin = question + separator
             pattern = _WORD_OR_MARK if self._splits_marks else _WHITE_WORD
-            words = pattern.findall(passage)
-        else:
-            return [encode(separator.join(example.texts) + separator)], None
-        ids, places = self._encode_words(begin, words)
-        return [ids], places
+            ids, places = self._encode_words(question + separator, pattern.findall(passage))
+            return [ids], places
+        return [encode(separator.join(example.texts) + separator)], None
 
     def _encode_choices(self, example: Example) -> list[np.ndarray]:
         separator, encode = self._task.separator, self._tokenizer.encode
@@ -180,12 +170,11 @@ class ExampleEncoder:
     def _encode_words(self, begin: str, words: Sequence[str]) -> tuple[np.ndarray, WordPlaces]:
         """Encodes words with their places, after the text `begin`."""
         encode = self._tokenizer.encode_piece
-        parts = [encode(begin.encode(), True, False)] if begin else []
-        num_before = sum(map(len, parts))
-        parts += [self._ids_of(word) for word in words]
-        parts.append(encode(self._task.separator.encode(), False, True))
-        counts = np.array([len(each) for each in parts[-1 - len(words) : -1]], np.int64)
-        ends = num_before + np.cumsum(counts)
+        first = encode(begin.encode(), True, False)
+        parts = [self._ids_of(word) for word in words]
+        last = encode(self._task.separator.encode(), False, True)
+        counts = np.array([len(each) for each in parts], np.int64)
+        ends = len(first) + np.cumsum(counts)
         stops = np.cumsum([len(word) for word in words])
         blanks = [match.start() if (match := _VISIBLE.search(word)) else 0 for word in words]
         lengths = np.array([len(word) for word in words], np.int64)
@@ -197,9 +186,7 @@ class ExampleEncoder:
             starts=(stops - lengths + np.array(blanks, np.int64))[is_there],
             stops=stops[is_there],
         )
-        if self._task.kind == "tokens" and not is_there.all():
-            raise InvalidTextError("A word has no token.", offset_bytes=0, line=1)
-        return np.concatenate(parts), places
+        return np.concatenate([first, *parts, last]), places
 
     def _ids_of(self, word: str) -> np.ndarray:
         found = self._ids_of_words.get(word)
@@ -213,28 +200,13 @@ class ExampleEncoder:
     ) -> np.ndarray | None:
         if not example.is_labelled:
             return None
-        match self._task.kind:
-            case "regression":
-                return np.array(example.label, np.float32)
-            case "choice":
-                return np.array(example.label, np.int32)
-            case "tokens":
-                return self._labels_of_tokens(example, num_tokens, places)
-            case "span":
-                return _span_of(example, num_tokens, places)
-            case _:
-                return np.array(self._class_number(str(example.label), example), np.int32)
-
-    def _labels_of_tokens(
-        self, example: Example, num_tokens: int, places: WordPlaces | None
-    ) -> np.ndarray:
-        """Assigns the label of a word to its last token, which has read the whole word."""
-        assert places is not None and isinstance(example.label, tuple)
-        targets = np.full(num_tokens, NO_LABEL, np.int32)
-        numbers = [self._class_number(label, example) for label in example.label]
-        is_read = places.last_tokens < num_tokens
-        targets[places.last_tokens[is_read]] = np.array(numbers, np.int32)[is_read]
-        return targets
+        if self._task.kind == "span":
+            return _span_of(example, num_tokens, places)
+        if self._task.kind == "regression":
+            return np.array(example.label, np.float32)
+        if self._task.kind == "choice":
+            return np.array(example.label, np.int32)
+        return np.array(self._class_number(str(example.label), example), np.int32)
 
     def _class_number(self, label: str, example: Example) -> int:
         if label not in self._class_numbers:
@@ -246,9 +218,8 @@ class ExampleEncoder:
         return self._class_numbers[label]
 
     def _check_separator(self, examples: Sequence[Example]) -> None:
-        if self._task.kind == "tokens" or not examples:
-            return
-        if self._task.kind not in ("choice", "span") and all(len(e.texts) == 1 for e in examples):
+        needs_separator = self._task.kind in ("choice", "span")
+        if not examples or not (needs_separator or any(len(e.texts) > 1 for e in examples)):
             return
         encode, separator = self._tokenizer.encode_piece, self._task.separator
         try:

@@ -5,7 +5,6 @@
 | classification | one or more texts | name of the class; in JSON also an integer or a truth value |
 | regression | one or more texts | a finite number |
 | choice | texts before the options, or none | number of the right option from 0, or its letter |
-| tokens | the words: a JSON list, or text with spaces between words | labels of the words, alike |
 | span | question and passage | the answer: see below |
 
 The options of "choice" are in several columns, or in one as a JSON list. An answer of "span" is
@@ -17,20 +16,19 @@ Splits whose names begin with `train` or `valid` need labels; others may lack th
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from txl_tf.config.base import FrozenConfig, shown_value
 from txl_tf.config.task import TaskKind
 from txl_tf.errors import MismatchError, UsageError, did_you_mean
 from txl_tf.tasks.records import Record, near_name, number_of, read_records, shown_names
 
-TASK_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice", "tokens", "span")
+TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 
 DEFAULT_METRICS: dict[TaskKind, tuple[str, ...]] = {
     "classification": ("accuracy", "f1_macro"),
     "regression": ("pearson", "spearman", "mean_squared_error"),
     "choice": ("accuracy",),
-    "tokens": ("token_f1", "token_accuracy"),
     "span": ("span_f1", "exact_match"),
 }
 """Metrics of own data, by kind; the first one decides which weights are best."""
@@ -57,11 +55,11 @@ class Example:
         name: str. The id in the file, or the number of the record as text.
         where: str. File and line or record, for messages, such as
             `"train.jsonl, line 12"`.
-        texts: tuple of str. One text or several, such as a pair; the words of "tokens"; question
-            and passage of "span"; the texts before the options of "choice", or none.
+        texts: tuple of str. One text or several, such as a pair; question and passage of "span";
+            the texts before the options of "choice", or none.
         choices: tuple of str. The full texts of the options of "choice".
-        label: The name of the class, a number, the index of the right choice, or the labels of all
-            words. None if unknown, and for "span".
+        label: The name of the class, a number, or the index of the right choice. None if unknown,
+            and for "span".
         answers: tuple of `Answer`. Answers of "span"; empty if there is no answer or it is unknown.
         is_answerable: bool. False for a question that the passage cannot answer.
     """
@@ -70,7 +68,7 @@ class Example:
     where: str
     texts: tuple[str, ...]
     choices: tuple[str, ...] = ()
-    label: str | float | int | tuple[str, ...] | None = None
+    label: str | float | int | None = None
     answers: tuple[Answer, ...] = ()
     is_answerable: bool = True
 
@@ -86,8 +84,7 @@ class TaskData:
 
     Args:
         name: str. Such as `"glue/sst2"`, `"race"`, `"squad"` or `"own"`.
-        kind: str. One of "classification", "regression", "choice", "tokens" and
-            "span".
+        kind: str. One of "classification", "regression", "choice" and "span".
         labels: tuple of str. Classes in the published order, otherwise sorted. Empty for a task
             without classes.
         splits: dict of lists of `Example`. `"train"`, `"valid"` and others, such
@@ -162,9 +159,8 @@ def read_own_data(
         split: _read_split(path, kind, columns, needs_label=split.startswith(("train", "valid")))
         for split, path in paths_by_split.items()
     }
-    if kind in ("classification", "tokens"):
-        if labels is None:
-            labels = _labels_of(splits)
+    if kind == "classification":
+        labels = _labels_of(splits) if labels is None else labels
         for examples in splits.values():
             check_labels(examples, labels)
     return TaskData(
@@ -177,30 +173,22 @@ def read_own_data(
 
 
 def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | None) -> None:
-    least, most = _NUM_TEXTS.get(kind, (0, None))
+    num_texts = len(columns.text)
     if kind not in TASK_KINDS:
         problem = f"A task is one of {', '.join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}"
-    elif len(columns.text) < least or (most is not None and len(columns.text) > most):
-        needed = f"{least}" if least == most else f"at least {least}"
-        problem = f"A task of kind {kind} needs {needed} text columns; {len(columns.text)} given."
+    elif kind == "span" and num_texts != 2:
+        problem = f"A task of kind span needs 2 text columns; {num_texts} given."
+    elif kind != "choice" and num_texts < 1:
+        problem = f"A task of kind {kind} needs at least 1 text column."
     elif (kind == "choice") != bool(columns.choices):
         problem = "Columns of options are for tasks of kind choice, which need at least one."
-    elif labels is not None and kind not in ("classification", "tokens"):
+    elif labels is not None and kind != "classification":
         problem = f"A task of kind {kind} has no classes."
     elif labels is not None and len(set(labels)) != max(len(labels), 2):
         problem = "There must be at least two classes, and none twice."
     else:
         return
     raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
-
-
-_NUM_TEXTS: dict[str, tuple[int, int | None]] = {
-    "classification": (1, None),
-    "regression": (1, None),
-    "choice": (0, None),
-    "tokens": (1, 1),
-    "span": (2, 2),
-}
 
 
 def _read_split(path: str, kind: TaskKind, columns: Columns, needs_label: bool) -> list[Example]:
@@ -222,31 +210,27 @@ def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool
     if columns.id is not None:
         value = record.values[columns.id]
         name = str(value) if type(value) is int else record.text(columns.id)
-    is_words = kind == "tokens"
-    texts = _words(record, columns.text[0]) if is_words else tuple(map(record.text, columns.text))
-    example = Example(name=name, where=record.where, texts=texts)
-    if kind == "choice":
-        example = dataclasses.replace(example, choices=_choices(record, columns.choices))
-    label = None if columns.label is None else record.values.get(columns.label)
+    example = Example(
+        name=name,
+        where=record.where,
+        texts=tuple(map(record.text, columns.text)),
+        choices=_choices(record, columns.choices) if kind == "choice" else (),
+    )
     column = str(columns.label)
+    label = record.values.get(column)
     if kind == "span" and label is not None:
-        answers = _answers(record, column, texts[1])
+        answers = _answers(record, column, example.texts[1])
         return dataclasses.replace(example, answers=answers, is_answerable=bool(answers))
     if label is None or (isinstance(label, str) and not label.strip()):
         if needs_label:
             raise record.damaged(f"The label in the field {column!r} is missing.")
         return example
-    match kind:
-        case "regression":
-            label = number_of(record, column)
-        case "choice":
-            label = _index_of(record, column, label, len(example.choices))
-        case "tokens":
-            label = _words(record, column)
-            if len(label) != len(texts):
-                raise record.damaged(f"There are {len(texts)} words and {len(label)} labels.")
-        case _:
-            label = _class_name(record, column, label)
+    if kind == "regression":
+        label = number_of(record, column)
+    elif kind == "choice":
+        label = _index_of(record, column, label, len(example.choices))
+    else:
+        label = _class_name(record, column, label)
     return dataclasses.replace(example, label=label)
 
 
@@ -263,35 +247,27 @@ def check_names(examples: Iterable[Example]) -> None:
 
 def check_labels(examples: Iterable[Example], labels: tuple[str, ...]) -> None:
     """Raises MismatchError if the label of an example is not one of the classes."""
-    known = set(labels)
     for example in examples:
-        for label in _names_in(example):
-            if label not in known:
-                raise MismatchError(
-                    f"The label {shown_value(label)} is no class.{near_name(label, labels)}",
-                    where=example.where,
-                    remedy=f"The {len(labels)} classes are: {shown_names(labels)}",
-                )
-
-
-def _names_in(example: Example) -> tuple[str, ...]:
-    label = example.label
-    if label is None:
-        return ()
-    return label if isinstance(label, tuple) else (str(label),)
+        if example.label is not None and example.label not in labels:
+            near = near_name(str(example.label), labels)
+            raise MismatchError(
+                f"The label {shown_value(example.label)} is no class.{near}",
+                where=example.where,
+                remedy=f"The {len(labels)} classes are: {shown_names(labels)}",
+            )
 
 
 def _labels_of(splits: dict[str, list[Example]]) -> tuple[str, ...]:
-    sources = {"train": splits["train"]} if "train" in splits else splits
-    found = {name for examples in sources.values() for each in examples for name in _names_in(each)}
+    sources = [splits["train"]] if "train" in splits else [*splits.values()]
+    examples = [example for split in sources for example in split]
+    found = sorted({str(each.label) for each in examples if each.label is not None})
     if len(found) < 2:
-        file = next((each[0].where.rpartition(", line")[0] for each in sources.values()), "")
         raise MismatchError(
-            f"There must be at least two classes. Received: {shown_names(sorted(found)) or 'none'}",
-            where=file,
+            f"There must be at least two classes. Received: {shown_names(found) or 'none'}",
+            where=examples[0].where.rpartition(", line")[0] if examples else "",
             remedy="Name another label column, or give all classes.",
         )
-    return tuple(sorted(found))
+    return tuple(found)
 
 
 def _class_name(record: Record, column: str, label: Any) -> str:
@@ -326,14 +302,6 @@ def _index_of(record: Record, column: str, label: Any, num_choices: int) -> int:
             f"its letter. Received: {shown_value(label)}"
         )
     return names[str(label)]
-
-
-def _words(record: Record, column: str) -> tuple[str, ...]:
-    value = record.values[column]
-    words = value if isinstance(value, list) else record.text(column).split()
-    if not words or not all(isinstance(word, str) and word.strip() for word in words):
-        raise record.damaged(f"The field {column!r} must be a list of words, none empty.")
-    return tuple(words)
 
 
 def _answers(record: Record, column: str, passage: str) -> tuple[Answer, ...]:

@@ -5,12 +5,10 @@
 | classification | indices of classes | `accuracy`, `f1`, `f1_macro`, `matthews` |
 | regression | numbers | `pearson`, `spearman`, `mean_squared_error` |
 | choice | indices of choices | `accuracy`, `accuracy_by_level` |
-| tokens | labels of the words, a sequence for each text | `token_accuracy`, `token_f1` |
 | span | texts, empty for "no answer" | `exact_match`, `span_f1` |
 
 `f1` is the F1 of the second of two classes, as in GLUE; `f1_macro` is the mean over all classes.
-`token_f1` counts all words together, for every label except `O`. Fractions range from 0 to 1,
-correlations from -1 to 1.
+Fractions range from 0 to 1, correlations from -1 to 1.
 
 Undefined metrics are 0, so that training can continue: correlations, including Matthews', if all
 predictions or all labels are equal, and F1 if a class neither occurs nor is predicted.
@@ -22,7 +20,7 @@ import string
 import warnings
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +70,6 @@ def compute_metrics(
     ```
     """
     require_extra("finetune", "sklearn", "scipy", purpose="Computing the metrics of a task")
-    _check_names(names, kind, labels)
     if not len(examples) or len(examples) != len(predictions):
         raise ValueError(
             "There must be a prediction for each example, and at least one example. "
@@ -81,36 +78,18 @@ def compute_metrics(
     for example in examples:
         if example.label is None and not (kind == "span" and example.is_labelled):
             raise ValueError(f"An example must have a label. Received: none in {example.where}")
-    return _FIGURES[kind](_Case(names, labels, examples, predictions))
-
-
-class _Case(NamedTuple):
-    """Arguments of `compute_metrics`, without the kind."""
-
-    names: Sequence[str]
-    labels: tuple[str, ...]
-    examples: Sequence[Example]
-    predictions: Any
-
-
-METRICS: dict[TaskKind, tuple[str, ...]] = {
-    "classification": ("accuracy", "f1", "f1_macro", "matthews"),
-    "regression": ("pearson", "spearman", "mean_squared_error"),
-    "choice": ("accuracy", "accuracy_by_level"),
-    "tokens": ("token_accuracy", "token_f1"),
-    "span": ("exact_match", "span_f1"),
-}
-
-
-def _check_names(names: Sequence[str], kind: TaskKind, labels: tuple[str, ...]) -> None:
+    figures = _FIGURES[kind](labels, examples, predictions)
     for name in names:
-        if name not in METRICS[kind]:
+        if name not in figures:
             raise ValueError(
-                f"A metric of kind {kind} must be one of {', '.join(METRICS[kind])}."
-                f"{did_you_mean(name, METRICS[kind])} Received: {shown_value(name)}"
+                f"A metric of kind {kind} with {len(labels)} classes must be one of "
+                f"{', '.join(figures)}.{did_you_mean(name, figures)} Received: {shown_value(name)}"
             )
-    if "f1" in names and len(labels) != 2:
-        raise ValueError(f"The metric `f1` must have two classes. Received: {shown_value(labels)}")
+    return {key: value for name in names for key, value in figures[name].items()}
+
+
+_Figures = dict[str, dict[str, float]]
+"""For each metric, the figures that it gives by their names."""
 
 
 def _indices(predictions: Any, counts: Sequence[int]) -> np.ndarray:
@@ -125,56 +104,52 @@ def _indices(predictions: Any, counts: Sequence[int]) -> np.ndarray:
     return indices
 
 
-def _class_figures(case: _Case) -> dict[str, float]:
+def _class_figures(
+    labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
+) -> _Figures:
     from sklearn import metrics
 
-    names, labels, examples, predictions = case
     found = _indices(predictions, [len(labels)] * len(examples))
-    numbers = {label: number for number, label in enumerate(labels)}
-    if unknown := [each for each in examples if each.label not in numbers]:
+    if unknown := [each for each in examples if each.label not in labels]:
         raise ValueError(
             f"A label must be one of {shown_value(labels)}. "
             f"Received: {shown_value(unknown[0].label)} in {unknown[0].where}"
         )
+    numbers = {label: number for number, label in enumerate(labels)}
     right = np.array([numbers[str(example.label)] for example in examples])
-
-    def f1(classes: list[int]) -> float:
-        # Without a warning if a class neither occurs nor is predicted.
-        return metrics.f1_score(right, found, labels=classes, average="macro", zero_division=0.0)
-
-    figures: dict[str, Callable[[], float]] = {
-        "accuracy": lambda: float(np.mean(right == found)),
-        "f1": lambda: f1([1]),
-        "f1_macro": lambda: f1(list(range(len(labels)))),
-        "matthews": lambda: (
-            0.0
-            if _is_constant(right) or _is_constant(found)
-            else metrics.matthews_corrcoef(right, found)
-        ),
-    }
-    return {name: float(figures[name]()) for name in names}
+    # Without a warning if a class neither occurs nor is predicted.
+    each_f1 = metrics.f1_score(
+        right, found, labels=range(len(labels)), average=None, zero_division=0.0
+    )
+    matthews = 0.0
+    if not (_is_constant(right) or _is_constant(found)):
+        matthews = metrics.matthews_corrcoef(right, found)
+    figures = {"accuracy": np.mean(right == found), "f1_macro": each_f1.mean()}
+    figures |= {"matthews": matthews, **({"f1": each_f1[1]} if len(labels) == 2 else {})}
+    return {name: {name: float(value)} for name, value in figures.items()}
 
 
 def _is_constant(values: np.ndarray) -> bool:
     return bool((values == values[0]).all())
 
 
-def _number_figures(case: _Case) -> dict[str, float]:
+def _number_figures(
+    labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
+) -> _Figures:
     from scipy import stats
 
-    names, _, examples, predictions = case
     found = np.asarray(predictions, np.float64)
     if found.ndim != 1:
         raise ValueError(f"A prediction must be a number. Received: an array {found.shape}")
     if not np.isfinite(found).all():
         raise not_finite(examples[int(np.argmin(np.isfinite(found)))])
     right = np.array([example.label for example in examples], np.float64)
-    figures: dict[str, Callable[[], float]] = {
-        "pearson": lambda: _correlation(stats.pearsonr, right, found),
-        "spearman": lambda: _correlation(stats.spearmanr, right, found),
-        "mean_squared_error": lambda: float(np.mean((right - found) ** 2)),
+    figures = {
+        "pearson": _correlation(stats.pearsonr, right, found),
+        "spearman": _correlation(stats.spearmanr, right, found),
+        "mean_squared_error": float(np.mean((right - found) ** 2)),
     }
-    return {name: float(figures[name]()) for name in names}
+    return {name: {name: value} for name, value in figures.items()}
 
 
 def _correlation(
@@ -189,50 +164,33 @@ def _correlation(
     return value if np.isfinite(value) else 0.0
 
 
-def _choice_figures(case: _Case) -> dict[str, float]:
-    names, _, examples, predictions = case
+def _choice_figures(
+    labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
+) -> _Figures:
     found = _indices(predictions, [len(example.choices) for example in examples])
     is_right = found == np.array([example.label for example in examples])
-    figures = {"accuracy": float(is_right.mean())} if "accuracy" in names else {}
-    if "accuracy_by_level" in names:
-        levels = np.array([level_of(example) for example in examples])
-        for level in filter(None, np.unique(levels).tolist()):
-            figures[f"accuracy_{level}"] = float(is_right[levels == level].mean())
-    return figures
+    levels = np.array([level_of(example) for example in examples])
+    by_level = {
+        f"accuracy_{level}": float(is_right[levels == level].mean())
+        for level in filter(None, np.unique(levels).tolist())
+    }
+    return {"accuracy": {"accuracy": float(is_right.mean())}, "accuracy_by_level": by_level}
 
 
-def _token_figures(case: _Case) -> dict[str, float]:
-    from sklearn import metrics
-
-    names, labels, examples, predictions = case
-    right: list[str] = []
-    found: list[str] = []
-    for example, tags in zip(examples, predictions, strict=True):
-        if len(tags) != len(example.texts) or not set(tags) <= set(labels):
-            raise ValueError(
-                "A prediction must have a known label for each word. "
-                f"Received: {shown_value(tags)} for {example.where}"
-            )
-        right.extend(example.label)  # type: ignore[arg-type]
-        found.extend(tags)
-    figures = {"token_accuracy": float(np.mean(np.array(right) == np.array(found)))}
-    if inside := [label for label in labels if label != "O"]:
-        f1 = metrics.f1_score(right, found, labels=inside, average="micro", zero_division=0.0)
-        figures["token_f1"] = float(f1)
-    return {name: figures.get(name, 0.0) for name in names}
-
-
-def _span_figures(case: _Case) -> dict[str, float]:
-    names, _, examples, predictions = case
+def _span_figures(
+    labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
+) -> _Figures:
     scores = span_scores(examples, predictions)
-    return {key: value for key, value in scores.items() if key.startswith(tuple(names))}
+    return {
+        name: {key: value for key, value in scores.items() if key.startswith(name)}
+        for name in ("exact_match", "span_f1")
+    }
 
 
-_FIGURES: dict[TaskKind, Callable[[_Case], dict[str, float]]] = {
+_FIGURES: dict[TaskKind, Callable[..., _Figures]] = {
     "classification": _class_figures,
     "regression": _number_figures,
     "choice": _choice_figures,
-    "tokens": _token_figures,
     "span": _span_figures,
 }
 

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.task import NO_LABEL
 from txl_tf.errors import DataDamagedError
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import LanguageModel
@@ -147,13 +146,13 @@ class ExampleReader:
             places = tf.where(is_token, places, 0)
             token_ids = tf.where(is_token, tf.cast(tf.gather(stream, places), tf.int32), 0)
             counts = tf.cast(counts, tf.int32)
-            if encoded.kind == "tokens":
-                found = tf.where(is_token[:, 0], tf.gather(targets, places[:, 0]), NO_LABEL)
-            else:
-                found = tf.gather(targets, numbers)
             if encoded.kind != "choice":
                 token_ids, counts = token_ids[:, 0], counts[:, 0]
-            return {"token_ids": token_ids, "num_tokens": counts, "targets": found}
+            return {
+                "token_ids": token_ids,
+                "num_tokens": counts,
+                "targets": tf.gather(targets, numbers),
+            }
 
         return gather
 
@@ -204,12 +203,10 @@ class TaskBatch(NamedTuple):
 class TaskObjective:
     """Training loss of a task: the mean over the examples of a batch.
 
-    It is the cross-entropy of the class of a text, of the right text of a choice, of the labels of
-    a text's words (their mean in each text, so that every text counts the same) and of the first
+    It is the cross-entropy of the class of a text, of the right text of a choice, and of the first
     and last token of a span (their sum), and the squared error of a number. `class_weights`
     multiply the loss of a class, as in Keras. Targets are int32 `(B,)`, the class or choice;
-    float32 `(B,)`, the number; int32 `(B, L)`, the label of each token, -1 for no label; or int32
-    `(B, 2)`, the first and last token of the span.
+    float32 `(B,)`, the number; or int32 `(B, 2)`, the first and last token of the span.
     """
 
     batch_type = TaskBatch
@@ -251,27 +248,14 @@ class TaskObjective:
         return tf.reduce_sum(row_losses), row_losses, batch.memory
 
     def _losses(self, outputs: tf.Tensor, batch: TaskBatch) -> tf.Tensor:
-        match self._task.kind:
-            case "regression":
-                return tf.square(outputs[:, 0] - batch.targets)
-            case "choice":
-                return _cross_entropy(outputs, batch.targets)
-            case "tokens":
-                is_labelled = batch.targets >= 0  # [B, L]
-                losses = self._weighted(outputs, tf.maximum(batch.targets, 0))
-                losses = tf.where(is_labelled, losses, 0.0)
-                count = tf.reduce_sum(tf.cast(is_labelled, tf.float32), axis=1)
-                return tf.reduce_sum(losses, axis=1) / tf.maximum(count, 1.0)
-            case "span":
-                return tf.reduce_sum(_cross_entropy(outputs, batch.targets), axis=1)
-            case _:
-                return self._weighted(outputs, batch.targets)
-
-    def _weighted(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        losses = _cross_entropy(logits, targets)
-        if self._task.class_weights is None:
-            return losses
-        return losses * tf.gather(tf.constant(self._task.class_weights), targets)
+        if self._task.kind == "regression":
+            return tf.square(outputs[:, 0] - batch.targets)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, outputs)
+        if self._task.kind == "span":
+            return tf.reduce_sum(losses, axis=1)
+        if self._task.class_weights is not None:
+            losses *= tf.gather(tf.constant(self._task.class_weights), batch.targets)
+        return losses
 
 
 def _seeds_of_texts(seeds: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
@@ -281,7 +265,3 @@ def _seeds_of_texts(seeds: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     steps = tf.range(num_tokens.shape[1]) * _CHOICE_STEP
     first = seeds[:, :1] + steps  # [B, C]
     return tf.stack([first, tf.broadcast_to(seeds[:, 1:], tf.shape(first))], axis=2)
-
-
-def _cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
