@@ -19,7 +19,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -147,7 +147,7 @@ def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]
     from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
 
     experiment = job.source.experiment
-    model, evaluation = experiment.model, experiment.evaluation
+    model, evaluation = cast(ModelConfig, experiment.model), experiment.evaluation
     if evaluation.clamp_length is not None:
         model = model.replace(clamp_length=evaluation.clamp_length)
     try:

@@ -66,22 +66,6 @@ def test_a_named_experiment_trains_before_it_ends(name):
     assert training.checkpoint_every_steps % training.steps_per_loop == 0
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["optimizer.name=adamw", "optimizer.weight_decay=0.01"],
-        ["optimizer.name=muon", "optimizer.momentum=0.9"],
-        ["optimizer.schedule=inverse_square_root", "optimizer.final_learning_rate_fraction=0.004"],
-    ],
-    ids=str,
-)
-def test_overrides_change_the_optimizer_of_a_named_experiment(overrides):
-    optimizer = load_experiment("penn_treebank", overrides).to_dict()["optimizer"]
-    for assignment in overrides:
-        name, value = assignment.removeprefix("optimizer.").split("=")
-        assert str(optimizer[name]) == value
-
-
 @pytest.mark.parametrize(("positions", "length"), [("all", 1), ("last_half", 2)])
 def test_a_second_target_must_be_in_the_segment(positions, length):
     overrides = ["training.num_targets=2", f"training.loss_positions={positions}"]

@@ -97,13 +97,6 @@ def test_rates_are_those_by_hand_and_the_configuration_makes_the_same_schedule(s
     assert {step: float(again(step)) for step in rates} == found
 
 
-def test_a_plateau_multiplies_the_rate():
-    schedule = WarmupPlateau(0.4, 10, PlateauScale(factor=0.5))
-    schedule.plateau_scale.observe(2.0)
-    schedule.plateau_scale.observe(2.0)
-    assert [float(schedule(step)) for step in (0, 5, 10, 99)] == pytest.approx([0, 0.1, 0.2, 0.2])
-
-
 @pytest.mark.parametrize(
     ("made", "received"),
     [

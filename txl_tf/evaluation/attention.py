@@ -180,7 +180,9 @@ class AttentionProfiler:
     ```
     """
 
-    def __init__(self, model: TransformerXL, batch_size: int, jit_compile: bool = True) -> None:
+    def __init__(
+        self, model: TransformerXL, batch_size: int, jit_compile: bool | None = True
+    ) -> None:
         config = model.config
         if config != profiled_config(config, config.segment_length, config.memory_length):
             raise ValueError(
