@@ -1,19 +1,17 @@
 """Runs that are stopped at random moments (SIGTERM, Ctrl-C, SIGHUP) and resumed by one command.
 
-The test stops a run six times. As many times as one likes, with figures:
+The test stops a run five times. As many times as one likes, with figures:
 
     python -m tests.pipelines.test_preemption --stops 50 --steps 300
 """
 
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.distribution.two_workers import started
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.interrupted_run import (
     EVALUATE_EVERY_STEPS,
@@ -21,7 +19,6 @@ from tests.pipelines.interrupted_run import (
     Interrupter,
     interrupt_as_asked,
 )
-from tests.pipelines.txl_process import command
 
 PREEMPTED = 75
 # The time that Google Cloud gives a preempted machine.
@@ -139,30 +136,7 @@ def test_a_second_ctrl_c_ends_a_run_within_a_second(server, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_again_and_again_loses_nothing(server, tmp_path):
-    assert Stopper(server, tmp_path, num_steps=200, seed=1).interrupt(6) == set(KINDS)
-
-
-@pytest.mark.slow
-def test_all_workers_stop_when_one_of_them_is_told_to(data_folder, config_file, tmp_path):
-    workdir = tmp_path / "run"
-    arguments = ("train", "--config", config_file, "--data", data_folder, "--workdir", workdir)
-    words = command(*arguments, "--set", "training.num_steps=100000")
-    workers = started(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        while not (workdir / "checkpoints" / "step-00000010").exists():
-            assert [worker.poll() for worker in workers] == [None, None]
-            time.sleep(0.01)
-        workers[1].send_signal(signal.SIGTERM)
-        outputs = [worker.communicate(timeout=120)[1] for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    assert [worker.returncode for worker in workers] == [PREEMPTED, PREEMPTED], outputs
-    assert "the process received SIGTERM" in outputs[1]
-    assert "another worker is being stopped" in outputs[0]
-    steps = len((workdir / "ledger.jsonl").read_text().splitlines()) - 1
-    assert (workdir / "checkpoints" / f"step-{steps:08d}").exists()
+    assert Stopper(server, tmp_path, num_steps=200, seed=1).interrupt(5) == set(KINDS)
 
 
 def main() -> None:
