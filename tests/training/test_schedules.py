@@ -100,9 +100,6 @@ def test_rates_are_those_by_hand_and_the_configuration_makes_the_same_schedule(s
 @pytest.mark.parametrize(
     ("made", "received"),
     [
-        (lambda: PlateauScale(factor=1.0), "factor=1.0"),
-        (lambda: PlateauScale(patience=-1), "patience=-1"),
-        (lambda: PlateauScale(minimum=1.1), "minimum=1.1"),
         (lambda: WarmupConstant(0.4, warmup_steps=-1), "warmup_steps=-1"),
         (lambda: WarmupCosineDecay(0.4, 5, num_steps=5), "warmup_steps=5, num_steps=5"),
     ],

@@ -42,11 +42,6 @@ class PlateauScale:
     """
 
     def __init__(self, factor: float = 0.5, patience: int = 0, minimum: float = 0.0) -> None:
-        if not 0.0 < factor < 1.0 or patience < 0 or not 0.0 <= minimum <= 1.0:
-            raise ValueError(
-                "`factor` must be in (0, 1), `patience` at least 0 and `minimum` in [0, 1]. "
-                f"Received: factor={factor}, patience={patience}, minimum={minimum}"
-            )
         self.factor = factor
         self.patience = patience
         self.minimum = minimum

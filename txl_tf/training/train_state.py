@@ -89,10 +89,6 @@ class NonMonotoneTrigger:
     """
 
     def __init__(self, num_evaluations: int) -> None:
-        if num_evaluations < 1:
-            raise ValueError(
-                f"`num_evaluations` must be positive. Received: num_evaluations={num_evaluations}"
-            )
         # Finite, as all values in a checkpoint.
         largest = np.finfo(np.float32).max
         self.variables = stored_figures(
@@ -150,8 +146,6 @@ class WeightAverage:
         first_step: int | NonMonotoneTrigger,
         decay: float | None = None,
     ) -> None:
-        if decay is not None and not 0.0 < decay < 1.0:
-            raise ValueError(f"`decay` must be between 0 and 1, or None. Received: decay={decay}")
         self._weights = list(variables)
         self._first_step = first_step
         self._decay = decay
