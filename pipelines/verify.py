@@ -190,7 +190,7 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
         yield f"verified: tokenizer {tokenizer.kind}, {tokenizer.vocabulary_size} tokens"
     first_step = described.first_checkpoint_step
     if described.experiment.training.adapter_rank is not None and first_step is not None:
-        num_arrays = len(read_base(folder, described))
+        num_arrays = len(read_base(folder))
         yield f"verified: frozen weights {os.path.join(folder, BASE)}, {num_arrays} arrays"
     checkpoints = list(_verify_checkpoints(workdir.checkpoints, report, described.identity()))
     if not checkpoints and first_step is not None:
