@@ -12,9 +12,10 @@ from txl_tf.data.beam import (
     place_tokens,
     write_shard,
 )
-from txl_tf.data.preparation import BatchEncoder, prepare_dataset
+from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.records import RecordSizes
 from txl_tf.data.text import work_batches
+from txl_tf.data.tokenizers import BatchEncoder
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, UsageError
 

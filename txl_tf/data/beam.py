@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from txl_tf.data.manifest import ShardManifest, SplitManifest, shard_file_name
-from txl_tf.data.preparation import BatchEncoder, describe_split
 from txl_tf.data.records import RecordSizes, RecordWriter, token_dtype
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
+from txl_tf.data.tokenizers import BatchEncoder
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.storage.files import make_folder, read_file, remove_folder, write_file
 
@@ -129,7 +129,7 @@ def _describe_split(
             counts = counts.plus(TextCounts(*each["counts"]))
     ordered = sorted(written, key=operator.itemgetter("number"))
     shards = [ShardManifest(**each["shard"]) for each in ordered if each["split"] == name]
-    return describe_split(name, counts, tuple(shards))
+    return SplitManifest.of(name, counts, tuple(shards))
 
 
 def _num_used(written: list[dict[str, Any]]) -> int:

@@ -7,6 +7,7 @@ import os
 from typing import Any, Self
 
 from txl_tf.config.base import FrozenConfig
+from txl_tf.data.text import TextCounts
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.storage.files import read_file, write_file
 from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, parse_json_object, storage_errors
@@ -52,6 +53,18 @@ class SplitManifest(FrozenConfig):
     words: int
     documents: int
     shards: tuple[ShardManifest, ...]
+
+    @classmethod
+    def of(cls, name: str, counts: TextCounts, shards: tuple[ShardManifest, ...]) -> Self:
+        """Describes a written split; raises DataDamagedError if it has no token or no text."""
+        if not shards or not counts.bytes:
+            raise DataDamagedError(
+                "A split of the input is empty.",
+                where=f"split {name}",
+                remedy="Give more text, or leave this split out.",
+            )
+        tokens = sum(shard.tokens for shard in shards)
+        return cls(name=name, tokens=tokens, shards=shards, **counts._asdict())
 
 
 def shard_file_name(split: str, index: int, num_shards: int) -> str:

@@ -4,21 +4,15 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from txl_tf.data.manifest import (
-    FORMAT_VERSION,
-    MANIFEST_FILE,
-    Manifest,
-    ShardManifest,
-    SplitManifest,
-)
+from txl_tf.data.beam import write_with_beam
+from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
 from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordSizes, RecordWriter
-from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
-from txl_tf.data.tokenizers import load_tokenizer
-from txl_tf.data.tokenizers.tokenizer import Tokenizer, damaged_text, map_pieces
+from txl_tf.data.text import Splits, TextCounts, work_batches
+from txl_tf.data.tokenizers import BatchEncoder
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError, StorageError
@@ -28,9 +22,6 @@ from txl_tf.storage.staging import StagingFolder
 
 # Receives the splits written, the vocabulary size, and the number of ids that occur.
 Check = Callable[[list[SplitManifest], int, int], None]
-EncodedBatch = tuple[np.ndarray, np.ndarray, TextCounts]
-"""Token ids, the int64 places among them where documents begin, and counts of the text. A place one
-past the end stands for the next batch's first token."""
 
 
 def prepare_dataset(
@@ -103,8 +94,6 @@ def prepare_dataset(
         if beam_arguments is None:
             write = functools.partial(_write_splits, num_workers=num_workers, report=report)
         else:
-            from txl_tf.data.beam import write_with_beam
-
             write = functools.partial(write_with_beam, beam_arguments=beam_arguments)
         written, num_used = write(splits, tokenizer, staging.path, sizes)
         if check is not None:
@@ -148,44 +137,8 @@ def _write_splits(
                     is_used[token_ids] = True
                     counts = counts.plus(more)
                     report(name, more.bytes)
-                written.append(describe_split(name, counts, writer.finish()))
+                written.append(SplitManifest.of(name, counts, writer.finish()))
     return written, int(np.count_nonzero(is_used))
-
-
-def describe_split(
-    name: str, counts: TextCounts, shards: tuple[ShardManifest, ...]
-) -> SplitManifest:
-    """Returns the manifest of a split; raises DataDamagedError if it has no token or no text."""
-    if not shards or not counts.bytes:
-        raise DataDamagedError(
-            "A split of the input is empty.",
-            where=f"split {name}",
-            remedy="Give more text, or leave this split out.",
-        )
-    tokens = sum(shard.tokens for shard in shards)
-    return SplitManifest(name=name, tokens=tokens, shards=shards, **counts._asdict())
-
-
-class BatchEncoder:
-    """Encoder of text batches; only the tokenizer's kind and vocabulary are pickled."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer: Tokenizer | None = tokenizer
-        self._kind, self._files = tokenizer.kind, dict(tokenizer.vocabulary_files)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A worker loads it on first use, because some kinds import TensorFlow.
-        return {**self.__dict__, "_tokenizer": None}
-
-    def __call__(self, pieces: Sequence[DocumentPiece]) -> EncodedBatch:
-        """Encodes at least one piece; raises DataDamagedError for text that cannot be encoded."""
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self._kind, self._files)
-        with damaged_text():
-            parts = map_pieces(self._tokenizer.encode_piece, pieces, self._tokenizer.reads_lines)
-        places = np.cumsum([0, *map(len, parts[:-1])], dtype=np.int64)
-        starts = places[[piece.begins_document for piece in pieces]]
-        return np.concatenate(parts), starts, TextCounts.of(pieces)
 
 
 @contextlib.contextmanager
