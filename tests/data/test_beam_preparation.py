@@ -15,8 +15,8 @@ from txl_tf.data.beam import (
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.records import RecordSizes
 from txl_tf.data.text import work_batches
-from txl_tf.data.tokenizers import BatchEncoder
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.tokenizer import BatchEncoder
 from txl_tf.errors import DataDamagedError, UsageError
 
 SIZES = {"tokens_per_record": 64, "shard_bytes": 300}

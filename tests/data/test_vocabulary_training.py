@@ -6,7 +6,7 @@ import pytest
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
 from txl_tf.data import text as text_module
 from txl_tf.data.text import work_batches
-from txl_tf.data.tokenizers import BatchEncoder
+from txl_tf.data.tokenizers.tokenizer import BatchEncoder
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.errors import DataDamagedError

@@ -14,8 +14,7 @@ import numpy as np
 from txl_tf.data.manifest import ShardManifest, SplitManifest, shard_file_name
 from txl_tf.data.records import RecordSizes, RecordWriter, token_dtype
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
-from txl_tf.data.tokenizers import BatchEncoder
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.tokenizer import BatchEncoder, Tokenizer
 from txl_tf.storage.files import make_folder, read_file, remove_folder, write_file
 
 _RESULTS = "results"

@@ -11,8 +11,7 @@ from txl_tf.data.beam import write_with_beam
 from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
 from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordSizes, RecordWriter
 from txl_tf.data.text import Splits, TextCounts, work_batches
-from txl_tf.data.tokenizers import BatchEncoder
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.tokenizer import BatchEncoder, Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError, StorageError

@@ -5,14 +5,17 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from txl_tf.data.records import token_dtype
-from txl_tf.data.text import DocumentPiece, document_pieces, split_at_lines
+from txl_tf.data.text import DocumentPiece, TextCounts, document_pieces, split_at_lines
 from txl_tf.errors import DataDamagedError
 
+EncodedBatch = tuple[np.ndarray, np.ndarray, TextCounts]
+"""Token ids, the int64 places among them where documents begin, and counts of the text. A place one
+past the end stands for the next batch's first token."""
 _Result = TypeVar("_Result")
 
 
@@ -300,3 +303,25 @@ def decode_utf8(text: bytes) -> str:
     except UnicodeDecodeError as error:
         reason = f"The text is not UTF-8: byte 0x{text[error.start]:02x} ({error.reason})."
         raise InvalidTextError.at(reason, text, error.start) from error
+
+
+class BatchEncoder:
+    """Encoder of text batches; only the tokenizer's class and vocabulary are pickled."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer: Tokenizer | None = tokenizer
+        self._class, self._files = type(tokenizer), dict(tokenizer.vocabulary_files)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker loads it on first use, because some kinds import TensorFlow.
+        return {**self.__dict__, "_tokenizer": None}
+
+    def __call__(self, pieces: Sequence[DocumentPiece]) -> EncodedBatch:
+        """Encodes at least one piece; raises DataDamagedError for text that cannot be encoded."""
+        if self._tokenizer is None:
+            self._tokenizer = self._class.from_vocabulary_files(self._files)
+        with damaged_text():
+            parts = map_pieces(self._tokenizer.encode_piece, pieces, self._tokenizer.reads_lines)
+        places = np.cumsum([0, *map(len, parts[:-1])], dtype=np.int64)
+        starts = places[[piece.begins_document for piece in pieces]]
+        return np.concatenate(parts), starts, TextCounts.of(pieces)
