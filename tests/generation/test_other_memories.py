@@ -91,7 +91,7 @@ def test_a_memory_length_is_not_for_recurrent_models():
 
 def test_the_memory_of_another_model_is_refused():
     model = made("sinusoidal")
-    with pytest.raises(ValueError, match="must have the shapes"):
+    with pytest.raises(ValueError, match="must be like Memory"):
         GenerationSession(model, GreedySampler(), memory=made("lstm").initial_memory(1))
-    with pytest.raises(ValueError, match="must have the shapes"):
+    with pytest.raises(ValueError, match="must be like Memory"):
         GenerationSession(model, GreedySampler(), memory=model.initial_memory(1, 3))

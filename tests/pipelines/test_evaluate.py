@@ -185,8 +185,8 @@ def test_job_library_and_harness_score_a_document_alike(name, other_lengths, tmp
     assert used.items() <= expected.items()
     loaded = txl_tf.load(other_lengths, **lengths)
     for score in (loaded.score(text), txl_tf.load(other_lengths).score(text, **lengths)):
-        assert score.result.total_nats == pytest.approx(expected["total_nats"], rel=1e-6)
-        assert used.items() <= score.result.to_dict().items()
+        assert score.total_nats == pytest.approx(expected["total_nats"], rel=1e-6)
+        assert used.items() <= score.to_dict().items()
     if importlib.util.find_spec("lm_eval") is not None:
         from lm_eval.api.instance import Instance
 
@@ -237,7 +237,7 @@ def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, capsys):
     (own,) = evaluated(capsys, *common, "--text", path)
     score = txl_tf.load(made.workdir.folder).score(valid.decode())
     # Of 8 tokens the first is no target.
-    for found in (split, own, score.result.to_dict()):
+    for found in (split, own, score.to_dict()):
         assert (found["num_unknown"], found["unknown_share"]) == (2, 2 / 7)
         assert found["tokenizer_kind"] == "words"
     assert score.unknown_share == 2 / 7 and "28.57% unknown tokens" in str(score)
@@ -386,7 +386,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(watched, capsys, 
 
     def removing(self, step):
         if step == 10:
-            shutil.rmtree(self._folders.path(10))
+            shutil.rmtree(self.path(10))
         return load(self, step)
 
     monkeypatch.setattr(CheckpointStore, "load", removing)
