@@ -101,9 +101,8 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
     losses = []
     for version in ("1", "2"):
         evaluate = ("evaluate", "--workdir", str(out / version), "--data", str(data_folder))
-        assert (
-            main([*evaluate, "--split", "valid", "--memory-length", "9", "--format", "json"]) == 0
-        )
+        memory = ("--set", "evaluation.memory_length=9")
+        assert main([*evaluate, "--split", "valid", *memory, "--json"]) == 0
         losses.append(json.loads(capsys.readouterr().out)["nats_per_token"])
     assert 0 < abs(losses[1] / losses[0] - 1) < 0.01
 
