@@ -19,8 +19,6 @@ from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_error
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.ledger import LoopReport
 
-LOSSES = "loss/"
-"""Prefix of the tags of losses, which training and evaluations share."""
 PAGES = ("Perplexity", "Optimisation", "Throughput", "Memory")
 """Pages of the custom-scalars layout, in order."""
 TASK_PAGES = ("Task", "Optimisation", "Throughput")
