@@ -1,16 +1,20 @@
 """Manifest of a prepared data set: splits, shards, token counts and checksums."""
 
 import dataclasses
-import hashlib
 import json
 import os
-from typing import Any, Self
+from typing import Self
 
 from txl_tf.config.base import FrozenConfig
 from txl_tf.data.text import TextCounts
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.storage.files import read_file, write_file
-from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, parse_json_object, storage_errors
+from txl_tf.storage.untrusted_files import (
+    MAX_DESCRIPTION_BYTES,
+    json_sha256,
+    parse_json_object,
+    storage_errors,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +126,7 @@ class Manifest(FrozenConfig):
             }
             for split in self.splits
         ]
-        return _canonical_sha256(deciding)
+        return json_sha256(deciding)
 
     def split(self, name: str) -> SplitManifest:
         """Returns the split of that name.
@@ -139,7 +143,7 @@ class Manifest(FrozenConfig):
     def write(self, folder: str) -> None:
         """Writes the manifest file, with its checksum, into the folder of a data set."""
         values = self.to_dict()
-        values["manifest_sha256"] = _canonical_sha256(values)
+        values["manifest_sha256"] = json_sha256(values)
         content = json.dumps(values, indent=2) + "\n"
         write_file(os.path.join(folder, MANIFEST_FILE), content.encode())
 
@@ -170,7 +174,7 @@ class Manifest(FrozenConfig):
                 where=path,
                 remedy="Prepare the data set with this version of the program.",
             )
-        if values.pop("manifest_sha256", None) != _canonical_sha256(values):
+        if values.pop("manifest_sha256", None) != json_sha256(values):
             what = "The manifest does not match its own checksum, manifest_sha256."
             raise DataDamagedError(what, where=path, remedy=_REMEDY)
         try:
@@ -179,8 +183,3 @@ class Manifest(FrozenConfig):
             reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
             what = f"The manifest is not valid: {reason}"
             raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
-
-
-def _canonical_sha256(values: dict[str, Any]) -> str:
-    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -6,6 +6,7 @@ end of an index and the shapes ask for, so both are compared with the files firs
 
 import collections
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -80,6 +81,12 @@ def check_values(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
         except UnicodeEncodeError as error:
             what = "A string must have no lone surrogate."
             raise ValueError(f"{what} Received: {value[:60]!a}") from error
+
+
+def json_sha256(values: Any) -> str:
+    """Returns the SHA-256 of JSON values, whatever the order of their keys."""
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

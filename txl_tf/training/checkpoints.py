@@ -6,7 +6,6 @@ index has a CRC-32C of each array. `read_checkpoint` decides whether a checkpoin
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
 from txl_tf.storage.files import file_bytes, file_sha256, first_line, is_remote, path_exists
 from txl_tf.storage.untrusted_files import (
+    json_sha256,
     listed_file,
     open_tensor_bundle,
     read_json_object,
@@ -144,20 +144,16 @@ def _is_finite(array: np.ndarray) -> bool:
 
 def _sealed(values: dict[str, Any]) -> bytes:
     """Writes values as JSON with their own checksum."""
-    return json.dumps(values | {_CHECKSUM: _checksum(values)}, indent=1).encode()
+    return json.dumps(values | {_CHECKSUM: json_sha256(values)}, indent=1).encode()
 
 
 def _unsealed(path: str, remedy: str) -> dict[str, Any]:
     """Reads a file of `_sealed`; DataDamagedError if it does not match its own checksum."""
     values = read_json_object(path, remedy=remedy)
-    if values.pop(_CHECKSUM, None) != _checksum(values):
+    if values.pop(_CHECKSUM, None) != json_sha256(values):
         what = "the file does not match its own checksum"
         raise DataDamagedError(what, where=path, remedy=remedy)
     return values
-
-
-def _checksum(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _unreadable(error: OSError, path: str) -> DataDamagedError | StorageError:
