@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import drawn_seeds, needs_tensorflow, randomize_weights, tf
 from tests.models.variants import SIZES, B, T, V, score, token_ids
 from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
@@ -92,9 +92,10 @@ RECURRENT_SIZES = {
 }
 
 
-def made(config_class, **changes):
+def made(config_class, dtype="float32", **changes):
     """A small model with large random weights."""
-    model = create_model(config_class(**{**config_fields(config_class), **changes}))
+    config = config_class(**{**config_fields(config_class), **changes})
+    model = create_model(config, dtype=dtype)
     randomize_weights(model)
     return model
 
@@ -155,3 +156,124 @@ def test_unknown_batch_size_and_segment_length_equal_eager(model):
         expected = score(model, tokens, memory)
         for got, wanted in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
             assert max_difference(got, wanted) <= (1e-5 if got.dtype.is_floating else 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (ModelConfig, {"share_attention_biases": True}),
+        (ModelConfig, {"position_encoding": "shaw", "num_positions": 2 * T, "pre_norm": True}),
+        (ModelConfig, {"position_encoding": "shaw_two_terms", "num_positions": 2 * T}),
+        (LSTMConfig, {}),
+        (QRNNConfig, {}),
+    ],
+)
+def test_two_segments_with_memory_equal_one_pass_over_both(kind, changes):
+    model, tokens = made(kind, **changes), token_ids(2 * T)
+    # Attention over both at once needs no memory.
+    length = {"memory_length": 0} if kind is ModelConfig else {}
+    one_pass, expected = model(tokens, model.initial_memory(B, **length))
+    one_pass = ops.convert_to_numpy(one_pass)
+    first, memory = model(tokens[:, :T], model.initial_memory(B))
+    second, memory = model(tokens[:, T:], memory)
+    assert max_difference(first, one_pass[:, :T]) <= 1e-5
+    assert max_difference(second, one_pass[:, T:]) <= 1e-5
+    # Without the memory they would differ, or this would prove nothing.
+    alone, _ = model(tokens[:, T:], model.initial_memory(B))
+    assert max_difference(alone, one_pass[:, T:]) > 1e-3
+    if kind is not ModelConfig:
+        for state, expected_state in zip(memory.states, expected.states, strict=True):
+            assert max_difference(state, expected_state) <= 1e-5
+
+
+@needs_tensorflow
+def test_no_gradient_flows_into_or_out_of_memory(model):
+    memory = filled_memory(model)
+    weights = [weight.value for weight in model.trainable_variables]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(memory.states)
+        nll, following = score(model, token_ids(T + 1), memory)
+        loss = tf.reduce_mean(nll)
+        remembered = tf.add_n([tf.reduce_sum(state**2) for state in following.states])
+    for gradient in tape.gradient(loss, memory.states):
+        assert gradient is None or not np.any(gradient.numpy())
+    assert tape.gradient(remembered, weights) == [None] * len(weights)
+    for gradient in tape.gradient(loss, weights):
+        assert np.abs(tf.convert_to_tensor(gradient)).max() > 1e-7
+
+
+def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
+    memory, tokens = filled_memory(model), token_ids(T)
+    kept, kept_memory = model(tokens, memory)
+    fresh, fresh_memory = model(tokens, model.initial_memory(B))
+    restarted, following = model(tokens, memory.forget(np.array([True, False])))
+    assert max_difference(restarted[0], fresh[0]) <= 1e-6
+    assert max_difference(restarted[1], kept[1]) == 0.0
+    assert max_difference(kept[0], fresh[0]) > 1e-3
+    # What it remembers afterwards is the new stream's only.
+    lengths = [fresh_memory.valid_length[0], kept_memory.valid_length[1]]
+    assert max_difference(following.valid_length, np.array(lengths)) == 0.0
+    later, _ = model(tokens, following)
+    assert max_difference(later[0], model(tokens, fresh_memory)[0][0]) <= 1e-6
+    assert max_difference(later[1], model(tokens, kept_memory)[0][1]) == 0.0
+
+
+@needs_tensorflow
+def test_xla_equals_eager_in_loss_memory_and_gradients(model):
+    memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
+
+    def step(tokens, memory):
+        with tf.GradientTape() as tape:
+            nll, following = score(model, tokens, memory)
+            loss = tf.reduce_mean(nll)
+        weights = [weight.value for weight in model.trainable_variables]
+        return nll, following, [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
+
+    eager = tf.nest.flatten(step(tokens, memory))
+    compiled = tf.nest.flatten(tf.function(step, jit_compile=True)(tokens, memory))
+    for one, other in zip(compiled, eager, strict=True):
+        assert max_difference(one, other) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_masks", "rates"),
+    [
+        # Embedding, positions, output; four in each block.
+        (ModelConfig, 3 + 3 * 4, {"dropout": 0.3, "attention_dropout": 0.3}),
+        # The embedding, and the output of every layer.
+        (LSTMConfig, 1 + 3, {"dropout": 0.3}),
+        (QRNNConfig, 1 + 3, {"dropout": 0.3}),
+    ],
+)
+def test_all_dropouts_of_all_steps_draw_different_masks(kind, num_masks, rates, monkeypatch):
+    model = made(kind, num_layers=3, **rates)
+    seeds = drawn_seeds(monkeypatch)
+    for numbers in ([1, 2], [1, 3], [2, 2]):
+        seed = ops.convert_to_tensor(numbers, "int32")
+        model(token_ids(T), model.initial_memory(B), dropout_seed=seed, training=True)
+    assert len(seeds) == 3 * num_masks
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_half_precision_scores_in_float32_close_to_float32(config_class, model):
+    """A recurrence keeps its states in float32, where small changes add up."""
+    half = made(config_class, dtype="mixed_bfloat16")
+    memory, half_memory = model.initial_memory(B), half.initial_memory(B)
+    stream = token_ids(2 * T + 1)
+    for start in (0, T):
+        segment = stream[:, start : start + T + 1]
+        expected, memory = score(model, segment, memory)
+        nll, half_memory = score(half, segment, half_memory)
+        assert keras.backend.standardize_dtype(nll.dtype) == "float32"
+        assert max_difference(nll, expected) <= 0.05
+    hidden, _ = half(token_ids(T), half_memory)
+    assert keras.backend.standardize_dtype(hidden.dtype) == "bfloat16"
+    for state in half_memory.states:
+        dtype = "bfloat16" if config_class is ModelConfig else "float32"
+        assert keras.backend.standardize_dtype(state.dtype) == dtype
+
+
+def test_memory_of_another_depth_is_refused(model):
+    memory = model.initial_memory(B)
+    with pytest.raises(ValueError, match=f"must have {len(memory.states)} states.*Received: 1 st"):
+        model(token_ids(T), memory._replace(states=memory.states[:1]))

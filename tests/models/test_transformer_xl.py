@@ -1,29 +1,23 @@
 """Whole-model properties, each against a second way to the same numbers."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import drawn_seeds, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import needs_tensorflow, randomize_weights, tf
 from tests.models.variants import (
     ADAPTIVE,
     COMBINATIONS,
     B,
     T,
-    assert_half_precision_is_close,
     assert_segments_match,
-    assert_two_segments_equal_one_pass,
     config_of,
-    gradients_beside_memory,
-    loss_and_gradients,
     score,
     shared,
     token_ids,
 )
 from tests.reference import max_difference
-from tests.slow_case import slow_case
 from txl_tf.config.model import ModelConfig
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -98,19 +92,6 @@ def test_every_combination_matches_the_oracle(position_encoding, recurrence, pre
     assert_segments_match(model, oracle)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"share_attention_biases": True},
-        {"position_encoding": "shaw", "num_positions": 2 * T, "pre_norm": True},
-        {"position_encoding": "shaw_two_terms", "num_positions": 2 * T},
-    ],
-)
-def test_two_segments_with_memory_equal_one_pass_over_both(changes):
-    model = made(**changes)
-    assert_two_segments_equal_one_pass(model, model.initial_memory(B, memory_length=0))
-
-
 def test_without_recurrence_there_is_no_memory():
     model = shared(recurrence=False)
     memory, tokens = model.initial_memory(B), token_ids(2 * T + 1)
@@ -121,68 +102,6 @@ def test_without_recurrence_there_is_no_memory():
     assert max_difference(fresh, score(model, tokens[:, T:], following)[0]) == 0.0
     with pytest.raises(ValueError, match=r"no memory\. Received: a memory of length 3"):
         model(token_ids(T), model.initial_memory(B, memory_length=3))
-
-
-@needs_tensorflow
-def test_no_gradient_flows_into_or_out_of_memory(model):
-    gradients = gradients_beside_memory(model, filled_memory(model))
-    assert np.abs(gradients[model.softmax.biases[0].path]).max() > 1e-3
-
-
-def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
-    memory, tokens = filled_memory(model), token_ids(T)
-    kept, kept_memory = model(tokens, memory)
-    fresh, _ = model(tokens, model.initial_memory(B))
-    restarted, following = model(tokens, memory.forget(np.array([True, False])))
-    assert max_difference(restarted[0], fresh[0]) <= 1e-6
-    assert max_difference(restarted[1], kept[1]) == 0.0
-    assert max_difference(kept[0], fresh[0]) > 1e-3
-    # What it remembers afterwards is the new stream's only: T of 6 positions.
-    assert ops.convert_to_numpy(following.valid_length).tolist() == [T, 6]
-    later, _ = model(tokens, following)
-    expected, _ = model(tokens, model(tokens, model.initial_memory(B))[1])
-    assert max_difference(later[0], expected[0]) <= 1e-6
-    assert max_difference(later[1], model(tokens, kept_memory)[0][1]) == 0.0
-
-
-@needs_tensorflow
-@pytest.mark.parametrize("share_attention_biases", [False, slow_case(True)])
-def test_xla_equals_eager_in_loss_memory_and_gradients(share_attention_biases):
-    model = made(share_attention_biases=share_attention_biases)
-    memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
-    step = loss_and_gradients(model)
-    nll, following, gradients = step(tokens, memory)
-    xla_nll, xla_following, xla_gradients = tf.function(step, jit_compile=True)(tokens, memory)
-    assert max_difference(xla_nll, nll) <= 1e-4
-    for compiled, eager in zip(xla_following.states, following.states, strict=True):
-        assert max_difference(compiled, eager) <= 1e-4
-    assert np.array_equal(xla_following.valid_length, following.valid_length)
-    for compiled, eager in zip(xla_gradients, gradients, strict=True):
-        assert max_difference(compiled, eager) <= 1e-4
-        assert np.abs(eager.numpy()).max() > 1e-7
-
-
-def test_all_dropouts_of_all_steps_draw_different_masks(monkeypatch):
-    model = made(dropout=0.3, attention_dropout=0.3, num_layers=3)
-    seeds = drawn_seeds(monkeypatch)
-    for numbers in ([1, 2], [1, 3], [2, 2]):
-        seed = ops.convert_to_tensor(numbers, "int32")
-        model(token_ids(T), model.initial_memory(B), dropout_seed=seed, training=True)
-    assert len(seeds) == 3 * (3 + 3 * 4)  # embedding, positions, output; four in each block
-    assert len(set(seeds)) == len(seeds)
-
-
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
-def test_half_precision_scores_in_float32_close_to_float32(model, dtype):
-    half_memory = assert_half_precision_is_close(model, made(dtype=dtype), 0.05)
-    for state in half_memory.states:
-        assert keras.backend.standardize_dtype(state.dtype) == "bfloat16"
-
-
-def test_memory_of_another_depth_is_refused(model):
-    memory = model.initial_memory(B)
-    with pytest.raises(ValueError, match="must have 2 states"):
-        model(token_ids(T), memory._replace(states=memory.states[:1]))
 
 
 @needs_tensorflow

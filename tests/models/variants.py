@@ -3,7 +3,6 @@
 import functools
 import itertools
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -99,62 +98,6 @@ def assert_segments_match(model, oracle):
         for state, expected_state in zip(memory.states, states, strict=True):
             assert max_difference(state, expected_state) <= 1e-5
         assert ops.convert_to_numpy(memory.valid_length).tolist() == valid_length
-
-
-def assert_two_segments_equal_one_pass(model, whole, memory_length=None):
-    """Compares two segments with one pass over both that begins with the memory `whole`."""
-    tokens = token_ids(2 * T)
-    length = {} if memory_length is None else {"memory_length": memory_length}
-    one_pass, memory_after = model(tokens, whole)
-    one_pass = ops.convert_to_numpy(one_pass)
-    first, memory = model(tokens[:, :T], model.initial_memory(B, **length))
-    second, memory = model(tokens[:, T:], memory)
-    assert max_difference(first, one_pass[:, :T]) <= 1e-5
-    assert max_difference(second, one_pass[:, T:]) <= 1e-5
-    # Without the memory they would differ, or this would prove nothing.
-    alone, _ = model(tokens[:, T:], model.initial_memory(B))
-    assert max_difference(alone, one_pass[:, T:]) > 1e-3
-    return memory, memory_after
-
-
-def assert_half_precision_is_close(model, half, tolerance):
-    """Compares scores of two segments, in nats, and returns the memory of half precision."""
-    memory, half_memory = model.initial_memory(B), half.initial_memory(B)
-    stream = token_ids(2 * T + 1)
-    for start in (0, T):
-        expected, memory = score(model, stream[:, start : start + T + 1], memory)
-        nll, half_memory = score(half, stream[:, start : start + T + 1], half_memory)
-        assert keras.backend.standardize_dtype(nll.dtype) == "float32"
-        assert max_difference(nll, expected) <= tolerance
-    return half_memory
-
-
-def gradients_beside_memory(model, memory):
-    """Gradients of a loss by the path of each weight; none flows into or out of the memory."""
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(memory.states)
-        nll, following = score(model, token_ids(T + 1), memory)
-        loss = tf.reduce_mean(nll)
-        remembered = tf.add_n([tf.reduce_sum(state**2) for state in following.states])
-    for gradient in tape.gradient(loss, memory.states):
-        assert gradient is None or not np.any(gradient.numpy())
-    weights = [weight.value for weight in model.trainable_variables]
-    assert tape.gradient(remembered, weights) == [None] * len(weights)
-    gradients = tape.gradient(loss, {each.path: each.value for each in model.trainable_variables})
-    return {path: tf.convert_to_tensor(gradient).numpy() for path, gradient in gradients.items()}
-
-
-def loss_and_gradients(model):
-    """A function of tokens and memory: scores, the next memory and the gradients of the mean."""
-
-    def step(tokens, memory):
-        with tf.GradientTape() as tape:
-            nll, following = score(model, tokens, memory)
-            loss = tf.reduce_mean(nll)
-        weights = [weight.value for weight in model.trainable_variables]
-        return nll, following, [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
-
-    return step
 
 
 def assert_gradients_match_finite_differences(weights, gradients, loss):

@@ -1,0 +1,161 @@
+"""The recurrent baselines against loops over rows, positions and units, in float64."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.models.variants import B, T, V, assert_segments_match
+from tests.reference import max_difference
+from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.models import create_model
+from txl_tf.models.recurrent import QuasiRecurrent
+
+C, D = 4, 3
+INPUTS = {
+    "inputs": np.random.default_rng(0).normal(size=(B, 5, C)).astype("float32"),
+    "previous_input": np.random.default_rng(1).normal(size=(B, C)).astype("float32"),
+    "cell_state": np.random.default_rng(2).normal(size=(B, D)).astype("float32"),
+}
+SIZES = {"vocabulary_size": V, "hidden_dim": 6, "segment_length": T, "dropout": 0.0}
+
+
+def sigmoid(value):
+    return 1.0 / (1.0 + math.exp(-value))
+
+
+def lstm_layer(layer, inputs, output, cell):
+    """One row of one LSTM layer, one position and one unit at a time.
+
+    Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al.
+    (2000): `c' = f c + i tanh(g)` and `h' = o tanh(c')`.
+    """
+    weights = layer.cell
+    kernel, recurrent = weights.kernel.numpy(), weights.recurrent_kernel.numpy()
+    bias, units = weights.bias.numpy(), layer.units
+    outputs = []
+    for vector in inputs:
+        summed = vector @ kernel + output @ recurrent + bias
+        next_output, next_cell = np.zeros(units), np.zeros(units)
+        for unit in range(units):
+            gates = [summed[gate * units + unit] for gate in range(4)]
+            next_cell[unit] = sigmoid(gates[1]) * cell[unit]
+            next_cell[unit] += sigmoid(gates[0]) * math.tanh(gates[2])
+            next_output[unit] = sigmoid(gates[3]) * math.tanh(next_cell[unit])
+        output, cell = next_output, next_cell
+        outputs.append(output)
+    return outputs, output, cell
+
+
+def qrnn_layer(layer, inputs, last_input, cell):
+    """One row of one QRNN layer, one position and one unit at a time.
+
+    Bradbury et al. (2017), Section 2: `c' = f c + (1 - f) z` and `h' = o c'`.
+    """
+    kernel, bias, units = layer.kernel.numpy(), layer.bias.numpy(), layer.units
+    outputs = []
+    for vector in inputs:
+        summed = last_input @ kernel[0] + vector @ kernel[1] + bias
+        output, next_cell = np.zeros(units), np.zeros(units)
+        for unit in range(units):
+            candidate = math.tanh(summed[unit])
+            forget = sigmoid(summed[units + unit])
+            next_cell[unit] = forget * cell[unit] + (1.0 - forget) * candidate
+            output[unit] = sigmoid(summed[2 * units + unit]) * next_cell[unit]
+        last_input, cell = vector, next_cell
+        outputs.append(output)
+    return outputs, last_input, cell
+
+
+def language_model(layer_oracle, model, tokens, targets, states):
+    """One segment, in float64: nats, hidden states and the next states."""
+    states = [list(state) for state in states]
+    table = model.embedding.tables[0].numpy().astype("float64")
+    nats, outputs = np.zeros(tokens.shape), []
+    for row in range(len(tokens)):
+        hidden = [table[token] * math.sqrt(table.shape[1]) for token in tokens[row]]
+        for index, layer in enumerate(model.recurrent_layers):
+            first, cell = states[2 * index][row], states[2 * index + 1][row]
+            hidden, first, cell = layer_oracle(layer, hidden, first, cell)
+            states[2 * index][row], states[2 * index + 1][row] = first, cell
+        for at, vector in enumerate(hidden):
+            logits = table @ vector + model.softmax.biases[0].numpy()
+            nats[row, at] = math.log(np.exp(logits).sum()) - logits[targets[row, at]]
+        outputs.append(hidden)
+    return nats, np.array(outputs), [np.array(state) for state in states]
+
+
+@pytest.mark.parametrize(
+    ("config_class", "layer_oracle"), [(LSTMConfig, lstm_layer), (QRNNConfig, qrnn_layer)]
+)
+@pytest.mark.parametrize("changes", [{"embedding_dim": 5}, {}, {"num_layers": 1}], ids=str)
+def test_three_segments_match_the_oracle(config_class, layer_oracle, changes):
+    model = create_model(config_class(**{**SIZES, "num_layers": 2, **changes}))
+    randomize_weights(model)
+
+    def oracle(model, inputs, targets, states, valid_length):
+        states = [np.squeeze(state, 1) for state in states]
+        *scores, states = language_model(layer_oracle, model, inputs, targets, states)
+        return *scores, [np.expand_dims(state, 1) for state in states], [1] * B
+
+    assert_segments_match(model, oracle)
+
+
+def made(**kwargs):
+    layer = QuasiRecurrent(D, **kwargs)
+    layer.build((None, None, C))
+    randomize_weights(layer)
+    return layer
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8])
+def test_pooling_of_any_length_matches_the_oracle(length):
+    layer = made()
+    inputs = np.random.default_rng(3).normal(size=(B, length, C)).astype("float32")
+    outputs, last_input, cells = layer(inputs, INPUTS["previous_input"], INPUTS["cell_state"])
+    for row in range(B):
+        given = (inputs[row], INPUTS["previous_input"][row], INPUTS["cell_state"][row])
+        expected, _, expected_cell = qrnn_layer(layer, *(each.astype("float64") for each in given))
+        assert max_difference(outputs[row], expected) <= 1e-6
+        assert max_difference(cells[row], expected_cell) <= 1e-6
+    assert max_difference(last_input, inputs[:, -1]) == 0.0
+
+
+@needs_tensorflow
+def test_gradients_match_finite_differences_in_float64():
+    layer = made(dtype="float64")
+    inputs = {name: tf.constant(array, tf.float64) for name, array in INPUTS.items()}
+    with tf.GradientTape() as tape:
+        tape.watch(list(inputs.values()))
+        loss = tf.reduce_sum(layer(**inputs)[0] ** 2)
+    gradients = tape.gradient(loss, inputs)
+    rng, step = np.random.default_rng(4), 1e-6
+    for name, gradient in gradients.items():
+        for _ in range(4):
+            entry = tuple(rng.integers(size) for size in gradient.shape)
+            values = []
+            for sign in (1, -1):
+                moved = inputs[name].numpy()
+                moved[entry] += sign * step
+                values.append(float(tf.reduce_sum(layer(**{**inputs, name: moved})[0] ** 2)))
+            numeric = (values[0] - values[1]) / (2 * step)
+            assert abs(gradient.numpy()[entry] - numeric) <= 1e-7, (name, entry)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["mixed_bfloat16", "bfloat16", pytest.param("float64", marks=needs_tensorflow)]
+)
+def test_states_are_at_least_float32_and_not_rounded_on_the_way_in(dtype):
+    layer = made(dtype=dtype)
+    bias = layer.bias.numpy()
+    bias[D : 2 * D] = 100.0  # keeps the cell state as it is
+    layer.bias.assign(bias)
+    state_dtype = "float64" if dtype == "float64" else "float32"
+    cell_state = np.full((B, D), 1 + 2**-20, state_dtype)
+    outputs, last_input, cells = layer(INPUTS["inputs"], INPUTS["previous_input"], cell_state)
+    assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
+    for state in (last_input, cells):
+        assert keras.backend.standardize_dtype(state.dtype) == state_dtype
+    assert max_difference(cells, cell_state) <= 1e-7
