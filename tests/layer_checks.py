@@ -1,10 +1,8 @@
-"""What every layer must be able to do, one small function per check.
+"""What every layer must be able to do beside Keras' own test of a layer.
 
-`check_layer` runs them all on one layer class. Checks that need TensorFlow
+`check_layer` runs all checks on one layer class. Checks that need TensorFlow
 itself are left out on other Keras backends.
 """
-
-import json
 
 import keras
 import numpy as np
@@ -47,29 +45,13 @@ def built(layer, width):
     return layer
 
 
-def check_layer(
-    layer_class,
-    init_kwargs,
-    inputs,
-    expected_output_shape,
-    num_weights,
-    batched=None,
-    output_dtype=None,
-    tolerance=1e-6,
-):
+def check_layer(layer_class, init_kwargs, inputs, batched=None, tolerance=1e-6):
     """Runs every check of this module; inputs that are not `batched` are constants of a model."""
-    batched = tuple(batched or list(inputs)[:1])
-    output_dtype = output_dtype or (lambda compute_dtype: compute_dtype)
 
-    def make(**overrides):
-        return layer_class(**{**init_kwargs, **overrides})
+    def make():
+        return layer_class(**init_kwargs)
 
-    check_config(make())
-    check_build(make(), inputs, num_weights)
-    assert tuple(make()(**inputs).shape) == expected_output_shape
-    for policy in ("mixed_bfloat16", "bfloat16"):
-        check_dtype_policy(make(dtype=policy), inputs, keras.DTypePolicy(policy), output_dtype)
-    check_fit_moves_every_weight(make(), inputs, batched)
+    check_fit_moves_every_weight(make(), inputs, batched or list(inputs)[:1])
     if ON_TENSORFLOW:
         check_compiled_equals_eager(make(), inputs, tolerance)
         check_mirrored_strategy(make, inputs, tolerance)
@@ -100,48 +82,8 @@ def model_of(layer, inputs, batched):
     return keras.Model(list(symbols.values()), layer(**symbols, **constants))
 
 
-def check_config(layer):
-    config = layer.get_config()
-    json.dumps(config)
-    assert type(layer).from_config(config).get_config() == config
-    serialized = keras.saving.serialize_keras_object(layer)
-    json.dumps(serialized)
-    restored = keras.saving.deserialize_keras_object(serialized)
-    assert type(restored) is type(layer)
-    assert restored.get_config() == config
-
-
-def check_build(layer, inputs, num_weights):
-    if not layer.built:
-        layer.build(**{f"{name}_shape": array.shape for name, array in inputs.items()})
-    assert layer.built
-    assert len(layer.weights) == num_weights
-    paths = [weight.path for weight in layer.weights]
-    assert len(set(paths)) == num_weights, paths
-    count_before_call = len(layer.variables)
-    layer(**inputs)
-    assert len(layer.variables) == count_before_call, "the first call created variables"
-
-
-def check_dtype_policy(layer, inputs, policy, output_dtype):
-    outputs = layer(**inputs)
-    expected = output_dtype(policy.compute_dtype)
-    assert keras.backend.standardize_dtype(outputs.dtype) == expected
-    assert np.all(np.isfinite(ops.convert_to_numpy(ops.cast(outputs, "float32"))))
-    symbols = {
-        name: keras.KerasTensor(array.shape, array.dtype.name) for name, array in inputs.items()
-    }
-    assert keras.backend.standardize_dtype(layer(**symbols).dtype) == expected
-    for weight in layer.trainable_variables:
-        assert weight.dtype == policy.variable_dtype, weight.path
-    for part in layer._flatten_layers():
-        assert part.dtype_policy.name == policy.name, part.name
-
-
 def check_fit_moves_every_weight(layer, inputs, batched):
     model = model_of(layer, inputs, batched)
-    if not layer.trainable_variables:
-        return
     randomize_weights(layer)
     before = [ops.convert_to_numpy(weight) for weight in layer.trainable_variables]
     model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mean_squared_error")

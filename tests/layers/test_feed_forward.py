@@ -31,16 +31,6 @@ def correlation(one, other):
     return np.corrcoef(one.ravel(), other.ravel())[0, 1]
 
 
-def test_basics_of_dropout():
-    check_layer(
-        SeededDropout,
-        init_kwargs={"rate": 0.4, "seed": 3},
-        inputs={"inputs": ONES[:2, :3]},
-        expected_output_shape=(2, 3),
-        num_weights=0,
-    )
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_keeps_the_stated_fraction_and_the_expectation(rate):
     outputs = ops.convert_to_numpy(SeededDropout(rate)(ONES, seed=seed_of(1, 2), training=True))
@@ -143,8 +133,6 @@ def test_basics():
         FeedForward,
         init_kwargs={"intermediate_dim": 6, "dropout": 0.1},
         inputs={"inputs": INPUTS},
-        expected_output_shape=(2, 3, 8),
-        num_weights=4,
     )
 
 

@@ -26,8 +26,7 @@ _VOCABULARY = {"vocabulary_size": 12, "hidden_dim": _WIDTH, "cutoffs": (5,), "di
 _HIDDEN = {"input_data": _SEGMENT, "expected_output_shape": _SEGMENT.shape}
 
 # Two parts of the test, training and mixed precision, call a layer with its first argument alone.
-# They do not apply to the layer that needs the encodings of distances; `tests/layer_checks.py` does
-# both with it.
+# They do not apply to the layer that needs the encodings of distances; its own tests do both.
 CASES = {
     "AbsoluteAttention": {"init_kwargs": _ATTENTION, **_HIDDEN},
     "ShawAttention": {"init_kwargs": {**_ATTENTION, "num_positions": 3}, **_HIDDEN},
