@@ -122,14 +122,14 @@ def test_texts_of_several_lengths_are_read_as_if_alone(keeps, memory_length):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_constants_given_are_those_computed():
-    for kernel in KERNELS:
-        engine = engine_of(made(), kernel)
-        computed, _ = engine.read(tokens(3 * T), engine.initial_memory(B))
-        given, _ = engine.read(
-            tokens(3 * T), engine.initial_memory(B), constants=engine.constants(3 * T)
-        )
-        np.testing.assert_array_equal(given, computed)
+@pytest.mark.parametrize("kernel", [*KERNELS, slow_case("on_chip")])
+def test_constants_given_are_those_computed(kernel):
+    engine = engine_of(made(), kernel)
+    computed, _ = engine.read(tokens(3 * T), engine.initial_memory(B))
+    given, _ = engine.read(
+        tokens(3 * T), engine.initial_memory(B), constants=engine.constants(3 * T)
+    )
+    np.testing.assert_array_equal(given, computed)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -156,12 +156,14 @@ def test_compiled_equals_eager(kernel, jit_compile):
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
 
 
-def test_scores_of_half_precision_are_close():
+@pytest.mark.parametrize("kernel", ["batched", slow_case("on_chip")])
+def test_scores_of_half_precision_are_close(kernel):
     model = made(dtype="mixed_bfloat16")
     expected, _ = read(model, tokens(9), (T, T), model.initial_memory(B))
-    engine = engine_of(model)
-    found, _ = read(engine, tokens(9), (T, T), engine.initial_memory(B))
+    engine = engine_of(model, kernel)
+    found, memory = read(engine, tokens(9), (T, T), engine.initial_memory(B))
     np.testing.assert_allclose(found, expected, atol=0.05)
+    assert memory.keys[0].dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "lstm"])

@@ -61,24 +61,14 @@ def measure(cases, is_reading):
 
     from tests.tpu_kernels import attention_cases, reading_cases
 
-    names, draw, compare = (
-        attention_cases.NAMES,
-        attention_cases.drawn_case,
-        attention_cases.differences,
-    )
-    if is_reading:
-        names, draw, compare = (
-            reading_cases.READING_NAMES,
-            reading_cases.drawn_reading_case,
-            reading_cases.reading_differences,
-        )
+    module = reading_cases if is_reading else attention_cases
     tf.get_logger().setLevel("ERROR")  # every case is a function of its own
-    largest = dict.fromkeys(names, (0.0, ""))
+    largest = dict.fromkeys(module.NAMES, (0.0, ""))
     options = collections.Counter()
     for index in cases:
-        case = draw(np.random.default_rng([2019, index]), seed=index)
+        case = module.drawn_case(np.random.default_rng([2019, index]), seed=index)
         options.update(option for option, value in vars(case).items() if value)
-        for name, difference in compare(case).items():
+        for name, difference in module.differences(case).items():
             # Not a number is as far away as can be.
             difference = difference if np.isfinite(difference) else float("inf")
             largest[name] = max(largest[name], (difference, repr(case)))

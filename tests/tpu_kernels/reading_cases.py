@@ -6,43 +6,32 @@ import numpy as np
 
 from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
-from tests.tpu_kernels.attention_cases import Case
+from tests.tpu_kernels import attention_cases
 from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
 from txl_tf.models.transformer_xl import TransformerXL
 
-READING_NAMES = ("first read", "second read", "keys", "values")
+NAMES = ("first read", "second read", "keys", "values")
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadingCase(Case):
+class ReadingCase(attention_cases.Case):
     """Two reads, of which the second finds a memory; nothing is dropped."""
 
     segment_length: int = 16
     num_segments: int = 2
 
 
-def drawn_reading_case(generator, seed):
-    """Draws sizes and options; every option comes in about half of the cases."""
-
-    def one_of(*values):
-        return values[generator.integers(len(values))]
-
-    memory_length = one_of(0, int(generator.integers(1, 30)), int(generator.integers(30, 700)))
+def drawn_case(generator, seed):
+    """Draws what the other kernel is compared with, some memories longer, and the segments."""
+    drawn = attention_cases.drawn_case(generator, seed)
     return ReadingCase(
-        rows=int(generator.integers(1, 3)),
-        segment_length=one_of(16, int(generator.integers(1, 40)), int(generator.integers(40, 80))),
+        **{
+            **vars(drawn),
+            "dropout": 0.0,
+            "memory_length": drawn.memory_length * int(generator.integers(1, 4)),
+            "segment_length": (16, drawn.segment_length)[generator.integers(2)],
+        },
         num_segments=int(generator.integers(1, 4)),
-        memory_length=memory_length,
-        num_heads=int(generator.integers(1, 4)),
-        head_dim=one_of(4, 8, 20, 64),
-        same_length=memory_length > 0 and one_of(False, True),
-        same_length_keys=one_of("memory_and_self", "memory"),
-        clamp_length=one_of(None, int(generator.integers(1, 100))),
-        masks_documents=one_of(False, True),
-        has_strided_rolls=one_of(False, True),
-        max_block_queries=one_of(None, 16, 32, 64),
-        max_block_keys=one_of(None, 128, 256),
-        seed=seed,
     )
 
 
@@ -79,7 +68,7 @@ def _by_token(memory, case):
     ]
 
 
-def reading_differences(case):
+def differences(case):
     """Largest difference of each result, relative to the largest entry."""
     lengths = case.segment_length, case.memory_length
     config = small_config(
@@ -102,5 +91,5 @@ def reading_differences(case):
     return {
         name: float(np.max(np.abs(found - plain), initial=0.0))
         / max(float(np.max(np.abs(plain), initial=0.0)), 0.1)
-        for name, (plain, found) in zip(READING_NAMES, pairs, strict=True)
+        for name, (plain, found) in zip(NAMES, pairs, strict=True)
     }

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.small_models import small_config
+from tests.tpu_kernels import reading_cases
 from tests.tpu_kernels.attention_cases import (
     NAMES,
     Case,
@@ -15,7 +16,6 @@ from tests.tpu_kernels.attention_cases import (
     computed,
     differences,
 )
-from tests.tpu_kernels.reading_cases import ReadingCase, reading_differences
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels import attention_call
 from txl_tf.tpu_kernels.attention_tile import Tile
@@ -46,7 +46,8 @@ def test_a_fault_in_the_shift_is_seen(monkeypatch):
     original = Tile.rolled
     monkeypatch.setattr(Tile, "rolled", lambda self, values, by: original(self, values, by + 1))
     attention_call.exported.cache_clear()
-    found, read = differences(Case()), reading_differences(ReadingCase())
+    found = differences(Case())
+    read = reading_cases.differences(reading_cases.ReadingCase())
     attention_call.exported.cache_clear()
     assert found["value"] > 0.01 and found["distances"] > 0.1
     assert read["first read"] > 0.01 and read["second read"] > 0.01
