@@ -13,12 +13,10 @@ from tests import adaptive_reference
 from tests.generation.models import expressive
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
-from txl_tf.config.model import LSTMConfig
 from txl_tf.evaluation.context import ContextLosses
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, check_token_ids
-from txl_tf.models.recurrent import LSTMLanguageModel
 
 SETTINGS = adaptive_reference.SETTINGS
 TOKEN_IDS = np.random.default_rng(0).integers(0, 40, size=(3, 8)).astype("int32")
@@ -128,36 +126,12 @@ def test_half_precision_keeps_large_ids_apart():
 
 V = 13
 GOOD = np.arange(8).reshape(2, 4)
-RECURRENT = {
-    "vocabulary_size": V,
-    "num_layers": 1,
-    "hidden_dim": 8,
-    "embedding_dim": 8,
-    "segment_length": 4,
-}
 
 
 def with_one(token_id):
     token_ids = GOOD.astype(np.int64)
     token_ids[1, 2] = token_id
     return token_ids
-
-
-def adaptive():
-    config = expressive().config.replace(cutoffs=(5, 9), division_factor=2)
-    return txl_tf.TransformerXL(config)
-
-
-MODELS = {
-    "transformer_xl": expressive,
-    "adaptive": adaptive,
-    "lstm": lambda: LSTMLanguageModel(LSTMConfig(**RECURRENT)),
-}
-
-
-@pytest.fixture(scope="module", params=MODELS)
-def model(request):
-    return MODELS[request.param]()
 
 
 @settings(deadline=None, derandomize=True)
@@ -181,7 +155,8 @@ def test_ids_are_integers(ids):
 @pytest.mark.parametrize(
     ("token_id", "as_input"), [(V, np.asarray), (-1, tf.constant), (2**32, tf.constant)]
 )
-def test_every_way_into_a_model_refuses_by_one_sentence(model, token_id, as_input):
+def test_every_way_into_a_model_refuses_by_one_sentence(token_id, as_input):
+    model = expressive()
     bad, memory = as_input(with_one(token_id)), model.initial_memory(2)
     for read in (
         lambda: model(bad, memory),

@@ -20,26 +20,23 @@ CHANCE = math.log(NUM_SYMBOLS)
 pytestmark = needs_tensorflow
 
 
-def made(position_encoding, recurrence, pre_norm):
-    table = {"num_positions": 2 * T} if position_encoding in ("shaw", "learned") else {}
-    config = small_config(
-        T,
-        T,
-        vocabulary_size=NUM_SYMBOLS + 1,
-        width=32,
-        intermediate_dim=32,
-        dropout=0.0,
-        initializer_stddev=0.1,
-        position_encoding=position_encoding,
-        recurrence=recurrence,
-        pre_norm=pre_norm,
-        **table,
+@pytest.mark.slow
+@pytest.mark.parametrize("recurrence", [True, False])
+def test_transformer_xl_answers_if_it_remembers(recurrence):
+    """Shows symbols, asks for them, and learns from the answers alone; no step saw them before."""
+    model = TransformerXL(
+        small_config(
+            T,
+            T,
+            vocabulary_size=NUM_SYMBOLS + 1,
+            width=32,
+            intermediate_dim=32,
+            dropout=0.0,
+            initializer_stddev=0.1,
+            recurrence=recurrence,
+        )
     )
-    return TransformerXL(config)
-
-
-def compiled_step(model, optimizer):
-    """Shows symbols, asks for them, and learns from the answers alone."""
+    optimizer = keras.optimizers.Adam(3e-3)
     optimizer.build(model.trainable_variables)
 
     @tf.function(jit_compile=True)
@@ -48,36 +45,15 @@ def compiled_step(model, optimizer):
         with tf.GradientTape() as tape:
             nll, _ = model.score(ops.full_like(symbols, ASK), symbols, memory)
             loss = tf.reduce_mean(nll)
-        weights = [weight.value for weight in model.trainable_variables]
-        gradients = tape.gradient(loss, weights)
-        optimizer.apply(
-            [tf.convert_to_tensor(gradient) for gradient in gradients], model.trainable_variables
-        )
+        gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+        optimizer.apply(list(map(tf.convert_to_tensor, gradients)), model.trainable_variables)
         return loss
 
-    return step
-
-
-def trained_loss(position_encoding, recurrence, pre_norm=False):
-    """Mean loss of the last steps, on symbols that no step saw before."""
-    model = made(position_encoding, recurrence, pre_norm)
-    step = compiled_step(model, keras.optimizers.Adam(3e-3))
     rng = np.random.default_rng(0)
-    losses = []
-    for _ in range(NUM_STEPS):
-        losses.append(step(tf.constant(rng.integers(0, NUM_SYMBOLS, (ROWS, T)), tf.int32)))
-    return float(np.mean(losses[-NUM_LAST:]))
-
-
-def assert_memory_decides(position_encoding, recurrence, pre_norm=False):
-    loss = trained_loss(position_encoding, recurrence, pre_norm)
+    drawn = [rng.integers(0, NUM_SYMBOLS, (ROWS, T)) for _ in range(NUM_STEPS)]
+    losses = [step(tf.constant(symbols, tf.int32)) for symbols in drawn]
+    loss = float(np.mean(losses[-NUM_LAST:]))
     if recurrence:
         assert loss < 0.1
     else:
         assert abs(loss - CHANCE) < 0.05 * CHANCE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recurrence", [True, False])
-def test_transformer_xl_answers_if_it_remembers(recurrence):
-    assert_memory_decides("transformer_xl", recurrence)
