@@ -148,43 +148,14 @@ def attention_function(
     backward pass. `backward` also takes both and the gradient of the first, and returns the
     gradients of queries, keys, values, distances and biases.
     """
-    kernels = {
-        "forward": attention_kernels.forward,
-        "backward": attention_kernels.backward,
-    }
-    kernel = kernels[direction](plan, is_interpreted)
-    padding = _Padding(plan)
+    make = attention_kernels.forward if direction == "forward" else attention_kernels.backward
+    kernel = make(plan, is_interpreted)
+    num_before = plan.padded_memory_length - plan.memory_length
 
-    def forward(first_keys: Any, hash_keys: Any, *arrays: Any) -> Any:
-        attended, log_sums = kernel(*padding.inputs(first_keys, hash_keys, *arrays))
-        return padding.without_queries(attended), log_sums
+    def padded_queries(array: Any) -> Any:
+        return _padded(array, plan.padded_segment_length)
 
-    def backward(first_keys: Any, hash_keys: Any, *arrays: Any) -> Any:
-        inputs, (attended, log_sums, gradient) = arrays[:-3], arrays[-3:]
-        of_query, of_key, of_value, of_distances, of_biases = kernel(
-            *padding.inputs(first_keys, hash_keys, *inputs),
-            padding.queries(attended),
-            log_sums,
-            padding.queries(gradient),
-        )
-        of_keys = map(padding.without_keys, (of_key, of_value))
-        first = plan.padded_key_length - plan.key_length
-        of_distances = of_distances[first : first + plan.key_length]
-        return padding.without_queries(of_query), *of_keys, of_distances, of_biases
-
-    return forward if direction == "forward" else backward
-
-
-class _Padding:
-    """Zero padding of the arrays of a plan."""
-
-    def __init__(self, plan: AttentionPlan) -> None:
-        self._plan = plan
-        self.num_after = plan.padded_segment_length - plan.segment_length
-        self._num_before = plan.padded_memory_length - plan.memory_length
-
-    def inputs(
-        self,
+    def padded_inputs(
         first_keys: Any,
         hash_keys: Any,
         query: Any,
@@ -193,30 +164,35 @@ class _Padding:
         distances: Any,
         biases: Any,
     ) -> list[Any]:
-        """Returns the arguments of a kernel."""
-        plan = self._plan
         # Row `j` of the table is the distance `padded K - 1 - j`; later rows have no key.
         before = plan.padded_key_length - plan.key_length
         after = plan.table_length - before - plan.key_length
-        arrays = [self.queries(query), self.keys(key), self.keys(value)]
+        arrays = [padded_queries(query)]
+        arrays += [_padded(each, plan.padded_key_length, num_before) for each in (key, value)]
         arrays += [jnp.pad(distances, [(before, after), (0, 0)]), biases]
-        first_keys = first_keys + self._num_before
+        first_keys = first_keys + num_before
         of_tiles = first_keys_of_tiles(plan, first_keys)
-        if plan.has_query_starts:
-            arrays.append(of_tiles)
+        arrays += [of_tiles] if plan.has_query_starts else []
         return [row_scalars(plan, first_keys, of_tiles, hash_keys), *arrays]
 
-    def queries(self, array: Any) -> Any:
-        return jnp.pad(array, [(0, 0), (0, self.num_after), (0, 0)])
+    def forward(first_keys: Any, hash_keys: Any, *arrays: Any) -> Any:
+        attended, log_sums = kernel(*padded_inputs(first_keys, hash_keys, *arrays))
+        return attended[:, : plan.segment_length], log_sums
 
-    def keys(self, array: Any) -> Any:
-        return jnp.pad(array, [(0, 0), (self._num_before, self.num_after), (0, 0)])
+    def backward(first_keys: Any, hash_keys: Any, *arrays: Any) -> Any:
+        inputs, (attended, log_sums, gradient) = arrays[:-3], arrays[-3:]
+        of_query, *of_keys, of_distances, of_biases = kernel(
+            *padded_inputs(first_keys, hash_keys, *inputs),
+            padded_queries(attended),
+            log_sums,
+            padded_queries(gradient),
+        )
+        of_keys = [each[:, num_before : num_before + plan.key_length] for each in of_keys]
+        first = plan.padded_key_length - plan.key_length
+        of_distances = of_distances[first : first + plan.key_length]
+        return of_query[:, : plan.segment_length], *of_keys, of_distances, of_biases
 
-    def without_queries(self, array: Any) -> Any:
-        return array[:, : self._plan.segment_length]
-
-    def without_keys(self, array: Any) -> Any:
-        return array[:, self._num_before : self._num_before + self._plan.key_length]
+    return forward if direction == "forward" else backward
 
 
 def inference_function(plan: InferencePlan, is_interpreted: bool = False) -> Callable[..., Any]:
@@ -262,8 +238,9 @@ def inference_shapes(plan: InferencePlan) -> list[tuple[Any, str]]:
     return [*shapes, memory, memory, table, ((2, width), "float32")]
 
 
-def _padded(array: Any, length: int) -> Any:
-    return jnp.pad(array, [(0, 0), (0, length - array.shape[1]), (0, 0)])
+def _padded(array: Any, length: int, num_before: int = 0) -> Any:
+    num_after = length - num_before - array.shape[1]
+    return jnp.pad(array, [(0, 0), (num_before, num_after), (0, 0)])
 
 
 @contextlib.contextmanager
