@@ -11,12 +11,7 @@ from tests import reference_variants
 from tests.layer_checks import built, check_layer, needs_tensorflow, random, randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf import functional
-from txl_tf.layers.attention import (
-    AbsoluteAttention,
-    RelativeAttention,
-    ShawAttention,
-    TwoTermShawAttention,
-)
+from txl_tf.layers.attention import AbsoluteAttention, RelativeAttention, ShawAttention
 
 B, D, N, H = 2, 6, 2, 4
 
@@ -39,7 +34,7 @@ def attend(layer, inputs, memory, valid_length=None, **mask):
     [
         (AbsoluteAttention, {}),
         (ShawAttention, {"num_positions": 4}),
-        (TwoTermShawAttention, {"num_positions": 4}),
+        (ShawAttention, {"num_positions": 4, "has_biases": False}),
     ],
 )
 def test_basics(layer_class, sizes):
@@ -85,18 +80,13 @@ def test_probabilities_are_what_the_call_reads_with(layer):
     assert max_difference(attend(layer, inputs, memory), expected) <= 1e-6
 
 
-def made(num_positions, seed=7, layer_class=ShawAttention):
-    layer = layer_class(N, H, num_positions)
-    layer.build((None, None, D))
-    randomize_weights(layer, seed=seed)
-    return layer
-
-
 @pytest.mark.parametrize("num_positions", [3, 20])
 @pytest.mark.parametrize("memory_length", [0, 5])
 @pytest.mark.parametrize("segment_length", [1, 5])
 def test_matches_the_oracle(segment_length, memory_length, num_positions):
-    require_oracle(made(num_positions), segment_length, memory_length)
+    for has_biases in (True, False):
+        layer = built(ShawAttention(N, H, num_positions, has_biases), D)
+        require_oracle(layer, segment_length, memory_length)
 
 
 @pytest.fixture(scope="module")

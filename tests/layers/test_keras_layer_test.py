@@ -30,7 +30,6 @@ _HIDDEN = {"input_data": _SEGMENT, "expected_output_shape": _SEGMENT.shape}
 CASES = {
     "AbsoluteAttention": {"init_kwargs": _ATTENTION, **_HIDDEN},
     "ShawAttention": {"init_kwargs": {**_ATTENTION, "num_positions": 3}, **_HIDDEN},
-    "TwoTermShawAttention": {"init_kwargs": {**_ATTENTION, "num_positions": 3}, **_HIDDEN},
     "RelativeAttention": {
         "init_kwargs": _ATTENTION,
         "call_kwargs": {"position_encoding": _ENCODING},

@@ -14,7 +14,7 @@ import math
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.attention import RelativeAttention, ShawAttention
+from txl_tf.layers.attention import RelativeAttention
 from txl_tf.layers.visible_keys import side_by_side
 from txl_tf.tpu_kernels.attention_plan import InferencePlan
 
@@ -35,7 +35,7 @@ def split_queries(attention, scaled_query, biases):
     query, scale = attention.split_heads(scaled_query), attention.head_dim**-0.5
     if isinstance(attention, RelativeAttention):
         return tuple(query + bias * scale for bias in attention.biases(**biases))
-    if isinstance(attention, ShawAttention):
+    if attention.has_biases:
         return query + ops.cast(attention.content_bias, attention.compute_dtype) * scale, query
     return query, query
 
@@ -48,11 +48,12 @@ def distance_keys(attention, key_length, encoding):
     `functional.relative_shift` drops it when it reads scores by distance as scores by key.
     """
     padding, scores = [[0, 0], [0, 0], [1, 0]], None
-    if isinstance(attention, RelativeAttention):
+    is_relative = isinstance(attention, RelativeAttention)
+    if is_relative:
         keys = attention.split_heads(attention.distance_table(encoding)[None])[0]  # [K, N, H]
     else:
         keys = attention.of_distances(attention.distance_keys, key_length)
-    if isinstance(attention, ShawAttention):
+    if not is_relative and attention.has_biases:
         rows = functional.distances_to_end(key_length, attention.num_positions)
         scores = ops.transpose(ops.take(attention.distance_bias, rows, axis=0))[:, None]
         scores = ops.cast(scores * attention.head_dim**-0.5, attention.compute_dtype)

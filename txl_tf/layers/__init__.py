@@ -1,12 +1,7 @@
 """Layers of Transformer-XL and of its baselines, for Keras 3."""
 
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
-from txl_tf.layers.attention import (
-    AbsoluteAttention,
-    RelativeAttention,
-    ShawAttention,
-    TwoTermShawAttention,
-)
+from txl_tf.layers.attention import AbsoluteAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
@@ -23,5 +18,4 @@ __all__ = [
     "SeededDropout",
     "ShawAttention",
     "SpanHead",
-    "TwoTermShawAttention",
 ]

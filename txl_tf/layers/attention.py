@@ -301,22 +301,25 @@ class AbsoluteAttention(MemoryAttention):
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class TwoTermShawAttention(MemoryAttention):
-    """Multi-head attention with the relative positions of Shaw et al. (2018), in two terms.
+class ShawAttention(MemoryAttention):
+    """Multi-head attention with the relative positions of Shaw et al. (2018).
 
-    In the form of Dai et al. (2019), Section 3.3, with only two of their four terms: (a), content
-    and content, and (b), content and position. The product of projection and encoding is one
-    learned matrix. Scores are
+    Scores have the form of Dai et al. (2019), Section 3.3, with a learned vector `a` for every
+    distance and head in the place of projection and encoding. With biases, as in the official
+    PyTorch code of Dai et al., they are
 
-        (q . k + relative_shift(q . a)) / sqrt(H)
+        ((q + u) . k + relative_shift(q . a + b)) / sqrt(H)
 
-    with a learned vector `a` for every distance and head. Distances from `P - 1` on share the
-    last vector. Call arguments and results are the same as in `MemoryAttention`.
+    with a learned number `b` for every distance and head. Without, as in the paper's text, only
+    two of the four terms remain: `(q . k + relative_shift(q . a)) / sqrt(H)`. Distances from
+    `P - 1` on share the last vector and number. Call arguments and results are the same as in
+    `MemoryAttention`.
 
     Args:
         num_heads: int. Number of heads `N`.
         head_dim: int. Width `H` of one head.
         num_positions: int. Number of learned distances `P`.
+        has_biases: bool. If `True`, scores have the terms of `u` and `b`.
         **kwargs: other keyword arguments passed to `MemoryAttention`.
 
     Raises:
@@ -326,15 +329,14 @@ class TwoTermShawAttention(MemoryAttention):
      - [Shaw et al., 2018](https://arxiv.org/abs/1803.02155)
     """
 
-    has_biases = False
-
-    def __init__(self, num_heads, head_dim, num_positions, **kwargs):
+    def __init__(self, num_heads, head_dim, num_positions, has_biases=True, **kwargs):
         super().__init__(num_heads, head_dim, **kwargs)
         if num_positions <= 0:
             raise ValueError(
                 f"`num_positions` must be positive. Received: num_positions={num_positions}"
             )
         self.num_positions = num_positions
+        self.has_biases = has_biases
 
     def build(self, inputs_shape, **other_shapes):
         super().build(inputs_shape)
@@ -364,29 +366,5 @@ class TwoTermShawAttention(MemoryAttention):
         return ops.cast(ops.take(table, rows, axis=0), self.compute_dtype)
 
     def get_config(self):
-        return {**super().get_config(), "num_positions": self.num_positions}
-
-
-@keras.saving.register_keras_serializable(package="txl_tf")
-class ShawAttention(TwoTermShawAttention):
-    """Multi-head attention with the relative positions of Shaw et al. (2018) and biases.
-
-    In the form of the official PyTorch code of Dai et al. (2019), with its terms (c) and (d), the
-    latter as a learned number. Scores are
-
-        ((q + u) . k + relative_shift(q . a + b)) / sqrt(H)
-
-    with a learned vector `a` and a learned number `b` for every distance and head. All else is as
-    in `TwoTermShawAttention`.
-
-    Args:
-        num_heads: int. Number of heads `N`.
-        head_dim: int. Width `H` of one head.
-        num_positions: int. Number of learned distances `P`.
-        **kwargs: other keyword arguments passed to `MemoryAttention`.
-
-    Raises:
-        ValueError: If a size is not positive.
-    """
-
-    has_biases = True
+        config = super().get_config()
+        return {**config, "num_positions": self.num_positions, "has_biases": self.has_biases}

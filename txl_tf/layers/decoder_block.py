@@ -15,12 +15,7 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.config.base import FrozenConfig
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
-from txl_tf.layers.attention import (
-    AbsoluteAttention,
-    RelativeAttention,
-    ShawAttention,
-    TwoTermShawAttention,
-)
+from txl_tf.layers.attention import AbsoluteAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout, normal_unless
 
@@ -29,11 +24,11 @@ from txl_tf.layers.feed_forward import FeedForward, SeededDropout, normal_unless
 class Positions(FrozenConfig):
     """Encoding of positions, and how far back a query attends.
 
-    Positions come in five ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"` and
-    `"shaw_two_terms"` (Shaw et al., 2018; see `ShawAttention` and `TwoTermShawAttention`),
-    `"learned"`, a table of absolute positions added to the inputs of each block (Al-Rfou et al.,
-    2019), and `"sinusoidal"`, added to the inputs of the first block (Vaswani et al., 2017).
-    Absolute positions are counted from the end of the segment.
+    Positions come in five ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"` and, without
+    biases, `"shaw_two_terms"` (Shaw et al., 2018; see `ShawAttention`), `"learned"`, a table of
+    absolute positions added to the inputs of each block (Al-Rfou et al., 2019), and
+    `"sinusoidal"`, added to the inputs of the first block (Vaswani et al., 2017). Absolute
+    positions are counted from the end of the segment.
 
     Raises:
         ValueError: If a value is out of its range, or the size of the table does not match the
@@ -269,10 +264,12 @@ class DecoderBlock(keras.layers.Layer):
         }
         if self.positions.encoding == "transformer_xl":
             return RelativeAttention(own_biases=self.own_biases, **arguments)
-        if self.positions.encoding == "shaw":
-            return ShawAttention(num_positions=self.positions.num_positions, **arguments)
-        if self.positions.encoding == "shaw_two_terms":
-            return TwoTermShawAttention(num_positions=self.positions.num_positions, **arguments)
+        if self.positions.encoding in ("shaw", "shaw_two_terms"):
+            return ShawAttention(
+                num_positions=self.positions.num_positions,
+                has_biases=self.positions.encoding == "shaw",
+                **arguments,
+            )
         return AbsoluteAttention(**arguments)
 
     @property
