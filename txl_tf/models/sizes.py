@@ -5,6 +5,7 @@ T segment length, M memory length, K = M + T key length, E = N * H width of all 
 vocabulary, L layers, S positions with a loss.
 """
 
+import bisect
 import dataclasses
 import itertools
 import math
@@ -24,7 +25,7 @@ def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
     if config.share_attention_biases:
         biases = 2 * config.num_heads * config.head_dim
     blocks = config.num_layers * _block_parameters(config)
-    return _embedding_parameters(config) + blocks + biases + _softmax_parameters(config)
+    return num_embedding_parameters(config) + blocks + biases + _softmax_parameters(config)
 
 
 def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | None) -> int:
@@ -53,9 +54,10 @@ def _recurrent_layer_parameters(config: LSTMConfig | QRNNConfig) -> list[int]:
 
 def num_embedding_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
     """Counts the parameters of the embedding, included in `num_parameters`."""
-    if isinstance(config, ModelConfig):
-        return _embedding_parameters(config)
-    return config.vocabulary_size * config.table_dim
+    if not isinstance(config, ModelConfig):
+        return config.vocabulary_size * config.table_dim
+    clusters = config.clusters
+    return _size(clusters.table_shapes) + _size(clusters.projection_shapes)
 
 
 def _block_parameters(config: ModelConfig) -> int:
@@ -90,11 +92,6 @@ def _attention_parameters(config: ModelConfig) -> int:
     elif config.position_encoding == "learned":
         count += config.num_positions * config.hidden_dim
     return count
-
-
-def _embedding_parameters(config: ModelConfig) -> int:
-    clusters = config.clusters
-    return _size(clusters.table_shapes) + _size(clusters.projection_shapes)
 
 
 def _softmax_parameters(config: ModelConfig) -> int:
@@ -190,33 +187,21 @@ def equal_memory_segment_length(reference: ExperimentConfig, candidate: Experime
     ignored. Raises ValueError if not even segments of one token fit.
     """
     budget = training_memory_bytes(reference)
-    length, step = 0, MAX_TOKENS
+    model = cast(ModelConfig, candidate.model)
+
+    def needed_bytes(length: int) -> int:
+        num_positions = None if model.num_positions is None else length + model.memory_length
+        changed = model.replace(segment_length=length, num_positions=num_positions)
+        return training_memory_bytes(candidate.replace(model=changed))
+
     # A longer segment never needs less memory.
-    while step:
-        if length + step <= MAX_TOKENS and _fits(candidate, length + step, budget):
-            length += step
-        step //= 2
+    length = bisect.bisect_right(range(1, MAX_TOKENS + 1), budget, key=needed_bytes)
     if length == 0:
         raise ValueError(
             f"The model does not fit into the memory of the other at any segment length. "
             f"Received: a budget of {budget} bytes"
         )
     return length
-
-
-def _fits(experiment: ExperimentConfig, length: int, budget: int) -> bool:
-    return training_memory_bytes(_with_length(experiment, length)) <= budget
-
-
-def _with_length(experiment: ExperimentConfig, length: int) -> ExperimentConfig:
-    model = cast(ModelConfig, experiment.model)
-    has_table = model.num_positions is not None
-    return experiment.replace(
-        model=model.replace(
-            segment_length=length,
-            num_positions=length + model.memory_length if has_table else None,
-        )
-    )
 
 
 def run_flops_per_token(experiment: ExperimentConfig) -> int:
