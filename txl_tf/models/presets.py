@@ -107,18 +107,15 @@ def enwik8_large() -> ModelConfig:
     The paper states an attention length of 784 in training; the official script
     uses 768, as does this preset.
     """
-    return ModelConfig(
-        vocabulary_size=204,
+    return enwik8_base().replace(
         num_layers=24,
         hidden_dim=1024,
-        num_heads=8,
         head_dim=128,
         intermediate_dim=3072,
         segment_length=768,
         memory_length=768,
         dropout=0.15,
         attention_dropout=0.15,
-        share_attention_biases=True,
     )
 
 
@@ -158,9 +155,7 @@ def wikitext103_large() -> ModelConfig:
     Dai et al. (2019) count 257M, but their script creates 285,205,322 parameters;
     with attention biases shared by all layers there would be 285,170,506.
     """
-    return ModelConfig(
-        vocabulary_size=267735,
-        cutoffs=(20000, 40000, 200000),
+    return wikitext103_base().replace(
         division_factor=4,
         share_tail_projections=True,
         num_layers=18,
@@ -202,11 +197,7 @@ def lm1b_base() -> ModelConfig:
 
 def lm1b_large() -> ModelConfig:
     """Sentences of news, 24 layers, 838M parameters: perplexity 21.8 (README)."""
-    return ModelConfig(
-        vocabulary_size=793470,
-        cutoffs=(60000, 100000, 640000),
-        division_factor=4,
-        project_same_dim=False,
+    return lm1b_base().replace(
         num_layers=24,
         hidden_dim=1280,
         num_heads=16,
@@ -248,18 +239,15 @@ def nvidia_wikitext103_base() -> ModelConfig:
 
     Mean over seeds, from the README of NVIDIA DeepLearningExamples.
     """
-    return ModelConfig(
-        vocabulary_size=267735,
+    return wikitext103_base().replace(
         # With three tail clusters, the width of the head is a multiple of 8.
         cutoffs=(19997, 39997, 199997),
-        num_layers=16,
         hidden_dim=512,
         num_heads=8,
         head_dim=64,
         intermediate_dim=2048,
         segment_length=192,
         memory_length=192,
-        dropout=0.1,
         share_attention_biases=True,
         layer_norm_epsilon=1e-5,
     )
