@@ -240,9 +240,6 @@ class AdaptiveEmbedding(VocabularyLayer):
             )
         return embedded
 
-    def compute_output_spec(self, token_ids):
-        return keras.KerasTensor((*token_ids.shape, self.hidden_dim), dtype=self.compute_dtype)
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class AdaptiveSoftmax(VocabularyLayer):

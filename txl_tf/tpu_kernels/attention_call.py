@@ -28,21 +28,14 @@ _VERSION = 10  # of the operation that calls JAX programs, in TensorFlow 2.20
 
 
 def attend(
-    plan: AttentionPlan,
-    platform: str,
-    first_keys: Any,
-    hash_keys: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    distances: Any,
-    biases: Any,
+    plan: AttentionPlan, platform: str, first_keys: Any, hash_keys: Any, *differentiated: Any
 ) -> Any:
     """Computes attention over segment and memory without scores in memory, `(B, T, N * H)`.
 
     Arguments are as in `attention_function`; `hash_keys` come from
     `stateless_random.random_keys`, and the biases are of contents and of positions. Gradients flow
-    into the last five arguments. The platform `cpu` runs the kernel as plain operations.
+    into the others: queries, keys, values, distances and biases. The platform `cpu` runs the
+    kernel as plain operations.
     """
 
     @tf.custom_gradient
@@ -55,7 +48,7 @@ def attend(
 
         return attended, gradients_of
 
-    return run(query, key, value, distances, biases)
+    return run(*differentiated)
 
 
 def attend_in_inference(
@@ -103,11 +96,6 @@ def exported(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
     """
     # Nothing is computed here, and TensorFlow owns the TPU.
     jax.config.update("jax_platforms", "cpu")
-    with _readable_by_libtpu(), _without_source_paths(), jax.enable_x64(False):
-        return _export(plan, direction, platform)
-
-
-def _export(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
     is_interpreted = platform != "tpu"
     if isinstance(plan, InferencePlan):
         function, shapes = inference_function(plan, is_interpreted), inference_shapes(plan)
@@ -115,7 +103,10 @@ def _export(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
         function = attention_function(plan, direction, is_interpreted)
         shapes = argument_shapes(plan, direction)
     arguments = [jax.ShapeDtypeStruct(*each) for each in shapes]
-    return jax.export.export(jax.jit(function), platforms=[platform])(*arguments)
+    # Programs are cached and compared, so they have no paths of this machine.
+    without_paths = jax._src.config.traceback_in_locations_limit(0)
+    with _readable_by_libtpu(), without_paths, jax.enable_x64(False):
+        return jax.export.export(jax.jit(function), platforms=[platform])(*arguments)
 
 
 def argument_shapes(plan: AttentionPlan, direction: Direction) -> list[tuple[Any, str]]:
@@ -252,10 +243,3 @@ def _readable_by_libtpu() -> Iterator[None]:
         yield
     finally:
         tpu_custom_call._FWD_COMPAT_VERSION = default
-
-
-@contextlib.contextmanager
-def _without_source_paths() -> Iterator[None]:
-    """Removes this machine's paths from programs, which are cached and compared."""
-    with jax._src.config.traceback_in_locations_limit(0):
-        yield
