@@ -1,23 +1,15 @@
 """What every layer must be able to do beside Keras' own test of a layer.
 
-`check_layer` runs all checks on one layer class. Checks that need TensorFlow
-itself are left out on other Keras backends.
+`check_layer` runs all checks on one layer class.
 """
 
 import keras
 import numpy as np
-import pytest
+import tensorflow as tf
 from keras import ops
 
 from tests.reference import max_difference
 from txl_tf import stateless_random
-
-ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
-needs_tensorflow = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow backend only")
-if ON_TENSORFLOW:
-    import tensorflow as tf
-else:
-    tf = None
 
 
 def drawn_seeds(monkeypatch):
@@ -52,9 +44,8 @@ def check_layer(layer_class, init_kwargs, inputs, batched=None, tolerance=1e-6):
         return layer_class(**init_kwargs)
 
     check_fit_moves_every_weight(make(), inputs, batched or list(inputs)[:1])
-    if ON_TENSORFLOW:
-        check_compiled_equals_eager(make(), inputs, tolerance)
-        check_mirrored_strategy(make, inputs, tolerance)
+    check_compiled_equals_eager(make(), inputs, tolerance)
+    check_mirrored_strategy(make, inputs, tolerance)
 
 
 def randomize_weights(layer, stddev=0.4, seed=7):

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import needs_tensorflow, tf
+from tests.layer_checks import tf
 from txl_tf import functional, stateless_random
 
 FIRST_BITS = [3831238515, 645351235, 3893462067, 1268351527]  # of the seed (1, 2)
@@ -131,7 +131,6 @@ def test_last_positions_are_those_before_each_rows_end(axis, kept):
         np.testing.assert_array_equal(one, expected)
 
 
-@needs_tensorflow
 @pytest.mark.parametrize("kept", [None, 2, (0, 3, 1)])
 def test_last_positions_of_unknown_sizes(kept):
     tensor = np.random.default_rng(0).normal(size=(3, 2, 7, 2)).astype("float32")

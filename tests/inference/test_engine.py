@@ -20,7 +20,7 @@ from tests.inference.variants import (
     read,
     tokens,
 )
-from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import randomize_weights, tf
 from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig
@@ -143,7 +143,6 @@ def test_forgotten_rows_start_anew(kernel):
     np.testing.assert_array_equal(mixed[1], kept[1])
 
 
-@needs_tensorflow
 @pytest.mark.parametrize("jit_compile", [False, slow_case(True)])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_compiled_equals_eager(kernel, jit_compile):
@@ -228,7 +227,6 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.slow
-@needs_tensorflow
 def test_one_head_of_many_rows_is_read_without_xla():
     """Sixteen rows of one head ended the process, inside of a product that adds its mask."""
     model = TransformerXL(small_config(32, 32, width=16, num_heads=1, dropout=0.0))

@@ -12,7 +12,7 @@ from keras import ops
 import txl_tf
 from tests import adaptive_reference
 from tests.generation.models import expressive
-from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import check_layer, randomize_weights, tf
 from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf.evaluation.context import ContextLosses
@@ -180,7 +180,6 @@ def test_no_token_is_dropped(target_ids):
     assert np.all(nll > 0.0)
 
 
-@needs_tensorflow
 def test_tails_that_are_absent_are_not_computed():
     pair = Pair()
     pair.softmax.biases[2].assign(np.full(10, np.nan))
@@ -189,7 +188,6 @@ def test_tails_that_are_absent_are_not_computed():
     assert all(np.all(np.isfinite(result)) for result in results)
 
 
-@needs_tensorflow
 @pytest.mark.parametrize("mode", ["eager", slow_case("xla"), "unknown shape"])
 @pytest.mark.parametrize(
     "changes",
@@ -212,7 +210,6 @@ def test_gradients_are_those_of_the_dense_computation(mode, changes):
         assert max_difference(one, other) <= 1e-10 * max(1.0, np.abs(other).max()), name
 
 
-@needs_tensorflow
 def test_half_precision_has_a_float32_loss_that_is_near():
     single, half = Pair(share=True), Pair("mixed_bfloat16", share=True)
     nll = half.nll(HIDDEN, TARGET_IDS)
@@ -325,7 +322,6 @@ def test_no_token_is_left_without_an_embedding(token_ids):
     assert np.all(np.any(ops.convert_to_numpy(layer(token_ids)) != 0.0, axis=-1))
 
 
-@needs_tensorflow
 @pytest.mark.parametrize("mode", ["eager", "xla", "unknown shape"])
 @pytest.mark.parametrize("token_ids", [TARGET_IDS, ONLY_RARE], ids=["mixed", "only rare"])
 def test_gradients_of_the_embedding_are_those_of_the_dense_computation(mode, token_ids):

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import built, check_layer, needs_tensorflow, random, randomize_weights, tf
+from tests.layer_checks import built, check_layer, random, randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf import functional
 from txl_tf.layers.attention import AbsoluteAttention, RelativeAttention, ShawAttention
@@ -177,7 +177,6 @@ def test_given_biases_take_the_place_of_own_biases(relative):
             attend_relative(shared, inputs, memory, **given)
 
 
-@needs_tensorflow
 def test_gradient_flows_into_segment_and_memory(relative):
     """The block makes the memory a constant, before it adds what is learned."""
     inputs, memory = tf.constant(random(B, 4, D)), tf.constant(random(B, 3, D, seed=1))

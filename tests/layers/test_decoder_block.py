@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layer_checks import check_layer, needs_tensorflow, random, randomize_weights, tf
+from tests.layer_checks import check_layer, random, randomize_weights, tf
 from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf import functional
@@ -45,7 +45,6 @@ def test_basics(positions):
     ("position_encoding", "pre_norm"),
     [*((encoding, False) for encoding in ENCODINGS), ("transformer_xl", True)],
 )
-@needs_tensorflow
 def test_no_gradient_flows_into_memory(position_encoding, pre_norm):
     has_table = position_encoding in LEARNED_ENCODINGS
     where = Positions(encoding=position_encoding, num_positions=5 if has_table else None)

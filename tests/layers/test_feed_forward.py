@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import check_layer, randomize_weights, tf
 from txl_tf import functional
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout
 
@@ -64,7 +64,6 @@ def test_a_mask_belongs_to_the_row_and_not_to_the_rows_beside_it():
         np.testing.assert_array_equal(alone, whole[part])
 
 
-@needs_tensorflow
 def test_graph_and_compiled_masks_equal_eager_ones():
     layer, seeds = SeededDropout(0.3), seeds_of(PLACES)
     expected = layer(BLOCK, seed=seeds, training=True)

@@ -5,15 +5,11 @@ import numpy as np
 import pytest
 from keras.src import testing
 
-from tests.layer_checks import ON_TENSORFLOW
 from tests.slow_case import slow_case
 from txl_tf import layers
 
-pytestmark = [
-    pytest.mark.skipif(not ON_TENSORFLOW, reason="data that only TensorFlow makes"),
-    # The test of Keras gives `fit` a generator.
-    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning"),
-]
+# The test of Keras gives `fit` a generator.
+pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")
 
 _ROWS, _LENGTH, _WIDTH = 2, 5, 8
 _ATTENTION = {"num_heads": 2, "head_dim": 4}

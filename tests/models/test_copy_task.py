@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layer_checks import needs_tensorflow, tf
+from tests.layer_checks import tf
 from tests.small_models import small_config
 from txl_tf.models.transformer_xl import TransformerXL
 
 NUM_SYMBOLS, ASK, T, ROWS, NUM_STEPS, NUM_LAST = 8, 8, 6, 32, 300, 20
 CHANCE = math.log(NUM_SYMBOLS)
-pytestmark = needs_tensorflow
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from tests.layer_checks import ON_TENSORFLOW
 from tests.measurements.compare_backends import write
 from tests.models.variants import ADAPTIVE, config_of
 from tests.slow_case import QUICK_XLA
@@ -24,7 +23,6 @@ MODELS = {
 }
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not ON_TENSORFLOW, reason="compares with TensorFlow"),
     pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed"),
 ]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layer_checks import drawn_seeds, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import drawn_seeds, randomize_weights, tf
 from tests.models.variants import SIZES, B, T, V, score, token_ids
 from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
@@ -143,7 +143,6 @@ def test_a_changed_token_leaves_earlier_outputs_alone(model, changed_at):
     assert np.all(np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=-1) > 1e-4)
 
 
-@needs_tensorflow
 def test_unknown_batch_size_and_segment_length_equal_eager(model):
     ids, memory = tf.TensorSpec([None, None], tf.int32), filled_memory(model)
     memory_spec = tf.nest.map_structure(
@@ -186,7 +185,6 @@ def test_two_segments_with_memory_equal_one_pass_over_both(kind, changes):
             assert max_difference(state, expected_state) <= 1e-5
 
 
-@needs_tensorflow
 def test_no_gradient_flows_into_or_out_of_memory(model):
     memory = filled_memory(model)
     weights = [weight.value for weight in model.trainable_variables]
@@ -218,7 +216,6 @@ def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
     assert max_difference(later[1], model(tokens, kept_memory)[0][1]) == 0.0
 
 
-@needs_tensorflow
 def test_xla_equals_eager_in_loss_memory_and_gradients(model):
     memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import randomize_weights, tf
 from tests.models.variants import B, T, V, assert_segments_match
 from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig, QRNNConfig
@@ -123,7 +123,6 @@ def test_pooling_of_any_length_matches_the_oracle(length):
     assert max_difference(last_input, inputs[:, -1]) == 0.0
 
 
-@needs_tensorflow
 def test_gradients_match_finite_differences_in_float64():
     layer = made(dtype="float64")
     inputs = {name: tf.constant(array, tf.float64) for name, array in INPUTS.items()}
@@ -144,9 +143,7 @@ def test_gradients_match_finite_differences_in_float64():
             assert abs(gradient.numpy()[entry] - numeric) <= 1e-7, (name, entry)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["mixed_bfloat16", "bfloat16", pytest.param("float64", marks=needs_tensorflow)]
-)
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16", "float64"])
 def test_states_are_at_least_float32_and_not_rounded_on_the_way_in(dtype):
     layer = made(dtype=dtype)
     bias = layer.bias.numpy()

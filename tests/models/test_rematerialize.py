@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import randomize_weights, tf
 from tests.models.variants import B, T, config_of, filled_memory, score, token_ids
 from tests.reference import max_difference
 from tests.slow_case import slow_case
@@ -51,7 +51,6 @@ def assert_equal(results, expected, tolerance):
         assert max_difference(gradient, true_gradient) <= tolerance * largest
 
 
-@needs_tensorflow
 @pytest.mark.parametrize(
     ("position_encoding", "changes"),
     [
@@ -70,7 +69,6 @@ def test_gradients_outputs_and_memory_are_equal(position_encoding, changes):
     assert_equal(results, gradients_of(plain, memory, seeds), tolerance=1e-6)
 
 
-@needs_tensorflow
 @pytest.mark.parametrize("jit_compile", [False, slow_case(True)])
 def test_compiled_gradients_are_equal(jit_compile):
     plain, again = pair_of(num_layers=1)
@@ -92,7 +90,6 @@ def num_products(model, memory):
     return len(re.findall(r" (?:dot|convolution)\(|custom-call\(.*dot", text))
 
 
-@needs_tensorflow
 @pytest.mark.slow
 def test_xla_does_compute_blocks_again():
     plain, again = pair_of()
@@ -103,7 +100,6 @@ def test_xla_does_compute_blocks_again():
     assert twice - once >= 8 * len(again.blocks)
 
 
-@needs_tensorflow
 @pytest.mark.slow
 def test_a_replica_gets_the_gradients_of_its_own_rows():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -134,7 +130,6 @@ def test_a_replica_gets_the_gradients_of_its_own_rows():
         assert_equal(got, gradients_of(plain, memory, seeds), tolerance=1e-5)
 
 
-@needs_tensorflow
 def test_without_a_given_seed_both_computations_draw_the_same_masks():
     """The derivative along a step, by masks that would otherwise be others each time."""
     _, again = pair_of(dtype="float64", num_layers=1)

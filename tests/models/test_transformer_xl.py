@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import randomize_weights, tf
 from tests.models.variants import (
     ADAPTIVE,
     COMBINATIONS,
@@ -104,7 +104,6 @@ def test_without_recurrence_there_is_no_memory():
         model(token_ids(T), model.initial_memory(B, memory_length=3))
 
 
-@needs_tensorflow
 @pytest.mark.parametrize("changes", [{}, {"position_encoding": "sinusoidal"}])
 def test_embedded_inputs_take_the_place_of_token_ids(changes):
     model = made(**changes)

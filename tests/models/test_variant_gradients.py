@@ -6,7 +6,7 @@ In float64, where finite differences keep six digits and more.
 import numpy as np
 import pytest
 
-from tests.layer_checks import needs_tensorflow, tf
+from tests.layer_checks import tf
 from tests.models.variants import (
     ADAPTIVE,
     COMBINATIONS,
@@ -23,7 +23,7 @@ OTHERS = [
     ("learned", {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True}),
     ("transformer_xl", {**ADAPTIVE, "share_attention_biases": True}),
 ]
-pytestmark = [needs_tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 class Step:
