@@ -166,14 +166,27 @@ class SpeedMeasurement:
         return calls
 
     def _window_call(self, attention_length: int) -> Callable[[], np.ndarray]:
-        from txl_tf.evaluation.context import WindowScorer, without_memory
+        """Returns the evaluation of Al-Rfou et al. (2019), a window for every token.
+
+        Dai et al. (2019), Section 4.4: the window advances by one token and is read from scratch.
+        """
+        import tensorflow as tf
+
+        from txl_tf.evaluation.context import without_memory
         from txl_tf.models.transformer_xl import TransformerXL
 
         model = TransformerXL(
             without_memory(self._config, attention_length), dtype=self._dtype_policy
         )
-        scorer = WindowScorer(model, self._plan(keeps_states=True).compile_read)
-        return lambda: scorer(self._tokens(1, attention_length), self._tokens(1))
+
+        def score(token_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
+            hidden, _ = model(token_ids, model.initial_memory(1, memory_length=0))
+            return model.negative_log_likelihood(hidden[:, -1:], target_ids)
+
+        compiles = self._plan(keeps_states=True).compile_read
+        step = tf.function(score, jit_compile=compiles, autograph=False)
+        lengths = attention_length, 1
+        return lambda: step(*(tf.constant(self._tokens(1, each)) for each in lengths)).numpy()
 
     def _plan(self, **choice: Any) -> Any:
         from txl_tf.inference.engine import ExecutionPlan, device_of

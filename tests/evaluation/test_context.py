@@ -2,24 +2,19 @@
 
 import math
 
-import keras
 import numpy as np
 import pytest
 
-from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.context import (
     ContextLosses,
     ModelGroup,
-    WindowScorer,
     effective_memory_length,
     without_memory,
 )
-from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models import create_model
-from txl_tf.models.transformer_xl import TransformerXL
 
 PERPLEXITIES = {10: 20.0, 20: 18.0, 30: 17.9, 40: 17.89, 50: 15.0}
 
@@ -208,33 +203,10 @@ def test_a_model_reads_no_farther_than_it_has_learned_positions():
 
 
 CONFIG = small_config(3, 9, share_attention_biases=True)
-TOKENS = np.random.default_rng(1).integers(0, 11, (2, 10)).astype("int32")
 
 
-def create_model_of_window_scorer(config):
-    keras.utils.set_random_seed(3)
-    model = TransformerXL(config)
-    randomize_weights(model)
-    return model
-
-
-@pytest.mark.parametrize("jit_compile", [True, False])
-def test_a_window_of_everything_scores_like_a_memory_of_everything(jit_compile):
-    model = create_model_of_window_scorer(CONFIG)
-    by_window, engine = WindowScorer(model, jit_compile), InferenceEngine(model)
-    by_segment, _ = engine.score(TOKENS[:, :-1], TOKENS[:, 1:], engine.initial_memory(2))
-    for length in (3, 9):
-        nll = by_window(TOKENS[:, :length], TOKENS[:, length])
-        np.testing.assert_allclose(nll, by_segment[:, length - 1], atol=1e-5)
-
-
-def test_the_model_without_memory_is_scored_by_its_last_position():
+def test_the_model_without_memory_learns_the_positions_of_its_window():
     config = without_memory(CONFIG, window_length=6)
     assert (config.position_encoding, config.num_positions) == ("learned", 6)
+    assert (config.segment_length, config.effective_memory_length) == (6, 0)
     assert not config.recurrence and config.num_layers == CONFIG.num_layers
-    model = create_model_of_window_scorer(config)
-    score = WindowScorer(model, jit_compile=False)
-    for first in range(3):
-        window = TOKENS[:, first : first + 7]
-        nll, _ = model.score(window[:, :-1], window[:, 1:], model.initial_memory(2))
-        np.testing.assert_allclose(score(window[:, :-1], window[:, -1]), nll[:, -1], atol=1e-6)

@@ -100,33 +100,6 @@ class ContextLosses:
         return self._model.negative_log_likelihood(hidden[:, -1:], target_ids)[:, 0]
 
 
-class WindowScorer:
-    """Scorer of the token that follows a window.
-
-    This is the evaluation of Al-Rfou et al. (2019) that Dai et al. (2019), Section 4.4, compare
-    with: the window advances by one token and is processed from scratch, so every prediction has
-    the longest context.
-    """
-
-    def __init__(self, model: TransformerXL, jit_compile: bool = True) -> None:
-        self._model = model
-        self._step = tf.function(self._score, jit_compile=jit_compile, autograph=False)
-
-    def __call__(self, token_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
-        """Returns the float32 nats `(B,)` of tokens `(B,)` after windows `(B, T)`.
-
-        Raises ValueError for an id outside `[0, V)`.
-        """
-        check_token_ids(token_ids, self._model.config.vocabulary_size)
-        check_token_ids(target_ids, self._model.config.vocabulary_size, "target_ids")
-        return self._step(tf.constant(token_ids), tf.constant(target_ids)).numpy()
-
-    def _score(self, token_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
-        memory = self._model.initial_memory(token_ids.shape[0], memory_length=0)
-        hidden, _ = self._model(token_ids, memory)
-        return self._model.negative_log_likelihood(hidden[:, -1:], target_ids[:, None])[:, 0]
-
-
 def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
     """Returns the configuration of Al-Rfou et al. (2019) with the sizes of a given model.
 
