@@ -233,13 +233,26 @@ class _BackwardOfHead:
 
 
 def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
-    """Adds the gradients of one tile of queries, and of the keys that they see."""
+    """Adds the gradients of one tile of queries, and of the keys that they see.
+
+    A row has sums of its keys and values; all rows share sums of distances and biases.
+    """
     num_inputs = 6 if plan.has_query_starts else 5
     first_keys = references[5] if plan.has_query_starts else None
     at = _Backward(*references[:5], *references[num_inputs:])
     program = KernelProgram(plan, scalars, first_keys)
     tile = program.tile
-    _begin_sums(program, (at.key_sums, at.value_sums), (at.distance_sums, at.bias_gradient))
+
+    @pl.when(program.block == 0)
+    def _() -> None:
+        for sums in (at.key_sums, at.value_sums):
+            sums[...] = jnp.zeros_like(sums)
+
+    @pl.when(jnp.logical_and(program.block == 0, pl.program_id(1) == 0))
+    def _() -> None:
+        for sums in (at.distance_sums, at.bias_gradient):
+            sums[...] = jnp.zeros_like(sums)
+
     position_query = tile.queries(at.query[0], at.biases[1:2, :])  # [A, G]
     turned_query = tile.reversed_rows(position_query).astype(tile.dtype)
     queries = tile.queries(at.query[0], at.biases[0:1, :]), position_query, turned_query
@@ -252,42 +265,16 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
     at.bias_gradient[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
     total = of_content + tile.reversed_rows(of_position)
     at.query_gradient[0] = total.astype(at.query_gradient.dtype)
-    of_keys = (at.key_gradient, at.key_sums), (at.value_gradient, at.value_sums)
-    _end_sums(program, of_keys)
-    _end_sums_of_group(program, at.distance_gradient, at.distance_sums)
+    is_last_tile = program.block == plan.num_query_blocks - 1
 
-
-def _begin_sums(program: KernelProgram, of_row: tuple[Any, ...], of_group: tuple[Any, ...]) -> None:
-    """Sets sums to 0: some at a row's first tile, some at the first tile of all rows."""
-
-    @pl.when(program.block == 0)
+    @pl.when(is_last_tile)
     def _() -> None:
-        for reference in of_row:
-            reference[...] = jnp.zeros_like(reference)
+        at.key_gradient[0] = at.key_sums[...].astype(at.key_gradient.dtype)
+        at.value_gradient[0] = at.value_sums[...].astype(at.value_gradient.dtype)
 
-    @pl.when(jnp.logical_and(program.block == 0, pl.program_id(1) == 0))
+    @pl.when(jnp.logical_and(pl.program_id(1) == plan.num_rows - 1, is_last_tile))
     def _() -> None:
-        for reference in of_group:
-            reference[...] = jnp.zeros_like(reference)
-
-
-def _end_sums(program: KernelProgram, pairs: tuple[tuple[Any, Any], ...]) -> None:
-    """Writes the sums of a row at its last tile."""
-
-    @pl.when(program.block == program.plan.num_query_blocks - 1)
-    def _() -> None:
-        for result, sums in pairs:
-            result[0] = sums[...].astype(result.dtype)
-
-
-def _end_sums_of_group(program: KernelProgram, result: Any, sums: Any) -> None:
-    """Writes the sums of all rows at the last tile."""
-    plan = program.plan
-    is_last_row = pl.program_id(1) == plan.num_rows - 1
-
-    @pl.when(jnp.logical_and(is_last_row, program.block == plan.num_query_blocks - 1))
-    def _() -> None:
-        result[...] = sums[...].astype(result.dtype)
+        at.distance_gradient[...] = at.distance_sums[...].astype(at.distance_gradient.dtype)
 
 
 def inference_kernel(plan: InferencePlan, is_interpreted: bool = False) -> Callable[..., Any]:
