@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf import functional
-from txl_tf.layers.attention import RelativeAttention
+from txl_tf.layers.attention import RelativeAttention, VisibleKeys
 from txl_tf.layers.decoder_block import Positions
-from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 NAMES = ("outputs", "query", "key", "value", "distances", "content_bias", "position_bias")

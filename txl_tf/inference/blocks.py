@@ -14,8 +14,7 @@ import math
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.attention import RelativeAttention
-from txl_tf.layers.visible_keys import side_by_side
+from txl_tf.layers.attention import RelativeAttention, side_by_side
 from txl_tf.tpu_kernels.attention_plan import InferencePlan
 
 

@@ -20,7 +20,7 @@ from txl_tf.inference.blocks import (
     distance_keys,
     product_in_halves,
 )
-from txl_tf.layers.visible_keys import VisibleKeys
+from txl_tf.layers.attention import VisibleKeys
 from txl_tf.models.memory import KeyValueMemory, Memory
 
 # Folding reads less and computes more, and costs more above this number of rows.

@@ -11,10 +11,10 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
+from txl_tf.layers.attention import VisibleKeys
 from txl_tf.layers.decoder_block import DecoderBlock, Positions
 from txl_tf.layers.feed_forward import SeededDropout
 from txl_tf.layers.rematerialization import rematerialized_call
-from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
 
