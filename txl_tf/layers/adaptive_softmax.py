@@ -118,6 +118,12 @@ class VocabularyLayer(keras.layers.Layer):
             project_same_dim=project_same_dim,
         )
 
+    def _weight(self, name, shape, initializer, **options):
+        """Creates a weight; `None` where a cluster has none."""
+        if shape is None:
+            return None
+        return self.add_weight(shape=shape, initializer=initializer.clone(), name=name, **options)
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -177,28 +183,18 @@ class AdaptiveEmbedding(VocabularyLayer):
     """
 
     def build(self, token_ids_shape):
-        has_one_table = len(self.clusters.table_shapes) == 1
+        shapes = zip(self.clusters.table_shapes, self.clusters.projection_shapes, strict=True)
         self.tables = []
         self.projections = []
-        shapes = zip(self.clusters.table_shapes, self.clusters.projection_shapes, strict=True)
-        for index, (table_shape, projection_shape) in enumerate(shapes):
-            suffix = "" if has_one_table else f"_{index}"
+        for index, (table, projection) in enumerate(shapes):
+            suffix = f"_{index}" if len(self.clusters.table_shapes) > 1 else ""
             # Only the rows that are looked up are cast, not the whole table.
-            table = self.add_weight(
-                shape=table_shape,
-                initializer=self.embeddings_initializer.clone(),
-                autocast=False,
-                name=f"table{suffix}",
+            self.tables.append(
+                self._weight(f"table{suffix}", table, self.embeddings_initializer, autocast=False)
             )
-            projection = None
-            if projection_shape is not None:
-                projection = self.add_weight(
-                    shape=projection_shape,
-                    initializer=self.projection_initializer.clone(),
-                    name=f"projection{suffix}",
-                )
-            self.tables.append(table)
-            self.projections.append(projection)
+            self.projections.append(
+                self._weight(f"projection{suffix}", projection, self.projection_initializer)
+            )
 
     def __call__(self, token_ids, *args, **kwargs):
         check_token_ids(token_ids, self.vocabulary_size)
@@ -312,7 +308,7 @@ class AdaptiveSoftmax(VocabularyLayer):
         ]
         self.projections = [
             None
-            if shape is None or self._shares_projection(index)
+            if self._shares_projection(index)
             else self._weight(f"projection_{index}", shape, self.projection_initializer)
             for index, shape in enumerate(self.clusters.output_projection_shapes)
         ]
@@ -328,9 +324,6 @@ class AdaptiveSoftmax(VocabularyLayer):
     @staticmethod
     def _numbered(name, count):
         return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
-
-    def _weight(self, name, shape, initializer):
-        return self.add_weight(shape=shape, initializer=initializer.clone(), name=name)
 
     def _shares_projection(self, index):
         return not self.cutoffs or (self.share_tail_projections and index > 0)
