@@ -21,7 +21,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
-from txl_tf.models.sizes import CheckpointCost
+from txl_tf.models.sizes import checkpoint_cost
 from txl_tf.tpu_compiler.chips import EXAMPLES, Topology
 from txl_tf.tpu_compiler.compiler import (
     CompiledProgram,
@@ -194,7 +194,7 @@ def compile_experiment(
     evaluation, figures, shared_bytes = training.compile_evaluation()
     together = hbm_at_once(program, evaluation, shared_bytes)
     yield {"evaluation": figures, "together": together}
-    yield {"checkpoint": CheckpointCost.of(experiment).to_dict()}
+    yield {"checkpoint": checkpoint_cost(experiment)}
     if not together["fits"]:
         yield {"fitting_settings": training.fitting_settings(evaluation, shared_bytes)}
     if find_rows or not program.fits:

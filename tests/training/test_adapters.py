@@ -12,7 +12,7 @@ from txl_tf.config.model import LSTMConfig
 from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters, merged_weights
 from txl_tf.models.language_model import assign_weights
-from txl_tf.models.sizes import CheckpointCost, num_adapter_parameters
+from txl_tf.models.sizes import checkpoint_cost, num_adapter_parameters
 
 ADAPTERS = {"adapter_rank": 2, "adapter_alpha": 3.0, "num_steps": 4}
 PROJECTIONS = [f"attention/{name}" for name in ("query", "key", "value", "position", "output")]
@@ -67,8 +67,8 @@ def test_only_the_factors_are_trained_and_stored():
         assert not np.array_equal(state[name], initial[name]), name
     factor_bytes = sum(state[name].nbytes for name in factors)
     memory_bytes = sum(array.nbytes for array in of_kind(state, "memory/states").values())
-    cost = CheckpointCost.of(trainer.config)
-    assert cost.num_bytes == 3 * factor_bytes + memory_bytes
+    cost = checkpoint_cost(trainer.config)
+    assert cost["bytes"] == 3 * factor_bytes + memory_bytes
     # Two slots for each factor, and the step.
     assert len(of_kind(state, "optimizer/")) == 2 * len(factors) + 1
 

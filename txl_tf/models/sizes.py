@@ -6,10 +6,9 @@ vocabulary, L layers, S positions with a loss.
 """
 
 import bisect
-import dataclasses
 import itertools
 import math
-from typing import cast
+from typing import Any, cast
 
 from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
@@ -273,42 +272,25 @@ UPLOAD_BYTES_PER_SECOND = 100e6
 _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2, "sgd": 1}
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckpointCost:
-    """Size and time of one checkpoint; the size is an upper estimate."""
+def checkpoint_cost(experiment: ExperimentConfig) -> dict[str, Any]:
+    """Returns the bytes of one checkpoint, at most, and the seconds of its upload.
 
-    num_bytes: int
-    upload_seconds: float
-
-    @property
-    def fits_notice(self) -> bool:
-        """True if the upload ends before a spot VM is stopped."""
-        return self.upload_seconds <= NOTICE_SECONDS
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the figures in JSON types."""
-        return {
-            "bytes": self.num_bytes,
-            "local_bytes": self.num_bytes,  # the client first writes the whole file to `/tmp`
-            "upload_seconds": self.upload_seconds,
-            "fits_notice": self.fits_notice,
-        }
-
-    @classmethod
-    def of(cls, experiment: ExperimentConfig) -> "CheckpointCost":
-        """Computes the cost of an experiment's checkpoints."""
-        model, training = experiment.model, experiment.training
-        copies = 1 + _OPTIMIZER_COPIES[experiment.optimizer.name]
-        if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:
-            copies -= 1
-        copies += training.averages_weights
-        num_stored = num_parameters(model)
-        if training.adapter_rank is not None and isinstance(model, ModelConfig):
-            num_stored = num_adapter_parameters(model, training.adapter_rank)
-        num_bytes = copies * num_stored * _FLOAT_BYTES
-        # Some vectors of a recurrent model are negligible beside millions of weights.
-        if isinstance(model, ModelConfig):
-            width = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
-            row_bytes = model.num_layers * model.memory_length * model.hidden_dim * width
-            num_bytes += training.global_batch_size * row_bytes
-        return cls(num_bytes, num_bytes / UPLOAD_BYTES_PER_SECOND)
+    `fits_notice` is true if the upload ends before a spot VM is stopped.
+    """
+    model, training = experiment.model, experiment.training
+    copies = 1 + _OPTIMIZER_COPIES[experiment.optimizer.name]
+    if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:
+        copies -= 1
+    copies += training.averages_weights
+    num_stored = num_parameters(model)
+    if training.adapter_rank is not None and isinstance(model, ModelConfig):
+        num_stored = num_adapter_parameters(model, training.adapter_rank)
+    num_bytes = copies * num_stored * _FLOAT_BYTES
+    # Some vectors of a recurrent model are negligible beside millions of weights.
+    if isinstance(model, ModelConfig):
+        width = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
+        row_bytes = model.num_layers * model.memory_length * model.hidden_dim * width
+        num_bytes += training.global_batch_size * row_bytes
+    seconds = num_bytes / UPLOAD_BYTES_PER_SECOND
+    fits_notice = seconds <= NOTICE_SECONDS
+    return {"bytes": num_bytes, "upload_seconds": seconds, "fits_notice": fits_notice}
