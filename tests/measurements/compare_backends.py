@@ -127,8 +127,8 @@ def results_of(config, dtype):
     for number, tokens in enumerate(segments[:3]):
         log_probs, memory = log_probs_of(tokens[:, :-1], memory)
         results[f"forward/{number}"] = sample(log_probs)
-        for name, tensor in memory.to_tensors().items():
-            results[f"memory/{number}/{name}"] = sample(tensor)
+        for index, tensor in enumerate(keras.tree.flatten(memory)):
+            results[f"memory/{number}/{index}"] = sample(tensor)
     losses = []
     for tokens, seed in zip(segments, seeds, strict=True):
         loss, memory, gradients = train(tokens, memory, seed)

@@ -22,13 +22,3 @@ def test_memory_is_a_structure_that_keras_can_map_over():
     mapped = keras.tree.map_structure(lambda tensor: tensor + 1, memory)
     assert isinstance(mapped, Memory)
     assert ops.convert_to_numpy(mapped.valid_length).tolist() == [1, 1]
-
-
-def test_memory_of_more_than_ten_layers_goes_to_named_tensors_and_back():
-    states = tuple(np.full((2, 4, 6), float(layer)) for layer in range(12))
-    memory = Memory(states, np.array([1, 2]))
-    tensors = memory.to_tensors()
-    assert list(tensors)[:2] == ["states/000", "states/001"] and len(tensors) == 13
-    back = Memory.from_tensors(dict(reversed(tensors.items())))
-    assert back.valid_length is memory.valid_length
-    assert all(one is other for one, other in zip(back.states, states, strict=True))

@@ -67,17 +67,6 @@ class Memory(NamedTuple):
         """Memory length `M`."""
         return self.states[0].shape[1]
 
-    def to_tensors(self) -> dict[str, Any]:
-        """Returns all tensors by name, as a checkpoint stores them."""
-        states = {f"states/{layer:03d}": state for layer, state in enumerate(self.states)}
-        return {**states, "valid_length": self.valid_length}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Any]) -> Self:
-        """Inverts `to_tensors`."""
-        names = sorted(tensors.keys() - {"valid_length"})
-        return cls(tuple(tensors[name] for name in names), tensors["valid_length"])
-
     def extended(self, inputs: Iterable[Any], lengths: Any) -> Self:
         """Returns the memory after the first `lengths` of new tokens.
 
