@@ -350,14 +350,6 @@ class InferenceEngine:
         num_rows = memory.valid_length.shape[0] * rows_per_memory
         return self._relative.initial_recent(num_rows, capacity)
 
-    def begin_in_place(self, memory, capacity=64):
-        """Returns memory and `recent`, where single tokens come behind a copy of the memory.
-
-        With one tensor of keys and one of values instead of two, a step launches 18 kernels per
-        layer on a GPU, not 30.
-        """
-        return self._relative.moved(memory, capacity)
-
     def step(self, token_ids, is_active, memory, recent, constants):
         """Reads one token `(R,)` per row; returns log-probabilities `(R, V)` and the next `recent`.
 

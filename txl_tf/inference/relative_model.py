@@ -213,21 +213,6 @@ class RelativeModel:
         empty = self.initial_memory(num_rows, capacity)
         return empty._replace(valid_length=ops.zeros((), dtype="int32"))
 
-    def moved(self, memory, capacity):
-        """Moves memory into recent tokens, see `InferenceEngine.begin_in_place`."""
-        along_keys, along_values = ([[0, 0]] * axis + [[0, capacity]] for axis in (3, 2))
-        recent = KeyValueMemory(
-            tuple(ops.pad(keys, along_keys) for keys in memory.keys),
-            tuple(ops.pad(values, [*along_values, [0, 0]]) for values in memory.values),
-            ops.convert_to_tensor(memory.memory_length, dtype="int32"),
-        )
-        empty = KeyValueMemory(
-            tuple(keys[..., :0] for keys in memory.keys),
-            tuple(values[..., :0, :] for values in memory.values),
-            memory.valid_length,
-        )
-        return empty, recent
-
     def step_constants(self, num_rows, memory_length):
         """Computes what depends only on weights and sizes, for steps of `R` rows.
 
