@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_tf import metrics
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, UsageError
+from txl_tf.evaluation.result import EvaluationResult, perplexity
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.model_folder import ModelFolder, open_model
 from txl_tf.storage.files import write_file
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from txl_tf.evaluation.evaluator import Evaluator
-    from txl_tf.evaluation.result import EvaluationResult
 
 _LEAST_SECONDS = 1e-3
 _READ_TOKENS = 1 << 22
@@ -128,7 +127,7 @@ class EvaluateJob:
         split = self.split if self.text is None else None
         return open_dataset(self.data, self.experiment, self.source.description, split)
 
-    def report(self, result: "EvaluationResult", *, is_chief: bool) -> None:
+    def report(self, result: EvaluationResult, *, is_chief: bool) -> None:
         """Prints a result, with several workers on the first one only."""
         if is_chief:
             text = json.dumps(result.to_dict()) if self.as_json else result_table([result])
@@ -256,7 +255,7 @@ def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
     assert dataset is not None
     evaluator = _create_evaluator(job, strategy, is_chief=True)
 
-    def evaluate(step: int, weights: dict[str, np.ndarray], track: Any) -> "EvaluationResult":
+    def evaluate(step: int, weights: dict[str, np.ndarray], track: Any) -> EvaluationResult:
         evaluator.load_arrays(weights)
         return evaluate_split(evaluator, dataset, job.split, step, track, num_words=job.num_words)
 
@@ -343,7 +342,7 @@ class DocumentScores:
                 "num_tokens": count,
                 "total_nats": nats,
                 "nats_per_token": nats / count if count else None,
-                "perplexity": metrics.perplexity(nats / count) if count else None,
+                "perplexity": perplexity(nats / count) if count else None,
             }
             for number, (start, count, nats) in enumerate(rows)
         ]

@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from txl_tf import metrics
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import DataDamagedError, UsageError
-from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.models.sizes import reading_flops_per_token
 
@@ -167,9 +166,9 @@ def statistics_text(
 def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) -> str:
     """Formats the perplexity of word tokens, or bits per byte of other tokens."""
     if has_words:
-        perplexity = metrics.perplexity(nats_per_token)
-        return f"perplexity {perplexity:,.{0 if perplexity >= 1000 else 2}f}"
-    return f"{metrics.bits(nats_per_token) / bytes_per_token:.4f} bits/byte"
+        value = perplexity(nats_per_token)
+        return f"perplexity {value:,.{0 if value >= 1000 else 2}f}"
+    return f"{bits(nats_per_token) / bytes_per_token:.4f} bits/byte"
 
 
 def result_line(result: EvaluationResult) -> str:

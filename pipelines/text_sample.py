@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from txl_tf import metrics
 from txl_tf.config.model import ModelConfig
+from txl_tf.evaluation.result import perplexity
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
 from txl_tf.models.memory import Memory
 from txl_tf.samplers import RandomSampler
@@ -53,7 +53,7 @@ class SampleWriter:
             local = self._strategy.experimental_local_results
             written = [local(each)[0] for each in self._strategy.run(self._write, args=arguments)]
         tokens, nats = (each.numpy()[:, 0] for each in written)
-        return tokens, metrics.perplexity(float(np.mean(nats)))
+        return tokens, perplexity(float(np.mean(nats)))
 
     def _initial_memory(self, num_prompt_tokens: int) -> Memory:
         config = self._model.config

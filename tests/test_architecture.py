@@ -13,13 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # Floors of the package: each part may import itself and the parts named here.
-LOWEST = {"errors", "imports", "metrics"}
+LOWEST = {"errors", "imports"}
 TENSORS = {"functional", "stateless_random", *LOWEST}
 MODELS = {"config", "layers", "models", "storage", "tpu_kernels", *TENSORS}
 ALLOWED = {
     "errors": set(),
     "imports": {"errors"},
-    "metrics": set(),
     "storage": LOWEST,
     "config": {"storage", *LOWEST},
     "stateless_random": set(),
@@ -52,16 +51,7 @@ ALLOWED = {
 }
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {
-    *(
-        "config",
-        "errors",
-        "functional",
-        "stateless_random",
-        "inference",
-        "layers",
-        "metrics",
-        "models",
-    ),
+    *("config", "errors", "functional", "inference", "layers", "models"),
     *("stateless_random", "tasks"),
 }
 # All other kernels may import JAX at their top, and nobody may import them there.

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from txl_tf import metrics
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import NonFiniteError
+from txl_tf.evaluation.result import perplexity
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
 from txl_tf.models.transformer_xl import TransformerXL
@@ -172,7 +172,7 @@ class ModelGroup:
 
     def perplexity(self, model: int, context: int) -> float:
         """Returns the perplexity of a model with one context length, on all tokens."""
-        return metrics.perplexity(self._of(context)[model].mean())
+        return perplexity(self._of(context)[model].mean())
 
     def baseline(self, context: int) -> np.ndarray:
         """Returns the least loss of any model on each token, float64 `(N,)`: `b(c, t)`."""
@@ -199,12 +199,12 @@ class ModelGroup:
 
         It is not normalised and never negative: `exp f_i(c, c) - exp f_i(c, c')`.
         """
-        before = metrics.perplexity(self.relative_loss(model, short, short, ratio))
-        return before - metrics.perplexity(self.relative_loss(model, short, long, ratio))
+        before = perplexity(self.relative_loss(model, short, short, ratio))
+        return before - perplexity(self.relative_loss(model, short, long, ratio))
 
     def relative_gain(self, model: int, short: int, long: int, ratio: float) -> float:
         """Returns this gain as a share of the baseline's perplexity, 0 to 1: `g_i(c, c')`."""
-        before = metrics.perplexity(self.relative_loss(model, short, short, ratio))
+        before = perplexity(self.relative_loss(model, short, short, ratio))
         return self.perplexity_gain(model, short, long, ratio) / before
 
     def relative_effective_context_length(

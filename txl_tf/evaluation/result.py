@@ -1,10 +1,13 @@
 """Results of an evaluation: summed nats, counts, and the figures derived from them."""
 
 import dataclasses
+import math
 from typing import Any
 
-from txl_tf import metrics
 from txl_tf.config.task import LOWER_IS_BETTER
+
+# exp(710) overflows float64.
+_MAX_EXPONENT = 700.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,12 +80,12 @@ class EvaluationResult:
     @property
     def perplexity(self) -> float:
         """Exponential of the mean: never a mean of perplexities."""
-        return metrics.perplexity(self.nats_per_token)
+        return perplexity(self.nats_per_token)
 
     @property
     def bits_per_byte(self) -> float:
         """Bits per byte of text, which do not depend on the tokenizer."""
-        return metrics.bits(self.total_nats) / self.num_bytes
+        return bits(self.total_nats) / self.num_bytes
 
     @property
     def criterion(self) -> float:
@@ -104,14 +107,14 @@ class EvaluationResult:
         """Bits per UTF-8 code point of text; None without characters."""
         if not self.num_characters:
             return None
-        return metrics.bits(self.total_nats) / self.num_characters
+        return bits(self.total_nats) / self.num_characters
 
     @property
     def word_perplexity(self) -> float | None:
         """Exponential of the nats per word; None without words."""
         if not self.num_words:
             return None
-        return metrics.perplexity(self.total_nats / self.num_words)
+        return perplexity(self.total_nats / self.num_words)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields and all figures as plain JSON types."""
@@ -201,3 +204,13 @@ class TaskResult:
         """Returns the figures in one line."""
         figures = ", ".join(f"{name} {value:.4f}" for name, value in self.figures.items())
         return f"{self.split} at step {self.step:,}: {figures} ({self.num_examples:,} examples)"
+
+
+def perplexity(nats: float) -> float:
+    """Returns the exponential of a mean loss in nats, capped at 700 nats."""
+    return math.exp(min(nats, _MAX_EXPONENT))
+
+
+def bits(nats: float) -> float:
+    """Converts a negative log-likelihood from nats to bits."""
+    return nats / math.log(2.0)

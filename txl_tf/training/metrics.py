@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from txl_tf import metrics
-from txl_tf.evaluation.result import EvaluationResult, TaskResult
+from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplexity
 from txl_tf.storage.appended_text import AppendedText
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
@@ -114,8 +113,8 @@ def training_figures(
     else:
         losses = {
             "loss/nats_per_token": nats,
-            "loss/perplexity": metrics.perplexity(nats),
-            "loss/bits_per_byte": metrics.bits(nats) / bytes_per_token,
+            "loss/perplexity": perplexity(nats),
+            "loss/bits_per_byte": bits(nats) / bytes_per_token,
         }
     peak_share = None if peak_tokens_per_second is None else rate / peak_tokens_per_second
     figures = {
