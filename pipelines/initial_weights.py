@@ -13,7 +13,7 @@ from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.model_folder import ModelFolder, find_model, open_model, weights_sha256
+from txl_tf.model_folder import ModelFolder, identify_folder, open_model, weights_sha256
 from txl_tf.run import RunStart, StepChoice
 
 from .arguments import add_step_argument
@@ -100,7 +100,7 @@ class InitialWeights:
     def source(self) -> ModelFolder:
         """Source of the weights."""
         # `begun` has a step for every source, but only a run has steps to choose from.
-        has_steps = self._begun is None or find_model(self._folder)[0] == "run"
+        has_steps = self._begun is None or identify_folder(self._folder)[0] == "run"
         return open_model(self._folder, self._step if has_steps else None)
 
     def require_fit(self, experiment: ExperimentConfig) -> None:

@@ -2,26 +2,30 @@
 
     txl verify PATH
 
-The path is a prepared data set, a checkpoint, the folder of a run or its
-checkpoints, a converted model, an exported SavedModel, or a session of
-`txl generate`. Everything that another job relies on is read, and a line printed
-for each part. The exit code is 65 where something differs, or 78 where parts are
-not of one run, and the message names the file and the record or field.
+The path is a prepared data set, a checkpoint, the folder of a run, a converted
+model, an exported SavedModel (its newest version), or a session of `txl generate`.
+Everything that another job relies on is read, and a line printed for each part. The
+exit code is 65 where something differs, or 78 where parts are not of one run, and the
+message names the file and the record or field.
 """
 
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.model_folder import BASE, CONFIG_FILE, GRAPH_FILE, open_model, read_base
-from txl_tf.run import CHECKPOINTS, RUN_FILE, RunDescription
-from txl_tf.storage.files import is_remote, list_folder, open_regular_file, path_exists
-from txl_tf.storage.untrusted_files import storage_errors, verify_checksums
+from txl_tf.model_folder import BASE, CONFIG_FILE, identify_folder, open_model, read_base
+from txl_tf.run import RUN_FILE, RunDescription
+from txl_tf.storage.files import is_remote, open_regular_file
+from txl_tf.storage.untrusted_files import verify_checksums
 
 from .checkpoint_watch import read_evaluations
 from .progress import ReportBytes, byte_progress
 from .workdir import Workdir
+
+if TYPE_CHECKING:
+    from txl_tf.training.checkpoints import CheckpointStore
 
 _ARCHIVE = b"PK\x03\x04"
 _RESTORE = "Restore it from a copy."
@@ -55,22 +59,21 @@ def run(arguments: argparse.Namespace) -> None:
 def _verification_of(path: str) -> Callable[[str, ReportBytes], Iterator[str]]:
     if _is_archive(path):
         return _verify_session
-    if _exports(path):
-        return _verify_exports
-    if _exists(path, RUN_FILE) or _steps(os.path.join(path, CHECKPOINTS)):
-        return _verify_run
-    if _exists(path, "state.index"):
-        return _verify_model if _exists(path, CONFIG_FILE) else _verify_checkpoint
-    if _exists(path, "manifest.json"):
-        return _verify_dataset
-    if _steps(path):
-        return _verify_checkpoints
-    raise InputMissingError(
-        "There is nothing here that could be verified.",
-        where=path,
-        remedy="Name a prepared data set, a checkpoint, the folder of a run, a converted model "
-        "or an export.",
-    )
+    kind, _ = identify_folder(path)
+    if kind is None:
+        raise InputMissingError(
+            "There is nothing here that could be verified.",
+            where=path,
+            remedy="Name a prepared data set, a checkpoint, the folder of a run, a converted model "
+            "or an export.",
+        )
+    return {
+        "run": _verify_run,
+        "checkpoint": _verify_checkpoint,
+        "model": _verify_model,
+        "export": _verify_export,
+        "data set": _verify_dataset,
+    }[kind]
 
 
 def _is_archive(path: str) -> bool:
@@ -78,28 +81,6 @@ def _is_archive(path: str) -> bool:
         return False
     with open_regular_file(path) as file:
         return file.read(len(_ARCHIVE)) == _ARCHIVE
-
-
-def _exists(folder: str, name: str) -> bool:
-    return path_exists(os.path.join(folder, name))
-
-
-def _exports(path: str) -> list[str]:
-    """Lists the exported versions in a folder; a server expects one folder per version."""
-    below = [os.path.join(path, name) for name in _names(path)]
-    return [folder for folder in (path, *below) if _exists(folder, GRAPH_FILE)]
-
-
-def _steps(folder: str) -> list[str]:
-    return [name for name in _names(folder) if name.startswith("step-")]
-
-
-def _names(folder: str) -> list[str]:
-    with storage_errors("The folder cannot be read", folder, "Check the storage."):
-        try:
-            return list_folder(folder)
-        except NotADirectoryError:
-            return []
 
 
 def _verify_session(path: str, report: ReportBytes) -> Iterator[str]:
@@ -111,11 +92,11 @@ def _verify_session(path: str, report: ReportBytes) -> Iterator[str]:
     yield "not covered: whether it is of a run; `txl generate` refuses one that is not"
 
 
-def _verify_exports(path: str, report: ReportBytes) -> Iterator[str]:
-    for folder in _exports(path):
-        names = verify_checksums(folder, lambda done: report("export", done))
-        open_model(folder).tokenizer()
-        yield f"verified: export {folder}, {len(names)} files"
+def _verify_export(path: str, report: ReportBytes) -> Iterator[str]:
+    folder = identify_folder(path)[1]
+    names = verify_checksums(folder, lambda done: report("export", done))
+    open_model(folder).tokenizer()
+    yield f"verified: export {folder}, {len(names)} files"
 
 
 def _verify_dataset(path: str, report: ReportBytes) -> Iterator[str]:
@@ -153,31 +134,12 @@ def _verify_checkpoint(path: str, report: ReportBytes) -> Iterator[str]:
     yield f"verified: checkpoint {path}, step {manifest['step']}, {len(arrays)} arrays"
 
 
-def _verify_checkpoints(
-    folder: str, report: ReportBytes, identity: dict | None = None
-) -> Iterator[str]:
-    """Verifies all checkpoints of a folder and the note of the best one.
-
-    Without an `identity`, they are only compared with each other.
-    """
-    from txl_tf.training.checkpoints import CheckpointStore, read_manifest
-
-    store = CheckpointStore(folder, identity or {})
-    steps = store.steps()
-    if identity is None and steps:
-        store = CheckpointStore(folder, read_manifest(store.path(steps[0]))["identity"])
-    for step in steps:
-        path, arrays = store.path(step), store.load(step)
-        report(os.path.basename(path), sum(array.nbytes for array in arrays.values()))
-        yield f"verified: checkpoint {path}, step {step}, {len(arrays)} arrays"
-    if (best := store.best_step()) is not None:
-        yield f"verified: best checkpoint {folder}/best.json, step {best}"
-
-
 def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
     """Verifies all files of a run that a job reads."""
+    from txl_tf.training.checkpoints import CheckpointStore
+
     workdir = Workdir(folder)
-    if not _exists(folder, RUN_FILE):
+    if not workdir.has_run():
         what, where = "The description of the run is missing.", os.path.join(folder, RUN_FILE)
         raise DataDamagedError(what, where=where, remedy=_RESTORE)
     source, described = open_model(folder), workdir.describe()
@@ -192,23 +154,26 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
     if described.experiment.training.adapter_rank is not None and first_step is not None:
         num_arrays = len(read_base(folder))
         yield f"verified: frozen weights {os.path.join(folder, BASE)}, {num_arrays} arrays"
-    checkpoints = list(_verify_checkpoints(workdir.checkpoints, report, described.identity()))
-    if not checkpoints and first_step is not None:
+    store = CheckpointStore(workdir.checkpoints, described.identity())
+    if not store.steps() and first_step is not None:
         what = f"The run has had a checkpoint at step {first_step}, and has none."
         raise DataDamagedError(what, where=workdir.checkpoints, remedy=_RESTORE)
-    yield from checkpoints
-    yield _verify_ledger(workdir, described)
+    for step in store.steps():
+        path, arrays = store.path(step), store.load(step)
+        report(os.path.basename(path), sum(array.nbytes for array in arrays.values()))
+        yield f"verified: checkpoint {path}, step {step}, {len(arrays)} arrays"
+    if (best := store.best_step()) is not None:
+        yield f"verified: best checkpoint {store.path(best)}"
+    yield _verify_ledger(workdir, described, store)
     for _, path, results in read_evaluations(workdir.evaluations):
         yield f"verified: evaluations {path}, {len(results)} results"
     yield from _verify_metrics(workdir)
     yield "not covered: files for TensorBoard, which no job reads"
 
 
-def _verify_ledger(workdir: Workdir, run: RunDescription) -> str:
-    from txl_tf.training.checkpoints import CheckpointStore
+def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStore") -> str:
     from txl_tf.training.ledger import StepLedger
 
-    store = CheckpointStore(workdir.checkpoints, run.identity())
     digests = {step: store.ledger_digest(step) for step in store.steps()}
     ledger = StepLedger(workdir.ledger).read(digests)
     if ledger is None:

@@ -13,7 +13,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.export import ExportOptions, export_saved_model
-from txl_tf.model_folder import ModelDescription, find_model, open_model, write_model_folder
+from txl_tf.model_folder import ModelDescription, identify_folder, open_model, write_model_folder
 from txl_tf.models import create_model
 from txl_tf.run import identity
 from txl_tf.training.checkpoints import CheckpointStore
@@ -79,7 +79,7 @@ def folders(tmp_path_factory):
 
 KINDS = {
     "run": "run",
-    "checkpoint": "run",
+    "checkpoint": "checkpoint",
     "copied checkpoint": "model",
     "converted": "model",
     "export": "export",
@@ -143,7 +143,7 @@ def test_settings_of_the_run_are_in_its_config(tmp_path):
 
 
 def test_folders_without_a_model(tmp_path, folders):
-    assert find_model(tmp_path) == (None, str(tmp_path))
+    assert identify_folder(tmp_path) == (None, str(tmp_path))
     with pytest.raises(InputMissingError, match="There is no model in this folder"):
         txl_tf.load_model(tmp_path)
     store = begin(tmp_path)

@@ -3,8 +3,10 @@
 | kind | files |
 |---|---|
 | "run" | `run.json`, `config.json`, `vocabulary/`, `checkpoints/step-NNNNNNNN/`, perhaps `base/` |
+| "checkpoint" | `manifest.json` and `state.*`, in a run or alone |
 | "model" | `config.json`, `vocabulary/`, and the files of a checkpoint |
 | "export" | a SavedModel, with `config.json` and `vocabulary/` in `assets.extra/` |
+| "data set" | `manifest.json`, and the files that it lists |
 
 `txl convert` and `save_to_preset` write a "model". A checkpoint that was copied out of its run is
 one too, once the run's `config.json` and `vocabulary/` are beside its files. TensorFlow is imported
@@ -44,7 +46,7 @@ from txl_tf.run import (
 )
 from txl_tf.storage.files import list_folder, path_exists
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, storage_errors, verify_checksums
+from txl_tf.storage.untrusted_files import storage_errors, verify_checksums
 from txl_tf.storage.writable_folder import WritableFolder
 
 if TYPE_CHECKING:
@@ -60,9 +62,9 @@ BASE = "base"
 GRAPH_FILE = "saved_model.pb"
 EXTRA = "assets.extra"
 """Folder of an export for files that a server does not read."""
-FolderKind = Literal["run", "model", "export"]
+FolderKind = Literal["run", "checkpoint", "model", "export", "data set"]
 
-_CHECKPOINT_FILES = ("manifest.json", "state.index")
+_MANIFEST_FILE, _INDEX_FILE = "manifest.json", "state.index"
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
 # TensorFlow writes `.S` for a slash in the name of a variable.
 _EXPORTED_WEIGHT = re.compile(r"weights/_numbers/(.+)/\.ATTRIBUTES/VARIABLE_VALUE")
@@ -266,24 +268,26 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
     Raises InputMissingError if there is no model, UsageError for a step where there is no choice,
     and DataDamagedError for invalid settings.
     """
-    kind, place = find_model(folder)
-    inside = _run_of_checkpoint(place)
-    if step is not None and (kind != "run" or inside is not None):
+    kind, place = identify_folder(folder)
+    if step is not None and kind != "run":
         what = "Only a run has several steps."
         raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
-    if kind == "run":
+    inside = _run_of_checkpoint(place) if kind == "checkpoint" else None
+    run: RunDescription | None = None
+    described: ModelDescription | None = None
+    if kind == "run" or inside is not None:
         place, step = inside or (place, step)
         run = RunDescription.read(place)
-        described: ModelDescription | None = ModelDescription.of_run(run)
-    else:
-        run, extra = None, EXTRA if kind == "export" else ""
-        path = os.path.join(place, extra, CONFIG_FILE)
+        described = ModelDescription.of_run(run)
+    elif kind in ("model", "export"):
+        path = os.path.join(place, EXTRA if kind == "export" else "", CONFIG_FILE)
         described = read_settings_file(path, ModelDescription)
     if kind is None or described is None:
+        has_weights = kind in ("checkpoint", "export")
         raise InputMissingError(
-            "There is no model in this folder."
-            if kind is None
-            else "The weights are there, but not their config.json.",
+            "The weights are there, but not their config.json."
+            if has_weights
+            else "There is no model in this folder.",
             where=place,
             remedy="Name the folder of a run, a checkpoint with the config.json of its run, "
             "a converted model or an export.",
@@ -291,24 +295,28 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
     return ModelFolder(kind=kind, folder=place, step=step, description=described, run=run)
 
 
-def find_model(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, str]:
-    """Returns the kind of a folder, `None` without a model, and the path of its files.
+def identify_folder(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, str]:
+    """Returns the kind of a folder, `None` for any other, and the path of its files.
 
     The path differs from the given one for the newest version of an export.
     """
     place = checked_path(folder)
-    if _has(place, RUN_FILE) or _run_of_checkpoint(place) is not None:
-        return "run", place
-    if _has(place, CONFIG_FILE) or _has(place, *_CHECKPOINT_FILES):
-        return "model", place
-    numbers: list[str] = []
-    unreadable = storage_errors("The folder cannot be read", place)
-    with unreadable, contextlib.suppress(NotADirectoryError):
-        numbers = [name for name in list_folder(place) if name.isdecimal()]
-    newest_first = sorted(numbers, key=int, reverse=True)
-    for path in (place, *(os.path.join(place, number) for number in newest_first)):
-        if _has(path, CHECKSUMS_FILE, GRAPH_FILE):
-            return "export", path
+    with storage_errors("The folder cannot be read", place):
+        if _has(place, RUN_FILE) or _has(place, CHECKPOINTS):
+            return "run", place
+        if _run_of_checkpoint(place) is not None:
+            return "checkpoint", place
+        if _has(place, CONFIG_FILE):
+            return "model", place
+        if _has(place, _MANIFEST_FILE):
+            return "checkpoint" if _has(place, _INDEX_FILE) else "data set", place
+        numbers: list[str] = []
+        with contextlib.suppress(NotADirectoryError):
+            numbers = [name for name in list_folder(place) if name.isdecimal()]
+        newest_first = sorted(numbers, key=int, reverse=True)
+        for path in (place, *(os.path.join(place, number) for number in newest_first)):
+            if _has(path, GRAPH_FILE):  # written last
+                return "export", path
     return None, place
 
 
@@ -321,8 +329,8 @@ def _run_of_checkpoint(folder: str) -> tuple[str, int] | None:
     return owner, int(named[1])
 
 
-def _has(folder: str, *names: str) -> bool:
-    return all(path_exists(os.path.join(folder, name)) for name in names)
+def _has(folder: str, name: str) -> bool:
+    return path_exists(os.path.join(folder, name))
 
 
 def checked_path(folder: str | os.PathLike[str]) -> str:
@@ -491,8 +499,8 @@ def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
             "`tokenizer` must be a `Tokenizer`, or the folder of a prepared data set or a model. "
             f"Received: {type(source).__name__}"
         )
-    kind, folder = find_model(source)
-    if kind is None and _has(folder, _CHECKPOINT_FILES[0]):
+    kind, folder = identify_folder(source)
+    if kind == "data set":
         return dataset_tokenizer(folder, Manifest.read(folder))
     found = None if kind is None else open_model(folder).tokenizer()
     if found is None:
