@@ -218,7 +218,7 @@ def watch_checkpoints(
             yield batch
 
     with log.locked() as lock, PreemptionWatcher(watch.stop) as watcher:
-        board = TensorBoardWriter(WritableFolder.at(workdir.tensorboard, lock.check), 1.0)
+        board = TensorBoardWriter(WritableFolder(workdir.tensorboard, lock.check), 1.0)
         for step in watch.steps(log.results):
             try:
                 _, weights = open_model(workdir.folder, step).read_weights()

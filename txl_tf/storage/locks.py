@@ -415,7 +415,7 @@ class DirectoryLock:
     @property
     def folder(self) -> WritableFolder:
         """Folder for its owner to write into."""
-        return WritableFolder.at(self._folder, self.check, token=self._lock.token)
+        return WritableFolder(self._folder, self.check, self._lock.token)
 
     def __enter__(self) -> Self:
         try:

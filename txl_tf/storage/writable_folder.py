@@ -1,6 +1,5 @@
 """Folder that is written only while its writer holds the lock."""
 
-import abc
 import contextlib
 import os
 import re
@@ -24,43 +23,33 @@ from txl_tf.storage.files import (
 _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 
 
-class WritableFolder(abc.ABC):
-    """Folder whose files are written and removed only if the writer may.
+class WritableFolder:
+    """Folder, existing or not, whose files are written and removed only if the writer may.
 
     `check` raises an error before every change if this process may no longer write here, see
-    `DirectoryLock.folder`.
+    `DirectoryLock.folder`. `token` makes the temporary names of this writer unique in a store.
+    Objects of a store cannot be appended to or cut, and are durable once written.
     """
 
-    def __init__(self, path: str, check: Callable[[], None]) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        check: Callable[[], None] = no_check,
+        token: str | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
         self.check = check
+        self.is_remote = is_remote(self.path)
+        self._token = token or uuid.uuid4().hex
 
     @staticmethod
-    def at(
-        path: "str | os.PathLike[str] | WritableFolder",
-        check: Callable[[], None] = no_check,
-        *,
-        token: str | None = None,
-    ) -> "WritableFolder":
-        """Returns the folder of a path, existing or not; returns a `WritableFolder` unchanged.
+    def at(path: "str | os.PathLike[str] | WritableFolder") -> "WritableFolder":
+        """Returns the folder of a path; returns a `WritableFolder` unchanged."""
+        return path if isinstance(path, WritableFolder) else WritableFolder(path)
 
-        `token` makes the temporary names of this writer unique in a store.
-        """
-        if isinstance(path, WritableFolder):
-            return path
-        path = os.fspath(path)
-        if is_remote(path):
-            return _RemoteFolder(path, check, token or uuid.uuid4().hex)
-        return _LocalFolder(path, check)
-
-    @property
-    def is_remote(self) -> bool:
-        """True if the folder is in a store."""
-        return is_remote(self.path)
-
-    @abc.abstractmethod
     def subfolder(self, *names: str) -> "WritableFolder":
         """Returns a folder below this one, without creating it."""
+        return WritableFolder(os.path.join(self.path, *names), self.check, self._token)
 
     def names(self) -> list[str]:
         """Returns the sorted names in it; empty if it does not exist."""
@@ -71,17 +60,33 @@ class WritableFolder(abc.ABC):
         with self._changing():
             make_folder(self.path)
 
-    @abc.abstractmethod
     def make_new(self, name: str) -> "WritableFolder":
         """Creates this folder, and one below it that must not exist yet."""
+        below = self.subfolder(name)
+        if self.is_remote:
+            # Stores have no folders that could exist already; unique names keep writers apart.
+            below.make()
+            return below
+        self.make()
+        with self._changing():
+            os.mkdir(below.path)
+        return below
 
-    @abc.abstractmethod
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file, as `write_file` does; creates the folder."""
+        self.make()
+        if self.is_remote:
+            # With a shared name, a late writer would rename the file of another.
+            temporary = self._path(f".{name}.{self._token[:12]}.tmp")
+            write_remote_file(self._path(name), temporary, content, self.check)
+            return
+        with self._changing():
+            write_file(self._path(name), content)
 
-    @abc.abstractmethod
     def write_new(self, name: str, content: bytes) -> None:
-        """Writes a file that must not exist yet; `flush_tree` makes it durable."""
+        """Writes a local file that must not exist yet; `flush_tree` makes it durable."""
+        with self._changing(), open(self._path(name), "xb") as file:
+            file.write(content)
 
     def remove_file(self, name: str) -> None:
         """Removes a file, if it exists."""
@@ -93,25 +98,38 @@ class WritableFolder(abc.ABC):
         with self._changing():
             remove_folder(self._path(name))
 
-    @abc.abstractmethod
     def rename(self, name: str, new_name: str) -> None:
         """Renames a file; in a local folder also a folder."""
+        with self._changing():
+            if self.is_remote:
+                rename_remote_file(self._path(name), self._path(new_name))
+            else:
+                os.rename(self._path(name), self._path(new_name))
 
-    @abc.abstractmethod
     def append(self, name: str, content: bytes) -> None:
         """Appends to an existing local file."""
+        with self._changing(), open(self._path(name), "r+b", buffering=0) as file:
+            file.seek(0, os.SEEK_END)
+            while content:
+                content = content[os.write(file.fileno(), content) :]
 
-    @abc.abstractmethod
     def truncate(self, name: str, num_bytes: int) -> None:
         """Cuts off the end of a local file."""
+        with self._changing(), open(self._path(name), "r+b") as file:
+            file.truncate(num_bytes)
+            os.fsync(file)
 
-    @abc.abstractmethod
     def flush(self, name: str | None = None) -> None:
         """Forces a file, or the names in the folder, to a local disk."""
+        if not self.is_remote:
+            with self._changing():
+                flush_to_disk(self.path if name is None else self._path(name))
 
-    @abc.abstractmethod
     def flush_tree(self, name: str) -> None:
         """Forces a folder below it, with all its contents, to a local disk."""
+        if not self.is_remote:
+            with self._changing():
+                flush_tree_to_disk(self._path(name))
 
     def remove_temporaries(self) -> list[str]:
         """Removes unfinished files of killed processes, and returns their paths.
@@ -137,91 +155,3 @@ class WritableFolder(abc.ABC):
             # If the folder was just lost, raise that error instead.
             self.check()
             raise
-
-
-class _LocalFolder(WritableFolder):
-    """Folder on a local disk."""
-
-    def subfolder(self, *names: str) -> "_LocalFolder":
-        return _LocalFolder(os.path.join(self.path, *names), self.check)
-
-    def make_new(self, name: str) -> "_LocalFolder":
-        self.make()
-        below = self.subfolder(name)
-        with self._changing():
-            os.mkdir(below.path)
-        return below
-
-    def write(self, name: str, content: bytes) -> None:
-        self.make()
-        with self._changing():
-            write_file(self._path(name), content)
-
-    def write_new(self, name: str, content: bytes) -> None:
-        with self._changing(), open(self._path(name), "xb") as file:
-            file.write(content)
-
-    def rename(self, name: str, new_name: str) -> None:
-        with self._changing():
-            os.rename(self._path(name), self._path(new_name))
-
-    def append(self, name: str, content: bytes) -> None:
-        with self._changing(), open(self._path(name), "r+b", buffering=0) as file:
-            file.seek(0, os.SEEK_END)
-            while content:
-                content = content[os.write(file.fileno(), content) :]
-
-    def truncate(self, name: str, num_bytes: int) -> None:
-        with self._changing(), open(self._path(name), "r+b") as file:
-            file.truncate(num_bytes)
-            os.fsync(file)
-
-    def flush(self, name: str | None = None) -> None:
-        with self._changing():
-            flush_to_disk(self.path if name is None else self._path(name))
-
-    def flush_tree(self, name: str) -> None:
-        with self._changing():
-            flush_tree_to_disk(self._path(name))
-
-
-class _RemoteFolder(WritableFolder):
-    """Folder in a store."""
-
-    def __init__(self, path: str, check: Callable[[], None], token: str) -> None:
-        super().__init__(path, check)
-        self._token = token
-
-    def subfolder(self, *names: str) -> "_RemoteFolder":
-        return _RemoteFolder(os.path.join(self.path, *names), self.check, self._token)
-
-    def make_new(self, name: str) -> "_RemoteFolder":
-        below = self.subfolder(name)
-        # Stores have no folders that could exist already; unique names keep writers apart.
-        below.make()
-        return below
-
-    def write(self, name: str, content: bytes) -> None:
-        self.make()
-        # With a shared name, a late writer would rename the file of another.
-        temporary = self._path(f".{name}.{self._token[:12]}.tmp")
-        write_remote_file(self._path(name), temporary, content, self.check)
-
-    def write_new(self, name: str, content: bytes) -> None:
-        self.write(name, content)
-
-    def rename(self, name: str, new_name: str) -> None:
-        self.check()
-        rename_remote_file(self._path(name), self._path(new_name))
-
-    def append(self, name: str, content: bytes) -> None:
-        raise NotImplementedError("objects of a store cannot be appended to")
-
-    def truncate(self, name: str, num_bytes: int) -> None:
-        raise NotImplementedError("objects of a store cannot be cut")
-
-    def flush(self, name: str | None = None) -> None:
-        """Does nothing, because every object is durable once written."""
-
-    def flush_tree(self, name: str) -> None:
-        """Does nothing, because every object is durable once written."""
