@@ -1,6 +1,5 @@
 """Text that grows line by line: a local file, or in a store a folder of parts."""
 
-import abc
 import concurrent.futures
 import os
 import re
@@ -13,46 +12,11 @@ _PART = re.compile(r"part-(\d{10})\.txt")
 _NUM_READERS = 16
 
 
-class AppendedText(abc.ABC):
-    """Text that one process appends to, and whose end can be cut off.
+class LocalText:
+    """Text in a file on a local disk, which one process appends to.
 
-    Local lines reach the operating system before `append` returns, so they survive the process.
-    Objects in a store cannot be appended to: there the text is a folder of parts, and `append`
-    rewrites the last part until `flush` begins the next.
+    Lines reach the operating system before `append` returns, so they survive the process.
     """
-
-    @staticmethod
-    def at(path: str, folder: WritableFolder | None, max_line_bytes: int) -> "AppendedText":
-        """Returns the text in a local file or a store's folder; longer lines are read in pieces."""
-        parent, name = os.path.split(path)
-        folder = folder or WritableFolder.at(parent or ".")
-        if folder.is_remote:
-            return _Parts(folder.subfolder(name))
-        return _OneFile(folder, name, max_line_bytes)
-
-    @abc.abstractmethod
-    def lines(self) -> Iterator[bytes] | None:
-        """Returns the lines with their ends; `None` if there is no text."""
-
-    @abc.abstractmethod
-    def begin(self, header: str) -> None:
-        """Replaces the whole text by a header."""
-
-    @abc.abstractmethod
-    def cut(self, num_bytes: int) -> None:
-        """Keeps only the first `num_bytes`; call `lines` first."""
-
-    @abc.abstractmethod
-    def append(self, text: str, number: int) -> None:
-        """Appends text; `number` grows from part to part, and names a part that begins here."""
-
-    @abc.abstractmethod
-    def flush(self) -> None:
-        """Makes the appended text survive the machine."""
-
-
-class _OneFile(AppendedText):
-    """Text in a file on a local disk."""
 
     def __init__(self, folder: WritableFolder, name: str, max_line_bytes: int) -> None:
         self._folder = folder
@@ -61,6 +25,7 @@ class _OneFile(AppendedText):
         self._max_line_bytes = max_line_bytes
 
     def lines(self) -> Iterator[bytes] | None:
+        """Returns the lines with their ends; `None` if there is no text."""
         return self._read_lines() if path_exists(self._path) else None
 
     def _read_lines(self) -> Iterator[bytes]:
@@ -69,21 +34,28 @@ class _OneFile(AppendedText):
                 yield line
 
     def begin(self, header: str) -> None:
+        """Replaces the whole text by a header."""
         self._folder.write(self._name, header.encode())
 
     def cut(self, num_bytes: int) -> None:
+        """Keeps only the first `num_bytes`; call `lines` first."""
         # Truncation happens at once or not at all, and leaves the beginning untouched.
         self._folder.truncate(self._name, num_bytes)
 
     def append(self, text: str, number: int) -> None:
+        """Appends text; `number` grows from part to part, and names a part that begins here."""
         self._folder.append(self._name, text.encode())
 
     def flush(self) -> None:
+        """Makes the appended text survive the machine."""
         self._folder.flush(self._name)
 
 
-class _Parts(AppendedText):
-    """Text in a store, as a folder of parts."""
+class StoredText:
+    """Text in a store, where objects cannot be appended to: a folder of parts.
+
+    `append` rewrites the last part until `flush` begins the next. Other methods as `LocalText`.
+    """
 
     def __init__(self, folder: WritableFolder) -> None:
         self._folder = folder
@@ -131,3 +103,14 @@ class _Parts(AppendedText):
 
 def _part_name(number: int) -> str:
     return f"part-{number:010d}.txt"
+
+
+def appended_text(
+    path: str, folder: WritableFolder | None, max_line_bytes: int
+) -> LocalText | StoredText:
+    """Returns the text in a local file or a store's folder; longer lines are read in pieces."""
+    parent, name = os.path.split(path)
+    folder = folder or WritableFolder(parent or ".")
+    if folder.is_remote:
+        return StoredText(folder.subfolder(name))
+    return LocalText(folder, name, max_line_bytes)

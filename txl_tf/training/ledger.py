@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from txl_tf.errors import DataDamagedError
-from txl_tf.storage.appended_text import AppendedText
+from txl_tf.storage.appended_text import appended_text
 from txl_tf.storage.untrusted_files import storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
 
@@ -137,7 +137,7 @@ class StepLedger:
 
     Two runs took the same steps if their ledgers are equal, byte for byte. The first step is 1,
     unless the ledger was lost or is younger than the run. Written lines survive the process;
-    `flush_to_disk`, before each checkpoint, makes them survive the machine, see `AppendedText`.
+    `flush_to_disk`, before each checkpoint, makes them survive the machine, see `appended_text`.
     `resume` comes before the first record. One process writes at a time, with the `folder` of
     its `DirectoryLock`. `say` reports a loss that differs when a step is repeated.
     """
@@ -149,7 +149,7 @@ class StepLedger:
         say: Callable[[str], None] = print,
     ) -> None:
         self._path = os.fspath(path)
-        self._files = AppendedText.at(self._path, folder, _MAX_LINE_BYTES)
+        self._files = appended_text(self._path, folder, _MAX_LINE_BYTES)
         self._say = say
         self._first_step = 1
         self._hash = hashlib.sha256()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplexity
-from txl_tf.storage.appended_text import AppendedText
+from txl_tf.storage.appended_text import appended_text
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.ledger import LoopReport
@@ -177,12 +177,12 @@ class MetricsLog:
     A line has `step`, `run` (`train`, `process`, or the split of an evaluation) and the values by
     tag, see `TAGS`, exact to the last bit; a value that is not finite is `null`. A resumed run cuts
     off the lines after its checkpoint. Damaged lines never stop a run. One process writes at a
-    time, with the folder of its `DirectoryLock`; see `AppendedText`.
+    time, with the folder of its `DirectoryLock`; see `appended_text`.
     """
 
     def __init__(self, path: str | os.PathLike[str], folder: WritableFolder | None = None) -> None:
         self._path = os.fspath(path)
-        self._files = AppendedText.at(self._path, folder, _MAX_LINE_BYTES)
+        self._files = appended_text(self._path, folder, _MAX_LINE_BYTES)
         self._num_lines = 0
 
     def read(self) -> MetricsLines | None:
