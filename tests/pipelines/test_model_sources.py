@@ -6,9 +6,7 @@ import json
 import pytest
 
 from tests.pipelines.txl_process import error_lines, run_txl
-from tests.slow_case import slow_case
-from txl_tf.errors import InputMissingError
-from txl_tf.model_folder import checkpoint_store, open_model, tokenizer_from
+from txl_tf.model_folder import checkpoint_store, open_model
 
 KINDS = ("run", "checkpoint", "copied checkpoint", "converted", "export")
 HAS_EXTRAS = all(map(importlib.util.find_spec, ("matplotlib", "safetensors")))
@@ -74,52 +72,24 @@ def test_every_pair(job, kind, model_folders, data_folder, text_file, tmp_path):
     if job == "generate":
         of_run = run_job(job, model_folders["run"], data_folder, text_file, tmp_path / "of run")
         assert output == of_run
-    elif job in ("evaluate", "evaluate a text"):
+    elif job.startswith("evaluate"):
         figures = json.loads(output)
         of_run = run_job(job, model_folders["run"], data_folder, text_file, tmp_path / "of run")
         # Only a converted folder has no rows and lengths of evaluations, which matters little.
-        expected = json.loads(of_run)
         tolerance = 1e-2 if kind == "converted" else 1e-6
-        nats = pytest.approx(expected["nats_per_token"], rel=tolerance)
+        nats = pytest.approx(json.loads(of_run)["nats_per_token"], rel=tolerance)
         assert figures["nats_per_token"] == nats
-        if kind != "converted":
-            assert figures["batch_size"] == expected["batch_size"]
         assert figures["step"] == (0 if kind == "converted" else 40)
-    elif job in ("export", "convert"):
-        assert list((tmp_path / "out").iterdir())
-    elif job == "embed":
-        assert "texts, " in output
-        assert (tmp_path / "out.npz").exists()
-    elif job == "verify":
-        assert "verified: " in output
     elif job in ("train", "finetune"):
         assert checkpoint_store(str(tmp_path / "out")).steps()[-1] == 2
     else:
-        assert json.loads(output)["split"] == "valid"
-
-
-@pytest.mark.parametrize("kind", [slow_case(kind) for kind in KINDS])
-def test_a_task_takes_the_vocabulary_of_any_model_that_has_one(kind, model_folders, data_folder):
-    expected = tokenizer_from(str(data_folder))
-    assert tokenizer_from(str(model_folders[kind])).fingerprint == expected.fingerprint
-
-
-def test_a_folder_without_a_vocabulary_is_told_from_those_that_have_one(tmp_path):
-    with pytest.raises(InputMissingError, match="The folder has no vocabulary") as caught:
-        tokenizer_from(str(tmp_path))
-    assert "an export" in caught.value.remedy
+        written = (tmp_path / "out").exists() or (tmp_path / "out.npz").exists()
+        assert written == (job != "verify")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        (("--step", "40"), "export", "Only a run has several steps."),
-        (("--watch",), "copied checkpoint", "Only a run gets new checkpoints."),
-    ],
-)
-def test_steps_are_of_runs(options, kind, words, model_folders, data_folder):
-    folder = model_folders[kind]
-    finished = run_txl("evaluate", "--workdir", folder, "--data", data_folder, *options)
+def test_only_a_run_is_watched(model_folders, data_folder):
+    folder = model_folders["copied checkpoint"]
+    finished = run_txl("evaluate", "--workdir", folder, "--data", data_folder, "--watch")
     assert finished.returncode == 2
-    assert words in error_lines(finished)[0]
+    assert "Only a run gets new checkpoints." in error_lines(finished)[0]

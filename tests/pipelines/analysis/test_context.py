@@ -6,9 +6,11 @@ import math
 import numpy as np
 import pytest
 
+from pipelines.analysis.context import read_runs
 from pipelines.command_line import main
 from pipelines.workdir import Workdir, data_identity
 from tests.pipelines.conftest import EXPERIMENT
+from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import run_txl
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
@@ -218,3 +220,22 @@ def test_an_lstm_is_trained_evaluated_and_measured_by_the_commands(data_folder, 
     figures = json.loads((out / "context.json").read_text())
     # Trained for 40 steps on digits: far better than one of 256 bytes at random.
     assert all(max(run["perplexities"]) < 100.0 for run in figures["runs"])
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["runs/a", "others/b"], ["a", "b"]),
+        (["study/a/seed-1/run", "study/b/seed-1/run"], ["a", "b"]),
+        (["study/a/seed-1/run", "study/a/seed-2/run"], ["seed-1", "seed-2"]),
+        (["study/a/1/run", "study/b/2/run", "run"], ["study/a/1/run", "study/b/2/run", "run"]),
+        (["study/a/1/run", "study/a/b/2/run"], ["1", "b/2"]),
+        (["a/x", "a/b/x"], ["a", "a/b"]),
+    ],
+)
+def test_runs_are_named_by_what_differs_in_their_paths(folders, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {**TOY_DATA, "vocabulary_size": EXPERIMENT["model"]["vocabulary_size"]}
+    for folder in folders:
+        Workdir(folder).begin(ExperimentConfig.from_dict(EXPERIMENT), data)
+    assert [run.name for run in read_runs(folders)] == names
