@@ -52,6 +52,10 @@ def test_an_experiment_checks_them_and_the_identity_of_a_run_has_them():
         toy_experiment(training={"freeze": ("layers:1",)})
     with pytest.raises(ValueError, match="`freeze` must name a part"):
         toy_experiment(training={"freeze": ()})
+    with pytest.raises(ValueError, match="`freeze` must be None with an `adapter_rank`"):
+        toy_experiment(training={"freeze": ("embedding",), "adapter_rank": 1})
+    with pytest.raises(ValueError, match="adapter_rank` must be at most"):
+        toy_experiment(training={"adapter_rank": 1000})
     frozen, plain = toy_experiment(training={"freeze": ("embedding",)}), toy_experiment()
     assert identity(frozen, {})["training"]["freeze"] == ["embedding"]
     assert identity(plain, {})["training"]["freeze"] is None
