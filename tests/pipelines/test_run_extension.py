@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from pipelines.workdir import Workdir
+from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.toy_run import (
     NUM_STEPS,
     ToyTrainer,
@@ -144,17 +145,9 @@ def test_steps_of_before_are_not_done_again_with_the_longer_schedule(run, tmp_pa
 
 
 def test_extensions_are_part_of_the_description_and_wrong_ones_are_refused():
-    description = RunDescription(
-        experiment=toy_run_experiment(),
-        data={
-            **dict.fromkeys(("fingerprint", "corpus", "tokenizer", "tokenizer_sha256"), "x"),
-            "vocabulary_size": toy_run_experiment().model.vocabulary_size,
-        },
-    )
-    values = {
-        "experiment": description.experiment.to_dict(),
-        "data": description.data,
-    }
+    experiment = toy_run_experiment()
+    data = {**TOY_DATA, "vocabulary_size": experiment.model.vocabulary_size}
+    values = {"experiment": experiment.to_dict(), "data": data}
     found = RunDescription.from_dict({**values, "extended_at": [4, 8]})
     assert found.extended_at == (4, 8)
     assert found.identity()["training"]["num_steps"] == 4
