@@ -273,14 +273,15 @@ def test_in_a_store_one_of_two_that_come_in_the_same_moment_is_refused(remote):
 
 def test_a_staging_folder_has_one_writer_and_what_killed_ones_left_is_removed(tmp_path):
     (tmp_path / "kept").mkdir()
-    for name in (".out.preparing-1", ".locking.out.preparing-2"):
-        (tmp_path / name).mkdir()
+    (tmp_path / ".out.preparing-1").mkdir()
+    (tmp_path / ".out.lock").write_text("")
     (tmp_path / ".out.preparing-1" / "link").symlink_to(tmp_path / "kept")
     # A trainer that has locked the folder above is not waited for.
     with quick(tmp_path), StagingFolder(str(tmp_path / "out"), last_file="a") as staging:
         with pytest.raises(OutputExistsError, match="Another process"):
             StagingFolder(str(tmp_path / "out"), last_file="a").__enter__()
         (Path(staging.path) / "a").write_text("a")
-        assert set(os.listdir(tmp_path)) == {LOCK_FILE, "kept", os.path.basename(staging.path)}
+        own = {".out.lock", os.path.basename(staging.path)}
+        assert set(os.listdir(tmp_path)) == {LOCK_FILE, "kept", *own}
         staging.publish()
     assert sorted(os.listdir(tmp_path)) == ["kept", "out"]

@@ -375,13 +375,13 @@ def open_for_writing(
     raise in_the_way
 
 
-def lock(descriptor: int, *, waits: bool = False) -> None:
+def lock(descriptor: int) -> None:
     """Locks a local file or folder for this process until its descriptor is closed.
 
-    Raises BlockingIOError if another process has it locked, unless `waits`, and OSError if the
-    file system has no such locks.
+    Raises BlockingIOError if another process has it locked, and OSError if the file system has no
+    such locks.
     """
-    fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def open_locked(path: str, *, flags: int = 0) -> int:
