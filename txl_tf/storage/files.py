@@ -7,6 +7,7 @@ callers need not distinguish the two.
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import os
 import re
@@ -65,17 +66,15 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
     Raises DataDamagedError if it is not a regular file or longer than `max_bytes`.
     """
     if max_bytes is not None and file_bytes(path) > max_bytes:
-        raise _too_long(path, max_bytes)
-    blocks, num_bytes = [], 0
+        raise DataDamagedError(
+            f"The file has more than {max_bytes:,} bytes, the most that is read of its kind.",
+            where=path,
+            remedy="Restore it from a copy.",
+        )
     with _as_os_errors(path), _open_for_reading(path) as file:
         # In blocks to the end, because the file may have grown. A read without a size would take as
         # much memory as the size that a store's client remembers.
-        while block := file.read(_BLOCK_BYTES):
-            blocks.append(block)
-            num_bytes += len(block)
-            if max_bytes is not None and num_bytes > max_bytes:
-                raise _too_long(path, max_bytes)
-    return b"".join(blocks)
+        return b"".join(iter(functools.partial(file.read, _BLOCK_BYTES), b""))
 
 
 def write_file(path: str, content: bytes) -> None:
@@ -252,14 +251,6 @@ def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
         "The file must be a regular file, not a folder, a device or a pipe.",
         where=os.fspath(path),
         remedy="Remove it, or restore the file from a copy.",
-    )
-
-
-def _too_long(path: str, max_bytes: int) -> DataDamagedError:
-    return DataDamagedError(
-        f"The file has more than {max_bytes:,} bytes, the most that is read of its kind.",
-        where=path,
-        remedy="Restore it from a copy.",
     )
 
 

@@ -215,17 +215,10 @@ class _LocalLock:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _owner_there(self) -> dict:
-        try:
-            file = os.open(self._lock_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return {}
-        try:
-            return _owner_in(os.read(file, _MAX_LOCK_BYTES))
-        except OSError:
-            return {}
-        finally:
-            os.close(file)
+    def _owner_there(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError):
+            return _content(self._lock_path)
+        return {}
 
 
 def _status_in(folder: int) -> os.stat_result:
