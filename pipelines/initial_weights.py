@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 AnyConfig = ModelConfig | LSTMConfig | QRNNConfig
 VOCABULARIES = ("same", "shared")
 _OPTIONS = ("init_step", "init_vocabulary")
-_ANOTHER = "Give what the run was begun with, or choose a new --workdir."
 # These affect neither the shape nor the training of a weight.
 _FREE_FIELDS = (
     "segment_length",
@@ -232,14 +231,13 @@ def _require_same_start(start: RunStart | None, arguments: argparse.Namespace) -
     }
     if isinstance(arguments.init_step, int):
         asked["step"] = arguments.init_step
-    for name, value in asked.items():
-        if start is None or getattr(start, name) != value:
-            stored = "initial weights" if start is None else f"{name} {getattr(start, name)}"
-            raise MismatchError(
-                f"Another run was begun here: it began from {stored}, not from {name} {value}.",
-                where=arguments.workdir,
-                remedy=_ANOTHER,
-            )
+    differences = describe_differences({name: getattr(start, name, None) for name in asked}, asked)
+    if differences:
+        raise MismatchError(
+            f"Another run was begun here, from other initial weights; {differences}",
+            where=arguments.workdir,
+            remedy="Give what the run was begun with, or choose a new --workdir.",
+        )
 
 
 def require_same_weights(

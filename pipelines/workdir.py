@@ -47,15 +47,6 @@ class Workdir:
     """Folder of a run: the paths of its files, and its description.
 
     The folder may be remote (`gs://bucket/run`): TPU machines lose their disks when preempted.
-
-    Attributes:
-        folder: path of the folder.
-        checkpoints: path of the folder of the checkpoints.
-        evaluations: path of the folder of the results of `txl evaluate --watch`.
-        tensorboard: path of the folder for `tensorboard --logdir`.
-        ledger: path of the ledger of all steps, see `StepLedger`.
-        metrics: path of the log of all figures, see `MetricsLog`.
-        time: path of the log of the run's use of time, see `RunClock`.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -76,7 +67,7 @@ class Workdir:
         return f"TensorBoard: {command}  # http://localhost:6006/#custom_scalars"
 
     def has_run(self) -> bool:
-        """Returns true if a run was begun here."""
+        """True if a run was begun here."""
         return path_exists(os.path.join(self.folder, RUN_FILE))
 
     def describe(self) -> RunDescription:

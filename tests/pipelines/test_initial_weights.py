@@ -103,8 +103,11 @@ def test_the_run_keeps_where_it_began(begun, untouched, train, tmp_path):
     start = RunDescription.read(str(begun)).start
     assert (start.source, start.kind, start.step) == (str(source), "run", 40)
     for options, reason in (
-        (("--init-from", untouched), "not from source"),
-        (("--init-from", source, "--init-vocabulary", "shared"), "not from vocabulary shared"),
+        (("--init-from", untouched), "1 differ: source (stored"),
+        (
+            ("--init-from", source, "--init-vocabulary", "shared"),
+            "vocabulary (stored 'same', now 'shared')",
+        ),
         (("--init-from", source, "--freeze", "embedding"), "training.freeze"),
     ):
         refused = train("run", *options)
