@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from txl_tf import __version__
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.imports import require_extra, require_tensorflow_backend
-from txl_tf.storage.store_client import set_read_ahead
+from txl_tf.storage.files import set_read_ahead
 
 from .analyze import ANALYSES, sentence
 from .exit_codes import finish, prepare_process, report

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from txl_tf.storage.store_client import set_read_ahead
+from txl_tf.storage.files import set_read_ahead
 
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

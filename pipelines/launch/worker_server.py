@@ -15,7 +15,7 @@ import threading
 import time
 
 from txl_tf.distribution.preemption import is_released, remove_notice, write_notice
-from txl_tf.storage.store_client import set_read_ahead
+from txl_tf.storage.files import set_read_ahead
 
 GRACE_SECONDS = 25.0
 """What a spot machine has, less some seconds."""

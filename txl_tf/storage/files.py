@@ -17,10 +17,24 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 from txl_tf.errors import DataDamagedError, OutputExistsError
-from txl_tf.storage.store_client import read_blocks
 
 _BLOCK_BYTES = 4 << 20
 _LISTING_TRIES = 3
+# TensorFlow's client for stores has no block size per file. It reads ahead by a setting of the
+# process, 64 MiB by default, unless a larger block is requested. Rows of a training run begin
+# everywhere in a data set and need little of each place at first. So the read-ahead is short, and
+# whole files are read by large requests.
+READ_SETTINGS = {
+    # Three reads of the segment reader and some bytes: with records of 4096 tokens, at least one
+    # whole record after the beginning of a row.
+    "GCS_READAHEAD_BUFFER_SIZE_BYTES": str(49 << 10),
+    # The build for TPUs caches aligned blocks of the read-ahead size, and would read a large file
+    # with one request per block.
+    "GCS_READ_CACHE_MAX_SIZE_MB": "0",
+}
+"""Environment variables of the client and their values."""
+_REQUEST_BYTES = 8 << 20
+_FAILURES = ("retry attempts failed", "Error executing an HTTP request")
 
 
 def no_check() -> None:
@@ -53,7 +67,7 @@ def file_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
     """Yields the blocks of a file in order. Raises DataDamagedError if it is not a regular file."""
     with _as_os_errors(path):
         if is_remote(path):
-            yield from read_blocks(path, file_bytes(path), block_bytes)
+            yield from _read_blocks(path, file_bytes(path), block_bytes)
             return
         with _open_for_reading(path) as file:
             while block := file.read(block_bytes):
@@ -384,3 +398,59 @@ def open_locked(path: str, *, flags: int = 0) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def set_read_ahead() -> None:
+    """Sets how this process and its children read; call it before TensorFlow is loaded.
+
+    Values that are set already are kept.
+    """
+    for name, value in READ_SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+def is_store_failure(error: BaseException) -> bool:
+    """True if an error is a failed request of the client, whatever its class.
+
+    Some readers of TensorFlow turn it into a plain `RuntimeError` or `ValueError`.
+    """
+    return any(text in str(error) for text in _FAILURES)
+
+
+def _read_blocks(path: str, num_bytes: int, block_bytes: int) -> Iterator[bytes]:
+    """Yields the blocks of a store's file in order, with large requests.
+
+    TensorFlow's own file object would request half a megabyte at a time. Raises
+    `tf.errors.OpError` if the file cannot be read or has another size than `num_bytes`.
+    """
+    pending = b""
+    for part in _read_parts(path, num_bytes):
+        pending += part
+        while len(pending) >= block_bytes:
+            yield pending[:block_bytes]
+            pending = pending[block_bytes:]
+    if pending:
+        yield pending
+
+
+def _read_parts(path: str, num_bytes: int) -> Iterator[bytes]:
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    # The autotuning thread may sleep for a minute after the last part.
+    options.autotune.enabled = False
+    count = -(-num_bytes // _REQUEST_BYTES)
+    size = num_bytes // max(count, 1)
+    # Equal parts leave a rest of some bytes: bytes after the last part of a data set are read more
+    # than once.
+    for first, record_bytes in ((0, size), (count * size, num_bytes - count * size)):
+        if record_bytes:
+            last = count * size if first == 0 else num_bytes
+            parts = tf.data.FixedLengthRecordDataset(
+                path,
+                record_bytes=record_bytes,
+                header_bytes=first,
+                footer_bytes=num_bytes - last,
+                buffer_size=record_bytes,
+            )
+            yield from parts.with_options(options).as_numpy_iterator()

@@ -25,10 +25,10 @@ from txl_tf.storage.files import (
     first_line,
     is_folder,
     is_remote,
+    is_store_failure,
     list_folder,
     read_file,
 )
-from txl_tf.storage.store_client import is_store_failure
 
 if TYPE_CHECKING:
     import numpy as np
