@@ -19,7 +19,7 @@ from tests.pipelines.toy_run import (
 )
 from tests.slow_case import slow_case
 from txl_tf.errors import DataDamagedError
-from txl_tf.storage.files import path_exists, write_file
+from txl_tf.storage.files import path_exists, remove_folder, write_file
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +42,7 @@ def run(unbroken, tmp_path):
 
 def remove(run, *steps):
     for step in steps:
-        shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
+        remove_folder(f"{run}/checkpoints/step-{step:08d}")
 
 
 def forget(run):
@@ -113,19 +113,12 @@ def test_the_newest_ones_may_be_made_again_if_the_ledger_explains_it(place, tmp_
     experiment = toy_run_experiment(num_kept_checkpoints=10, evaluate_every_steps=1000)
     train(run, experiment)
     expected = result_of(run)
-    remove_folders(run, 24)
+    remove(run, 24)
     train(run, experiment)
     assert result_of(run) == expected
-    remove_folders(run, 24, 20)
+    remove(run, 24, 20)
     with pytest.raises(DataDamagedError, match="reached step 24, and the checkpoints"):
         train(run, experiment)
-
-
-def remove_folders(run, *steps):
-    from txl_tf.storage.files import remove_folder
-
-    for step in steps:
-        remove_folder(f"{run}/checkpoints/step-{step:08d}")
 
 
 def test_going_back_on_purpose_is_moving_the_ledger_away(tmp_path):
