@@ -86,17 +86,6 @@ def test_the_first_loss_is_that_of_the_source(model_folders, train, data_folder,
     assert found[12] != found[0]
 
 
-def test_only_weights_are_taken(begun, untouched):
-    initial = checkpoint_store(str(begun)).load(0)
-    before = checkpoint_store(str(untouched)).load(40)
-    assert initial.keys() == before.keys()
-    for name, array in initial.items():
-        if name.startswith("model/"):
-            np.testing.assert_array_equal(array, before[name], err_msg=name)
-        elif name.startswith(("optimizer/", "memory/")) and "learning_rate" not in name:
-            assert not np.any(array), name
-
-
 def test_the_run_keeps_where_it_began(begun, untouched, train, tmp_path):
     shutil.copytree(begun, tmp_path / "run")
     source = begun.parent / "source"
@@ -160,16 +149,6 @@ def test_what_does_not_fit_is_refused(options, exit_code, words, untouched, trai
     assert refused.returncode == exit_code, refused.stderr
     assert words in error_lines(refused)[0]
     assert not (tmp_path / "run" / RUN_FILE).exists()
-
-
-def test_frozen_parts_stay_bit_for_bit(untouched, train, tmp_path):
-    finished = train("run", "--init-from", untouched, "--freeze", "embedding", "layers:0")
-    assert finished.returncode == 0, finished.stderr
-    assert "frozen   embedding, layers:0" in finished.stderr
-    _, before = open_model(str(untouched)).read_weights()
-    _, after = open_model(str(tmp_path / "run")).read_weights()
-    same = {path for path in before if np.array_equal(before[path], after[path])}
-    assert same == {path for path in before if path.startswith(("embedding/", "block_0/"))}
 
 
 @pytest.fixture
@@ -270,25 +249,12 @@ def test_a_run_with_adapters_resumes_without_its_source(with_adapters, data_fold
     assert losses(folder)[12] == losses(with_adapters)[12]
 
 
-def flip(folder):
-    (path,) = folder.rglob("state.data-*")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (flip, "the arrays cannot be read"),
-        (shutil.rmtree, "The weights that the adapters of the run belong to are missing."),
-    ],
-)
-def test_a_damaged_base_is_found(damage, words, with_adapters, data_folder, tmp_path):
+def test_a_missing_base_is_found(with_adapters, data_folder, tmp_path):
     run = restarted(with_adapters, tmp_path / "run", keeps_checkpoint=True)
-    damage(run / BASE)
+    shutil.rmtree(run / BASE)
     refused = run_txl("train", "--data", data_folder, "--workdir", run)
     assert refused.returncode == 65, refused.stderr
+    words = "The weights that the adapters of the run belong to are missing."
     assert words in "\n".join(error_lines(refused)[-3:])
     with pytest.raises(DataDamagedError):
         load_model(run)
