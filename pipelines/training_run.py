@@ -109,10 +109,14 @@ class TrainingRun:
         if job.initial is not None and not workdir.has_run():
             start = job.initial.start_of(data.identity)
         with contextlib.ExitStack() as exits:
-            folder, place = WritableFolder.at(workdir.folder), None
+            folder = WritableFolder.at(workdir.folder)
             if self._is_chief:
-                folder = place = exits.enter_context(DirectoryLock(workdir.folder)).folder
-            described = workdir.take_up(experiment, data.identity, place, start, data.folder)
+                folder = exits.enter_context(DirectoryLock(workdir.folder)).folder
+            described = workdir.check_same(experiment, data.identity)
+            if described is None:
+                described = RunDescription(experiment=experiment, data=data.identity, start=start)
+                if self._is_chief:
+                    described = workdir.begin(experiment, data.identity, folder, start, data.folder)
             if self._is_chief:
                 workdir.keep_vocabulary(data.vocabulary_files, folder)
             self._folder, self._described = folder, described

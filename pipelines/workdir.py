@@ -150,23 +150,6 @@ class Workdir:
         self._write(description, folder)
         return description
 
-    def take_up(
-        self,
-        experiment: ExperimentConfig,
-        data: dict[str, Any],
-        folder: WritableFolder | None,
-        start: RunStart | None = None,
-        data_folder: str | None = None,
-    ) -> RunDescription:
-        """Returns the description of the run in the folder, or begins a new run.
-
-        Without a `folder`, nothing is written. Another run in the folder is a MismatchError.
-        """
-        before = self.check_same(experiment, data)
-        if before is None and folder is not None:
-            return self.begin(experiment, data, folder, start, data_folder)
-        return before or RunDescription(experiment=experiment, data=data, start=start)
-
     def note_checkpoint(self, step: int, folder: WritableFolder | None = None) -> None:
         """Records the step of the run's first checkpoint, once; errors as in `begin`."""
         description = self.describe()
