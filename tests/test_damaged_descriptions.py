@@ -3,7 +3,6 @@
 import json
 import os
 
-import numpy as np
 import pytest
 
 from pipelines.checkpoint_watch import read_evaluation_lines
@@ -15,7 +14,6 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
-from txl_tf.training.checkpoints import CheckpointStore, read_checkpoint
 
 
 def make_data(folder):
@@ -27,13 +25,6 @@ def make_data(folder):
 def read_data(path):
     dataset = PreparedDataset.open(str(path.parent))
     dataset_tokenizer(dataset.folder, dataset.manifest)
-
-
-def make_checkpoint(folder):
-    store = CheckpointStore(folder, {"a": 1})
-    store.save(3, {"x": np.ones(3)})
-    store.keep_best(3)
-    return folder / "step-00000003" / "manifest.json"
 
 
 def make_run(folder):
@@ -50,11 +41,6 @@ def make_results(folder):
 FORMATS = {
     "data": (make_data, read_data),
     "vocabulary": (lambda folder: make_data(folder).with_name("vocabulary.json"), read_data),
-    "checkpoint": (make_checkpoint, lambda path: read_checkpoint(str(path.parent))),
-    "best": (
-        lambda folder: make_checkpoint(folder).parent.with_name("best.json"),
-        lambda path: CheckpointStore(path.parent, {"a": 1}).best_step(),
-    ),
     "run": (make_run, lambda path: Workdir(str(path.parent)).describe()),
     "results": (make_results, lambda path: read_evaluation_lines(str(path))),
 }
