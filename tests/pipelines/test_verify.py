@@ -59,25 +59,6 @@ def test_what_is_nothing_cannot_be_verified(tmp_path, capsys):
             verified(path, capsys)
 
 
-@pytest.mark.slow
-def test_a_run_and_its_checkpoints_are_verified(trained, tmp_path, capsys):
-    workdir = tmp_path / "run"
-    shutil.copytree(trained[0], workdir)
-    checkpoints = sorted((workdir / "checkpoints").glob("step-*"))
-    assert len(checkpoints) > 1
-    assert verified(workdir, capsys).count("verified: checkpoint") == len(checkpoints)
-    assert "verified: checkpoint" in verified(checkpoints[0], capsys)
-    (data,) = checkpoints[0].glob("state.data-*")
-    flip(data)
-    for path in (workdir, checkpoints[0]):
-        with pytest.raises(DataDamagedError) as caught:
-            verified(path, capsys)
-        assert str(data) in caught.value.where
-    assert "verified" in verified(checkpoints[1], capsys)
-    damaged = run_txl("verify", workdir)
-    assert (damaged.returncode, len(damaged.stderr.strip().splitlines())) == (65, 3)
-
-
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "model"
@@ -105,6 +86,16 @@ def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
     printed = verified(workdir, capsys)
     for what in ("description", "tokenizer bytes", "checkpoint", "best checkpoint", "ledger"):
         assert f"verified: {what}" in printed
+    checkpoints = sorted((workdir / "checkpoints").glob("step-*"))
+    assert printed.count("verified: checkpoint") == len(checkpoints) > 1
+    assert "verified: checkpoint" in verified(checkpoints[0], capsys)
+    (data,) = checkpoints[0].glob("state.data-*")
+    flip(data)
+    for path in (workdir, checkpoints[0]):
+        with pytest.raises(DataDamagedError) as caught:
+            verified(path, capsys)
+        assert str(data) in caught.value.where
+    flip(data)
     ledger = workdir / "ledger.jsonl"
     content = ledger.read_text()
     # Every line is one of a ledger still; the checkpoints know better.
