@@ -224,17 +224,16 @@ def run(job: GenerateJob) -> None:
                 print(f"--- {index + 1} of {len(texts)}")
             print(text)
         return
-    max_tokens = words.pop("max_tokens")
     session = lm.session(**words)
     continues = job.session is not None and path_exists(job.session)
     if job.session is not None and continues:
         session.load(job.session)
     job.say_seed(session.seed)
     if job.prompt is None and sys.stdin.isatty():
-        _converse(session, max_tokens, job.session, continues)
+        _converse(session, job.session, continues)
         return
     shown = job.prompt or ""
-    for piece in session.stream(job.prompt, max_tokens=max_tokens):
+    for piece in session.stream(job.prompt):
         # The prompt comes with the first piece, after the messages about it.
         print(shown + piece, end="", flush=True)
         shown = ""
@@ -249,9 +248,7 @@ def _save(session: "TextSession", path: str | None) -> None:
             session.save(path)
 
 
-def _converse(
-    session: "TextSession", max_tokens: int, path: str | None, can_continue: bool
-) -> None:
+def _converse(session: "TextSession", path: str | None, can_continue: bool) -> None:
     """Reads lines and writes their continuations until the input ends, saved after each.
 
     With `can_continue`, the session has a text that an empty line continues.
@@ -266,7 +263,7 @@ def _converse(
         signals.clear()
         previous = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
         try:
-            for piece in session.stream(line or None, max_tokens=max_tokens):
+            for piece in session.stream(line or None):
                 print(piece, end="", flush=True)
                 if signals:
                     break

@@ -3,7 +3,7 @@
 Shape letters used in this module: B rows, W beams of each, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras import ops
@@ -15,6 +15,9 @@ from txl_tf.stateless_random import random_bits
 
 IMPOSSIBLE_SCORE = -1e30
 """Score of an unused beam, below all others."""
+
+SETTINGS = ("temperature", "top_k", "top_p", "min_p")
+"""Arguments of `RandomSampler`."""
 
 _LOWEST_TEMPERATURE = 1e-35
 
@@ -306,20 +309,12 @@ def get(sampler: Any) -> Any:
     return _BY_NAME[sampler]()
 
 
-def choose(
-    sampler: Any,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    default: Any = None,
-) -> Any:
-    """Returns the given sampler, or a `RandomSampler` with the settings that are not `None`.
+def choose(sampler: Any, settings: Mapping[str, Any], default: Any = None) -> Any:
+    """Returns the given sampler, or a `RandomSampler` with those of `SETTINGS` that are given.
 
     `default` is used if nothing is given. Raises ValueError if a sampler and a setting are given.
     """
-    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = {name: settings[name] for name in SETTINGS if name in settings}
     if sampler is None:
         if default is not None and not given:
             return default

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from txl_tf.causal_lm.text import TextSession, prompt_tokens, text_until
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import stop_tokens
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
@@ -24,7 +25,7 @@ class Recited:
 
 
 def written(text, num_tokens, stop_texts=(), prompt="say "):
-    writer = TextSession(Recited(text), ByteTokenizer(), stop_texts)
+    writer = TextSession(Recited(text), ByteTokenizer(), GenerationConfig(stop=stop_texts))
     return list(writer.stream(prompt, max_tokens=num_tokens))
 
 
@@ -94,8 +95,8 @@ def test_words_are_joined_at_marks_as_they_come():
 
 def test_stop_texts_are_those_of_the_joined_text():
     text = "is well @-@ known . 1"
-    writer = TextSession(Recited(text, WORDS), WORDS, ["-known"])
-    assert writer.write("known", max_tokens=6) == " is well"
+    settings = GenerationConfig(stop="-known", max_tokens=6)
+    assert TextSession(Recited(text, WORDS), WORDS, settings).write("known") == " is well"
     prompt_ids, row = WORDS.encode(b"known"), WORDS.encode(text.encode())
     assert text_until(WORDS, prompt_ids, row, ["-known"]) == " is well"
     raw = WordTokenizer([word.decode() for word in WORDS.words], WordRule())

@@ -19,9 +19,8 @@ from txl_tf.causal_lm.text import (
     score_text,
     text_until,
 )
-from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
-from txl_tf.config.generation import new_seed, sample_seeds, stop_texts
+from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens, stop_tokens
 from txl_tf.evaluation.evaluator import Evaluator
@@ -319,20 +318,14 @@ class TransformerXLCausalLM:
         stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
         strip_prompt: bool = False,
         *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
         sampler: Any = None,
         num_samples: int = 1,
         memory_length: int | None = None,
-        allow_unknown: bool = False,
+        **settings: Any,
     ) -> Any:
         """Continues one prompt or several, which may differ in length.
+
+        The same seed writes the same text after a prompt, for any other prompts in the call.
 
         Args:
             inputs: str, or a list of str. Without a tokenizer an int array `(R, P)` or a
@@ -343,26 +336,14 @@ class TransformerXLCausalLM:
                 `"auto"`: the end of a sentence or document, if the tokenizer marks it. `None`
                 means no stop tokens.
             strip_prompt: bool. If `True`, the result excludes the prompt. Defaults to `False`.
-            max_tokens: optional int. The most tokens after the prompt. Defaults to
-                `128`, unless `max_length` is given.
-            temperature: optional float, see `RandomSampler`. Defaults to `1`; 0 always takes the
-                most probable token.
-            top_k: optional int, see `RandomSampler`. Defaults to `0`, all tokens.
-            top_p: optional float, see `RandomSampler`. Defaults to `0.9`.
-            min_p: optional float, see `RandomSampler`. Defaults to `0`, all tokens.
-            repetition_penalty: float, at least 1. See `RepetitionPenalty`. Defaults
-                to `1`, none.
-            seed: optional int. The same seed writes the same text after a prompt, for any other
-                prompts in the call. Defaults to `None`: a new one, which is `last_seed` after the
-                call.
-            stop: str, or several. A text ends before the first of them.
             sampler: optional name or object, as for `compile`, instead of `temperature`, `top_k`,
                 `top_p` and `min_p`. Defaults to `None`.
             num_samples: int. Texts for each prompt, in a list; each draws with its own seed, the
                 first with `seed`. Defaults to `1`.
             memory_length: optional int. Tokens to remember, if not the model's.
-            allow_unknown: bool. If `True`, the token for unknown words may be written. Defaults
-                to `False`.
+            **settings: fields of `GenerationConfig`: `max_tokens` after the prompt, unless
+                `max_length` is given, `temperature`, `top_k`, `top_p`, `min_p`,
+                `repetition_penalty`, `seed`, `stop` and `allow_unknown`.
 
         Returns:
             str, or a list of str for a list or for several samples. Without a
@@ -376,26 +357,37 @@ class TransformerXLCausalLM:
         """
         if num_samples < 1:
             raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
+        asked = GenerationConfig.from_dict(settings)
         is_single = isinstance(inputs, str)
         if self.tokenizer is None:
             befores, prompts = [], [np.asarray(row, np.int32) for row in inputs]
         else:
             befores = checked_texts(inputs, "inputs")
             prompts = [prompt_tokens(self.tokenizer, text) for text in befores]
-        self.last_seed = new_seed() if seed is None else seed
+        self.last_seed = new_seed() if asked.seed is None else asked.seed
         seeds = sample_seeds(self.last_seed, num_samples) * len(prompts)
         befores = [text for text in befores for _ in range(num_samples)]
         prompts = [ids for ids in prompts for _ in range(num_samples)]
-        limits = _new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
-        stops = stop_texts(stop)
+        if max_length is not None and "max_tokens" in settings:
+            raise ValueError(
+                "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
+                f"Received: max_length={max_length}, max_tokens={asked.max_tokens}"
+            )
+        limits = [asked.max_tokens] * len(prompts)
+        if max_length is not None:
+            limits = [max(0, max_length - len(ids)) for ids in prompts]
+        if not any(limits):
+            raise ValueError(
+                "`max_length` must be larger than the shortest prompt. "
+                f"Received: max_length={max_length}, shortest={min(map(len, prompts), default=0)}"
+            )
         ends = self._stop_token_ids(stop_token_ids)
-        single_ends = () if self.tokenizer is None else stop_tokens(self.tokenizer, stops)
+        single_ends = () if self.tokenizer is None else stop_tokens(self.tokenizer, asked.stop)
         session = self._session(
-            samplers.choose(sampler, temperature, top_k, top_p, min_p, self._sampler),
+            samplers.choose(sampler, settings, self._sampler),
             seeds,
             (*ends, *single_ends),
-            repetition_penalty,
-            allow_unknown,
+            asked,
             memory_length,
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
@@ -405,7 +397,7 @@ class TransformerXLCausalLM:
             read = [ids[:0] if strip_prompt else ids for ids in prompts]
             return [np.concatenate(pair) for pair in zip(read, rows, strict=True)]
         texts = [
-            text_until(self.tokenizer, ids, row, stops)
+            text_until(self.tokenizer, ids, row, asked.stop)
             for ids, row in zip(prompts, rows, strict=True)
         ]
         if not strip_prompt:
@@ -497,21 +489,15 @@ class TransformerXLCausalLM:
     def session(
         self,
         *,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
         stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
         sampler: Any = None,
         memory_length: int | None = None,
-        allow_unknown: bool = False,
+        **settings: Any,
     ) -> TextSession:
         """Begins a text that is continued over many calls, with its memory.
 
-        The arguments are those of `generate`; `sampler` must not be a `BeamSampler`.
+        The arguments are those of `generate`; `sampler` must not be a `BeamSampler`, and
+        `max_tokens` is the default of each call.
 
         Returns:
             `TextSession`.
@@ -521,16 +507,16 @@ class TransformerXLCausalLM:
             TypeError: If `sampler` is not a sampler.
         """
         tokenizer = self._required_tokenizer("session")
-        chosen = samplers.choose(sampler, temperature, top_k, top_p, min_p, self._sampler)
+        asked = GenerationConfig.from_dict(settings)
+        chosen = samplers.choose(sampler, settings, self._sampler)
         if isinstance(chosen, samplers.BeamSampler):
             raise ValueError(
                 "`sampler` must draw token by token; no token of a beam is certain before the "
                 f"last one. Received: sampler={chosen}"
             )
-        seeds = [new_seed() if seed is None else seed]
-        rules = repetition_penalty, allow_unknown, memory_length
-        session = self._session(chosen, seeds, (), *rules, is_sibling=True)
-        return TextSession(session, tokenizer, stop, self._stop_token_ids(stop_token_ids))
+        seeds = [new_seed() if asked.seed is None else asked.seed]
+        session = self._session(chosen, seeds, (), asked, memory_length)
+        return TextSession(session, tokenizer, asked, self._stop_token_ids(stop_token_ids))
 
     def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
         if chosen == "auto":
@@ -548,12 +534,9 @@ class TransformerXLCausalLM:
         sampler: Any,
         seeds: list[int],
         stop_token_ids: tuple[int, ...],
-        penalty: float,
-        allow_unknown: bool,
+        settings: GenerationConfig,
         memory_length: int | None,
-        *,
         is_compiled: bool = True,
-        is_sibling: bool = False,
     ) -> GenerationSession:
         """Returns a session with empty rows that may have been compiled for an earlier call."""
         # The settings of a random sampler are values, so a session is not compiled for them.
@@ -562,14 +545,12 @@ class TransformerXLCausalLM:
             None if is_random else sampler,
             num_rows=len(seeds),
             memory_length=memory_length,
-            repetition_penalty=penalty,
+            repetition_penalty=settings.repetition_penalty,
             stop_token_ids=stop_token_ids,
-            excluded_token_ids=excluded_tokens(self.tokenizer, allow_unknown),
+            excluded_token_ids=excluded_tokens(self.tokenizer, settings.allow_unknown),
             jit_compile=None if is_compiled else False,
         )
-        session = session.sibling() if is_sibling else session
-        session.restart(seeds, settings=(sampler if is_random else samplers.RandomSampler(),))
-        return session
+        return session.sibling(seeds, [sampler if is_random else samplers.RandomSampler()])
 
     def _required_tokenizer(self, purpose: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -589,28 +570,6 @@ def _with_lengths(
 
 def _num_rows(batches: tf.data.Dataset, batch_size: int) -> int:
     return keras.tree.flatten(batches.element_spec)[0].shape[0] or batch_size
-
-
-def _new_tokens(
-    lengths: Sequence[int], max_length: int | None, max_tokens: int | None
-) -> list[int]:
-    """Returns the most new tokens after prompts of these lengths; `max_length` includes them."""
-    if max_length is not None and max_tokens is not None:
-        raise ValueError(
-            "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
-            f"Received: max_length={max_length}, max_tokens={max_tokens}"
-        )
-    if max_length is None:
-        count = DEFAULT_NEW_TOKENS if max_tokens is None else max_tokens
-        if count < 1:
-            raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={count}")
-        return [count] * len(lengths)
-    if max_length <= min(lengths):
-        raise ValueError(
-            "`max_length` must be larger than the shortest prompt. "
-            f"Received: max_length={max_length} for prompts of {list(lengths)} tokens"
-        )
-    return [max(0, max_length - length) for length in lengths]
 
 
 def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from txl_tf.config.base import DEFAULT_NEW_TOKENS
-from txl_tf.config.generation import stop_texts
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
@@ -37,8 +36,8 @@ class TextSession:
     Args:
         session: `GenerationSession` of one row.
         tokenizer: `Tokenizer` that the model was trained with.
-        stop: str, or several. Generation ends before the first of them.
-        stop_token_ids: ints. Generation ends before the first of them, too.
+        settings: optional `GenerationConfig`, of which `max_tokens` and `stop` are used here.
+        stop_token_ids: ints. Generation ends before the first of them.
 
     Example:
     ```python
@@ -52,12 +51,12 @@ class TextSession:
         self,
         session: "GenerationSession",
         tokenizer: Tokenizer,
-        stop: str | Sequence[str] = (),
+        settings: GenerationConfig | None = None,
         stop_token_ids: Sequence[int] = (),
     ) -> None:
         self._session = session
         self._tokenizer = tokenizer
-        self._stop_texts = stop_texts(stop)
+        self._settings = GenerationConfig() if settings is None else settings
         self._stop_token_ids = frozenset(stop_token_ids)
         self._written = np.zeros((0,), np.int32)
 
@@ -66,19 +65,18 @@ class TextSession:
         """Seed of the text; after `load`, the seed that the text began with."""
         return int(self._session.seeds[0])
 
-    def write(self, prompt: str | None = None, *, max_tokens: int = DEFAULT_NEW_TOKENS) -> str:
+    def write(self, prompt: str | None = None, *, max_tokens: int | None = None) -> str:
         """Reads a prompt and returns its continuation; arguments and errors of `stream`."""
         return "".join(self.stream(prompt, max_tokens=max_tokens))
 
-    def stream(
-        self, prompt: str | None = None, *, max_tokens: int = DEFAULT_NEW_TOKENS
-    ) -> Iterator[str]:
+    def stream(self, prompt: str | None = None, *, max_tokens: int | None = None) -> Iterator[str]:
         """Reads a prompt and generates its continuation piece by piece.
 
         Args:
             prompt: optional str of at least one token. Defaults to `None`: continue the text
                 written last.
-            max_tokens: int. The most to generate. Defaults to `128`.
+            max_tokens: optional int. The most to generate. Defaults to `None`: as set for the
+                session.
 
         Yields:
             Pieces of the text after the prompt, some of them empty. Bytes that are not UTF-8
@@ -88,14 +86,15 @@ class TextSession:
             UsageError: If the tokenizer cannot encode the prompt, or the prompt has no token.
             ValueError: If there is nothing to continue or to generate.
         """
-        if max_tokens < 1:
-            raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
+        settings = self._settings
+        if max_tokens is not None:
+            settings = settings.replace(max_tokens=max_tokens)
         prompt_ids = None if prompt is None else prompt_tokens(self._tokenizer, prompt)
         self._written = self._written[-_CONTEXT_TOKENS:]
         if prompt_ids is not None:
             self._written = np.concatenate([self._written, prompt_ids])
-        pieces = TextPieces(self._tokenizer, self._written, self._stop_texts)
-        for _ in range(max_tokens):
+        pieces = TextPieces(self._tokenizer, self._written, settings.stop)
+        for _ in range(settings.max_tokens):
             token = self._session.write(
                 None if prompt_ids is None else prompt_ids[None], max_tokens=1
             )

@@ -159,11 +159,15 @@ class GenerationSession:
         self._is_used = np.zeros((num_rows, self._vocabulary_size), bool)
         self._begin_recent()
 
-    def sibling(self) -> Self:
-        """Returns a session with empty rows that shares the compiled functions."""
+    def sibling(
+        self,
+        seed: int | Sequence[int] | None = None,
+        settings: Sequence[RandomSampler] = (RandomSampler(),),
+    ) -> Self:
+        """Returns a session with empty rows that shares the compiled functions, see `restart`."""
         session = copy.copy(self)
         session._known_files = {}
-        session.restart()
+        session.restart(seed, settings=settings)
         return session
 
     def _begin_recent(self) -> None:
@@ -381,10 +385,6 @@ def generate(
     prompt_ids: np.ndarray | Sequence[np.ndarray],
     *,
     max_tokens: int = DEFAULT_NEW_TOKENS,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
     sampler: Sampler | BeamSampler | str | None = None,
     memory: Any = None,
     memory_length: int | None = None,
@@ -400,18 +400,16 @@ def generate(
         prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that
             may differ in length; at least one token in every row.
         max_tokens: int. `S`, the most to write after the prompt. Defaults to `128`.
-        temperature: optional float, see `RandomSampler`. Defaults to `1`.
-        top_k: optional int, see `RandomSampler`. Defaults to `0`, all tokens.
-        top_p: optional float, see `RandomSampler`. Defaults to `0.9`.
-        min_p: optional float, see `RandomSampler`. Defaults to `0`, all tokens.
-        sampler: optional sampler, or its name in `txl_tf.samplers`, instead of these settings.
+        sampler: optional sampler, or its name in `txl_tf.samplers`. Defaults to `None`: a
+            `RandomSampler`.
         memory: optional memory of the text before the prompt, from the model or from this
             function.
         memory_length: optional int. Tokens to remember. Defaults to `None`: as many as `memory`
             or the model.
         jit_compile: optional bool. Defaults to `None`: XLA compiles from a few hundred tokens on,
             if the execution plan of the device does.
-        **options: other arguments of `GenerationSession`, such as `seed`.
+        **options: arguments of `RandomSampler`, such as `temperature`, if there is no `sampler`;
+            and other arguments of `GenerationSession`, such as `seed`.
 
     Returns:
         Tuple of the array of `GenerationSession.write`, and the memory after the last token but
@@ -427,12 +425,12 @@ def generate(
         jit_compile = False
     session = GenerationSession(
         model,
-        samplers.choose(sampler, temperature, top_k, top_p, min_p),
+        samplers.choose(sampler, options),
         num_rows=max(1, len(prompt_ids)),
         memory_length=memory_length,
         memory=memory,
         jit_compile=jit_compile,
-        **options,
+        **{name: each for name, each in options.items() if name not in samplers.SETTINGS},
     )
     written = session.write(prompt_ids, max_tokens=max_tokens)
     return written, session.memory
