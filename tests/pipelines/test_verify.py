@@ -125,7 +125,7 @@ def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
 def test_a_session_is_verified(tmp_path, capsys):
     path = tmp_path / "story.npz"
     arrays = {"memory": np.ones((2, 3), np.float32), "seeds": np.arange(4)}
-    write_session(str(path), arrays, None)
+    write_session(str(path), arrays)
     assert "verified: session" in verified(path, capsys)
     with path.open("r+b") as file:
         file.truncate(64 << 30)  # a hole, which takes no disk

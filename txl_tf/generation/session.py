@@ -119,7 +119,6 @@ class GenerationSession:
         else:
             self._writer = _token_writer(self._engine, rules)
             self._constants = self._engine.step_constants(num_rows)
-        self._known_files: dict[str, str] = {}
         self.restart(seed, memory)
 
     def restart(
@@ -166,7 +165,6 @@ class GenerationSession:
     ) -> Self:
         """Returns a session with empty rows that shares the compiled functions, see `restart`."""
         session = copy.copy(self)
-        session._known_files = {}
         session.restart(seed, settings=settings)
         return session
 
@@ -303,13 +301,9 @@ class GenerationSession:
                 one is complete.
 
         Raises:
-            OutputExistsError: If another process has written the file since this session read or
-                wrote it.
             OSError: If it cannot be written.
         """
-        name = os.fspath(path)
-        known = self._known_files.get(name)
-        self._known_files[name] = write_session(name, self._arrays(), known)
+        write_session(os.fspath(path), self._arrays())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restores the state from a file that `save` wrote, seed included.
@@ -326,12 +320,12 @@ class GenerationSession:
                 vocabulary, or numbers that are not finite.
             InputMissingError: If the file does not exist.
         """
-        name, expected = os.fspath(path), self._arrays()
+        expected = self._arrays()
         limits = {"pending": (-1, self._vocabulary_size - 1), "position": (0, LAST_POSITION)}
         for part, array in expected.items():
             if part.startswith("memory") and array.dtype.kind == "i":
                 limits[part] = 0, self._engine.memory_length or 0
-        arrays, self._known_files[name] = read_session(name, expected, limits)
+        arrays = read_session(os.fspath(path), expected, limits)
         _, position, pending, self._is_used, self.seeds, *memory = arrays.values()
         tensors = [tf.constant(each) for each in memory]
         self._memory = tf.nest.pack_sequence_as(self._memory, tensors)

@@ -9,15 +9,8 @@ from typing import IO
 import keras
 import numpy as np
 
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, OutputExistsError
-from txl_tf.storage.files import (
-    file_bytes,
-    file_sha256,
-    first_line,
-    path_exists,
-    read_file,
-    write_file,
-)
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.storage.files import file_bytes, first_line, read_file, write_file
 from txl_tf.storage.untrusted_files import read_array_archive, storage_errors
 
 _FORMAT_VERSION = 2
@@ -36,23 +29,12 @@ def model_identity(model: keras.Model) -> str:
     return digest.hexdigest()
 
 
-def write_session(path: str, arrays: Mapping[str, np.ndarray], replaces: str | None) -> str:
-    """Writes a file completely or not at all; returns the SHA-256 of its content.
-
-    `replaces` is the SHA-256 of the only content that may be replaced. Raises OutputExistsError
-    if another process has written the file since.
-    """
-    if replaces is not None and path_exists(path) and file_sha256(path) != replaces:
-        raise OutputExistsError(
-            "Another process has written this session since it was read.",
-            where=path,
-            remedy="Load it and continue from there, or save under another name.",
-        )
+def write_session(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes a file completely or not at all."""
     stored = {name: array.view(_stored_dtype(array.dtype)) for name, array in arrays.items()}
     content = io.BytesIO()
     np.savez(content, format_version=np.int64(_FORMAT_VERSION), **stored)
     write_file(path, content.getvalue())
-    return hashlib.sha256(content.getvalue()).hexdigest()
 
 
 def _stored_dtype(dtype: np.dtype) -> np.dtype:
@@ -62,8 +44,8 @@ def _stored_dtype(dtype: np.dtype) -> np.dtype:
 
 def read_session(
     path: str, expected: Mapping[str, np.ndarray], limits: Mapping[str, tuple[int, int]]
-) -> tuple[dict[str, np.ndarray], str]:
-    """Reads a file that is not trusted; returns its arrays and the SHA-256 of its content.
+) -> dict[str, np.ndarray]:
+    """Reads the arrays of a file that is not trusted.
 
     The arrays have the types and shapes of those expected, the same `model`, finite numbers, and
     values within `limits`. Raises InputMissingError, MismatchError and DataDamagedError.
@@ -98,7 +80,7 @@ def read_session(
             where=path,
             remedy="Use the checkpoint that it was begun with, or begin a new session.",
         )
-    return arrays, hashlib.sha256(content).hexdigest()
+    return {name: arrays[name] for name in expected}
 
 
 def check_session(file: IO[bytes], where: str) -> int:
