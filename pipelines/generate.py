@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.errors import InputMissingError, StorageError, UsageError
+from txl_tf.errors import StorageError, UsageError
 from txl_tf.model_folder import ModelFolder, open_model
-from txl_tf.storage.files import is_remote, path_exists, read_file
+from txl_tf.storage.files import is_remote, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_COUNT, add_memory_length_argument, add_model_arguments, add_number
@@ -85,9 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_memory_length_argument(add_model_arguments(parser))
     text = parser.add_argument_group("text")
-    prompt = text.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt", help="text to continue (default: the standard input)")
-    prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue")
+    text.add_argument("--prompt", help="text to continue (default: the standard input)")
     add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     text.add_argument(
         "--join-marks",
@@ -131,7 +129,7 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     job = GenerateJob(
         source=source,
         settings=generation_config(arguments),
-        prompt=_prompt(arguments.prompt, arguments.prompt_file),
+        prompt=_prompt(arguments.prompt),
         session=arguments.session,
         num_samples=arguments.num_samples,
         beams=arguments.beams,
@@ -148,34 +146,20 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     return job
 
 
-def _prompt(prompt: str | None, where: str | None) -> str | None:
-    """Returns the prompt of an option, or of the file `where`, or of the standard input."""
-    try:
-        if where is not None:
-            if not path_exists(where):
-                what = "There is no such file."
-                raise InputMissingError(what, where=f"--prompt-file {where}")
-            with storage_errors("The prompt cannot be read", where, ""):
-                prompt = read_file(where, max_bytes=_MAX_PROMPT_BYTES).decode("utf-8")
-        elif prompt is None and sys.stdin is not None and not sys.stdin.isatty():
-            where = "standard input"
-            prompt = _read_pipe().decode("utf-8") or None
-    except UnicodeDecodeError as error:
-        raise UsageError("The prompt is no UTF-8.", where=str(where)) from error
-    if prompt is not None and not _is_utf8(prompt):
-        raise UsageError("The prompt is no UTF-8.", where=f"--prompt {prompt[:80]!a}")
+def _prompt(prompt: str | None) -> str | None:
+    """Returns the prompt of the option, or of a pipe without the last line end."""
     if prompt == "":
         raise UsageError("There must be something to go on from.", where="--prompt")
+    if prompt is None and sys.stdin is not None and not sys.stdin.isatty():
+        content = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
+        if len(content) > _MAX_PROMPT_BYTES:
+            what = f"A prompt has at most {_MAX_PROMPT_BYTES:,} bytes."
+            raise UsageError(what, where="standard input")
+        content = content.removesuffix(b"\n").removesuffix(b"\r")
+        prompt = content.decode("utf-8", "surrogateescape") or None
+    if prompt is not None and not _is_utf8(prompt):
+        raise UsageError("The prompt is no UTF-8.", where=f"prompt {prompt[:80]!a}")
     return prompt
-
-
-def _read_pipe() -> bytes:
-    """Reads the standard input, without the last line end."""
-    content = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
-    if len(content) > _MAX_PROMPT_BYTES:
-        what = f"A prompt has at most {_MAX_PROMPT_BYTES:,} bytes."
-        raise UsageError(what, where="standard input")
-    return content.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _check_combinations(job: GenerateJob, given: list[str]) -> None:
@@ -197,7 +181,7 @@ def _check_combinations(job: GenerateJob, given: list[str]) -> None:
     continues = job.session is not None and path_exists(job.session)
     is_conversation = sys.stdin.isatty() and job.num_samples == 1 and job.beams is None
     if job.prompt is None and not (is_conversation or continues):
-        remedy = "Give --prompt, --prompt-file or a pipe, continue a --session, or use a terminal."
+        remedy = "Give --prompt or a pipe, continue a --session, or use a terminal."
         raise UsageError("There is nothing to go on from.", where="--prompt", remedy=remedy)
 
 
