@@ -3,10 +3,6 @@
 import hashlib
 import importlib.util
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -150,54 +146,3 @@ def test_a_version_is_written_once(tmp_path):
     with pytest.raises(OutputExistsError):
         write_version(folder, root, signatures, {}, {})
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
-
-NUM_KILLS = 2
-# Writes version after version until it is killed.
-EXPORTER = """
-import sys
-from tests.export.test_saved_model import small_root
-from txl_tf.export import next_version
-from txl_tf.export.saved_model import write_version
-
-out = sys.argv[1]
-root, signatures = small_root()
-while True:
-    write_version(f"{out}/{next_version(out)}", root, signatures, {}, {"assets.extra/a": b"a"})
-    print("written", flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_who_looks_while_exports_are_killed_sees_whole_versions(tmp_path):
-    out = tmp_path / "models"
-    out.mkdir()
-    seen = set()
-    for kill in range(NUM_KILLS):
-        process = subprocess.Popen(
-            [sys.executable, "-c", EXPORTER, str(out)], stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert process.stdout.readline() == "written\n"
-            deadline = time.monotonic() + 0.2 + 0.13 * kill
-            while time.monotonic() < deadline:
-                seen |= look(out, seen)
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
-        seen |= look(out, seen)
-        hidden = [name for name in os.listdir(out) if not name.isdecimal()]
-        assert len(hidden) <= 1  # what was being written, which the next one removes
-    assert len(seen) >= NUM_KILLS
-    assert {int(name) for name in seen} == set(range(1, len(seen) + 1))
-
-
-def look(out, seen):
-    """Loads the versions that are new, as a server does."""
-    new = {name for name in os.listdir(out) if name.isdecimal()} - seen
-    for name in new:
-        assert len(verify_checksums(str(out / name))) > 4
-        answer = tf.saved_model.load(str(out / name)).signatures["double"](tf.constant([1.0]))
-        assert answer["y"] == 2.0
-    return new
