@@ -550,7 +550,7 @@ class TransformerXLCausalLM:
             excluded_token_ids=excluded_tokens(self.tokenizer, settings.allow_unknown),
             jit_compile=None if is_compiled else False,
         )
-        return session.sibling(seeds, [sampler if is_random else samplers.RandomSampler()])
+        return session.sibling(seeds, sampler) if is_random else session.sibling(seeds)
 
     def _required_tokenizer(self, purpose: str) -> Tokenizer:
         if self.tokenizer is None:

@@ -35,6 +35,7 @@ from txl_tf.models.memory import KeyValueMemory, Memory
 from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
 
 _SETTINGS = {"temperature": tf.float32, "top_k": tf.int32, "top_p": tf.float32, "min_p": tf.float32}
+_DEFAULT_SETTINGS = RandomSampler()
 LAST_POSITION = 2**31 - 1
 """Most tokens that a session writes."""
 CAPACITY = 64
@@ -125,14 +126,14 @@ class GenerationSession:
         self,
         seed: int | Sequence[int] | None = None,
         memory: Any = None,
-        settings: Sequence[RandomSampler] = (RandomSampler(),),
+        settings: RandomSampler = _DEFAULT_SETTINGS,
     ) -> None:
         """Clears all rows and keeps the compiled functions.
 
         Args:
             seed: as for the constructor.
             memory: as for the constructor.
-            settings: one `RandomSampler` or one per row, for a session without a sampler.
+            settings: `RandomSampler` for a session without a sampler.
         """
         num_rows = self._num_rows
         given = self._engine.initial_memory(num_rows) if memory is None else memory
@@ -148,9 +149,7 @@ class GenerationSession:
             )
         self.seeds = np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
         self._settings = [
-            tf.constant(
-                np.broadcast_to([getattr(each, name) for each in settings], num_rows), dtype
-            )
+            tf.constant(np.full(num_rows, getattr(settings, name)), dtype)
             for name, dtype in _SETTINGS.items()
         ]
         self._position = 0
@@ -159,9 +158,7 @@ class GenerationSession:
         self._begin_recent()
 
     def sibling(
-        self,
-        seed: int | Sequence[int] | None = None,
-        settings: Sequence[RandomSampler] = (RandomSampler(),),
+        self, seed: int | Sequence[int] | None, settings: RandomSampler = _DEFAULT_SETTINGS
     ) -> Self:
         """Returns a session with empty rows that shares the compiled functions, see `restart`."""
         session = copy.copy(self)
