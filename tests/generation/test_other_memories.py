@@ -84,14 +84,9 @@ def test_one_beam_is_greedy_and_several_score_higher():
     assert (log_probability(several) >= log_probability(greedy) - 1e-5).all()
 
 
-def test_a_memory_length_is_not_for_recurrent_models():
+def test_a_memory_of_another_model_or_length_is_refused():
     with pytest.raises(ValueError, match=r"has the length 1\. Received: memory_length=7"):
         GenerationSession(made("lstm"), GreedySampler(), memory_length=7)
-
-
-def test_the_memory_of_another_model_is_refused():
-    model = made("sinusoidal")
+    memory = made("lstm").initial_memory(1)
     with pytest.raises(ValueError, match="must be like Memory"):
-        GenerationSession(model, GreedySampler(), memory=made("lstm").initial_memory(1))
-    with pytest.raises(ValueError, match="must be like Memory"):
-        GenerationSession(model, GreedySampler(), memory=model.initial_memory(1, 3))
+        GenerationSession(made("sinusoidal"), GreedySampler(), memory=memory)
