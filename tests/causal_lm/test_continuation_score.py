@@ -5,14 +5,14 @@ import pytest
 
 from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
-from txl_tf.causal_lm import layer_reader
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models import create_model
 
 TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
-# Several segments, the border in the first one, in a later one and at the first token.
+# Several segments, the border in the first one, in a later one and at the first token; the last
+# text has more positions than are scored at once.
 TEXTS = [("the quick brown fox jumps over the", " lazy dog"), ("a", " fox"), ("w", "hat a fox" * 9)]
 
 
@@ -56,26 +56,11 @@ def test_a_continuation_is_greedy_if_greedy_decoding_writes_it(lm):
     np.testing.assert_array_equal(unchecked[0].nats, scores[0].nats)
 
 
-def test_positions_that_are_scored_together_change_nothing(lm, monkeypatch):
-    pairs = [continuation(*each) for each in TEXTS]
-    together = dict(ContinuationScorer(lm.model, 3)(pairs))
-    monkeypatch.setattr(layer_reader, "_POSITIONS_AT_ONCE", 7)
-    apart = dict(ContinuationScorer(lm.model, 3)(pairs))
-    for place in range(3):
-        np.testing.assert_allclose(apart[place].nats, together[place].nats, rtol=1e-5)
-        assert apart[place].is_greedy == together[place].is_greedy
-
-
-def test_a_continuation_without_tokens_costs_nothing(lm):
+def test_a_continuation_without_tokens_costs_nothing_and_one_without_context_is_refused(lm):
     pairs = [Continuation(ids_of("abc"), 3), continuation("ab", "c")]
     scores = dict(ContinuationScorer(lm.model, 8)(pairs))
     assert scores[0].nats.shape == (0,) and scores[0].is_greedy
     assert scores[1].nats.shape == (1,)
     assert list(ContinuationScorer(lm.model)([])) == []
-
-
-def test_wrong_arguments_are_refused(lm):
-    with pytest.raises(ValueError, match="batch_size=0"):
-        ContinuationScorer(lm.model, 0)
     with pytest.raises(ValueError, match="context of at least 1 token"):
         list(ContinuationScorer(lm.model)([Continuation(ids_of("abc"), 0)]))
