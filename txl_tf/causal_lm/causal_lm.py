@@ -117,19 +117,22 @@ class TransformerXLCausalLM:
     def from_preset(
         cls,
         preset_or_folder: Folder,
-        *,
         step: StepChoice = None,
+        *,
         tokenizer: Tokenizer | Folder | None = None,
         memory_length: int | None = None,
         segment_length: int | None = None,
     ) -> Self:
         """Loads a model folder, or builds a model of a named size with new weights.
 
+        From a `TransformerXLWithHead` or a fine-tuned run it loads the
+        model without the head.
+
         Args:
             preset_or_folder: path of a run, of a checkpoint, of a folder that `txl convert` or
-                `save_to_preset` wrote, or of an export; or a name that `txl_tf.preset` knows,
-                such as `"quickstart"`, for new weights. The tokenizer then sets the vocabulary
-                size.
+                `save_to_preset` wrote, or of an export, also a remote one (`gs://`); or of a
+                `.keras` file, which has no tokenizer; or a name that `txl_tf.preset` knows, such
+                as `"quickstart"`, for new weights. The tokenizer then sets the vocabulary size.
             step: as for `txl_tf.load_model`. If the run averages its weights, the average is
                 loaded.
             tokenizer: optional `Tokenizer`, or path of a prepared data set. Defaults to `None`:
@@ -579,27 +582,5 @@ def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
 
 
 def load(folder: Folder, step: StepChoice = None, **options: Any) -> TransformerXLCausalLM:
-    """Loads model and tokenizer of a run, a checkpoint, a converted folder or an export.
-
-    It also loads a language model that Keras saved, which has no tokenizer. From a
-    `TransformerXLWithHead` or a fine-tuned run it loads the model without the head.
-
-    Args:
-        folder: path of the folder, also a remote one (`gs://`), or of a `.keras` file; or the
-            name of a preset.
-        step: as for `txl_tf.load_model`.
-        **options: other arguments of `TransformerXLCausalLM.from_preset`.
-
-    Returns:
-        The language model.
-
-    Raises:
-        JobError: As `txl_tf.load_model` does.
-
-    Example:
-    ```python
-    lm = txl_tf.load("runs/mine")
-    print(lm.generate("Once upon a time", max_tokens=100))
-    ```
-    """
-    return TransformerXLCausalLM.from_preset(folder, step=step, **options)
+    """Loads model and tokenizer of a folder, see `TransformerXLCausalLM.from_preset`."""
+    return TransformerXLCausalLM.from_preset(folder, step, **options)
