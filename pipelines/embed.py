@@ -116,7 +116,12 @@ def run(job: EmbedJob) -> None:
                 remedy="Name another checkpoint.",
             )
     if job.out.endswith(".npz"):
-        content = _archive(features, job)
+        arrays: dict[str, Any] = {"features": np.vstack(features)}
+        if features[0].ndim > 1:
+            arrays["lengths"] = np.array([len(each) for each in features], np.int64)
+        archive = io.BytesIO()
+        np.savez(archive, allow_pickle=False, **arrays)
+        content = archive.getvalue()
     else:
         found = zip(lines, rows, features, strict=True)
         content = "".join(
@@ -151,20 +156,3 @@ def _read_texts(job: EmbedJob) -> tuple[list[int], list["np.ndarray"]]:
         what = "The file has no text."
         raise DataDamagedError(what, where=job.text, remedy="Give a text per line.")
     return lines, rows
-
-
-def _archive(features: "list[np.ndarray]", job: EmbedJob) -> bytes:
-    import numpy as np
-
-    arrays: dict[str, Any] = {
-        "layer": np.int64(job.layer),
-        "pooling": np.array(job.pooling),
-    }
-    if features[0].ndim == 1:
-        arrays["features"] = np.stack(features)
-    else:
-        arrays["features"] = np.concatenate(features)
-        arrays["lengths"] = np.array([len(each) for each in features], np.int64)
-    contents = io.BytesIO()
-    np.savez(contents, allow_pickle=False, **arrays)
-    return contents.getvalue()
