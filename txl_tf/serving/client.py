@@ -21,13 +21,10 @@ _SETTINGS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed":
 _DTYPES = {float: np.float32, int: np.int32}
 _NOTHING_READ = {"memory_states": [], "memory_valid_length": 0}
 _MAX_MESSAGE_LETTERS = 2000
-# The likeliest code of gRPC for a status of HTTP.
+# Codes of gRPC by the statuses of HTTP that TensorFlow Serving gives them.
 _CODES = {
     400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
-    429: "RESOURCE_EXHAUSTED",
     500: "INTERNAL",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
@@ -62,21 +59,14 @@ class RestTransport:
 
     Args:
         address: str. `http://HOST:PORT` of the server.
-        model_name: str. Name of the model there.
-        version: optional int. Version of the model; the highest by default.
+        model_name: str. Name of the model there, whose highest version is asked.
         timeout_seconds: float. Most time of a request.
     """
 
     def __init__(
-        self,
-        address: str,
-        model_name: str = "txl",
-        *,
-        version: int | None = None,
-        timeout_seconds: float = 60.0,
+        self, address: str, model_name: str = "txl", *, timeout_seconds: float = 60.0
     ) -> None:
-        pinned = "" if version is None else f"/versions/{version}"
-        self._url = f"{address.rstrip('/')}/v1/models/{model_name}{pinned}:predict"
+        self._url = f"{address.rstrip('/')}/v1/models/{model_name}:predict"
         # A server keeps nothing, so every request may be repeated.
         retries = urllib3.Retry(
             _NUM_ATTEMPTS - 1,
@@ -125,26 +115,18 @@ class GrpcTransport:
 
     Args:
         address: str. `HOST:PORT` of the server.
-        model_name: as for `RestTransport`, like the others.
-        version: optional int.
-        timeout_seconds: float.
+        model_name: str. As for `RestTransport`.
+        timeout_seconds: float. As for `RestTransport`.
     """
 
     def __init__(
-        self,
-        address: str,
-        model_name: str = "txl",
-        *,
-        version: int | None = None,
-        timeout_seconds: float = 60.0,
+        self, address: str, model_name: str = "txl", *, timeout_seconds: float = 60.0
     ) -> None:
         import grpc
         from tensorflow_serving.apis import model_pb2, prediction_service_pb2_grpc
 
         self._where = f"{address}, model `{model_name}`"
         self._model = model_pb2.ModelSpec(name=model_name)
-        if version is not None:
-            self._model.version.value = version
         self._timeout_seconds = timeout_seconds
         policy = {
             "maxAttempts": _NUM_ATTEMPTS,
