@@ -67,8 +67,7 @@ class TransformerXLCausalLM:
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
             `StatefulTransformerXL` its inner model is used.
-        tokenizer: optional `Tokenizer` of the model. Without one `generate` takes
-            and returns token ids.
+        tokenizer: optional `Tokenizer` of the model. Without one only `fit` works, on token ids.
         evaluation: optional `EvaluationConfig`: how `score` reads, without dynamic evaluation.
             Defaults to `None`: with the model's own lengths, in float32.
 
@@ -331,8 +330,7 @@ class TransformerXLCausalLM:
         The same seed writes the same text after a prompt, for any other prompts in the call.
 
         Args:
-            inputs: str, or a list of str. Without a tokenizer an int array `(R, P)` or a
-                list of int vectors.
+            inputs: str, or a list of str.
             max_length: optional int. The most tokens of a row, its prompt included,
                 as in KerasHub.
             stop_token_ids: optional ints. A row ends before the first of them. Defaults to
@@ -349,24 +347,20 @@ class TransformerXLCausalLM:
                 `repetition_penalty`, `seed`, `stop` and `allow_unknown`.
 
         Returns:
-            str, or a list of str for a list or for several samples. Without a
-            tokenizer a list of int32 vectors.
+            str, or a list of str for a list or for several samples.
 
         Raises:
             TypeError: If a prompt is of another type.
-            ValueError: If there is nothing to generate, a setting is out of its range, or the
-                sampler is unknown.
+            ValueError: If there is nothing to generate, a setting is out of its range, the
+                sampler is unknown, or there is no tokenizer, see `txl_tf.generate`.
             UsageError: If the tokenizer cannot encode a prompt, or a prompt has no token.
         """
+        tokenizer = self._required_tokenizer("generate")
         if num_samples < 1:
             raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
         asked = GenerationConfig.from_dict(settings)
-        is_single = isinstance(inputs, str)
-        if self.tokenizer is None:
-            befores, prompts = [], [np.asarray(row, np.int32) for row in inputs]
-        else:
-            befores = checked_texts(inputs, "inputs")
-            prompts = [prompt_tokens(self.tokenizer, text) for text in befores]
+        befores = checked_texts(inputs, "inputs")
+        prompts = [prompt_tokens(tokenizer, text) for text in befores]
         self.last_seed = new_seed() if asked.seed is None else asked.seed
         seeds = sample_seeds(self.last_seed, num_samples) * len(prompts)
         befores = [text for text in befores for _ in range(num_samples)]
@@ -382,30 +376,24 @@ class TransformerXLCausalLM:
         if not any(limits):
             raise ValueError(
                 "`max_length` must be larger than the shortest prompt. "
-                f"Received: max_length={max_length}, shortest={min(map(len, prompts), default=0)}"
+                f"Received: max_length={max_length}, shortest={min(map(len, prompts))}"
             )
         ends = self._stop_token_ids(stop_token_ids)
-        single_ends = () if self.tokenizer is None else stop_tokens(self.tokenizer, asked.stop)
         session = self._session(
             samplers.choose(sampler, settings, self._sampler),
             seeds,
-            (*ends, *single_ends),
+            (*ends, *stop_tokens(tokenizer, asked.stop)),
             asked,
             memory_length,
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
         written = session.write(prompts, max_tokens=max(limits))
-        rows = [_until(row[:limit], ends) for row, limit in zip(written, limits, strict=True)]
-        if self.tokenizer is None:
-            read = [ids[:0] if strip_prompt else ids for ids in prompts]
-            return [np.concatenate(pair) for pair in zip(read, rows, strict=True)]
-        texts = [
-            text_until(self.tokenizer, ids, row, asked.stop)
-            for ids, row in zip(prompts, rows, strict=True)
-        ]
-        if not strip_prompt:
-            texts = [before + text for before, text in zip(befores, texts, strict=True)]
-        return texts[0] if is_single and num_samples == 1 else texts
+        texts = []
+        for before, ids, row, limit in zip(befores, prompts, written, limits, strict=True):
+            text = text_until(tokenizer, ids, _until(row[:limit], ends), asked.stop)
+            texts.append(text if strip_prompt else before + text)
+        is_single = isinstance(inputs, str) and num_samples == 1
+        return texts[0] if is_single else texts
 
     def score(
         self,
