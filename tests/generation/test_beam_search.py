@@ -1,18 +1,11 @@
-"""Beam search against all continuations there are."""
-
-import itertools
+"""Beam search against one with lists, which reads the whole texts for every token."""
 
 import numpy as np
 import pytest
 
 from tests.generation.models import expressive, prompt
-from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.generation import GenerationSession, generate
 from txl_tf.samplers import BeamSampler, GreedySampler
-
-NUM_TOKENS = 3
-EVERY_PAIR = VOCABULARY_SIZE**2
-"""As many beams lose no beginning of a text of three tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -20,52 +13,29 @@ def model():
     return expressive()
 
 
-def scores_of_all(model, row):
-    """All texts of three tokens, and their log-probabilities token by token."""
-    texts = np.array(list(itertools.product(range(VOCABULARY_SIZE), repeat=NUM_TOKENS)))
-    whole = np.concatenate([np.tile(row, (len(texts), 1)), texts], axis=1)
-    nll, _ = model.score(whole[:, :-1], whole[:, 1:], model.initial_memory(len(texts), 0))
-    return texts, -np.array(nll)[:, len(row) - 1 :]
-
-
-def best_of_all(model, row, count, stop):
-    """The best texts, cut behind the first stop token."""
-    texts, log_probs = scores_of_all(model, row)
-    totals = {}
-    for text, of_text in zip(texts.tolist(), log_probs, strict=True):
-        length = text.index(stop) + 1 if stop in text else NUM_TOKENS
-        totals[tuple(text[:length])] = of_text[:length].sum()
-    return sorted(totals.items(), key=lambda item: -item[1])[:count]
-
-
-def test_enough_beams_find_the_best_texts_of_all(model):
-    stop = 4
-    prompt_ids = [prompt(4, 1)[0], prompt(9, 1)[0]]
-    written, _ = generate(
-        model,
-        prompt_ids,
-        max_tokens=NUM_TOKENS,
-        sampler=BeamSampler(EVERY_PAIR, return_all_beams=True),
-        stop_token_ids=[stop],
-    )
-    assert written.shape == (2, EVERY_PAIR, NUM_TOKENS)
-    for row, beams in zip(prompt_ids, written, strict=True):
-        found = [tuple(beam[beam >= 0].tolist()) for beam in beams[:20]]
-        assert found == [text for text, _ in best_of_all(model, row, 20, stop)]
-
-
-def by_reading_again(model, row, num_tokens, num_beams):
-    """Beam search with lists, that reads the whole texts for every token."""
-    texts, scores = np.zeros((1, 0), int), np.zeros(1)
+def by_reading_again(model, row, num_tokens, num_beams, stop=-1):
+    """The best texts, best first; one that has the stop token competes as it is."""
+    beams = [([], 0.0)]
     for _ in range(num_tokens):
-        whole = np.concatenate([np.tile(row, (len(texts), 1)), texts], axis=1)
-        log_probs, _ = model.log_probs(whole, model.initial_memory(len(texts), 0))
-        totals = (scores[:, None] + log_probs[:, -1]).numpy().ravel()
-        best = np.argsort(-totals)[:num_beams]
-        parents, tokens = np.divmod(best, VOCABULARY_SIZE)
-        texts = np.concatenate([texts[parents], tokens[:, None]], axis=1)
-        scores = totals[best]
-    return texts.tolist()
+        found = [beam for beam in beams if stop in beam[0]]
+        for text, score in beams:
+            if stop not in text:
+                whole = np.array([[*row, *text]])
+                log_probs = model.log_probs(whole, model.initial_memory(1, 0))[0][0, -1]
+                totals = (score + log_probs).numpy().tolist()
+                found += [([*text, token], total) for token, total in enumerate(totals)]
+        beams = sorted(found, key=lambda beam: -beam[1])[:num_beams]
+    return [text for text, _ in beams]
+
+
+def test_beams_that_end_compete_with_those_that_continue(model):
+    rows, stop = [prompt(4, 1)[0], prompt(9, 1)[0]], 4
+    sampler = BeamSampler(20, return_all_beams=True)
+    written, _ = generate(model, rows, max_tokens=3, sampler=sampler, stop_token_ids=[stop])
+    assert written.shape == (2, 20, 3) and (written == -1).any()
+    for row, beams in zip(rows, written, strict=True):
+        found = [beam[beam >= 0].tolist() for beam in beams]
+        assert found == by_reading_again(model, row, 3, 20, stop)
 
 
 def test_memory_goes_with_the_beams(model):
