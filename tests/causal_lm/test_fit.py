@@ -11,7 +11,6 @@ from txl_tf.config.model import LSTMConfig
 from txl_tf.data.text_batches import ordered_batches
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models import create_model
-from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 
 TOKENS = toy_tokens(210)
@@ -79,22 +78,6 @@ def test_two_fits_are_one_of_two_epochs_and_batches_are_their_text():
     assert parts.fit(TEXT, validation_data=TEXT[:12], **QUIET).history["val_loss"][0] > 0
     for name in ("loss", "val_loss"):
         assert [each.history[name][0] for each in found] == expected[name]
-
-
-def test_memory_helps_where_rows_continue_and_not_where_they_do_not():
-    """Every third token tells the next one, so that the first of a segment need memory."""
-    ids = toy_tokens(4001)
-    keras.utils.set_random_seed(3)
-    lm = TransformerXLCausalLM(TransformerXL(toy_experiment().model))
-    lm.compile(keras.optimizers.Adam(2e-2))
-    lm.fit(ids, batch_size=8, epochs=3, verbose=0)
-    stateful = StatefulTransformerXL(lm.model, batch_size=8)
-    stateful.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    length = SEGMENT_LENGTH
-    in_turn = ids[:4000].reshape(-1, length), ids[1:].reshape(-1, length)
-    wrong = stateful.evaluate(*in_turn, batch_size=8, verbose=0)
-    right = stateful.evaluate(ordered_batches(ids, None, 8, length), verbose=0)
-    assert right < wrong - 0.1
 
 
 def test_only_a_transformer_xl_and_ids_of_its_vocabulary_are_trained():

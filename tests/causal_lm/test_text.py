@@ -8,7 +8,6 @@ from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import stop_tokens
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.errors import UsageError
 
 
 class Recited:
@@ -117,8 +116,3 @@ def test_unknown_words_of_a_prompt_are_named(caplog):
     tokenizer = WordTokenizer(["a", "<unk>"], WordRule(), unknown_token="<unk>")
     assert prompt_tokens(tokenizer, "a b c b").tolist() == [0, 1, 1, 1]
     assert caplog.messages == ["3 of 4 tokens of the prompt are unknown to the model: b, c"]
-
-
-def test_a_prompt_that_the_tokenizer_cannot_take_is_refused():
-    with pytest.raises(UsageError, match="prompt 'z'"):
-        prompt_tokens(CharacterTokenizer(["a", "b"]), "z")
