@@ -220,16 +220,15 @@ class BeamSearch:
 
     def __call__(
         self, memory: Any, constants: Any, pending: np.ndarray, is_used: Any, max_tokens: int
-    ) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray]:
+    ) -> tuple[np.ndarray, Any, np.ndarray]:
         """Searches from the pending tokens `(B,)`.
 
-        Returns the tokens of all beams, int32 `(B, W, S)`, best first; their scores,
-        float32 `(B, W)`; and for `finish` the recent states of the best beams with
-        their lengths `(B,)`.
+        Returns the tokens of all beams, int32 `(B, W, S)`, best first; and for `finish` the
+        recent states of the best beams with their lengths `(B,)`.
         """
         width = self._sampler.num_beams
         recent = self._engine.begin(memory, width, max_tokens)
-        tokens, scores, best, lengths = self._run(
+        tokens, best, lengths = self._run(
             memory,
             constants,
             recent,
@@ -237,9 +236,7 @@ class BeamSearch:
             tf.repeat(is_used, width, axis=0),
             tf.fill([max_tokens], NOTHING),
         )
-        num_rows = len(pending)
-        lengths = lengths.numpy().reshape(num_rows, width)[:, 0]
-        return tokens.numpy().reshape(num_rows, width, -1), scores.numpy(), best, lengths
+        return tokens.numpy(), best, lengths.numpy()
 
     def _search(self, memory, constants, recent, pending, is_used, empty):
         num_rows, max_tokens = pending.shape[0], empty.shape[0]
@@ -257,7 +254,14 @@ class BeamSearch:
                 pending, tf.logical_not(is_finished), memory, recent, constants
             )
             lengths += tf.cast(tf.logical_not(is_finished), tf.int32)
-            scores, parents, next_ids = self._best(log_probs, is_used, scores, is_finished)
+            log_probs = self._rules.apply(log_probs, is_used)
+            scores, parents, next_ids = self._sampler(
+                tf.reshape(log_probs, [-1, width, log_probs.shape[-1]]),
+                scores,
+                tf.reshape(is_finished, [-1, width]),
+            )
+            parents += tf.range(parents.shape[0])[:, None] * width  # indices among all rows
+            parents, next_ids = tf.reshape(parents, [-1]), tf.reshape(next_ids, [-1])
             recent = self._engine.select(recent, parents)
             pending, is_finished, is_used, lengths, tokens = (
                 tf.gather(each, parents)
@@ -271,17 +275,7 @@ class BeamSearch:
             return index + 1, pending, is_finished, is_used, scores, lengths, tokens, recent
 
         state = (tf.constant(0), pending, is_finished, is_used, scores, lengths, tokens, recent)
-        *_, scores, lengths, tokens, recent = tf.while_loop(goes_on, body, state)
+        *_, lengths, tokens, recent = tf.while_loop(goes_on, body, state)
+        # The best beam of each row is its first.
         best = self._engine.select(recent, tf.range(0, num_rows, width))
-        return tokens, scores, best, lengths
-
-    def _best(self, log_probs, is_used, scores, is_finished):
-        width = self._sampler.num_beams
-        log_probs = self._rules.apply(log_probs, is_used)
-        scores, parents, next_ids = self._sampler(
-            tf.reshape(log_probs, [-1, width, log_probs.shape[-1]]),
-            scores,
-            tf.reshape(is_finished, [-1, width]),
-        )
-        parents += tf.range(parents.shape[0])[:, None] * width  # indices among all rows
-        return scores, tf.reshape(parents, [-1]), tf.reshape(next_ids, [-1])
+        return tf.reshape(tokens, [-1, width, max_tokens]), best, lengths[::width]

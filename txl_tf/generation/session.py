@@ -287,7 +287,7 @@ class GenerationSession:
 
     def _search(self, max_tokens: int) -> np.ndarray:
         self._settle()
-        tokens, _, recent, lengths = self._writer(
+        tokens, recent, lengths = self._writer(
             self._memory, self._constants, self._pending, self._used_tokens(), max_tokens
         )
         lengths = tf.constant(common_length(lengths), tf.int32)
