@@ -41,16 +41,17 @@ from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
 from txl_tf.storage.files import file_bytes, first_line, read_file, write_file
 from txl_tf.storage.untrusted_files import read_array_archive, storage_errors
 
-_SETTINGS = {"temperature": tf.float32, "top_k": tf.int32, "top_p": tf.float32, "min_p": tf.float32}
+SETTINGS = dict(zip(samplers.SETTINGS, (tf.float32, tf.int32, tf.float32, tf.float32), strict=True))
+"""Arguments of `RandomSampler` with their types, where they are tensors with a value per row."""
 _DEFAULT_SETTINGS = RandomSampler()
-LAST_POSITION = 2**31 - 1
-"""Most tokens that a session writes."""
 CAPACITY = 64
 """Tokens that are kept beside memory before they are merged into it."""
 FEWEST_COMPILED_TOKENS = 300
 """Fewer tokens take less time than the compilation by XLA."""
 
 _FORMAT_VERSION = 2
+# Most tokens that a session of a file has written. Positions are int32, so as many may follow.
+_LAST_POSITION = 2**30
 # Most bytes of an archive besides the data of its arrays.
 _OVERHEAD_BYTES = 1 << 16
 _REMEDY = "Name a file that was saved before."
@@ -162,7 +163,7 @@ class GenerationSession:
         self.seeds = np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
         self._settings = [
             tf.constant(np.full(num_rows, getattr(settings, name)), dtype)
-            for name, dtype in _SETTINGS.items()
+            for name, dtype in SETTINGS.items()
         ]
         self._position = 0
         self._pending: np.ndarray | None = None
@@ -217,11 +218,6 @@ class GenerationSession:
         """
         if max_tokens < 1:
             raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
-        if max_tokens > LAST_POSITION - self._position:
-            raise ValueError(
-                f"A session has at most {LAST_POSITION} tokens, of which {self._position} are "
-                f"written. Received: max_tokens={max_tokens}"
-            )
         self._read(prompt_ids)
         if not isinstance(self._sampler, BeamSampler):
             return self._write_tokens(max_tokens)
@@ -330,7 +326,7 @@ class GenerationSession:
             InputMissingError: If the file does not exist.
         """
         expected = self._arrays()
-        limits = {"pending": (-1, self._vocabulary_size - 1), "position": (0, LAST_POSITION)}
+        limits = {"pending": (-1, self._vocabulary_size - 1), "position": (0, _LAST_POSITION)}
         for part, array in expected.items():
             if part.startswith("memory") and array.dtype.kind == "i":
                 limits[part] = 0, self._engine.memory_length or 0

@@ -30,15 +30,13 @@ from txl_tf.generation.decoding import (
     TokenRules,
     write_tokens,
 )
-from txl_tf.generation.session import CAPACITY, writing_engine
+from txl_tf.generation.session import CAPACITY, SETTINGS, writing_engine
 from txl_tf.samplers import RandomSampler, RepetitionPenalty
 
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
 _SCORED_TOKENS = 64  # at once: a large vocabulary has a large array of scores
 _CONTEXT_TOKENS = 1024  # of a prompt, for the text of the tokens after it
-_OF_SAMPLER = ("temperature", "top_k", "top_p", "min_p")
-_DTYPES = (np.float32, np.int32, np.float32, np.float32, np.float32, np.bool_)
-_SETTINGS = dict(zip((*_OF_SAMPLER, "repetition_penalty", "allow_unknown"), _DTYPES, strict=True))
+_SETTINGS = {**SETTINGS, "repetition_penalty": tf.float32, "allow_unknown": tf.bool}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -383,8 +381,9 @@ class TextEngine:
     def _begin_batch(self, memories: list[Any]) -> None:
         rows, size = self._rows, len(memories)
 
-        def tensor(values: list[Any], dtype: Any = np.int32) -> tf.Tensor:
-            return tf.constant(np.array(values + [1] * (size - len(rows)), dtype))
+        def tensor(values: list[Any], dtype: tf.DType = tf.int32) -> tf.Tensor:
+            padded = values + [1] * (size - len(rows))
+            return tf.constant(np.array(padded, dtype.as_numpy_dtype))
 
         self._memory = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *memories)
         is_used = np.zeros((size, self.vocabulary_size), bool)
@@ -398,7 +397,7 @@ class TextEngine:
         recent = self._engine.begin(self._memory, capacity=CAPACITY)
         self._state = DecodingState(
             pending=tensor([row.state.pending[0] for row in rows]),
-            is_finished=tensor([False for _ in rows], np.bool_),
+            is_finished=tensor([False for _ in rows], tf.bool),
             is_used=tf.constant(is_used),
             lengths=tf.zeros([size], tf.int32),
             position=tensor([row.state.num_written for row in rows]),
@@ -427,7 +426,7 @@ class TextEngine:
 
         unknown = tf.constant(excluded_tokens(self.tokenizer, allow_unknown=False), tf.int32)
         rules = TokenRules(
-            RandomSampler(*(settings[name] for name in _OF_SAMPLER)),
+            RandomSampler(*(settings[name] for name in SETTINGS)),
             RepetitionPenalty(settings["repetition_penalty"]),
             excluded_token_ids=tf.where(settings["allow_unknown"][:, None], NOTHING, unknown),
         )
