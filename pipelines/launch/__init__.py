@@ -76,7 +76,7 @@ class Accelerator(NamedTuple):
         chip; a topology is `v5e:2x4`.
         """
         if ":" in name:
-            topology = Topology.parse(name)
+            topology = Topology.parse(name, "--accelerator-type")
             cloud, num_chips, rest = topology.chip.cloud, topology.num_chips, 0
             is_known = cloud.shapes.get(num_chips) == name.partition(":")[2]
         else:

@@ -113,6 +113,7 @@ def test_a_file_travels_along(launched, calls, tmp_path):
         ("tpu-vm", {"workdir": "/tmp/run"}, "--workdir"),
         ("tpu-vm", {"config": "mine.json"}, "--config"),
         ("tpu-vm", {"accelerator_type": "v5litepod-12"}, "--accelerator-type"),
+        ("tpu-vm", {"accelerator_type": "v5e:3x3"}, "--accelerator-type v5e:3x3"),
         ("tpu-vm", {"accelerator_type": "v5litepod-16"}, "pod-slice"),
         ("pod-slice", {"accelerator_type": "v6e-16"}, "no v6e slice"),
         ("compute", {"accelerator_type": "v5litepod-8"}, "Compute Engine"),

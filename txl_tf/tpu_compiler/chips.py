@@ -122,24 +122,28 @@ class Topology:
     shape: tuple[int, ...]
 
     @classmethod
-    def parse(cls, name: str) -> Self:
-        """Reads a name, such as `v5e:4x4`; UsageError for unknown chips or an impossible shape."""
+    def parse(cls, name: str, option: str = "--topology") -> Self:
+        """Reads a name, such as `v5e:4x4`, that was given to `option`.
+
+        Raises UsageError for unknown chips or an impossible shape.
+        """
         matched = _NAME.fullmatch(name)
-        if matched is None or matched[1] not in CHIPS:
-            raise _unknown("This is not the name of a topology.", name)
-        chip = CHIPS[matched[1]]
-        shape = tuple(int(length) for length in matched[2].split("x"))
-        if len(shape) != chip.num_dimensions:
-            raise _unknown(
-                f"{chip.name} chips are wired in {chip.num_dimensions} dimensions.", name
-            )
+        chip = None if matched is None else CHIPS.get(matched[1])
+        shape = () if matched is None else tuple(map(int, matched[2].split("x")))
         # Every host has 2 x 2 chips, but single chips exist too.
         is_whole_hosts = all(length > 0 and length % 2 == 0 for length in shape[:2])
-        if not (is_whole_hosts or math.prod(shape) == 1) or 0 in shape:
-            raise _unknown("The first two lengths are even, since a host has 2 x 2 chips.", name)
-        if math.prod(shape) > _MAX_CHIPS:
-            raise _unknown(f"No slice has more than {_MAX_CHIPS} chips.", name)
-        return cls(chip, shape)
+        if chip is None:
+            problem = "This is not the name of a topology."
+        elif len(shape) != chip.num_dimensions:
+            problem = f"{chip.name} chips are wired in {chip.num_dimensions} dimensions."
+        elif not (is_whole_hosts or math.prod(shape) == 1) or 0 in shape:
+            problem = "The first two lengths are even, since a host has 2 x 2 chips."
+        elif math.prod(shape) > _MAX_CHIPS:
+            problem = f"No slice has more than {_MAX_CHIPS} chips."
+        else:
+            return cls(chip, shape)
+        remedy = f"Generation and chips along each dimension, such as {', '.join(EXAMPLES)}."
+        raise UsageError(problem, where=f"{option} {name}", remedy=remedy)
 
     @property
     def name(self) -> str:
@@ -164,11 +168,3 @@ class Topology:
 
 EXAMPLES = ("v2:2x2", "v3:4x4", "v4:2x2x4", "v5e:4x4", "v5p:2x2x4", "v6e:4x4")
 """A topology of every generation."""
-
-
-def _unknown(what: str, name: str) -> UsageError:
-    return UsageError(
-        what,
-        where=f"--topology {name}",
-        remedy=f"Generation and chips along each dimension, such as {', '.join(EXAMPLES)}.",
-    )
