@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tasks.task_files import refusal, write_lines
-from txl_tf.tasks.records import Record, number_of, read_json_document, read_records
+from txl_tf.tasks.examples import Record, read_records
+from txl_tf.tasks.published import read_squad
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 
@@ -124,13 +125,10 @@ def test_missing_files_and_folders_are_told_from_damaged_ones(tmp_path):
     refusal(read, tmp_path / "no.tsv", code=66, where="no.tsv", says="no such text file")
     (tmp_path / "folder.tsv").mkdir()
     refusal(read, tmp_path / "folder.tsv", code=66, where="folder.tsv", says="no such text file")
-    refusal(
-        read_json_document, str(tmp_path / "no.json"), code=66, where="no.json", says="no such file"
-    )
+    document = {"train": str(tmp_path / "x.json")}
+    refusal(read_squad, document, code=66, where="x.json", says="no such file")
     (tmp_path / "x.json").write_text("[]")
-    refusal(
-        read_json_document, str(tmp_path / "x.json"), code=65, where="x.json", says="not a JSON"
-    )
+    refusal(read_squad, document, code=65, where="x.json", says="not a JSON")
 
 
 def test_lines_with_too_few_fields_are_left_out_up_to_a_number(tmp_path):
@@ -148,13 +146,13 @@ def test_a_file_without_a_header_takes_given_columns(tmp_path):
 
 @pytest.mark.parametrize("value", ["-1.5e3", " 2 ", 0, 7, -0.25])
 def test_numbers_are_read_from_text_and_json(value):
-    assert number_of(Record("f", 0, {"n": value}), "n") == float(value)
+    assert Record("f", 0, {"n": value}).number_in("n") == float(value)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "1e39", "1_0", "one", "", None, True, [1], 10**39])
 def test_what_is_no_finite_number_is_refused(value):
     record = Record("f, line 9", 0, {"n": value})
-    refusal(number_of, record, "n", code=65, where="f, line 9", says="must be a finite number")
+    refusal(record.number_in, "n", code=65, where="f, line 9", says="must be a finite number")
 
 
 @pytest.mark.parametrize("value", [None, "", " \t", 3, ["x"]])

@@ -12,18 +12,38 @@ text that occurs in the passage, or a JSON list of objects with `text` and `answ
 character. An empty text or list means that the passage has no answer.
 
 Splits whose names begin with `train` or `valid` need labels; others may lack them.
+
+| ending | form |
+|---|---|
+| `.jsonl`, `.json` | an object in each line, as `parse_json` accepts it |
+| `.tsv` | a header line, then a record in each line; nothing is quoted |
+| `.csv` | a header line; `csv` in strict mode, so that quoted fields may have line ends |
+
+Files may be compressed with gzip, xz or zstd: `.gz`, `.xz` and `.zst` may follow the ending. Text
+is UTF-8; a byte order mark at the beginning is dropped. Empty lines are skipped. Nothing else is
+dropped or changed.
 """
 
+import contextlib
+import csv
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from txl_tf.config.base import FrozenConfig, shown_value
 from txl_tf.config.task import TaskKind
-from txl_tf.errors import MismatchError, UsageError, did_you_mean
-from txl_tf.tasks.records import Record, near_name, number_of, read_records, shown_names
+from txl_tf.data.text_files import MAX_LINE_BYTES, numbered_lines
+from txl_tf.errors import DataDamagedError, MismatchError, UsageError, did_you_mean
+from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import parse_json_object
 
 TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
+CORRECT = "Correct the file, or take the record out."
+_MAX_FILE_BYTES = 4 << 30
+_FORMS = (".jsonl", ".json", ".tsv", ".csv")
+_COMPRESSED = (".gz", ".xz", ".zst")
+_MAX_SHOWN = 12
+_LARGEST_FLOAT32 = 3.4028234663852886e38
 
 DEFAULT_METRICS: dict[TaskKind, tuple[str, ...]] = {
     "classification": ("accuracy", "f1_macro"),
@@ -90,6 +110,10 @@ class TaskData:
         splits: dict of lists of `Example`. `"train"`, `"valid"` and others, such
             as `"valid_mismatched"` and `"test"`.
         metrics: tuple of str. Names for `compute_metrics`; the first one selects the best weights.
+
+    Raises:
+        DataDamagedError: If two examples of a split have the same name.
+        MismatchError: If the label of an example is not one of the classes.
     """
 
     name: str
@@ -97,6 +121,22 @@ class TaskData:
     labels: tuple[str, ...]
     splits: dict[str, list[Example]]
     metrics: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for examples in self.splits.values():
+            places: dict[str, str] = {}
+            for example in examples:
+                if (first := places.get(example.name)) is not None:
+                    what = f"The id {shown_value(example.name)} stands in {first} too."
+                    raise DataDamagedError(what, where=example.where, remedy=CORRECT)
+                places[example.name] = example.where
+                if self.labels and example.label is not None and example.label not in self.labels:
+                    near = _near_name(str(example.label), self.labels)
+                    raise MismatchError(
+                        f"The label {shown_value(example.label)} is no class.{near}",
+                        where=example.where,
+                        remedy=f"The {len(self.labels)} classes are: {_shown_names(self.labels)}",
+                    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,6 +158,51 @@ class Columns(FrozenConfig):
         doubled = [name for name in names if names.count(name) > 1]
         if doubled:
             raise ValueError(f"A column must have one meaning. Received: {doubled[0]!r} twice")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """Record of a file: its place for messages, its number from 0, and values by column.
+
+    Values are strings, except in JSON.
+    """
+
+    where: str
+    number: int
+    values: dict[str, Any]
+
+    def text(self, column: str, *, may_be_empty: bool = False) -> str:
+        """Returns the text of a column; raises DataDamagedError if it is missing or blank."""
+        value = self.values.get(column)
+        if value is None and may_be_empty:
+            return ""
+        if not isinstance(value, str):
+            kind = "missing" if value is None else f"no string, but {shown_value(value)}"
+            raise self.damaged(f"The field {column!r} is {kind}.")
+        if not may_be_empty and not value.strip():
+            raise self.damaged(f"The text in the field {column!r} is empty.")
+        return value
+
+    def number_in(self, column: str) -> float:
+        """Returns the number in a column, from text or JSON.
+
+        Raises DataDamagedError if it is not a finite number in the range of float32.
+        """
+        value = self.values[column]
+        if isinstance(value, str) and "_" not in value:
+            with contextlib.suppress(ValueError):
+                value = float(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        # Also refuses NaN.
+        if not is_number or not abs(value) <= _LARGEST_FLOAT32:
+            raise self.damaged(
+                f"The field {column!r} must be a finite number. Received: {shown_value(value)}"
+            )
+        return float(value)
+
+    def damaged(self, what: str) -> DataDamagedError:
+        """Creates an error that names the place of the record."""
+        return DataDamagedError(what, where=self.where, remedy=CORRECT)
 
 
 def read_own_data(
@@ -161,8 +246,6 @@ def read_own_data(
     }
     if kind == "classification":
         labels = _labels_of(splits) if labels is None else labels
-        for examples in splits.values():
-            check_labels(examples, labels)
     return TaskData(
         name="own",
         kind=kind,
@@ -200,9 +283,7 @@ def _read_split(path: str, kind: TaskKind, columns: Columns, needs_label: bool) 
         what = "There is no label column for a split that needs labels."
         raise UsageError(what, where=path, remedy="Name the column of the labels.")
     records = read_records(path, required, optional)
-    examples = [_example(record, kind, columns, needs_label) for record in records]
-    check_names(examples)
-    return examples
+    return [_example(record, kind, columns, needs_label) for record in records]
 
 
 def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool) -> Example:
@@ -226,35 +307,12 @@ def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool
             raise record.damaged(f"The label in the field {column!r} is missing.")
         return example
     if kind == "regression":
-        label = number_of(record, column)
+        label = record.number_in(column)
     elif kind == "choice":
         label = _index_of(record, column, label, len(example.choices))
     else:
         label = _class_name(record, column, label)
     return dataclasses.replace(example, label=label)
-
-
-def check_names(examples: Iterable[Example]) -> None:
-    """Raises DataDamagedError if two examples of a split have the same name."""
-    places: dict[str, str] = {}
-    for example in examples:
-        if example.name in places:
-            raise Record(example.where, 0, {}).damaged(
-                f"The id {shown_value(example.name)} stands in {places[example.name]} too."
-            )
-        places[example.name] = example.where
-
-
-def check_labels(examples: Iterable[Example], labels: tuple[str, ...]) -> None:
-    """Raises MismatchError if the label of an example is not one of the classes."""
-    for example in examples:
-        if example.label is not None and example.label not in labels:
-            near = near_name(str(example.label), labels)
-            raise MismatchError(
-                f"The label {shown_value(example.label)} is no class.{near}",
-                where=example.where,
-                remedy=f"The {len(labels)} classes are: {shown_names(labels)}",
-            )
 
 
 def _labels_of(splits: dict[str, list[Example]]) -> tuple[str, ...]:
@@ -263,7 +321,7 @@ def _labels_of(splits: dict[str, list[Example]]) -> tuple[str, ...]:
     found = sorted({str(each.label) for each in examples if each.label is not None})
     if len(found) < 2:
         raise MismatchError(
-            f"There must be at least two classes. Received: {shown_names(found) or 'none'}",
+            f"There must be at least two classes. Received: {_shown_names(found) or 'none'}",
             where=examples[0].where.rpartition(", line")[0] if examples else "",
             remedy="Name another label column, or give all classes.",
         )
@@ -338,3 +396,133 @@ def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[An
             )
         answers.append(Answer(text=text, start=start))
     return tuple(answers)
+
+
+def read_records(
+    path: str,
+    columns: Sequence[str],
+    optional: Sequence[str] = (),
+    *,
+    header: Sequence[str] | None = None,
+    max_broken_lines: int = 0,
+) -> Iterator[Record]:
+    """Reads the records of a local file in order, one at a time, with the columns that exist.
+
+    `header` names the columns of a TSV or CSV file without a header line. At most
+    `max_broken_lines` TSV lines with too few fields are skipped. Raises MismatchError for a missing
+    column, UsageError for an unknown file ending, DataDamagedError for a damaged or empty file.
+    """
+    form = _form(path)
+    rows: Iterator[tuple[str, dict[str, Any]]]
+    if form in (".jsonl", ".json"):
+        rows = (
+            (where, parse_json_object(line, where=where, remedy="Write one object in each line."))
+            for where, line in _lines(path)
+            if line.strip()
+        )
+    else:
+        fields = _comma_fields(path) if form == ".csv" else _tab_fields(path)
+        rows = _with_header(fields, header, max_broken_lines)
+    number = 0
+    for where, values in rows:
+        chosen = {name: values[name] for name in (*columns, *optional) if name in values}
+        if missing := [name for name in columns if name not in chosen]:
+            # In the first record the column name is wrong; a later one is damaged.
+            raise (DataDamagedError if number else MismatchError)(
+                f"There is no column {missing[0]!r}.{_near_name(missing[0], list(values))}",
+                where=where,
+                remedy=f"The columns are: {_shown_names(list(values))}",
+            )
+        yield Record(where, number, chosen)
+        number += 1
+    if number == 0:
+        remedy = "Name a file with records."
+        raise DataDamagedError("The file has no record.", where=path, remedy=remedy)
+
+
+def _near_name(name: str, known: Sequence[str]) -> str:
+    """Returns `did_you_mean` of the printable names: files may contain any."""
+    return did_you_mean(name, [each for each in known if each.isprintable()])
+
+
+def _shown_names(names: Sequence[str]) -> str:
+    """Formats the first names of a list for one line of a message."""
+    return ", ".join(shown_value(name) for name in names[:_MAX_SHOWN])
+
+
+def _form(path: str) -> str:
+    name = next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
+    form = next((end for end in _FORMS if name.endswith(end)), None)
+    if form is None:
+        raise UsageError(
+            "The ending of a file says its form.",
+            where=path,
+            remedy=f"Name a file with one of these endings: {', '.join(_FORMS)}",
+        )
+    return form
+
+
+def _lines(path: str) -> Iterator[tuple[str, str]]:
+    """Yields the place and the text of each line, with its end."""
+    for number, offset, line in numbered_lines(path):
+        where = f"{path}, line {number}"
+        if offset > _MAX_FILE_BYTES:
+            what = f"The file has more than {_MAX_FILE_BYTES:,} bytes; examples are held in memory."
+            raise DataDamagedError(what, where=path, remedy="Give a part of it.")
+        try:
+            yield where, line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            what = f"The line is not UTF-8, from its byte {error.start} on."
+            remedy = "Convert the file to UTF-8."
+            raise DataDamagedError(what, where=where, remedy=remedy) from error
+
+
+def _tab_fields(path: str) -> Iterator[tuple[str, list[str]]]:
+    for where, line in _lines(path):
+        yield where, line.removesuffix("\n").removesuffix("\r").split("\t")
+
+
+def _comma_fields(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the place of the first line and the fields of each record."""
+    where = ""
+
+    def texts() -> Iterator[str]:
+        nonlocal where
+        for place, text in _lines(path):
+            where = where or place
+            yield text
+
+    # The default is shorter than some articles.
+    csv.field_size_limit(MAX_LINE_BYTES)
+    reader = csv.reader(texts(), strict=True)
+    while True:
+        where = ""
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            what = f"The record is not CSV: {first_line(error)}."
+            raise DataDamagedError(what, where=where, remedy=CORRECT) from error
+        if fields is None:
+            return
+        yield where, fields
+
+
+def _with_header(
+    rows: Iterator[tuple[str, list[str]]], header: Sequence[str] | None, max_broken_lines: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    num_broken = 0
+    for where, fields in rows:
+        if fields in ([], [""]):
+            continue
+        if header is None:
+            header = fields
+            if doubled := next((name for name in fields if fields.count(name) > 1), None):
+                what = f"The column {shown_value(doubled)} stands twice in the header."
+                raise DataDamagedError(what, where=where, remedy="Give each column its own name.")
+        elif len(fields) < len(header) and num_broken < max_broken_lines:
+            num_broken += 1
+        elif len(fields) != len(header):
+            what = f"The record has {len(fields)} fields; {len(header)} are expected."
+            raise DataDamagedError(what, where=where, remedy=CORRECT)
+        else:
+            yield where, dict(zip(header, fields, strict=True))

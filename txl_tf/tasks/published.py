@@ -23,12 +23,19 @@ from typing import Any
 
 from txl_tf.config.base import shown_value
 from txl_tf.errors import InputMissingError, UsageError, did_you_mean
-from txl_tf.storage.files import list_folder, path_exists
-from txl_tf.storage.untrusted_files import storage_errors
-from txl_tf.tasks.examples import Example, TaskData, check_labels, check_names, checked_answers
-from txl_tf.tasks.records import Record, number_of, read_json_document, read_records
+from txl_tf.storage.files import list_folder, path_exists, read_file
+from txl_tf.storage.untrusted_files import parse_json_object, storage_errors
+from txl_tf.tasks.examples import (
+    CORRECT,
+    Example,
+    Record,
+    TaskData,
+    checked_answers,
+    read_records,
+)
 
 _MAX_BROKEN_LINES = 16
+_MAX_JSON_BYTES = 1 << 28
 _RACE_LEVELS = ("middle", "high")
 _RACE_SPLITS = {"train": "train", "dev": "valid", "test": "test"}
 _LETTERS = "ABCD"
@@ -175,11 +182,8 @@ def _read_glue_split(path: str, task: GlueTask, is_test: bool) -> list[Example]:
         if is_test:
             name = record.text(task.test_id)
         else:
-            label = record.text(task.label) if task.labels else number_of(record, task.label)
+            label = record.text(task.label) if task.labels else record.number_in(task.label)
         examples.append(Example(name=name, where=record.where, texts=texts, label=label))
-    check_names(examples)
-    if task.labels:
-        check_labels(examples, task.labels)
     return examples
 
 
@@ -208,7 +212,6 @@ def read_race(folder: str) -> TaskData:
             for example in _read_article(path, level)
         ]
         if examples:
-            check_names(examples)
             splits[split] = examples
     return TaskData(
         name="race",
@@ -239,7 +242,7 @@ def _articles(folder: str, is_needed: bool) -> list[str]:
 
 
 def _read_article(path: str, level: str) -> list[Example]:
-    record = Record(path, 0, read_json_document(path))
+    record = _read_json_document(path)
     article = record.text("article")
     lists: list[Any] = [record.values.get(key) for key in ("questions", "options", "answers")]
     if not all(isinstance(each, list) and len(each) == len(lists[0]) > 0 for each in lists):
@@ -259,14 +262,14 @@ def _read_article(path: str, level: str) -> list[Example]:
                 name=f"{level}/{stem}-{number}",
                 where=place.where,
                 texts=(article,),
-                choices=tuple(question_with_option(question, option) for option in options),
+                choices=tuple(_question_with_option(question, option) for option in options),
                 label=_LETTERS.index(answer),
             )
         )
     return examples
 
 
-def question_with_option(question: str, option: str) -> str:
+def _question_with_option(question: str, option: str) -> str:
     """Puts an option into the blanks (`_`) of a question, or after a question without blanks."""
     if _BLANK.search(question):
         return _BLANK.sub(lambda match: option, question)
@@ -305,7 +308,7 @@ def read_squad(paths_by_split: dict[str, str]) -> TaskData:
 
 def _read_squad_split(path: str, needs_answers: bool) -> list[Example]:
     examples = []
-    document = Record(path, 0, read_json_document(path))
+    document = _read_json_document(path)
     for article in _objects(document, "data"):
         for paragraph in _objects(article, "paragraphs"):
             passage = paragraph.text("context")
@@ -313,7 +316,6 @@ def _read_squad_split(path: str, needs_answers: bool) -> list[Example]:
                 examples.append(_question(question, path, passage, needs_answers))
     if not examples:
         raise document.damaged("The file has no question.")
-    check_names(examples)
     return examples
 
 
@@ -356,3 +358,14 @@ def _question(record: Record, path: str, passage: str, needs_answers: bool) -> E
         answers=checked_answers(question, answers or [], passage),
         is_answerable=not is_impossible,
     )
+
+
+def _read_json_document(path: str) -> Record:
+    """Reads a file that is one JSON object as a record."""
+    with storage_errors("The file cannot be read", path):
+        try:
+            content = read_file(path, max_bytes=_MAX_JSON_BYTES)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            what = "There is no such file."
+            raise InputMissingError(what, where=path, remedy="Name an existing file.") from error
+    return Record(path, 0, parse_json_object(content, where=path, remedy=CORRECT))
