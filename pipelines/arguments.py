@@ -1,5 +1,7 @@
 """Argument types and groups that several jobs share, such as `--config` and `--set`."""
 
+import argparse
+import json
 import os
 import re
 import tomllib
@@ -280,6 +282,14 @@ def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentCo
     except ValueError as error:
         raise MismatchError(f"{error}", where=where) from error
     return changed
+
+
+def overrides_of(arguments: argparse.Namespace) -> list[str]:
+    """Returns the settings of `--set` and `--freeze`."""
+    overrides = list(arguments.overrides)
+    if arguments.freeze is not None:
+        overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
+    return overrides
 
 
 def overridden_settings(overrides: list[str]) -> set[str]:

@@ -26,7 +26,7 @@ from txl_tf.tasks.metrics import compute_metrics
 from txl_tf.tasks.published import GLUE_TASKS, read_glue, read_race, read_squad
 
 from .arguments import add_config_argument, add_device_arguments, add_number, add_override_argument
-from .finetuning_settings import MAX_EPOCHS, finetuning_experiment
+from .finetuning_run import MAX_EPOCHS, FineTuningData, finetuning_experiment
 from .initial_weights import InitialWeights, add_initial_arguments, initial_weights
 from .memory_needs import require_training_memory
 from .workdir import Workdir, add_workdir_argument
@@ -228,7 +228,6 @@ def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
     from txl_tf.distribution.strategy import create_strategy
 
     strategy = create_strategy(job.arguments.tpu, job.arguments.cpu_replicas)
-    from .finetuning_data import FineTuningData
     from .training_run import TrainingJob, train
 
     assert job.experiment is not None

@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.training.trainer import Trainer
 
-    from .finetuning_data import FineTuningData
+    from .finetuning_run import FineTuningData
     from .training_data import TrainingData
 
 AnyConfig = ModelConfig | LSTMConfig | QRNNConfig
@@ -70,14 +69,6 @@ def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="do not train embedding, softmax, layers, layers:3 or layers:0-3 (from 0)",
     )
-
-
-def overrides_of(arguments: argparse.Namespace) -> list[str]:
-    """Returns the settings of `--set` and `--freeze`."""
-    overrides = list(arguments.overrides)
-    if arguments.freeze is not None:
-        overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
-    return overrides
 
 
 class InitialWeights:

@@ -27,15 +27,11 @@ from .arguments import (
     load_experiment,
     overridden_settings,
     override,
-)
-from .configs import NAMED_EXPERIMENTS
-from .finetuning_settings import further_training
-from .initial_weights import (
-    InitialWeights,
-    add_initial_arguments,
-    initial_weights,
     overrides_of,
 )
+from .configs import NAMED_EXPERIMENTS
+from .finetuning_run import further_training
+from .initial_weights import InitialWeights, add_initial_arguments, initial_weights
 from .memory_needs import require_training_memory
 from .progress import say
 from .workdir import Workdir, add_workdir_argument, data_identity

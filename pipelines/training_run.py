@@ -37,7 +37,7 @@ from .training_figures import RunFigures, StepProfile, start_banner
 from .workdir import Workdir
 
 if TYPE_CHECKING:
-    from .finetuning_data import FineTuningData
+    from .finetuning_run import FineTuningData
 
 _SPLIT = "valid"
 

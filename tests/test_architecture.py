@@ -92,7 +92,6 @@ LOADED_FIRST = (
 NOT_LOADED_FIRST = (
     "pipelines.device_peak",
     "pipelines.analysis.*",
-    "pipelines.finetuning_data",
 )
 
 
