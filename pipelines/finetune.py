@@ -38,6 +38,8 @@ _GLUE = "glue/"
 _FORMATS = ("own", "race", "squad", *(f"{_GLUE}{name}" for name in GLUE_TASKS))
 _SPLITS = ("train", "valid")
 _OWN_OPTIONS = ("task", "text_columns", "label_column", "choice_columns", "id_column")
+# Options of the files, by format; GLUE and RACE are in the folder of `--data`.
+_OPTIONS = {"own": (*_OWN_OPTIONS, *_SPLITS), "squad": _SPLITS}
 _ENDINGS = (".jsonl", ".tsv", ".json")
 
 
@@ -165,32 +167,27 @@ def _read_task_data(
     task_kind: TaskKind | None,
     labels: tuple[str, ...] | None,
 ) -> TaskData:
-    """Reads the files of a task in their format; GLUE and RACE are in the folder of `--data`.
+    """Reads the files of a task in their format.
 
     `labels` are the classes of an existing model, by default those in the training examples.
     """
+    usable = _OPTIONS.get(arguments.format, ("data",))
+    for name in (*_OWN_OPTIONS, "data", *_SPLITS):
+        if name not in usable and getattr(arguments, name) is not None:
+            raise UsageError(
+                f"This option is not for the format {arguments.format}.",
+                where=_option(name),
+                remedy=f"Its options are {', '.join(map(_option, usable))}.",
+            )
+    if usable == ("data",):
+        if arguments.data is None:
+            raise UsageError("The folder of the files is missing.", where="--data")
+        if arguments.format == "race":
+            return read_race(arguments.data)
+        return read_glue(arguments.data, arguments.format.removeprefix(_GLUE))
     paths = {split: path for split, path in paths_by_split.items() if path is not None}
-    if arguments.format == "own":
-        _refuse(arguments, ("data",), "own files are named by --train and --valid")
-        return _read_own_data(arguments, paths, task_kind or "classification", labels)
-    _refuse(arguments, _OWN_OPTIONS, "only own files have columns to name")
     if arguments.format == "squad":
-        _refuse(arguments, ("data",), "files of squad are named by --train and --valid")
         return read_squad(paths)
-    _refuse(arguments, _SPLITS, f"the files of {arguments.format} are named by --data")
-    if arguments.data is None:
-        raise UsageError("The folder of the files is missing.", where="--data")
-    if arguments.format == "race":
-        return read_race(arguments.data)
-    return read_glue(arguments.data, arguments.format.removeprefix(_GLUE))
-
-
-def _read_own_data(
-    arguments: argparse.Namespace,
-    paths: dict[str, str],
-    task_kind: TaskKind,
-    labels: tuple[str, ...] | None,
-) -> TaskData:
     given: dict[str, Any] = {
         "text": arguments.text_columns and tuple(arguments.text_columns),
         "label": arguments.label_column,
@@ -201,14 +198,11 @@ def _read_own_data(
         columns = Columns(**{name: value for name, value in given.items() if value})
     except ValueError as error:
         raise UsageError(f"{error}", where="--text-columns") from error
-    return read_own_data(paths, task_kind, columns, labels)
+    return read_own_data(paths, task_kind or "classification", columns, labels)
 
 
-def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], reason: str) -> None:
-    for name in names:
-        if getattr(arguments, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"This option is for another format: {reason}.", where=option)
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def run(job: FineTuning) -> None:
@@ -231,11 +225,10 @@ def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
     from .training_run import TrainingJob, train
 
     assert job.experiment is not None
-    run_data = FineTuningData(data, _tokenizer(job, job.experiment), job.experiment)
     train(
         TrainingJob(
             experiment=job.experiment,
-            data=run_data,
+            data=FineTuningData(data, _tokenizer(job, job.experiment), job.experiment),
             workdir=job.workdir,
             strategy=strategy,
             watcher=watcher,
@@ -255,8 +248,7 @@ def _predict(job: FineTuning) -> None:
     data, examples = _examples_to_predict(job, task.task.kind, task.task.labels)
     predictions, scores = task.answer(examples)
     if all(each.is_labelled for each in examples):
-        own = data.metrics, data.kind, data.labels, examples, predictions
-        figures = compute_metrics(*own)
+        figures = compute_metrics(data.metrics, data.kind, data.labels, examples, predictions)
         shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         print(f"{arguments.predict}: {shown} ({len(examples):,} examples)")
     if path is None:
@@ -281,8 +273,7 @@ def _examples_to_predict(
 ) -> tuple[TaskData, list[Example]]:
     named = job.arguments.predict
     if job.arguments.format in ("own", "squad"):
-        paths: dict[str, str | None] = {"test": named}
-        data = _read_task_data(job.arguments, paths, task_kind, labels)
+        data = _read_task_data(job.arguments, {"test": named}, task_kind, labels)
         return data, data.splits["test"]
     # These formats read all splits before training.
     assert job.data is not None

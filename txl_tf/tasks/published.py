@@ -27,6 +27,7 @@ from txl_tf.storage.files import list_folder, path_exists, read_file
 from txl_tf.storage.untrusted_files import parse_json_object, storage_errors
 from txl_tf.tasks.examples import (
     CORRECT,
+    DEFAULT_METRICS,
     Example,
     Record,
     TaskData,
@@ -50,74 +51,57 @@ _MATCHED = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GlueTask:
-    """Files and metrics of one task.
+class _GlueTask:
+    """Files of one task."""
 
-    Args:
-        folder: str. Folder name that the download script uses.
-        texts: tuple of str. Columns of the texts.
-        label: str. Column of the label.
-        labels: tuple of str. Classes in their order; empty for a score.
-        metrics: tuple of str. The first one selects the best weights.
-        test_id: str. Column of the test files that names examples.
-        header: tuple of str. Columns of training and validation files without a header line.
-        has_broken_lines: bool. True if the published files have damaged records and empty
-            questions.
-        splits: dict. Names of the splits by file, beside "train".
-    """
-
-    folder: str
     texts: tuple[str, ...]
+    """Columns of the texts."""
     label: str = "label"
+    """Column of the label."""
     labels: tuple[str, ...] = ("0", "1")
+    """Classes in their order; empty for a score."""
     metrics: tuple[str, ...] = ("accuracy",)
+    """The first one selects the best weights."""
     test_id: str = "index"
-    header: tuple[str, ...] = ()
+    """Column of the test files that names examples."""
+    header: tuple[str, ...] | None = None
+    """Columns of training and validation files without a header line."""
     has_broken_lines: bool = False
+    """True if the published files have damaged records and empty questions."""
     splits: dict[str, str] = dataclasses.field(default_factory=lambda: _BOTH)
+    """Names of the splits by file, beside "train"."""
 
 
+_PAIR = ("sentence1", "sentence2")
 _ENTAILMENT = ("entailment", "not_entailment")
 
 GLUE_TASKS = {
-    "cola": GlueTask(
-        folder="CoLA",
+    "cola": _GlueTask(
         texts=("sentence",),
         metrics=("matthews",),
         header=("source", "label", "original_label", "sentence"),
     ),
-    "sst2": GlueTask(folder="SST-2", texts=("sentence",)),
-    "mrpc": GlueTask(
-        folder="MRPC",
-        texts=("#1 String", "#2 String"),
-        label="Quality",
-        metrics=("accuracy", "f1"),
+    "sst2": _GlueTask(texts=("sentence",)),
+    "mrpc": _GlueTask(
+        texts=("#1 String", "#2 String"), label="Quality", metrics=("accuracy", "f1")
     ),
-    "stsb": GlueTask(
-        folder="STS-B",
-        texts=("sentence1", "sentence2"),
-        label="score",
-        labels=(),
-        metrics=("pearson", "spearman"),
-    ),
-    "qqp": GlueTask(
-        folder="QQP",
+    "stsb": _GlueTask(texts=_PAIR, label="score", labels=(), metrics=("pearson", "spearman")),
+    "qqp": _GlueTask(
         texts=("question1", "question2"),
         label="is_duplicate",
         metrics=("accuracy", "f1"),
         test_id="id",
         has_broken_lines=True,
     ),
-    "mnli": GlueTask(
-        folder="MNLI",
-        texts=("sentence1", "sentence2"),
+    "mnli": _GlueTask(
+        texts=_PAIR,
         label="gold_label",
         labels=("entailment", "neutral", "contradiction"),
         splits=_MATCHED,
     ),
-    "qnli": GlueTask(folder="QNLI", texts=("question", "sentence"), labels=_ENTAILMENT),
-    "rte": GlueTask(folder="RTE", texts=("sentence1", "sentence2"), labels=_ENTAILMENT),
-    "wnli": GlueTask(folder="WNLI", texts=("sentence1", "sentence2")),
+    "qnli": _GlueTask(texts=("question", "sentence"), labels=_ENTAILMENT),
+    "rte": _GlueTask(texts=_PAIR, labels=_ENTAILMENT),
+    "wnli": _GlueTask(texts=_PAIR),
 }
 """The tasks by the names that `read_glue` takes."""
 
@@ -165,12 +149,11 @@ def read_glue(folder: str, task: str) -> TaskData:
     )
 
 
-def _read_glue_split(path: str, task: GlueTask, is_test: bool) -> list[Example]:
-    columns = (*task.texts, task.test_id if is_test else task.label)
+def _read_glue_split(path: str, task: _GlueTask, is_test: bool) -> list[Example]:
     records = read_records(
         path,
-        columns,
-        header=None if is_test else task.header or None,
+        (*task.texts, task.test_id if is_test else task.label),
+        header=None if is_test else task.header,
         max_broken_lines=_MAX_BROKEN_LINES if task.has_broken_lines and not is_test else 0,
     )
     examples = []
@@ -203,21 +186,20 @@ def read_race(folder: str) -> TaskData:
             question, counted from 1.
         StorageError: If a file cannot be read.
     """
-    splits = {}
-    for part, split in _RACE_SPLITS.items():
-        examples = [
+    splits = {
+        split: [
             example
             for level in _RACE_LEVELS
             for path in _articles(os.path.join(folder, part, level), is_needed=split != "test")
             for example in _read_article(path, level)
         ]
-        if examples:
-            splits[split] = examples
+        for part, split in _RACE_SPLITS.items()
+    }
     return TaskData(
         name="race",
         kind="choice",
         labels=(),
-        splits=splits,
+        splits={split: examples for split, examples in splits.items() if examples},
         metrics=("accuracy", "accuracy_by_level"),
     )
 
@@ -262,18 +244,16 @@ def _read_article(path: str, level: str) -> list[Example]:
                 name=f"{level}/{stem}-{number}",
                 where=place.where,
                 texts=(article,),
-                choices=tuple(_question_with_option(question, option) for option in options),
+                choices=tuple(_with_option(question, option) for option in options),
                 label=_LETTERS.index(answer),
             )
         )
     return examples
 
 
-def _question_with_option(question: str, option: str) -> str:
-    """Puts an option into the blanks (`_`) of a question, or after a question without blanks."""
-    if _BLANK.search(question):
-        return _BLANK.sub(lambda match: option, question)
-    return f"{question} {option}"
+def _with_option(question: str, option: str) -> str:
+    filled, num_blanks = _BLANK.subn(lambda match: option, question)
+    return filled if num_blanks else f"{question} {option}"
 
 
 def read_squad(paths_by_split: dict[str, str]) -> TaskData:
@@ -293,27 +273,27 @@ def read_squad(paths_by_split: dict[str, str]) -> TaskData:
             the question.
         StorageError: If a file cannot be read.
     """
-    splits = {
-        split: _read_squad_split(path, needs_answers=split.startswith(("train", "valid")))
-        for split, path in paths_by_split.items()
-    }
     return TaskData(
         name="squad",
         kind="span",
         labels=(),
-        splits=splits,
-        metrics=("span_f1", "exact_match"),
+        splits={
+            split: _read_squad_split(path, needs_answers=split.startswith(("train", "valid")))
+            for split, path in paths_by_split.items()
+        },
+        metrics=DEFAULT_METRICS["span"],
     )
 
 
 def _read_squad_split(path: str, needs_answers: bool) -> list[Example]:
-    examples = []
     document = _read_json_document(path)
-    for article in _objects(document, "data"):
-        for paragraph in _objects(article, "paragraphs"):
-            passage = paragraph.text("context")
-            for question in _objects(paragraph, "qas"):
-                examples.append(_question(question, path, passage, needs_answers))
+    examples = [
+        _question(question, path, passage, needs_answers)
+        for article in _objects(document, "data")
+        for paragraph in _objects(article, "paragraphs")
+        for passage in [paragraph.text("context")]
+        for question in _objects(paragraph, "qas")
+    ]
     if not examples:
         raise document.damaged("The file has no question.")
     return examples
@@ -335,7 +315,6 @@ def _question(record: Record, path: str, passage: str, needs_answers: bool) -> E
     name = record.text("id")
     shown = name if name.isprintable() and len(name) <= 100 else shown_value(name)
     question = Record(f"{path}, question {shown}", record.number, record.values)
-    texts = (question.text("question"), passage)
     is_impossible = question.values.get("is_impossible", False)
     answers = question.values.get("answers", None if not is_impossible else [])
     if not isinstance(is_impossible, bool):
@@ -354,7 +333,7 @@ def _question(record: Record, path: str, passage: str, needs_answers: bool) -> E
     return Example(
         name=name,
         where=question.where,
-        texts=texts,
+        texts=(question.text("question"), passage),
         answers=checked_answers(question, answers or [], passage),
         is_answerable=not is_impossible,
     )
