@@ -1,13 +1,24 @@
-"""Answers from outputs: the most probable class, label and span."""
+"""Answers from outputs, the most probable class, label and span; and their files."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
 
+from tests.tasks.task_files import squad_document, write_glue, write_json
 from tests.tasks.test_example_encoding import BYTES, PASSAGE, example, task_of
-from txl_tf.tasks.answers import answers_of
+from txl_tf.errors import NonFiniteError, OutputExistsError, StorageError
+from txl_tf.tasks.answers import (
+    answers_of,
+    write_glue_submission,
+    write_predictions,
+    write_squad_answers,
+)
 from txl_tf.tasks.encoding import ExampleEncoder
+from txl_tf.tasks.examples import Example, TaskData
+from txl_tf.tasks.metrics import span_scores
+from txl_tf.tasks.published import read_glue, read_squad
 
 
 def encoded(kind, *examples, **settings):
@@ -46,7 +57,7 @@ def best_span(places, logits, longest):
     return best
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("margin", "longest"), [(None, 30), (0.0, 3), (1.5, 1)])
 def test_the_best_span_is_that_of_all_spans(seed, margin, longest):
     settings = {"answer_margin": margin, "max_answer_words": longest}
@@ -61,3 +72,108 @@ def test_the_best_span_is_that_of_all_spans(seed, margin, longest):
     (answer,), (shown,) = answers_of(task, found, [logits])
     assert answer == expected
     assert shown == pytest.approx(score)
+
+
+EXAMPLES = [
+    Example(name=str(number), where=f"f, line {number}", texts=("t",)) for number in range(2)
+]
+
+
+def data_of(kind, labels=()):
+    return TaskData(name="own", kind=kind, labels=labels, splits={}, metrics=())
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_classes_are_written_by_name_with_their_probabilities(tmp_path):
+    path = tmp_path / "out.jsonl"
+    scores = np.array([[0.25, 0.75], [1.0, 0.0]], np.float32)
+    labels = ("né", "pos")
+    write_predictions(
+        str(path), data_of("classification", labels), EXAMPLES, np.array([1, 0]), scores
+    )
+    assert lines_of(path) == [
+        {"name": "0", "prediction": "pos", "scores": {"né": 0.25, "pos": 0.75}},
+        {"name": "1", "prediction": "né", "scores": {"né": 1.0, "pos": 0.0}},
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind, predictions, expected",
+    [
+        ("regression", np.array([0.5, 2.0], np.float32), [0.5, 2.0]),
+        ("span", ["two words", ""], ["two words", ""]),
+    ],
+)
+def test_other_kinds_are_written_as_they_are(tmp_path, kind, predictions, expected):
+    path = tmp_path / "out.jsonl"
+    write_predictions(str(path), data_of(kind), EXAMPLES, predictions)
+    assert [each["prediction"] for each in lines_of(path)] == expected
+    assert all(set(each) == {"name", "prediction"} for each in lines_of(path))
+
+
+@pytest.mark.parametrize(
+    "task, predictions, expected",
+    [
+        ("mnli", np.array([2]), "index\tprediction\n9\tcontradiction\n"),
+        ("stsb", np.array([7.25]), "index\tprediction\n0\t5.000\n"),
+        ("stsb", np.array([1.23456]), "index\tprediction\n0\t1.235\n"),
+    ],
+)
+def test_a_submission_to_glue_has_index_and_prediction(tmp_path, task, predictions, expected):
+    data = read_glue(str(write_glue(tmp_path / task, task)), task)
+    path = tmp_path / "out.tsv"
+    write_glue_submission(str(path), data, data.splits["test"], predictions)
+    assert path.read_text() == expected
+
+
+def test_answers_are_written_by_id_and_read_by_the_evaluation(tmp_path):
+    data = read_squad({"valid": write_json(tmp_path / "dev.json", squad_document())})
+    examples = data.splits["valid"]
+    texts = [each.answers[0].text if each.answers else "" for each in examples]
+    path = tmp_path / "out.json"
+    write_squad_answers(str(path), examples, texts)
+    answers = json.loads(path.read_text())
+    assert answers == {"56ddde6b": "Rollo", "56ddde6c": "Normandy", "5ad39d53": ""}
+    assert span_scores(examples, [answers[each.name] for each in examples])["exact_match"] == 1.0
+
+
+def test_a_file_that_is_there_is_left_alone(tmp_path):
+    path = tmp_path / "out"
+    path.write_text("mine")
+    data = data_of("classification", ("0", "1"))
+    for write in (
+        lambda: write_predictions(str(path), data, EXAMPLES, [0, 1]),
+        lambda: write_glue_submission(str(path), data, EXAMPLES, [0, 1]),
+        lambda: write_squad_answers(str(path), EXAMPLES, ["", ""]),
+    ):
+        with pytest.raises(OutputExistsError) as raised:
+            write()
+        assert raised.value.exit_code == 73
+    assert path.read_text() == "mine"
+
+
+def test_a_folder_that_is_missing_is_a_fault_of_storage(tmp_path):
+    with pytest.raises(StorageError, match="predictions cannot be written"):
+        write_squad_answers(str(tmp_path / "no" / "out"), EXAMPLES, ["", ""])
+
+
+@pytest.mark.parametrize("write", [write_predictions, write_glue_submission])
+def test_numbers_that_are_not_finite_are_refused(tmp_path, write):
+    with pytest.raises(NonFiniteError, match="f, line 1"):
+        write(str(tmp_path / "out"), data_of("regression"), EXAMPLES, np.array([0.0, np.inf]))
+    assert not (tmp_path / "out").exists()
+
+
+def test_counts_kinds_and_names_are_checked(tmp_path):
+    path = str(tmp_path / "out")
+    data = data_of("classification", ("0", "1"))
+    with pytest.raises(ValueError, match="shorter"):
+        write_predictions(path, data, EXAMPLES, [0])
+    with pytest.raises(ValueError, match="kind 'span'"):
+        write_glue_submission(path, data_of("span"), EXAMPLES, ["", ""])
+    named = [Example(name="x", where="f", texts=("t",))]
+    with pytest.raises(ValueError, match="An index must be a number"):
+        write_glue_submission(path, data, named, [0])

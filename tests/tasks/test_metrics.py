@@ -1,4 +1,7 @@
-"""Metrics against their formulas and against scikit-learn and SciPy, and where they end."""
+"""Metrics against their formulas and slow implementations, and where they end."""
+
+import random
+import string
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ from sklearn import metrics as reference
 from txl_tf.config.task import LOWER_IS_BETTER
 from txl_tf.errors import NonFiniteError
 from txl_tf.tasks.examples import Answer, Example
-from txl_tf.tasks.metrics import compute_metrics
+from txl_tf.tasks.metrics import compute_metrics, normalized_answer, span_scores
 
 LABELS = ("a", "b", "c")
 TWO = ("0", "1")
@@ -174,3 +177,98 @@ def test_questions_without_any_answer_key_have_no_figures():
     example = Example(name="1", where="f, question 7", texts=("q", "p"))
     with pytest.raises(ValueError, match="none in f, question 7"):
         compute_metrics(("span_f1",), "span", (), [example], ["x"])
+
+
+def slow_words(text):
+    """Words of an answer, letter by letter and without regular expressions."""
+    letters = [letter for letter in text.lower() if letter not in string.punctuation]
+    words, word = [], ""
+    for letter in [*letters, " "]:
+        if letter.isspace():
+            words += [word] if word else []
+            word = ""
+        else:
+            word += letter
+    return [each for each in words if each not in ("a", "an", "the")]
+
+
+def slow_scores(answers, text, has_version_2):
+    """Exact match and F1 of one question, by removing words one after another."""
+    accepted = [slow_words(answer) for answer in answers]
+    if has_version_2:
+        accepted = [each for each in accepted if each]
+        accepted = accepted if accepted else [[]]
+    given = slow_words(text)
+    best_exact, best_f1 = 0, 0
+    for right in accepted:
+        best_exact = max(best_exact, int(right == given))
+        left, same = list(right), 0
+        for word in given:
+            if word in left:
+                left.remove(word)
+                same += 1
+        if has_version_2 and (not right or not given):
+            f1 = int(right == given)
+        else:
+            f1 = 2 * same / (len(right) + len(given)) if same else 0
+        best_f1 = max(best_f1, f1)
+    return best_exact, best_f1
+
+
+WORDS = ("the", "The", "a", "an", "cat", "Cat.", "dog", "dog's", "-", "42", "an-cat", "Émile")
+
+
+def random_text(source, most=4):
+    return " ".join(source.choice(WORDS) for _ in range(source.randrange(most)))
+
+
+@pytest.mark.parametrize("has_version_2", [False, True])
+def test_scores_are_those_of_a_slow_implementation(has_version_2):
+    source = random.Random(7)
+    for _ in range(60):
+        examples, texts = [], []
+        for number in range(source.randrange(1, 8)):
+            is_answerable = not has_version_2 or (number > 0 and source.random() < 0.6)
+            answers = tuple(
+                Answer(text=random_text(source, 5), start=0)
+                for _ in range(source.randrange(1, 4) if is_answerable else 0)
+            )
+            examples.append(
+                Example(
+                    name=str(number),
+                    where="w",
+                    texts=("q", "p"),
+                    answers=answers,
+                    is_answerable=is_answerable,
+                )
+            )
+            texts.append(random_text(source))
+        pairs = [
+            slow_scores([answer.text for answer in example.answers], text, has_version_2)
+            for example, text in zip(examples, texts, strict=True)
+        ]
+        parts = {"": pairs}
+        if has_version_2:
+            kept = list(zip(pairs, examples, strict=True))
+            parts["_has_answer"] = [pair for pair, each in kept if each.is_answerable]
+            parts["_no_answer"] = [pair for pair, each in kept if not each.is_answerable]
+        expected = {}
+        for part, found in parts.items():
+            if found:
+                expected[f"exact_match{part}"] = sum(pair[0] for pair in found) / len(found)
+                expected[f"span_f1{part}"] = sum(pair[1] for pair in found) / len(found)
+        expected.pop("span_f1_no_answer", None)
+        assert span_scores(examples, texts) == pytest.approx(expected, abs=1e-12)
+
+
+def test_known_scores():
+    """Worked by hand: half of the words, articles, and the rules of empty texts."""
+    assert normalized_answer("The  Cat's\thome, an hour") == "cats home hour"
+    one = Example(name="1", where="w", texts=("q", "p"), answers=(Answer(text="big cat", start=0),))
+    none = Example(name="2", where="w", texts=("q", "p"), is_answerable=False)
+    assert span_scores([one], ["the cat"]) == {
+        "exact_match": 0.0,
+        "span_f1": pytest.approx(2 / 3),
+    }
+    assert span_scores([one, none], ["a big cat", ""])["span_f1"] == 1.0
+    assert span_scores([one, none], ["", "cat"])["exact_match_no_answer"] == 0.0

@@ -1,0 +1,311 @@
+"""Own data of every kind and the records it is read from, and each thing that is refused."""
+
+import csv
+import gzip
+import lzma
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tasks.task_files import refusal, write_lines
+from txl_tf.errors import MismatchError, UsageError
+from txl_tf.tasks.examples import Answer, Columns, Record, read_own_data, read_records
+from txl_tf.tasks.published import read_squad
+
+TEXT = Columns(text=("text",))
+LABELLED = [{"text": "good", "label": "pos"}, {"text": "bad", "label": "neg"}]
+
+
+def read_one(kind, columns, path, split="train", labels=None):
+    return read_own_data({split: str(path)}, kind, columns, labels).splits[split]
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("x.jsonl", '{"q": "a b", "p": "c", "y": "pos"}\n{"q": "d", "p": "e", "y": "neg"}\n'),
+        ("x.tsv", "y\tq\tp\npos\ta b\tc\nneg\td\te\n"),
+        ("x.csv", 'p,q,y\n"c",a b,pos\ne,d,neg\n'),
+    ],
+)
+def test_every_form_gives_the_same_examples(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    data = read_own_data(
+        {"train": str(path), "valid": str(path)},
+        "classification",
+        Columns(text=("q", "p"), label="y"),
+    )
+    assert (data.name, data.kind, data.labels) == ("own", "classification", ("neg", "pos"))
+    assert data.metrics == ("accuracy", "f1_macro")
+    found = [(each.name, each.texts, each.label) for each in data.splits["valid"]]
+    assert found == [("0", ("a b", "c"), "pos"), ("1", ("d", "e"), "neg")]
+    assert data.splits["train"][0].where.startswith(f"{path}, line ")
+
+
+def test_given_classes_keep_their_order_and_may_be_more(tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", *LABELLED)
+    given = ("pos", "unseen", "neg")
+    assert read_own_data({"train": path}, "classification", TEXT, given).labels == given
+
+
+def test_integers_and_truth_values_of_json_are_names(tmp_path):
+    records = [{"text": "a", "label": 3}, {"text": "b", "label": True}]
+    path = write_lines(tmp_path / "x.jsonl", *records)
+    assert read_own_data({"train": path}, "classification", TEXT).labels == ("3", "true")
+
+
+def test_test_files_may_lack_labels(tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", {"text": "a"}, {"text": "b", "label": "pos"})
+    examples = read_one("classification", TEXT, path, "test", ("neg", "pos"))
+    assert [each.label for each in examples] == [None, "pos"]
+    none = Columns(label=None)
+    assert read_one("regression", none, path, "predict")[1].label is None
+
+
+@pytest.mark.parametrize("label", [1, "1", "B"])
+def test_choices_are_columns_or_a_list_and_the_answer_a_number_or_a_letter(tmp_path, label):
+    record = {"text": "q", "one": "x", "two": "y", "all": ["x", "y"], "label": label}
+    path = write_lines(tmp_path / "x.jsonl", record)
+    for columns in (("one", "two"), ("all",)):
+        (example,) = read_one("choice", Columns(choices=columns), path)
+        assert (example.choices, example.label) == (("x", "y"), 1)
+
+
+def test_answers_are_found_in_the_passage(tmp_path):
+    columns = Columns(text=("q", "p"), label="a")
+    answers = [{"text": "b", "answer_start": 4}]
+    records = [
+        {"q": "?", "p": "a b b", "a": "b"},
+        {"q": "?", "p": "a b b", "a": answers},
+        {"q": "?", "p": "a b b", "a": ""},
+        {"q": "?", "p": "a b b", "a": []},
+    ]
+    path = write_lines(tmp_path / "x.jsonl", *records)
+    examples = read_one("span", columns, path)
+    assert [each.answers for each in examples] == [
+        (Answer(text="b", start=2),),
+        (Answer(text="b", start=4),),
+        (),
+        (),
+    ]
+    assert [each.is_answerable for each in examples] == [True, True, False, False]
+    unlabelled = write_lines(tmp_path / "y.jsonl", {"q": "?", "p": "a"})
+    assert read_one("span", columns, unlabelled, "test")[0].is_answerable
+
+
+def test_ids_name_the_examples(tmp_path):
+    records = [each | {"id": name} for each, name in zip(LABELLED, ("x-1", 7), strict=True)]
+    path = write_lines(tmp_path / "x.jsonl", *records)
+    examples = read_one("classification", Columns(id="id"), path)
+    assert [each.name for each in examples] == ["x-1", "7"]
+
+
+@pytest.mark.parametrize(
+    "kind, columns, record, code, says",
+    [
+        ("classification", Columns(id="id"), {}, 78, "no column 'id'"),
+        ("classification", TEXT, {"text": " "}, 65, "'text' is empty"),
+        ("classification", TEXT, {"text": 5}, 65, "no string, but 5"),
+        ("classification", TEXT, {"label": ""}, 65, "label in the field 'label' is missing"),
+        ("classification", TEXT, {"label": 0.5}, 65, "must be a name"),
+        ("regression", TEXT, {"label": "1e999"}, 65, "must be a finite number"),
+        ("choice", Columns(choices=("c",)), {"c": ["x"], "label": 0}, 65, "two options"),
+        ("choice", Columns(choices=("c",)), {"c": ["x", ""], "label": 0}, 65, "none empty"),
+        ("choice", Columns(choices=("c",)), {"c": ["x", "y"], "label": 2}, 65, "0 to 1"),
+        ("choice", Columns(choices=("c",)), {"c": ["x", "y"], "label": -1}, 65, "0 to 1"),
+        ("span", Columns(text=("text", "p")), {"p": "a", "label": "b"}, 65, "not stand in the"),
+        ("span", Columns(text=("text", "p")), {"p": "a", "label": [{}]}, 65, "`answer_start`"),
+        (
+            "span",
+            Columns(text=("text", "p")),
+            {"p": "ab", "label": [{"text": "b", "answer_start": 0}]},
+            65,
+            "at character 0: 'b'",
+        ),
+    ],
+)
+def test_each_fault_is_refused_with_its_line(tmp_path, kind, columns, record, code, says):
+    path = write_lines(tmp_path / "x.jsonl", {"text": "t", "label": "pos"} | record)
+    refusal(read_one, kind, columns, path, code=code, where=f"{path}, line 1", says=says)
+
+
+def test_a_label_of_another_split_is_refused_with_its_line(tmp_path):
+    train = write_lines(tmp_path / "train.jsonl", *LABELLED)
+    valid = write_lines(tmp_path / "valid.jsonl", LABELLED[0], {"text": "t", "label": "ne"})
+    paths = {"train": train, "valid": valid}
+    read = (read_own_data, paths, "classification", TEXT)
+    error = refusal(*read, code=78, where=f"{valid}, line 2", says="Did you mean neg?")
+    assert error.remedy == "The 2 classes are: 'neg', 'pos'"
+    given = ("pos", "other")
+    with pytest.raises(MismatchError, match="'neg' is no class"):
+        read_own_data({"train": train}, "classification", TEXT, given)
+
+
+def test_one_class_alone_is_refused(tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", LABELLED[0])
+    read = (read_one, "classification", TEXT, path)
+    refusal(*read, code=78, where="x.jsonl", says="at least two classes")
+
+
+def test_an_id_that_stands_twice_is_refused_with_both_lines(tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", *(each | {"id": "same"} for each in LABELLED))
+    read = (read_one, "classification", Columns(id="id"), path)
+    error = refusal(*read, code=65, where="x.jsonl, line 2", says="'same'")
+    assert f"{path}, line 1" in error.what
+
+
+@pytest.mark.parametrize(
+    "kind, columns, labels",
+    [
+        ("clasification", Columns(), None),
+        ("classification", Columns(text=()), None),
+        ("classification", Columns(choices=("c",)), None),
+        ("classification", Columns(), ("one",)),
+        ("classification", Columns(), ("one", "one")),
+        ("classification", Columns(label=None), None),
+        ("regression", Columns(), ("one", "two")),
+        ("choice", Columns(), None),
+        ("span", Columns(), None),
+    ],
+)
+def test_columns_that_do_not_fit_the_kind_are_refused(tmp_path, kind, columns, labels):
+    path = write_lines(tmp_path / "x.jsonl", *LABELLED)
+    with pytest.raises(UsageError):
+        read_own_data({"train": path}, kind, columns, labels)
+
+
+def test_a_column_has_one_meaning():
+    with pytest.raises(ValueError, match=r"one meaning\. Received: 'a' twice"):
+        Columns(text=("a",), label="a")
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+def read(path, columns=("a", "b"), **options):
+    return list(read_records(str(path), columns, **options))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("records")
+
+
+@settings(max_examples=30)
+@given(rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
+def test_json_lines_come_back_as_they_were_written(folder, rows):
+    path = write_lines(folder / "any.jsonl", *({"a": a, "b": b} for a, b in rows))
+    assert [tuple(each.values.values()) for each in read(path)] == rows
+
+
+@settings(max_examples=30)
+@given(rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
+def test_csv_comes_back_as_the_module_wrote_it(folder, rows):
+    path = folder / "any.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
+    assert [tuple(each.values.values()) for each in read(path)] == rows
+
+
+@settings(max_examples=30)
+@given(
+    rows=st.lists(
+        st.tuples(*[st.text(st.characters(codec="utf-8", exclude_characters="\t\r\n"))] * 2),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_tsv_takes_every_quote_as_it_is(folder, rows):
+    path = folder / "any.tsv"
+    text = "".join(f"{a}\t{b}\n" for a, b in [("a", "b"), *rows])
+    path.write_text(text, newline="", encoding="utf-8")
+    assert [tuple(each.values.values()) for each in read(path)] == rows
+
+
+def test_records_know_their_first_line(tmp_path):
+    path = tmp_path / "several.csv"
+    path.write_bytes(b'\xef\xbb\xbfa,b,c\r\n"one\r\nand more",2,x\r\n3,4,y\r\n\r\n')
+    records = read(path)
+    assert [(each.where, each.number) for each in records] == [
+        (f"{path}, line 2", 0),
+        (f"{path}, line 4", 1),
+    ]
+    assert records[0].values == {"a": "one\r\nand more", "b": "2"}
+
+
+def test_a_long_field_is_read_and_empty_lines_are_skipped(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text(f"a,b\n\n{'x' * 200_000},y\n")
+    assert [(len(each.values["a"]), each.where) for each in read(path)] == [
+        (200_000, f"{path}, line 3")
+    ]
+
+
+@pytest.mark.parametrize("compress, ending", [(gzip.compress, "gz"), (lzma.compress, "xz")])
+def test_compressed_files_are_read(tmp_path, compress, ending):
+    path = tmp_path / f"few.tsv.{ending}"
+    path.write_bytes(compress(b"a\tb\n1\t2\n"))
+    assert read(path)[0].values == {"a": "1", "b": "2"}
+
+
+# Without the time of day, so that a case has one name in all processes.
+CUT = gzip.compress(b'{"a": 1}', mtime=0)[:-9]
+
+
+@pytest.mark.parametrize(
+    "name, content, code, where, says",
+    [
+        ("x.txt", b"a\tb\n", 2, "x.txt", ".jsonl, .json, .tsv, .csv"),
+        ("x.tsv", b"", 65, "x.tsv", "no record"),
+        ("x.tsv", b"a\tB c\n1\t2\n", 78, "line 2", "no column 'b'"),
+        ("x.tsv", b"a\tbb\n1\t2\n", 78, "line 2", "Did you mean bb?"),
+        ("x.tsv", b"a\ta\n1\t2\n", 65, "line 1", "stands twice"),
+        ("x.tsv", b"a\tb\n1\t2\n1\t2\t3\n", 65, "line 3", "3 fields; 2 are expected"),
+        ("x.tsv", b"a\tb\n1\t2\n\xff\t4\n", 65, "line 3", "not UTF-8, from its byte 0"),
+        ("x.csv", b'a,b\n1,2\n"3,4\n5,6\n', 65, "line 3", "not CSV"),
+        ("x.jsonl", b'{"a": 1, "b": 2}\n{"a": 1\n', 65, "line 2", "not JSON"),
+        ("x.jsonl", b"[1]\n", 65, "line 1", "not a JSON object"),
+        ("x.jsonl", b'{"a": 1, "b": 2}\n{"a": 1}\n', 65, "line 2", "no column 'b'"),
+        ("x.jsonl.gz", CUT, 65, "compressed file", "end too early"),
+    ],
+)
+def test_each_fault_of_a_file_is_refused_with_its_place(tmp_path, name, content, code, where, says):
+    path = tmp_path / name
+    path.write_bytes(content)
+    error = refusal(read, path, code=code, where=where, says=says)
+    assert str(path) in error.where
+
+
+def test_names_of_columns_with_line_ends_do_not_break_the_message(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('a,"b\n\n\n\nb"\n1,2\n')
+    refusal(read, path, code=78, where="line 6", says=r"'b\n\n\n\nb'")
+
+
+def test_missing_files_and_folders_are_told_from_damaged_ones(tmp_path):
+    refusal(read, tmp_path / "no.tsv", code=66, where="no.tsv", says="no such text file")
+    (tmp_path / "folder.tsv").mkdir()
+    refusal(read, tmp_path / "folder.tsv", code=66, where="folder.tsv", says="no such text file")
+    document = {"train": str(tmp_path / "x.json")}
+    refusal(read_squad, document, code=66, where="x.json", says="no such file")
+    (tmp_path / "x.json").write_text("[]")
+    refusal(read_squad, document, code=65, where="x.json", says="not a JSON")
+
+
+@pytest.mark.parametrize("value", ["-1.5e3", " 2 ", 0, 7, -0.25])
+def test_numbers_are_read_from_text_and_json(value):
+    assert Record("f", 0, {"n": value}).number_in("n") == float(value)
+
+
+@pytest.mark.parametrize("value", ["nan", "1e39", "1_0", "one", None, True, [1], 10**39])
+def test_what_is_no_finite_number_is_refused(value):
+    record = Record("f, line 9", 0, {"n": value})
+    refusal(record.number_in, "n", code=65, where="f, line 9", says="must be a finite number")
+
+
+@pytest.mark.parametrize("value", [None, "", " \t", 3, ["x"]])
+def test_what_is_no_text_is_refused(value):
+    record = Record("f, line 9", 0, {"t": value})
+    refusal(record.text, "t", code=65, where="f, line 9", says="'t'")
