@@ -54,31 +54,15 @@ def test_a_checkpoint_is_found_by_prefix_index_or_folder(spelling, tmp_path):
     assert_same_weights(load_official_tensorflow(path, memory_length=8), expected)
 
 
-def refused(tmp_path, change, error=MismatchError, family="wt103_large", **settings):
+def refused(tmp_path, change, **settings):
     """What is raised after `change` has had the tensors."""
-    tensors = official_tensors(random_model(family_config(family)))
+    tensors = official_tensors(random_model(family_config("wt103_large")))
     change(tensors)
-    with pytest.raises(error) as caught:
+    with pytest.raises(MismatchError) as caught:
         load_official_tensorflow(save(tmp_path, tensors), **{"memory_length": 8, **settings})
     assert len(str(caught.value).splitlines()) == 3
     assert str(tmp_path) in str(caught.value)
     return caught.value
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        f"{BLOCK}/rel_attn/qkv/kernel",
-        "transformer/r_w_bias",
-        "transformer/layer_0/ff/layer_1/kernel",
-        "transformer/adaptive_embed/cutoff_1/lookup_table",
-        "transformer/adaptive_softmax/cutoff_0/proj",
-    ],
-)
-def test_a_missing_tensor_is_named(name, tmp_path):
-    error = refused(tmp_path, lambda tensors: tensors.pop(name))
-    assert error.differences == {"missing": [name]}
-    assert name in str(error)
 
 
 def test_all_differences_are_named_and_counted(tmp_path):
@@ -93,18 +77,6 @@ def test_all_differences_are_named_and_counted(tmp_path):
     for text in ("11 missing: ", "and 8 more", "1 unexpected: transformer/r_w_bias_too"):
         assert text in error.what
     assert "transformer/layer_2/ff/LayerNorm/beta is (4, 4), not (16,)" in error.what
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_tensor_that_is_not_finite_is_named(value, tmp_path):
-    name = f"{BLOCK}/rel_attn/o/kernel"
-
-    def change(tensors):
-        tensors[name][3, 2] = value
-
-    error = refused(tmp_path, change, DataDamagedError)
-    assert error.differences == {"not finite": [name]}
-    assert name in str(error)
 
 
 def test_integers_are_no_weights(tmp_path):

@@ -222,10 +222,9 @@ def test_torch_files_are_read_without_running_them(tmp_path):
     tensors = {name: torch.tensor(array.copy()) for name, array in golden.state_dict.items()}
     torch.save({"model_state": tensors, "epoch": 3}, path)
     assert_same_weights(load_hugging_face(path, **golden.settings), golden.load())
-    for content in (_Hostile(marker), {**tensors, "more": _Hostile(marker)}):
-        torch.save(content, path)
-        with pytest.raises(DataDamagedError, match="without running code"):
-            load_hugging_face(path, **golden.settings)
+    torch.save({**tensors, "more": _Hostile(marker)}, path)
+    with pytest.raises(DataDamagedError, match="without running code"):
+        load_hugging_face(path, **golden.settings)
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(DataDamagedError):
         load_hugging_face(path, **golden.settings)

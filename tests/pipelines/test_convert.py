@@ -14,7 +14,6 @@ from txl_tf import load_model
 from txl_tf.data import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.model_folder import write_model_folder
 
 PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"
 FROM_TENSORFLOW = ("convert", "--from", "official_tensorflow", "--source", PREFIX)
@@ -71,9 +70,7 @@ def data_of_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "code", "said"),
     [
-        slow_case((), 2, "memory_length"),
         (("--set", "model.memory_length=x"), 2, "memory_length"),
-        slow_case(("--set", "model.memory_len=4"), 2, "memory_len"),
         slow_case(("--set", "memory_length=4"), 2, "model.FIELD=VALUE"),
         (("--set", "model.memory_length=12", "--set", "model.num_layers=5"), 78, "num_layers=3"),
     ],
@@ -92,12 +89,10 @@ def test_wrong_settings(settings, code, said, tmp_path):
         (("--from", "official_tensorflow"), 2),
         (("--from", "official_tensorflow", "--source", "nowhere"), 66),
         (("--from", "hugging_face", "--source", "nowhere"), 66),
-        (("--from", "elsewhere", "--source", "nowhere"), 2),
         (("--from", "nvidia", "--source", ".", "--workdir", "."), 2),
         (("--to", "hugging_face"), 2),
         (("--to", "hugging_face", "--workdir", "nowhere"), 66),
         (("--vocabulary", "nowhere"), 66),
-        (("--vocabulary", "nowhere", "--set", "model.memory_length=4"), 2),
         ((), 2),
     ],
 )
@@ -109,27 +104,20 @@ def test_wrong_arguments(arguments, code, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_state_dict_of_hugging_face(tmp_path):
-    golden = Golden("hf_char")
-    source = FOLDER / "hf_char.npz"
-    finished = run_txl(
-        "convert", "--from", "hugging_face", "--source", source, "--out", tmp_path / "model"
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert_same_weights(load_model(tmp_path / "model"), golden.load())
-
-
-@pytest.mark.slow
-def test_a_converted_model_for_hugging_face(tmp_path):
+def test_a_model_of_hugging_face_there_and_back(tmp_path):
     pytest.importorskip("safetensors")
     from txl_tf.convert import load_hugging_face
 
-    model = Golden("hf_adaptive_div4").load()
-    write_model_folder(model, str(tmp_path / "model"))
-    arguments = ("convert", "--to", "hugging_face", "--workdir", tmp_path / "model")
-    finished = run_txl(*arguments, "--out", tmp_path / "theirs")
-    assert finished.returncode == 0, finished.stderr
-    assert_same_weights(load_hugging_face(tmp_path / "theirs"), model)
+    source, ours, theirs = FOLDER / "hf_char.npz", tmp_path / "ours", tmp_path / "theirs"
+    for words in (
+        ("--from", "hugging_face", "--source", source, "--out", ours),
+        ("--to", "hugging_face", "--workdir", ours, "--out", theirs),
+    ):
+        finished = run_txl("convert", *words)
+        assert finished.returncode == 0, finished.stderr
+    expected = Golden("hf_char").load()
+    assert_same_weights(load_model(ours), expected)
+    assert_same_weights(load_hugging_face(theirs), expected)
 
 
 def test_what_hugging_face_has_not_is_a_usage_error(converted, tmp_path):
