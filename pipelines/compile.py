@@ -78,12 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the chips and how they are wired, such as {', '.join(EXAMPLES)}",
     )
     parser.add_argument(
-        "--global-batch-size",
-        type=int,
-        metavar="N",
-        help="rows of all replicas together (default: the experiment's)",
-    )
-    parser.add_argument(
         "--find-rows",
         action="store_true",
         help="find the largest number of rows that fits, even if the experiment's does",
@@ -106,17 +100,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> CompileJob:
     """Checks the arguments before TensorFlow is imported."""
-    overrides = list(arguments.overrides)
-    if arguments.global_batch_size is not None:
-        overrides.append(f"training.global_batch_size={arguments.global_batch_size}")
-    experiment = load_experiment(arguments.config, overrides)
+    experiment = load_experiment(arguments.config, arguments.overrides)
     topology = Topology.parse(arguments.topology)
     num_rows = experiment.training.global_batch_size
     if topology.num_replicas > num_rows:
         raise UsageError(
             "There are more replicas than rows.",
             where=f"--topology {arguments.topology}, training.global_batch_size={num_rows}",
-            remedy="Take fewer chips or a larger --global-batch-size.",
+            remedy="Take fewer chips, or more rows by --set training.global_batch_size=N.",
         )
     if arguments.save_program is None:
         require_tpu_compiler()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +142,8 @@ class TpuCompiler:
             with (place / "errors").open("w") as errors:
                 process = subprocess.Popen(command, env=_environment(), stderr=errors)
             try:
-                _wait(process, lambda: any(place.glob(_AFTER_DUMP)))
+                while process.poll() is None and not any(place.glob(_AFTER_DUMP)):
+                    time.sleep(0.05)
                 if not any(place.glob(_AFTER_DUMP)):
                     raise self._failed(process, name, place)
                 costs = ProgramCosts(next(place.glob(_DUMP)).read_bytes())
@@ -189,11 +189,6 @@ class TpuCompiler:
             f"{(lines or ['no message'])[-1].strip()[:300]}",
             where=f"{name} for {self.topology.name}",
         )
-
-
-def _wait(process: subprocess.Popen, is_done: Callable[[], bool]) -> None:
-    while process.poll() is None and not is_done():
-        time.sleep(0.05)
 
 
 def _environment() -> dict[str, str]:

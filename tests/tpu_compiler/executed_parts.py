@@ -1,16 +1,19 @@
-"""An evaluation by TPUStrategy's programs, executed."""
+"""Dropout masks and evaluations by TPUStrategy's programs, executed."""
 
 import numpy as np
 import tensorflow as tf
 
 from tests.toy_text import NUM_TOKENS, toy_text
 from tests.tpu_compiler.host_replicas import HostReplicas
+from txl_tf import stateless_random
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator, ReplicaRows
 from txl_tf.tpu_compiler.program import ReplicaProgram
+from txl_tf.training.train_step import TrainStep
 
 # Rows that no number of replicas shares out equally.
 NUM_ROWS = 9
+MASK_SHAPE = (16, 32)
 
 
 def evaluation_differences(runs, experiment):
@@ -80,3 +83,28 @@ def parts_of(array, rows_per_replica, num_replicas):
     padding = rows_per_replica * num_replicas - len(array)
     padded = np.pad(array, [(0, padding), (0, 0)])
     return np.split(padded, num_replicas)
+
+
+def masks_are_identical(runs):
+    """Whether every row's bits are those of MirroredStrategy, after the runs have ended."""
+    drawn = {name: drawing_function(runs, name) for name in runs.trainers}
+    mirrored = runs.strategies["mirrored"]
+    theirs = [each.numpy() for each in mirrored.experimental_local_results(drawn["mirrored"]())]
+    program = ReplicaProgram.of(drawn["tpu"].get_concrete_function())
+    (ours,) = HostReplicas(program)()
+    assert len({each.tobytes() for each in theirs}) == len(theirs)
+    return all(np.array_equal(*pair) for pair in zip(theirs, ours, strict=True))
+
+
+def drawing_function(runs, name):
+    trainer, strategy = runs.trainers[name], runs.strategies[name]
+    step = TrainStep(trainer.config, trainer._state, trainer.replica_memory, trainer._records)
+
+    def draw():
+        seeds = step.dropout_seeds(tf.identity(trainer._state.optimizer.iterations.value))
+        return stateless_random.random_bits(seeds, MASK_SHAPE)
+
+    def draw_on_replicas():
+        return strategy.run(draw)
+
+    return tf.function(draw_on_replicas, autograph=False)
