@@ -67,27 +67,6 @@ def test_choices_of_a_row_are_texts_of_their_own():
     np.testing.assert_allclose(found.ravel(), scored[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_fit_learns_what_only_memory_can_carry():
-    """The class is the first token, several segments before the last, which is pooled."""
-    keras.utils.set_random_seed(1)
-    model = TransformerXLWithHead(
-        create_model(small_config(T, 4 * T, width=16)), PooledHead(2, dropout=0.0)
-    )
-    rate = keras.optimizers.Adam(0.01)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(rate, loss, metrics=["accuracy"], jit_compile=True)
-    random = np.random.default_rng(1)
-    labels = random.integers(0, 2, 256)
-    lengths = random.integers(1, 2 * T, 256)
-    inputs = pad_token_ids(
-        [[int(label), *[5] * int(length)] for label, length in zip(labels, lengths, strict=True)],
-        multiple_of=2 * T,
-    )
-    model.fit(inputs, labels, batch_size=32, epochs=12, verbose=0)
-    assert model.evaluate(inputs, labels, verbose=0, return_dict=True)["accuracy"] > 0.95
-
-
 def test_lengths_that_are_not_known_to_the_program_are_read():
     model = made(SpanHead())
     inputs = pad_token_ids(texts(5, 9, 2))

@@ -49,12 +49,6 @@ def test_the_order_is_that_of_splitmix_numbers():
     assert plan(num_examples=8).examples_of(0, 2).ravel().tolist() == order
 
 
-def test_places_are_dealt_evenly():
-    firsts = [int(plan(10, 1, seed).positions(0)[0]) for seed in range(3000)]
-    counts = np.bincount(firsts, minlength=10)
-    assert counts.min() > 230 and counts.max() < 370
-
-
 def test_what_cannot_be_planned_is_refused():
     with pytest.raises(DataDamagedError):
         plan(num_examples=0)
