@@ -235,16 +235,19 @@ def _are_equal(tensors: dict[str, np.ndarray], copy: str, original: str) -> bool
 _WRAPPED = "module."
 
 
-def _model_from_state_dict(
-    tensors: dict[str, np.ndarray],
+def _load(
+    source: str | Path,
     system: PytorchSystem,
-    stored: dict[str, Any],
     settings: dict[str, Any],
-    where: str,
     dtype: str,
     origins: dict[str, str] | None,
 ) -> TransformerXL:
-    """Builds a model from a state dict and the fields `stored` in a file beside it."""
+    """Builds a model from a file of tensors and Hugging Face's configuration beside it."""
+    check_settings(settings)
+    path = find_tensor_file(source)
+    where = str(path)
+    tensors, text = read_tensors(path)
+    stored = _stored_fields(path, text) if system is HUGGING_FACE else {}
     if tensors and all(name.startswith(_WRAPPED) for name in tensors):
         tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
     if not any(name.startswith("crit.") for name in tensors):
@@ -374,20 +377,6 @@ def load_hugging_face(
     return _load(source, HUGGING_FACE, what_shapes_cannot_tell, dtype, origins)
 
 
-def _load(
-    source: str | Path,
-    system: PytorchSystem,
-    settings: dict[str, Any],
-    dtype: str,
-    origins: dict[str, str] | None,
-) -> TransformerXL:
-    check_settings(settings)
-    path = find_tensor_file(source)
-    tensors, text = read_tensors(path)
-    stored = _stored_fields(path, text) if system is HUGGING_FACE else {}
-    return _model_from_state_dict(tensors, system, stored, settings, str(path), dtype, origins)
-
-
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
 _CONFIG_REMEDY = "Restore it from a copy, or give the file of tensors alone."
@@ -441,9 +430,8 @@ def _stored_fields(path: Path, text: str | None) -> dict[str, Any]:
     if given.get("cutoffs") == []:
         fields.pop("division_factor", None)  # a single cluster has no division
     if "clamp_len" in given:
-        fields["clamp_length"] = (
-            None if given["clamp_len"] in (0, _NO_CLAMP) else given["clamp_len"]
-        )
+        clamp_length = given["clamp_len"]
+        fields["clamp_length"] = None if clamp_length in (0, _NO_CLAMP) else clamp_length
     if "untie_r" in given:
         fields["share_attention_biases"] = not given["untie_r"]
     if isinstance(tied := given.get("tie_projs"), list):

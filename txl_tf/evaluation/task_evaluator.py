@@ -13,12 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluator import ReplicaRows, create_evaluation_model
 from txl_tf.evaluation.result import TaskResult
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import assign_weights
-from txl_tf.tasks.answers import answers_of
+from txl_tf.tasks.answers import answers_of, not_finite
 from txl_tf.tasks.encoding import EncodedExamples
 from txl_tf.tasks.metrics import compute_metrics
 
@@ -73,11 +72,11 @@ class TaskEvaluator:
         """
         begin = time.perf_counter()
         predictions, _ = answers_of(self._task, encoded, self.outputs(encoded, track))
-        own = metrics, self._task.kind, self._task.labels or (), encoded.examples, predictions
+        kind, labels = self._task.kind, self._task.labels or ()
         return TaskResult(
             split=split,
             step=step,
-            figures=compute_metrics(*own),
+            figures=compute_metrics(metrics, kind, labels, encoded.examples, predictions),
             num_examples=len(encoded.examples),
             num_tokens=len(encoded.token_ids),
             seconds=time.perf_counter() - begin,
@@ -108,16 +107,15 @@ class TaskEvaluator:
             batches = track(batches, -(-len(encoded.examples) // num_rows))
         found: list[np.ndarray] = [np.zeros(0)] * len(encoded.examples)
         for numbers in batches:
-            values = self._run(rows.split(_gathered(encoded, numbers, num_rows, length)))
+            batch = rows.split(_gathered(encoded, numbers, num_rows, length))
+            if self._strategy is None:
+                values = self._function(*batch)
+            else:
+                values = self._strategy.run(self._function, args=batch)
             together = rows.join(values)[: len(numbers)]
             for number, outputs in zip(numbers.tolist(), together, strict=True):
                 found[number] = _of_text(encoded, number, outputs)
         return found
-
-    def _run(self, arguments: tuple[Any, ...]) -> Any:
-        if self._strategy is None:
-            return self._function(*arguments)
-        return self._strategy.run(self._function, args=arguments)
 
     def _outputs(self, token_ids: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
         if self._task.kind == "choice":
@@ -166,9 +164,5 @@ def _of_text(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.n
     elif encoded.kind == "choice":
         outputs = outputs[: len(encoded.examples[number].choices)]
     if not np.isfinite(outputs).all():
-        raise NonFiniteError(
-            "An output of the model is not finite.",
-            where=encoded.examples[number].where,
-            remedy="Name another checkpoint, or lower the learning rate.",
-        )
+        raise not_finite(encoded.examples[number])
     return outputs

@@ -117,16 +117,6 @@ class ExampleEncoder:
             if places is not None:
                 words.append(places)
             texts += ids + [ids[0][:0]] * (num_choices - len(ids))
-        return self._joined(examples, texts, num_choices, targets, words)
-
-    def _joined(
-        self,
-        examples: Sequence[Example],
-        texts: list[np.ndarray],
-        num_choices: int,
-        targets: list[np.ndarray],
-        words: list[WordPlaces],
-    ) -> EncodedExamples:
         if targets and len(targets) != len(examples):
             unlabelled = next(each for each in examples if not each.is_labelled)
             raise DataDamagedError(
@@ -189,11 +179,10 @@ class ExampleEncoder:
         return np.concatenate([first, *parts, last]), places
 
     def _ids_of(self, word: str) -> np.ndarray:
-        found = self._ids_of_words.get(word)
-        if found is None:
-            found = self._tokenizer.encode_piece(word.encode(), False, False)
-            self._ids_of_words[word] = found
-        return found
+        if word not in self._ids_of_words:
+            ids = self._tokenizer.encode_piece(word.encode(), False, False)
+            self._ids_of_words[word] = ids
+        return self._ids_of_words[word]
 
     def _target(
         self, example: Example, num_tokens: int, places: WordPlaces | None
@@ -206,16 +195,13 @@ class ExampleEncoder:
             return np.array(example.label, np.float32)
         if self._task.kind == "choice":
             return np.array(example.label, np.int32)
-        return np.array(self._class_number(str(example.label), example), np.int32)
-
-    def _class_number(self, label: str, example: Example) -> int:
-        if label not in self._class_numbers:
+        if (label := str(example.label)) not in self._class_numbers:
             raise MismatchError(
                 f"The label {label[:60]!r} is not one of the task's.",
                 where=example.where,
                 remedy=f"Its labels are: {', '.join(self._class_numbers)[:200]}.",
             )
-        return self._class_numbers[label]
+        return np.array(self._class_numbers[label], np.int32)
 
     def _check_separator(self, examples: Sequence[Example]) -> None:
         needs_separator = self._task.kind in ("choice", "span")
