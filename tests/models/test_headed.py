@@ -1,4 +1,7 @@
-"""Texts of any length under a head: padding, batches and segments change nothing."""
+"""Texts of any length under a head: padding, batches and segments change nothing.
+
+Heads alone: what they pool, and what they leave out.
+"""
 
 import keras
 import numpy as np
@@ -156,3 +159,36 @@ def test_an_export_takes_what_the_model_was_called_with(tmp_path):
 def test_a_head_that_does_not_tell_the_loss_needs_one(head):
     with pytest.raises(ValueError, match=r"give `compile` one, .*Received: loss=None, head="):
         made(head).compile("adam")
+
+
+MASK = np.array([[True, True, False], [True, True, True], [False, False, False]])
+STATES = np.random.default_rng(0).normal(size=(3, 3, 2)).astype(np.float32)
+
+
+def without_projection(head, width):
+    """The head with a projection that passes on the first features."""
+    head.build((None, None, width), (None, None))
+    bias = [np.zeros(head.num_outputs)] if head.projection.use_bias else []
+    head.projection.set_weights([np.eye(width, head.num_outputs), *bias])
+    return head
+
+
+def test_the_last_token_and_the_mean_leave_padding_out():
+    last = without_projection(PooledHead(2), 2)(STATES, MASK)
+    np.testing.assert_array_equal(last, [STATES[0, 1], STATES[1, 2], [0.0, 0.0]])
+    mean = without_projection(PooledHead(2, pooling="mean"), 2)(STATES, MASK)
+    expected = [STATES[0, :2].mean(axis=0), STATES[1].mean(axis=0), [0.0, 0.0]]
+    np.testing.assert_allclose(mean, expected, atol=1e-6)
+
+
+def test_spans_are_never_in_the_padding():
+    spans = np.array(without_projection(SpanHead(), 2)(STATES, MASK))
+    np.testing.assert_array_equal(spans[1], STATES[1].T)
+    chances = np.array(keras.ops.softmax(spans[:2]))
+    assert (chances[0, :, 2] == 0.0).all()
+    np.testing.assert_allclose(chances.sum(axis=-1), 1.0, rtol=1e-6)
+
+
+def test_logits_are_float32_whatever_the_model_computes_in():
+    head = PooledHead(2, dtype="mixed_bfloat16")
+    assert head(keras.ops.cast(STATES, "bfloat16"), MASK).dtype == "float32"
