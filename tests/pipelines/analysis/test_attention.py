@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.analysis import figures
-from pipelines.analysis.figures import head_figure, highest_share, png_bytes
+from pipelines.analysis import attention
+from pipelines.analysis.attention import head_figure, highest_share, png_bytes
 from pipelines.command_line import main
 from tests.slow_case import slow_case
 from txl_tf.data.prepared_dataset import PreparedDataset
@@ -115,7 +115,7 @@ def test_a_figure_marks_tokens_of_the_memory_alone(monkeypatch):
         marked.append((rows, share))
         return highest_share(rows, share)
 
-    monkeypatch.setattr(figures, "highest_share", recorded)
+    monkeypatch.setattr(attention, "highest_share", recorded)
     rows = np.array([[0.1, 0.2, 0.3, 0.1, 0.1, 0.2, 0.0], [0.0, 0.1, 0.2, 0.1, 0.1, 0.2, 0.3]])
     head_figure(rows, 5, "rows")
     ((read, share),) = marked
