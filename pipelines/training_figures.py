@@ -61,7 +61,6 @@ class RunFigures:
         say: Callable[[str], None],
     ) -> None:
         self._job = job
-        self._training = job.experiment.training
         self._trainer = trainer
         self._is_chief = is_chief(job.strategy)
         self._log = MetricsLog(job.workdir.metrics, folder)
@@ -73,7 +72,6 @@ class RunFigures:
         is_on_tpu = isinstance(job.strategy, tf.distribute.TPUStrategy)
         self._must_measure = self._peak is None and not is_on_tpu
         self._step_seconds = 0.0
-        self._last_evaluation_seconds = 0.0
         self._board = TensorBoardWriter(
             folder.subfolder(os.path.basename(job.workdir.tensorboard)),
             job.data.bytes_per_token,
@@ -89,7 +87,7 @@ class RunFigures:
 
     def write_overview(self, step: int) -> None:
         """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""
-        if step < self._training.num_steps:
+        if step < self._job.experiment.training.num_steps:
             self._clock.begin(self._time_log, step)
         settings = self._job.experiment.to_dict()
         described = {**settings, "data": self._job.data.identity}
@@ -132,7 +130,7 @@ class RunFigures:
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation."""
         if self._is_chief:
-            self._note_evaluation(result.step, result.seconds)
+            self._clock.note("evaluations", result.step, seconds=result.seconds)
             self._board.write_evaluation(result)
 
     def write_checkpoint(self, step: int, seconds: float) -> None:
@@ -145,19 +143,8 @@ class RunFigures:
 
     def write_end(self, step: int) -> None:
         """Logs the end of the job, and prints its use of time."""
-        run_time = self._clock.end(step)
-        if run_time is None:
-            return
-        self._say(run_time.describe())
-        evaluations = run_time.seconds["evaluations"]
-        training = run_time.total_seconds - run_time.seconds["start"] - evaluations
-        if (early := evaluations - self._last_evaluation_seconds) > 0.0 and training > 0.0:
-            tokens = self._training.evaluate_tokens
-            setting = "" if tokens is None else f"={tokens}"
-            self._say(
-                f"evaluations before the last step: {early / training:.1%} of the time of "
-                f"training (training.evaluate_tokens{setting})"
-            )
+        if (run_time := self._clock.end(step)) is not None:
+            self._say(run_time.describe())
 
     def flush_to_disk(self) -> None:
         """Flushes the logs to disk, before a checkpoint."""
@@ -186,12 +173,7 @@ class RunFigures:
             self._write_attention(evaluator, dataset, step)
             check()
             self._write_sample(evaluator, dataset, step, check)
-        self._note_evaluation(step, time.perf_counter() - begin)
-
-    def _note_evaluation(self, step: int, seconds: float) -> None:
-        self._clock.note("evaluations", step, seconds=seconds)
-        if step == self._training.num_steps:
-            self._last_evaluation_seconds += seconds
+        self._clock.note("evaluations", step, seconds=time.perf_counter() - begin)
 
     def _write_attention(self, evaluator: Evaluator, dataset: PreparedDataset, step: int) -> None:
         if AttentionMass.is_possible(evaluator.config):
