@@ -79,8 +79,8 @@ class AnalyzedRun:
 def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     """Reads the settings of trained models, without their weights.
 
-    A model is named after its folder or, where names are equal, after the parts in which their
-    paths differ. A repeated folder is a UsageError.
+    A model is named after its folder or, where names are equal, by its path from their common
+    folder. A repeated folder is a UsageError.
     """
     paths = [os.path.normpath(folder) for folder in folders]
     twice = next((path for path in paths if paths.count(path) > 1), None)
@@ -98,11 +98,22 @@ def _names(paths: Sequence[str]) -> list[str]:
     names = [os.path.basename(path) for path in paths]
     if len(set(names)) == len(names):
         return names
-    parts = [path.split(os.sep) for path in paths]
-    for end, kept in ((-1, slice(None, -1)), (0, slice(1, None))):
-        while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1:
-            parts = [each[kept] for each in parts]
-    return [os.sep.join(each) for each in parts]
+    paths = [os.path.abspath(path) for path in paths]
+    return [os.path.relpath(path, os.path.commonpath(paths)) for path in paths]
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextJob:
+    """Checked arguments of the analysis, and the models that it measures."""
+
+    arguments: argparse.Namespace
+    runs: list[AnalyzedRun]
+
+    @property
+    def step_size(self) -> int:
+        """Tokens from one context length to the next."""
+        first, second = self.arguments.contexts[:2]
+        return int(second - first)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,9 +126,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     settings: dict = {"dest": "contexts", "default": _CONTEXTS}
-    add_numbers(parser, "--context", 1, MAX_TOKENS, "context lengths", unit="TOKENS", **settings)
-    meaning = "tokens that a step of RECL adds (default: from the first context to the second)"
-    add_number(parser, "--step-size", 1, MAX_TOKENS, meaning, metavar="TOKENS")
+    meaning = "context lengths, with equal steps, which are those of RECL"
+    add_numbers(parser, "--context", 1, MAX_TOKENS, meaning, unit="TOKENS", **settings)
     meaning = "tokens to predict, drawn from the split"
     add_number(parser, "--tokens", 1, MAX_COUNT, meaning, default=1000)
     add_number(parser, "--seed", 0, MAX_STEP, "decides which tokens", default=0)
@@ -133,23 +143,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
+def check_arguments(arguments: argparse.Namespace) -> ContextJob:
     """Checks the arguments before TensorFlow is imported."""
-    _require_ascending(arguments.contexts, "--context")
-    if len(arguments.contexts) < 2:
-        where = f"--context {arguments.contexts[0]}"
-        raise UsageError("A gain needs two context lengths.", where=where)
-    if arguments.step_size is None:
-        arguments.step_size = arguments.contexts[1] - arguments.contexts[0]
-    _check_steps(arguments.contexts, arguments.step_size)
-    _require_ascending(arguments.memory_lengths or [], "--memory")
-    arguments.runs = read_runs(arguments.workdirs)
-    if arguments.context_memory and not any(each.has_memory for each in arguments.runs):
+    contexts = arguments.contexts
+    steps = {second - first for first, second in itertools.pairwise(contexts)}
+    if len(steps) != 1 or min(steps) <= 0:
+        raise UsageError(
+            "Context lengths ascend in equal steps, from one to another at least.",
+            where=f"--context {','.join(map(str, contexts))}",
+        )
+    job = ContextJob(arguments, read_runs(arguments.workdirs))
+    if arguments.context_memory and not any(each.has_memory for each in job.runs):
         what, where = "No run of the group has a memory.", "--context-memory"
         raise UsageError(what, where=where, remedy="Leave it out.")
-    for each in arguments.runs:
+    for each in job.runs:
         _require_memory(each, arguments)
     require_absent(arguments.out)
+    return job
 
 
 def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
@@ -167,45 +177,46 @@ def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
         require_memory_of(needs, "The analysis")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(job: ContextJob) -> None:
     """Measures, writes the report, and prints the tables."""
     from txl_tf.data.prepared_dataset import PreparedDataset
 
+    arguments = job.arguments
     dataset = PreparedDataset.open(arguments.data)
-    for each in arguments.runs:
+    for each in job.runs:
         described = each.source.description
         check_dataset(dataset.manifest, arguments.data, each.experiment, described)
     # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
-        report = _report(arguments, dataset)
+        report = _report(job, dataset)
         text = json.dumps(report, indent=1) + "\n"
         (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
         staging.publish()
     print(json.dumps(report) if arguments.json else describe(report))
 
 
-def _report(arguments: argparse.Namespace, dataset: "PreparedDataset") -> dict[str, Any]:
+def _report(job: ContextJob, dataset: "PreparedDataset") -> dict[str, Any]:
     import numpy as np
 
-    contexts = arguments.contexts
+    arguments, contexts = job.arguments, job.arguments.contexts
     windows = _draw_windows(arguments, dataset, contexts[-1])
-    measured = [_measure(each, windows, arguments) for each in arguments.runs]
+    measured = [_measure(each, windows, arguments) for each in job.runs]
     from txl_tf.evaluation.context import ModelGroup
 
     group = ModelGroup(contexts, np.stack([losses for _, losses in measured]))
     for index, (facts, _) in enumerate(measured):
         facts["perplexities"] = [group.perplexity(index, context) for context in contexts]
-        facts["memory"] = _memory(arguments.runs[index], dataset, arguments)
-    names = [each.name for each in arguments.runs]
+        facts["memory"] = _memory(job.runs[index], dataset, arguments)
+    names = [each.name for each in job.runs]
     return {
         "split": arguments.split,
         "data_fingerprint": dataset.fingerprint,
         "num_tokens": group.num_tokens,
         "seed": arguments.seed,
         "contexts": contexts,
-        "step_size": arguments.step_size,
+        "step_size": job.step_size,
         "runs": [facts for facts, _ in measured],
-        "relative_effective_context_length": group_report(group, names, arguments.step_size),
+        "relative_effective_context_length": group_report(group, names, job.step_size),
     }
 
 
@@ -266,9 +277,8 @@ def _memory(
     if not run.has_memory:
         return None
     training_length = run.experiment.model.memory_length
-    lengths = arguments.memory_lengths or sorted(
-        {-(-training_length * half // 2) for half in range(1, _DEFAULT_MEMORY_HALVES + 1)}
-    )
+    halves = [-(-training_length * half // 2) for half in range(1, _DEFAULT_MEMORY_HALVES + 1)]
+    lengths = sorted({*(arguments.memory_lengths or halves)})
     step, weights = run.source.read_weights()
     usual = run.experiment.evaluation
 
@@ -297,59 +307,30 @@ def _memory(
     }
 
 
-def _require_ascending(lengths: list[int], option: str) -> None:
-    if any(first >= second for first, second in itertools.pairwise(lengths)):
-        raise UsageError("Lengths ascend.", where=f"{option} {','.join(map(str, lengths))}")
-
-
-def _check_steps(contexts: list[int], step_size: int) -> None:
-    """Checks that every step from the first context leads to a measured length."""
-    needed = range(contexts[0], contexts[-1] + 1, step_size)
-    missing = next((context for context in needed if context not in contexts), None)
-    if missing is not None or len(needed) < 2:
-        raise UsageError(
-            f"Steps of {step_size} from the context {contexts[0]} do not lead from one "
-            "length of --context to the next.",
-            where=f"--step-size {step_size}",
-            remedy=f"Add to --context: {missing or contexts[0] + step_size}.",
-        )
-
-
 def group_report(group: "ModelGroup", names: Sequence[str], step_size: int) -> list[dict[str, Any]]:
     """Reports the RECL of each run, and the gains of all steps, for each share of hard tokens."""
-    steps = [
-        (context, context + step_size)
-        for context in range(group.contexts[0], group.contexts[-1] - step_size + 1, step_size)
-    ]
-    return [
-        {
-            "ratio": ratio,
-            "num_hard_tokens": len(group.hard_tokens(group.contexts[0], ratio)),
-            "runs": {
-                name: _run_report(group, model, ratio, step_size, steps)
-                for model, name in enumerate(names)
-            },
-        }
-        for ratio in RATIOS
-    ]
 
-
-def _run_report(
-    group: "ModelGroup", model: int, ratio: float, step_size: int, steps: list[tuple[int, int]]
-) -> dict[str, Any]:
-    found = group.relative_effective_context_length(model, ratio=ratio, step_size=step_size)
-    return {
-        **found._asdict(),
-        "gains": [
+    def run_report(model: int, ratio: float) -> dict[str, Any]:
+        found = group.relative_effective_context_length(model, ratio=ratio, step_size=step_size)
+        gains = [
             {
                 "short": short,
                 "long": long,
                 "relative_gain": group.relative_gain(model, short, long, ratio),
                 "perplexity_gain": group.perplexity_gain(model, short, long, ratio),
             }
-            for short, long in steps
-        ],
-    }
+            for short, long in itertools.pairwise(group.contexts)
+        ]
+        return {**found._asdict(), "gains": gains}
+
+    return [
+        {
+            "ratio": ratio,
+            "num_hard_tokens": len(group.hard_tokens(group.contexts[0], ratio)),
+            "runs": {name: run_report(model, ratio) for model, name in enumerate(names)},
+        }
+        for ratio in RATIOS
+    ]
 
 
 def describe(report: dict[str, Any]) -> str:
