@@ -96,20 +96,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks the arguments before TensorFlow is imported."""
+def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, list[Case]]:
+    """Checks the arguments before TensorFlow is imported; returns them and the cases."""
     python = arguments.peer_python
     if python is not None and shutil.which(python) is None:
         raise InputMissingError("There is no such program.", where=f"--peer-python {python}")
     suites = dict.fromkeys(arguments.suites)
-    arguments.cases = [case for suite in suites for case in cases_of(suite, arguments)]
-    for case in arguments.cases:
+    cases = [case for suite in suites for case in cases_of(suite, arguments)]
+    for case in cases:
         if python is not None and case.peer_request is None:
             raise UsageError(
                 f"{_PEER} does other work with these settings: {case.suite} {case.shape}.",
                 where=f"--peer-python {python}",
                 remedy="Take a plain Transformer-XL with a full softmax, trained with Adam.",
             )
+    return arguments, cases
 
 
 def default_experiment(suite: str, memory_length: int) -> ExperimentConfig:
@@ -307,9 +308,10 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     return {"median": middle, "least": min(values), "most": max(values), "rounds": [*values]}
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(job: tuple[argparse.Namespace, list[Case]]) -> None:
     """Measures all cases and prints their figures."""
-    rows = [measure(case, arguments) for case in arguments.cases]
+    arguments, cases = job
+    rows = [measure(case, arguments) for case in cases]
     machine = {"cpus": os.cpu_count(), "processor": platform.processor() or platform.machine()}
     machine |= {"tensorflow": metadata.version("tensorflow"), "txl_tf": __version__}
     report = {"machine": machine, "rounds": arguments.rounds, "rows": rows}
