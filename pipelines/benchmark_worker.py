@@ -67,7 +67,7 @@ def _train(experiment: Any, folder: str) -> Turn:
             # Loops end at multiples of the period.
             period = trainer.step + min(left, training.steps_per_loop)
             trainer.config = trainer.config.with_overrides([f"training.steps_per_loop={period}"])
-            report = trainer.take_steps(measures_updates=True)
+            report = trainer.take_steps()
             assert report is not None  # nothing requests a stop
             tokens += report.num_tokens
         return {"tokens": tokens}

@@ -198,7 +198,7 @@ class TrainingRun:
         """Takes the steps of a loop; `None` if a stop was requested before the first."""
         self._profile.before_loop(self.trainer)
         with self._job.data.errors_explained():
-            return self.trainer.take_steps(measures_updates=True)
+            return self.trainer.take_steps()
 
     def log(self, loop_report: LoopReport) -> None:
         """Notes the steps of a loop in the ledger and in the figures, and shows the progress."""

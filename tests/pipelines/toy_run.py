@@ -60,7 +60,7 @@ class ToyTrainer:
         self._weights = np.linspace(0.5, 1.5, 16, dtype="float32")
         self._memory = np.zeros((2, 8), "float32")
 
-    def take_steps(self, measures_updates=False):
+    def take_steps(self):
         """Steps to the next checkpoint, a few at a time."""
         records = []
         for _ in range(self.next_stop - self.step):

@@ -27,24 +27,22 @@ from txl_tf.training.metrics import (
 from txl_tf.training.tensorboard import TensorBoardWriter, pages_layout
 
 
-def report_of(**changes):
+def report_of():
     record = StepRecord(
         step=10, nats_per_token=2.0, gradient_norm=0.5, checksum=1, status=StepStatus.APPLIED
     )
     values = {"num_tokens": 400, "learning_rate": 0.1, "seconds": 4.0, "has_compiled": False}
-    return LoopReport(records=(record, record), **{**values, **changes})
+    return LoopReport(records=(record, record), **values)
 
 
 def test_every_figure_that_is_written_is_listed():
-    report = report_of(update_ratio=1e-3, data_wait_seconds=0.01)
-    figures = training_figures(report, 2.0, peak_tokens_per_second=1000.0)
+    figures = training_figures(report_of(), 2.0, peak_tokens_per_second=1000.0)
     assert figures["performance/peak_share"] == 0.1
     assert figures["performance/step_seconds"] == 2.0
     assert figures.keys() | evaluation_figures(small_result()).keys() <= TAGS.keys()
     # What is not known is left out, not guessed.
-    left_out = {f"performance/{name}" for name in ("peak_share", "data_wait_seconds")}
-    left_out.add("optimizer/update_ratio")
-    assert figures.keys() - training_figures(report_of(), 2.0).keys() == left_out
+    left_out = figures.keys() - training_figures(report_of(), 2.0).keys()
+    assert left_out == {"performance/peak_share"}
 
 
 def test_figures_of_a_task_are_its_loss_and_its_metrics():
@@ -209,8 +207,8 @@ def train(clock, path, *, from_step=0, until_step=NUM_STEPS, skipped=0):
         is_first = step == from_step + 5
         seconds = 5 * STEP_SECONDS + (7.0 if is_first else 0.0)
         clock.passes(seconds)
-        options = {"has_compiled": is_first, "data_wait_seconds": 0.01}
-        notes.note_loop(loop(step, seconds, 5, num_skipped_steps=skipped, **options))
+        options = {"has_compiled": is_first, "num_skipped_steps": skipped}
+        notes.note_loop(loop(step, seconds, 5, **options))
         if step % PERIOD == 0:
             clock.passes(0.25)
             notes.note("checkpoints", step, seconds=0.25)
@@ -228,11 +226,10 @@ def test_the_causes_are_the_time_that_passed(clock, tmp_path):
     found = train(clock, tmp_path / "time")
     assert found.total_seconds == pytest.approx(clock.now - begin)
     assert found.seconds.keys() == CAUSES.keys()
-    # The wait of the last step of a loop counts for each of its steps.
-    expected = {"start": 4.0, "compiling": 7.0, "data": 40 * 0.01, "checkpoints": 1.0}
-    expected |= {"evaluations": 3.0, "lost": 0.0, "other": 1.0, "steps": 40 * (0.5 - 0.01)}
+    expected = {"start": 4.0, "compiling": 7.0, "checkpoints": 1.0}
+    expected |= {"evaluations": 3.0, "lost": 0.0, "other": 1.0, "steps": 40 * 0.5}
     assert dict(found.seconds) == pytest.approx(expected)
-    assert f"goodput {40 * 0.49 / found.total_seconds:.3f}" in found.describe()
+    assert f"goodput {40 * 0.5 / found.total_seconds:.3f}" in found.describe()
     assert read(tmp_path / "time") == found
     assert read(tmp_path / "absent") is None
 
@@ -246,7 +243,7 @@ def test_what_is_done_again_counts_as_lost(clock, tmp_path, killed_at):
     assert resumed == read(tmp_path / "killed")
     assert resumed.num_starts == 2 and resumed.goodput < unbroken.goodput
     # The steps that were kept are as many; a process of one loop cannot tell its compiling.
-    lost = 0.0 if killed_at <= 5 else 5 * (0.5 - 0.01)
+    lost = 0.0 if killed_at <= 5 else 5 * 0.5
     assert resumed.seconds["steps"] == pytest.approx(unbroken.seconds["steps"])
     assert resumed.seconds["lost"] == pytest.approx(lost)
     # Nothing ran between the two.
@@ -259,8 +256,7 @@ def test_a_step_that_changed_nothing_is_lost_and_no_other_by_rounding(clock, tmp
     notes, generator = RunClock(), np.random.default_rng(3)
     notes.begin(MetricsLog(tmp_path / "unbroken"), 0)
     for step in range(1, 500):
-        seconds, wait = generator.uniform(1e-6, 2e-6), generator.uniform(0.0, 1e-7)
+        seconds = float(generator.uniform(1e-6, 2e-6))
         clock.passes(seconds)
-        options = {"has_compiled": step in (1, 5), "data_wait_seconds": float(wait)}
-        notes.note_loop(loop(step, float(seconds), 1, **options))
+        notes.note_loop(loop(step, seconds, 1, has_compiled=step in (1, 5)))
     assert notes.run_time.seconds["lost"] == 0.0

@@ -49,9 +49,7 @@ class LoopReport:
     """Figures of the steps of a loop, at least one; means are over those that were applied.
 
     `num_tokens` are of all replicas; the learning rate is of the next step. `has_compiled` is true
-    if the wall time, `seconds`, includes tracing and compiling. The wait of the last step for its
-    batch, and its update ratio (norm of the change over norm of the weights), are `None` if
-    unknown.
+    if the wall time, `seconds`, includes tracing and compiling.
     """
 
     records: tuple[StepRecord, ...]
@@ -59,8 +57,6 @@ class LoopReport:
     learning_rate: float
     seconds: float
     has_compiled: bool
-    data_wait_seconds: float | None = None
-    update_ratio: float | None = None
 
     @property
     def step(self) -> int:

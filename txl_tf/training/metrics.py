@@ -41,13 +41,11 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
     "Optimisation": {
         "optimizer/learning_rate": "Learning rate of the next step.",
         "optimizer/gradient_norm": "Global norm of the gradients before clipping, loop mean.",
-        "optimizer/update_ratio": "Norm of a loop's last update over that of sampled weights.",
         "optimizer/skipped_steps": "Steps of a loop skipped as not finite or as a spike.",
     },
     "Throughput": {
         "performance/tokens_per_second": "Tokens of all replicas per second, compiling included.",
         "performance/step_seconds": "Wall time of a step, mean of a loop.",
-        "performance/data_wait_seconds": "Wait of a loop's last step for its batch; one device.",
         "performance/checkpoint_seconds": "Pause of training for a checkpoint, without writing.",
         "performance/peak_share": "Operations per second over the peak, published or measured.",
         "performance/goodput": "Time of steps whose result was kept over all time so far.",
@@ -116,19 +114,17 @@ def training_figures(
             "loss/perplexity": perplexity(nats),
             "loss/bits_per_byte": bits(nats) / bytes_per_token,
         }
-    peak_share = None if peak_tokens_per_second is None else rate / peak_tokens_per_second
     figures = {
         **losses,
         "optimizer/learning_rate": report.learning_rate,
         "optimizer/gradient_norm": report.gradient_norm,
-        "optimizer/update_ratio": report.update_ratio,
         "optimizer/skipped_steps": report.num_skipped_steps,
         "performance/tokens_per_second": rate,
         "performance/step_seconds": report.seconds / report.num_steps,
-        "performance/data_wait_seconds": report.data_wait_seconds,
-        "performance/peak_share": peak_share,
     }
-    return {tag: value for tag, value in figures.items() if value is not None}
+    if peak_tokens_per_second is not None:
+        figures["performance/peak_share"] = rate / peak_tokens_per_second
+    return figures
 
 
 def evaluation_figures(result: EvaluationResult | TaskResult) -> dict[str, float]:
@@ -272,7 +268,6 @@ CAUSES: Mapping[str, str] = {
     PRODUCTIVE: "Steps whose result was kept.",
     "start": "Imports, building the model, reading the checkpoint, until the first loop of steps.",
     "compiling": "Extra time of the first loop over as many later steps: tracing and XLA.",
-    "data": "Waiting for batches: the wait of the last step of a loop, times its steps.",
     "checkpoints": "Training stood still for checkpoints.",
     "evaluations": "Evaluations, and what is looked at after them.",
     "lost": "Steps that were done again after a kill, and steps that were skipped.",
@@ -354,7 +349,6 @@ class RunClock:
             seconds=report.seconds,
             num_steps=report.num_steps,
             num_skipped_steps=report.num_skipped_steps,
-            data_wait_seconds=report.data_wait_seconds or 0.0,
             has_compiled=report.has_compiled,
         )
 
@@ -430,13 +424,11 @@ def _process_time(
         num_steps = _number(line, "num_steps")
         has_compiled = line.get("has_compiled") is True
         ran = min(seconds, num_steps * step_seconds) if has_compiled else seconds
-        useful = ran - min(_number(line, "data_wait_seconds") * num_steps, ran)
         num_redone = 0.0 if next_step is None else min(line["step"] - next_step, num_steps)
         skipped_share = min(_number(line, "num_skipped_steps") / num_steps, 1.0)
-        kept = useful * (1.0 - skipped_share) * (1.0 - max(num_redone, 0.0) / num_steps)
+        kept = ran * (1.0 - skipped_share) * (1.0 - max(num_redone, 0.0) / num_steps)
         found["compiling"] += seconds - ran
-        found["data"] += ran - useful
-        found["lost"] += useful - kept
+        found["lost"] += ran - kept
         found[PRODUCTIVE] += kept
     found["other"] = max(until - sum(found.values()), 0.0)
     return found, until

@@ -1,8 +1,7 @@
 """Training loop: steps on the device, reports on the host."""
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -22,8 +21,6 @@ from txl_tf.training.train_step import StepCompilation, StepRecords, TrainStep
 DatasetFunction = Callable[..., tf.data.Dataset]
 DescribeRow = Callable[[int, int], str]
 _MAX_ROWS_NAMED = 4
-# A copy of all weights would not fit beside the largest models.
-_MAX_SAMPLED = 1 << 16
 
 
 class Trainer:
@@ -80,7 +77,6 @@ class Trainer:
         self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
         self._has_compiled = False
         self._run_steps = self._host_loop()
-        self._update_ratio = UpdateRatio(strategy, self.trainable_variables)
         self._sum_memory = tf.function(self._summed_memory, autograph=False)
 
     @property
@@ -95,28 +91,19 @@ class Trainer:
             if report is not None:
                 yield report
 
-    def take_steps(self, measures_updates: bool = False) -> LoopReport | None:
+    def take_steps(self) -> LoopReport | None:
         """Takes the steps up to `next_stop`, or to a request to stop, and reports them.
 
-        Returns `None` if a stop was requested before the first. `measures_updates` adds
-        `update_ratio` and, on one device, `data_wait_seconds`, with two small programs per loop.
-        Raises NonFiniteError if a loss or gradient is not finite and the policy is to stop; the
-        state is then as before the step.
+        Returns `None` if a stop was requested before the first. Raises NonFiniteError if a loss or
+        gradient is not finite and the policy is to stop; the state is then as before the step.
         """
         if self._iterator is None:
             self._iterator = iter(self._batches())
-        first_step, iterator, wait = self.step, self._iterator, None
+        first_step = self.step
         num_steps = self.next_stop - first_step
         begin = time.perf_counter()
         # Tensors, because each value of a Python int is traced separately.
-        self._run_steps(
-            iterator, tf.constant(first_step), tf.constant(num_steps - measures_updates)
-        )
-        if measures_updates:
-            # The last step runs alone, to compare the weights before and after it.
-            weights = self._update_ratio.weights()
-            iterator, wait = self._timed_batch()
-            self._run_steps(iterator, tf.constant(first_step), tf.constant(1))
+        self._run_steps(self._iterator, tf.constant(first_step), tf.constant(num_steps))
         # Fetching waits for the device: before that, only the dispatch is done.
         records = self._records.fetch(first_step, self.step)
         if not records:
@@ -132,9 +119,6 @@ class Trainer:
             learning_rate=float(self._state.optimizer.learning_rate),
             seconds=seconds,
             has_compiled=has_compiled,
-            data_wait_seconds=wait,
-            # Outside the wall time, because it is not part of training.
-            update_ratio=self._update_ratio.since(weights) if measures_updates else None,
         )
 
     def trace(self) -> tf.types.experimental.ConcreteFunction:
@@ -321,21 +305,6 @@ class Trainer:
         tokens_per_step = self.config.training.global_batch_size * self.config.model.segment_length
         return (last_step - first_step) * tokens_per_step
 
-    def _timed_batch(self) -> tuple[Iterator[dict[str, tf.Tensor]], float | None]:
-        """Waits for the next batch, and returns an iterator over it and the seconds of waiting.
-
-        Batches of several replicas cannot be put back: then it returns the iterator of all batches
-        and `None`.
-        """
-        if self.strategy.num_replicas_in_sync > 1 or self.must_stop():
-            return self._iterator, None
-        begin = time.perf_counter()
-        batch = next(self._iterator)
-        wait = time.perf_counter() - begin
-        options = tf.data.Options()
-        options.autotune.enabled = False  # else freeing it may take a minute, see `SegmentReader`
-        return iter(tf.data.Dataset.from_tensors(batch).with_options(options)), wait
-
     def _raise_non_finite(self, record: StepRecord) -> None:
         rows = self._records.non_finite_rows()
         named = [self._describe_row(record.step - 1, row) for row in rows[:_MAX_ROWS_NAMED]]
@@ -347,49 +316,3 @@ class Trainer:
             where=f"step {record.step}, {', '.join(named) or 'all rows with a finite loss'}",
             remedy="Start again with a lower learning rate, or training.on_non_finite=skip.",
         )
-
-
-class UpdateRatio:
-    """Norm of the change of all weights over the norm of the weights.
-
-    It runs beside the training step without changing it. Of a variable with more than 65,536
-    entries it samples evenly spaced rows.
-    """
-
-    def __init__(
-        self, strategy: tf.distribute.Strategy, variables: Sequence[keras.Variable]
-    ) -> None:
-        self._strategy = strategy
-        self._variables = list(variables)
-        self._strides = [
-            # Each keeps at least its first row.
-            min(-(-math.prod(each.shape) // _MAX_SAMPLED), each.shape[0]) if each.shape else None
-            for each in self._variables
-        ]
-        self._read = tf.function(self._sampled, autograph=False)
-        self._compare = tf.function(self._ratio, autograph=False)
-
-    def weights(self) -> list[tf.Tensor]:
-        """Returns a sample of the weights, for `since`."""
-        return self._strategy.run(self._read)
-
-    def since(self, before: list[tf.Tensor]) -> float:
-        """Returns the ratio of the change since `weights`."""
-        ratios = self._strategy.run(self._compare, args=(before,))
-        # The weights are the same on all replicas.
-        return float(self._strategy.experimental_local_results(ratios)[0].numpy())
-
-    def _sampled(self) -> list[tf.Tensor]:
-        values = [tf.identity(variable.value) for variable in self._variables]
-        return [
-            tf.cast(value if stride is None else value[::stride], tf.float32)
-            for value, stride in zip(values, self._strides, strict=True)
-        ]
-
-    def _ratio(self, before: list[tf.Tensor]) -> tf.Tensor:
-        changed = weighed = tf.constant(0.0)
-        for variable, old, new in zip(self._variables, before, self._sampled(), strict=True):
-            scale = math.prod(variable.shape) / math.prod(new.shape)
-            changed += scale * tf.reduce_sum(tf.square(new - old))
-            weighed += scale * tf.reduce_sum(tf.square(new))
-        return tf.sqrt(tf.math.divide_no_nan(changed, weighed))
