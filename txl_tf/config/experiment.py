@@ -1,6 +1,8 @@
 """Configuration of an experiment: model, optimizer, training, evaluation and task."""
 
 import dataclasses
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from txl_tf.config.base import (
@@ -16,8 +18,8 @@ from txl_tf.config.base import (
     not_negative,
     parse_setting,
     positive,
+    shown_value,
 )
-from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.config.task import TaskConfig
 from txl_tf.errors import did_you_mean
@@ -326,6 +328,48 @@ _LANGUAGE_MODELLING_ONLY = (
     *("training.document_boundaries", "training.evaluate_tokens", "training.intermediate_losses"),
     *("training.loss_positions", "training.num_targets", "evaluation.dynamic_learning_rate"),
 )
+
+_FROZEN_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenParts:
+    """Parts of a language model whose weights stay as they are; layers are counted from 0.
+
+    A softmax that shares its tables with a frozen embedding keeps them too.
+    """
+
+    embedding: bool = False
+    softmax: bool = False
+    layers: frozenset[int] = frozenset()
+
+    @classmethod
+    def parse(cls, patterns: Sequence[str], num_layers: int, *, has_head: bool = False) -> Self:
+        """Reads patterns such as `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`.
+
+        With a head to train besides, the whole model may be frozen. ValueError for another
+        pattern, a layer that the model does not have, or nothing left to train.
+        """
+        layers: set[int] = set()
+        for pattern in patterns:
+            match, reason = _FROZEN_LAYERS.fullmatch(pattern), None
+            if match is not None:
+                first = int(match[1] or 0)
+                last = int(match[2] or match[1] or num_layers - 1)
+                if not first <= last < num_layers:
+                    reason = f"name layers from 0 to {num_layers - 1}, the lower one first"
+            elif pattern not in ("embedding", "softmax"):
+                reason = "be of `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`"
+            if reason is not None:
+                raise ValueError(f"`freeze` must {reason}. Received: {shown_value(pattern)}")
+            if match is not None:
+                layers |= set(range(first, last + 1))
+        parts = cls("embedding" in patterns, "softmax" in patterns, frozenset(layers))
+        is_whole = parts.embedding and parts.softmax and len(parts.layers) == num_layers
+        if is_whole and not has_head:
+            received = f"Received: freeze={shown_value(list(patterns))}"
+            raise ValueError(f"`freeze` must leave something to train. {received}")
+        return parts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
