@@ -61,17 +61,6 @@ def test_shared_biases_are_trained_as_long_as_a_layer_is():
 
 
 @pytest.mark.slow
-def test_replicas_and_recomputed_activations_give_the_same_steps():
-    alone, _ = trained(("layers:0",))
-    for options in ({"num_replicas": 2}, {"rematerialize": True}):
-        other, before = trained(("layers:0",), **options)
-        assert {p for p in before if p.startswith("block_0/")} <= unchanged(other, before)
-        for path, array in alone.inference_weights().items():
-            found = other.inference_weights()[path]
-            np.testing.assert_allclose(found, array, rtol=2e-5, atol=2e-6, err_msg=path)
-
-
-@pytest.mark.slow
 def test_a_recurrent_model_has_layers_too():
     config = LSTMConfig(vocabulary_size=13, num_layers=2, hidden_dim=8, segment_length=5)
     trainer, before = trained(("layers:1", "softmax"), recurrent=config)

@@ -247,14 +247,6 @@ def test_a_plateau_lowers_the_learning_rate_of_a_traced_step(num_replicas):
     assert run.num_traces == num_traces
 
 
-def test_muon_steps_the_kernels_of_blocks_and_nothing_else():
-    variables = create_variables()
-    optimizer = create_optimizer(config_of("muon"), NUM_STEPS, variables)
-    names = {variable.path for variable in optimizer.variables}
-    with_adam = {path for path in SHAPES if f"optimizer/{path.replace('/', '_')}_velocity" in names}
-    assert with_adam == SHAPES.keys() - {"inner/kernel", "outer/kernel"}
-
-
 @pytest.mark.parametrize(
     ("schedule", "rates"),
     [
@@ -286,23 +278,6 @@ def test_a_plateau_scale_is_given_if_and_only_if_it_is_used():
         create_optimizer(
             OptimizerConfig(), NUM_STEPS, [], plateau_scale=create_plateau_scale(plateau)
         )
-
-
-def change_of(optimizer, values):
-    variable = keras.Variable(values, dtype="float32")
-    optimizer.apply([tf.constant([0.3, -0.4])], [variable])
-    return variable.numpy() - np.float32(values)
-
-
-@pytest.mark.parametrize(
-    ("values", "share"), [([30.0, 40.0], 0.2), ([6.0, 8.0], 1.0), ([0.3, 0.4], 1.0)]
-)
-def test_a_norm_above_the_limit_counts_as_the_limit(values, share):
-    limited = change_of(Lamb(learning_rate=0.1, max_weight_norm=10.0), values)
-    whole = change_of(keras.optimizers.Lamb(learning_rate=0.1), values)
-    np.testing.assert_allclose(limited, share * whole, rtol=1e-4)
-    # The step is as long as the norm says, whatever the gradient is.
-    assert np.linalg.norm(whole) == pytest.approx(0.1 * np.linalg.norm(values), rel=1e-4)
 
 
 def variables_of(*shapes):

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tests.slow_case import slow_case
 from tests.toy_batches import (
     SEGMENT_LENGTH,
-    VOCABULARY_SIZE,
     ToyBatches,
     largest_relative_difference,
     toy_tokens,
@@ -67,19 +66,6 @@ def test_losses_and_memory_are_those_of_a_direct_chain_of_scores(restarts):
             for row, filled in enumerate(valid_length):
                 remembered = trained[f"states/{layer:03d}"][row, -filled:]
                 np.testing.assert_allclose(remembered, states[row, -filled:], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_text_that_repeats_itself_is_learnt():
-    counting = np.arange(2000, dtype="int32") % VOCABULARY_SIZE
-    trainer = toy_trainer(
-        ToyBatches(counting, NUM_ROWS),
-        training={"num_steps": 200, "steps_per_loop": 20},
-        optimizer={"learning_rate": 3e-2, "warmup_steps": 10},
-    )
-    losses = [report.nats_per_token for report in trainer.run()]
-    assert losses[0] > 0.5
-    assert losses[-1] < 0.1  # every token follows from the one before
 
 
 def test_loops_stop_where_the_caller_must_act_and_tell_the_next_learning_rate():
@@ -247,15 +233,6 @@ def test_the_loss_is_the_mean_over_the_last_half(segment_length, counted):
         report = next(reports)
         assert report.nats_per_token == pytest.approx(float(loss), rel=1e-5)
         assert report.gradient_norm == pytest.approx(float(norm), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_two_replicas_train_on_the_last_half_as_one_does():
-    one, _ = last_half_trainer(5)
-    two, _ = last_half_trainer(5, num_replicas=2)
-    for first, second in zip(one.run(), two.run(), strict=True):
-        assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=1e-5)
-    assert largest_relative_difference(one.state(), two.state()) <= 1e-5
 
 
 def array_checksum(token_ids, target_ids):
