@@ -8,22 +8,19 @@ of their own, in turn, so that the figures hold the start of Python too.
 """
 
 import argparse
-import functools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 AFTER = Path(__file__).resolve().parents[2]
 PARTS = ("train", "evaluate", "generate")
-SEGMENT_LENGTH = 128
+LENGTH = 128
 MODEL = {
     "vocabulary_size": 256,
     "num_layers": 12,
@@ -31,8 +28,8 @@ MODEL = {
     "num_heads": 8,
     "head_dim": 64,
     "intermediate_dim": 2048,
-    "segment_length": SEGMENT_LENGTH,
-    "memory_length": SEGMENT_LENGTH,
+    "segment_length": LENGTH,
+    "memory_length": LENGTH,
 }
 TRAINING = {"global_batch_size": 1, "num_steps": 20, "checkpoint_every_steps": 20}
 
@@ -54,56 +51,35 @@ def run_txl(checkout: Path, *arguments: object) -> float:
 def make_run(checkout: Path, folder: Path, num_tokens: int) -> Path:
     """Trains some steps, so that a checkout has a run and `num_tokens` bytes to read."""
     folder.mkdir()
+    files = []
     for split in ("train", "valid", "test"):
         letters = np.random.default_rng(len(split)).choice(list(b"etaoin shrdlu "), num_tokens)
         (folder / split).write_bytes(letters.astype(np.uint8).tobytes())
+        files += [f"--{split}-file", folder / split]
     (folder / "config.json").write_text(json.dumps({"model": MODEL, "training": TRAINING}))
-    run_txl(
-        *(checkout, "prepare", "--tokenizer", "bytes", "--out", folder / "data"),
-        *("--train-file", folder / "train", "--valid-file", folder / "valid"),
-        *("--test-file", folder / "test"),
-    )
-    train(checkout, folder / "run", 0)
-    return folder / "run"
+    run_txl(checkout, "prepare", "--tokenizer", "bytes", "--out", folder / "data", *files)
+    run_txl(checkout, *words_of("train", folder, folder / "run", 0))
+    return folder
 
 
-def train(checkout: Path, run: Path, memory_length: int) -> float:
-    """Seconds of `txl train`: a new run where there is one, with a memory of a segment."""
-    folder = run.parent
-    workdir = tempfile.mkdtemp(dir=folder) + "/run" if run.exists() else run
-    words = ("--config", folder / "config.json", "--data", folder / "data", "--workdir", workdir)
-    return run_txl(checkout, "train", *words)
+def words_of(part: str, folder: Path, run: Path, memory_length: int) -> list[object]:
+    """The command of a part, with one row: `train` begins a run, the others read it."""
+    data = ["--data", folder / "data"]
+    if part == "train":
+        return ["train", "--config", folder / "config.json", *data, "--workdir", run]
+    if part == "evaluate":
+        sizes = {"batch_size": 1, "segment_length": LENGTH, "memory_length": memory_length}
+        settings = [f"--set=evaluation.{name}={value}" for name, value in sizes.items()]
+        return ["evaluate", "--workdir", run, *data, *settings]
+    words = ["generate", "--workdir", run, "--prompt", "to be or not", "--max-tokens", 400]
+    return [*words, "--seed", 1, "--memory-length", memory_length]
 
 
-def evaluate(checkout: Path, run: Path, memory_length: int) -> float:
-    """Seconds of `txl evaluate` with one row."""
-    sizes = {"batch_size": 1, "segment_length": SEGMENT_LENGTH, "memory_length": memory_length}
-    words = ["evaluate", "--workdir", run, "--data", run.parent / "data"]
-    for name, value in sizes.items():
-        words += ["--set", f"evaluation.{name}={value}"]
-    return run_txl(checkout, *words)
-
-
-def generate(checkout: Path, run: Path, memory_length: int) -> float:
-    """Seconds of `txl generate` with one row."""
-    return run_txl(
-        *(checkout, "generate", "--workdir", run, "--prompt", "to be or not"),
-        # The option had another name at first.
-        *("--max-tokens" if checkout == AFTER else "--num-tokens", 400),
-        *("--seed", 1, "--memory-length", memory_length),
-    )
-
-
-def compare(name: str, rounds: int, before: Callable[[], float], after: Callable[[], float]):
-    """Calls both in turn and prints the ratio of their speeds."""
-    seconds = np.array([[before(), after()] for _ in range(rounds)])
-    ratios = seconds[:, 0] / seconds[:, 1]
-    print(
-        f"{name}: {statistics.median(ratios):.3f} times as fast as before "
-        f"({ratios.min():.3f} to {ratios.max():.3f}); "
-        f"{np.median(seconds[:, 0]):.3f} and {np.median(seconds[:, 1]):.3f} s",
-        flush=True,
-    )
+def seconds_of(part: str, checkout: Path, folder: Path, memory_length: int) -> float:
+    """Seconds of a job, with the start of Python."""
+    new = Path(tempfile.mkdtemp(dir=folder)) / "run"
+    run = new if part == "train" else folder / "run"
+    return run_txl(checkout, *words_of(part, folder, run, memory_length))
 
 
 def main() -> None:
@@ -113,21 +89,29 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=16_384, help="evaluated")
-    parser.add_argument("--memory-lengths", type=int, nargs="+", default=[1600])
+    parser.add_argument("--memory-length", type=int, default=1600)
     arguments = parser.parse_args()
-    before = arguments.before.resolve()
-    jobs = {"train": train, "evaluate": evaluate, "generate": generate}
+    checkouts = (arguments.before.resolve(), AFTER)
     with tempfile.TemporaryDirectory() as name:
-        runs = {
-            each: make_run(each, Path(name) / str(number), arguments.tokens)
-            for number, each in enumerate((before, AFTER))
-        }
-        for length in arguments.memory_lengths:
-            for part in arguments.only:
-                sides = [
-                    functools.partial(jobs[part], each, run, length) for each, run in runs.items()
+        folders = [
+            make_run(each, Path(name) / str(number), arguments.tokens)
+            for number, each in enumerate(checkouts)
+        ]
+        for part in arguments.only:
+            sides = list(zip(checkouts, folders, strict=True))
+            seconds = np.array(
+                [
+                    [seconds_of(part, *side, arguments.memory_length) for side in sides]
+                    for _ in range(arguments.rounds)
                 ]
-                compare(f"txl {part}, M = {length}", arguments.rounds, *sides)
+            )
+            ratios = seconds[:, 0] / seconds[:, 1]
+            print(
+                f"txl {part}, M = {arguments.memory_length}: {np.median(ratios):.3f} times as fast "
+                f"as before ({ratios.min():.3f} to {ratios.max():.3f}); "
+                f"{np.median(seconds[:, 0]):.3f} and {np.median(seconds[:, 1]):.3f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -196,8 +196,9 @@ def measured(run, num_tokens, num_rounds):
     }
 
 
-def measure(config, num_rows, segment_lengths, num_scored, num_written, num_rounds):
+def measure(num_rows, num_rounds, num_scored=4096, num_written=256):
     """Yields figures of evaluation and generation."""
+    config = LARGE
     model = TransformerXL(config, dtype="mixed_bfloat16")
     programs = Programs(model, num_rows, RandomSampler(temperature=0.9, top_p=1.0))
     shape = (num_rows, num_scored + 1)
@@ -209,7 +210,7 @@ def measure(config, num_rows, segment_lengths, num_scored, num_written, num_roun
         nll, memory = programs.score(tokens, memory, segment_length)
         return nll
 
-    for segment_length in segment_lengths:
+    for segment_length in (config.segment_length, 4 * config.segment_length):
         run = functools.partial(score, segment_length)
         figures = measured(run, num_rows * num_scored, num_rounds)
         sizes = {"rows": num_rows, "segment_length": segment_length}
@@ -225,7 +226,6 @@ def main():
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--small", action="store_true", help="a model for a CPU")
     parser.add_argument("--check", action="store_true", help="compare with the model instead")
     arguments = parser.parse_args()
     started = time.perf_counter()
@@ -234,10 +234,7 @@ def main():
         with jax.default_matmul_precision("highest"):
             print(json.dumps({**device, "largest_difference": largest_difference(SMALL, 2)}))
         return
-    config = SMALL if arguments.small else LARGE
-    sizes = (64, 32) if arguments.small else (4096, 256)
-    lengths = [config.segment_length, 4 * config.segment_length]
-    for figures in measure(config, arguments.rows, lengths, *sizes, arguments.rounds):
+    for figures in measure(arguments.rows, arguments.rounds):
         print(json.dumps({**device, **figures}), flush=True)
         if time.perf_counter() - started > arguments.seconds:
             break
