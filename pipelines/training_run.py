@@ -476,6 +476,4 @@ def describe_extension(experiment: ExperimentConfig, step: int) -> str:
     else:
         name = optimizer.schedule.replace("_", " ")
         line += f" The learning rate goes on: the schedule ({name}) does not depend on the steps."
-    if experiment.training.intermediate_losses:
-        line += f" Intermediate losses are trained on up to step {num_steps // 2} of the new run."
     return line

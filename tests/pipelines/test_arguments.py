@@ -66,14 +66,6 @@ def test_a_named_experiment_trains_before_it_ends(name):
     assert training.checkpoint_every_steps % training.steps_per_loop == 0
 
 
-@pytest.mark.parametrize(("positions", "length"), [("all", 1), ("last_half", 2)])
-def test_a_second_target_must_be_in_the_segment(positions, length):
-    overrides = ["training.num_targets=2", f"training.loss_positions={positions}"]
-    with pytest.raises(UsageError, match=f"segment_length={length}"):
-        load_experiment("quickstart", [*overrides, f"model.segment_length={length}"])
-    load_experiment("quickstart", [*overrides, f"model.segment_length={length + 1}"])
-
-
 def test_a_named_experiment_has_the_vocabulary_of_the_data_unless_one_is_set():
     def vocabulary(size, *overrides):
         model = load_experiment("wikitext103_base", list(overrides), vocabulary_size=size).model

@@ -236,7 +236,7 @@ def test_a_task_of_glue_is_trained_and_submitted(tmp_path, model_file):
     [
         (None, ("--format", "glue/sst2"), 2, "--task"),
         (None, ("--set", "task.pooling=first"), 2, "task.pooling"),
-        (None, ("--set", "training.num_targets=2"), 2, "training.num_targets"),
+        (None, ("--set", "training.loss_positions=last_half"), 2, "training.loss_positions"),
         (None, ("--out", "a.jsonl"), 2, "--predict"),
         (None, ("--label-column", "lable"), 78, "line 1"),
         ([{"text": "a", "label": "x"}, {"text": "", "label": "y"}], (), 65, "line 2"),

@@ -73,12 +73,7 @@ CONFIGURATIONS = {
     ),
     "lamb": experiment(
         {"num_layers": 2, **CLUSTERS},
-        {
-            "intermediate_losses": True,
-            "num_targets": 2,
-            "spike_deviations": 6.0,
-            "on_non_finite": "skip",
-        },
+        {"spike_deviations": 6.0, "on_non_finite": "skip"},
         {"name": "lamb", "max_weight_norm": 10.0, "weight_decay": 0.01},
     ),
     "muon": experiment(

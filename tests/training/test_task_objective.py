@@ -95,7 +95,7 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
     batch = next(iter(reader.dataset_fn(0, range(4), 4, 1)))
     row_weights = tf.constant([1.0, 1.0, 1.0, 0.0])
     inputs = TaskBatch.of(batch, (), tf.zeros([4, 2], tf.int32), row_weights)
-    total, row_losses, memory = objective(inputs, tf.constant(0))
+    total, row_losses, memory = objective(inputs)
     assert memory == ()
 
     plan = ExamplePlan(num_examples=7, num_rows=4, seed=1, fingerprint="f")

@@ -78,10 +78,6 @@ class TrainingConfig(FrozenConfig):
     """Positions of a segment with a loss. Half of an odd number is rounded up."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
     """Whether attention and memory pass the beginning of a document ("ignore") or not ("mask")."""
-    intermediate_losses: bool = False
-    """Whether all blocks predict in the first half of the run, see `AuxiliaryLosses`."""
-    num_targets: Literal[1, 2] = 1
-    """Tokens that each position predicts in training. The second has half the weight."""
     average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
     """First step of the average of the weights, see `WeightAverage`. None disables averaging."""
     average_weights_after_evaluations: Annotated[int | None, positive(MAX_STEPS_PER_LOOP)] = None
@@ -318,15 +314,14 @@ class EvaluationConfig(FrozenConfig):
 
 # Settings that a recurrent model does not use.
 _ATTENTION_ONLY = (
-    *("training.adapter_rank", "training.document_boundaries", "training.intermediate_losses"),
-    *("training.num_targets", "training.rematerialize", "training.attention_kernel"),
-    *("evaluation.attention_kernel", "evaluation.memory_length", "evaluation.clamp_length"),
-    *("evaluation.same_length", "evaluation.same_length_keys"),
+    *("training.adapter_rank", "training.document_boundaries", "training.rematerialize"),
+    *("training.attention_kernel", "evaluation.attention_kernel", "evaluation.memory_length"),
+    *("evaluation.clamp_length", "evaluation.same_length", "evaluation.same_length_keys"),
 )
 # Settings of a stream of tokens: the examples of a task are independent.
 _LANGUAGE_MODELLING_ONLY = (
-    *("training.document_boundaries", "training.evaluate_tokens", "training.intermediate_losses"),
-    *("training.loss_positions", "training.num_targets", "evaluation.dynamic_learning_rate"),
+    *("training.document_boundaries", "training.evaluate_tokens", "training.loss_positions"),
+    "evaluation.dynamic_learning_rate",
 )
 
 _FROZEN_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
@@ -418,10 +413,6 @@ class ExperimentConfig(FrozenConfig):
                 "need `training.evaluate_every_steps`."
             )
             self.refuse(reason, "training.evaluate_every_steps")
-        length, positions = self.model.segment_length, self.training.loss_positions
-        if self.training.num_targets == 2 and length < (2 if positions == "all" else 3):
-            reason = "`training.num_targets=2` needs a position with two targets in the segment."
-            self.refuse(reason, "model.segment_length", "training.loss_positions")
 
     @property
     def is_led_by_evaluations(self) -> bool:

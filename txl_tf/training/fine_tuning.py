@@ -221,16 +221,11 @@ class TaskObjective:
         """Weights of the head."""
         return self.headed_model.head.weights
 
-    @property
-    def auxiliary_variables(self) -> list[keras.Variable]:
-        """Empty: the head is not an auxiliary loss."""
-        return []
-
     def initial_memory(self) -> tuple[()]:
         """Returns the memory of a row before the first step."""
         return ()
 
-    def __call__(self, batch: TaskBatch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tuple[()]]:
+    def __call__(self, batch: TaskBatch) -> tuple[tf.Tensor, tf.Tensor, tuple[()]]:
         """Computes the share of some rows; the shares of all rows add up.
 
         Returns the objective, the loss of each row, float32 `(B,)`, and no memory.

@@ -300,9 +300,8 @@ class TrainState:
         self.weight_average: WeightAverage | None = None
         begin = self.average_trigger or training.average_weights_from_step
         if begin is not None:
-            self.weight_average = WeightAverage(
-                self._trainable_weights, begin, training.average_weights_decay
-            )
+            decay = training.average_weights_decay
+            self.weight_average = WeightAverage(self.trainable, begin, decay)
         self.spike_detector: SpikeDetector | None = None
         if training.spike_deviations is not None:
             self.spike_detector = SpikeDetector(training.spike_deviations)
@@ -318,10 +317,6 @@ class TrainState:
             factors = self.adapters.factors
             named = [(f"adapter/{path}", variable) for path, variable in factors.items()]
         named += [(f"task/{variable.path}", variable) for variable in self.objective.head_variables]
-        named += [
-            (f"auxiliary/{variable.path}", variable)
-            for variable in self.objective.auxiliary_variables
-        ]
         named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
         parts = {
             "average": self.weight_average,
@@ -379,8 +374,4 @@ class TrainState:
     @property
     def trainable(self) -> list[keras.Variable]:
         """All variables that gradients change."""
-        return [*self._trainable_weights, *self.objective.auxiliary_variables]
-
-    @property
-    def _trainable_weights(self) -> list[keras.Variable]:
         return [*self.model.trainable_variables, *self.objective.head_variables]

@@ -147,7 +147,6 @@ class TrainStep:
                 self._state.objective,
                 self._variables,
                 batch,
-                step,
                 self._config.gradient_accumulation_steps,
             )
             # Compiled, so that the gradients are read and written only once.

@@ -152,8 +152,7 @@ class Trainer:
         """Returns everything that decides the next step, as arrays by name.
 
         These are weights, optimizer variables (with the step), the memory of all rows, and if
-        present the weights of auxiliary losses and the weight averages. A model with adapters has
-        their factors instead of its weights.
+        present the weight averages. A model with adapters has their factors instead of its weights.
         """
         arrays = {name: variable.numpy() for name, variable in self._state.by_name().items()}
         memory = self.replica_memory.to_global()
