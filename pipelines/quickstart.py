@@ -161,7 +161,7 @@ def run(job: Quickstart) -> None:
 
 def with_fastest_policy(job: Quickstart) -> ExperimentConfig:
     """Returns the experiment in this machine's fastest precision; a begun run keeps its own."""
-    from .device_peak import WORTHWHILE_GAIN, bfloat16_gain
+    from .training_figures import WORTHWHILE_GAIN, bfloat16_gain
 
     if not job.chooses_policy:
         return job.experiment

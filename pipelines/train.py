@@ -143,7 +143,7 @@ def _say_what_data_and_machine_decide(
     arguments: argparse.Namespace, experiment: ExperimentConfig
 ) -> None:
     """Prints the differences from the named experiment, and a faster precision of this machine."""
-    from .device_peak import WORTHWHILE_GAIN, bfloat16_gain
+    from .training_figures import WORTHWHILE_GAIN, bfloat16_gain
 
     named, model = NAMED_EXPERIMENTS[arguments.config]().model, experiment.model
     changed = [

@@ -1,4 +1,4 @@
-"""Figures and texts of a run as it trains: losses, overview, memory, samples, profile."""
+"""Figures and texts of a run as it trains, its profile, and the peak speed of its devices."""
 
 import contextlib
 import dataclasses
@@ -12,28 +12,29 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+import keras
 import tensorflow as tf
 
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
-from txl_tf.config.experiment import OptimizerConfig
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers import TOKENIZERS
-from txl_tf.distribution.strategy import is_chief, num_workers
+from txl_tf.distribution.strategy import chip_of, is_chief, num_workers
 from txl_tf.evaluation.attention import AttentionMass
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.models.sizes import num_embedding_parameters, num_parameters, run_flops_per_token
 from txl_tf.run import RunStart
 from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.training.ledger import LoopReport
 from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog, layer_tag
 from txl_tf.training.tensorboard import TensorBoardWriter, code_block
 from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
-from .device_peak import DevicePeak, measured_peak, published_peak
 from .evaluation import split_text
 from .progress import plain_table
 from .text_sample import SampleWriter
@@ -45,6 +46,86 @@ Check = Callable[[], None]
 _SPLIT = "valid"
 # Training time before the peak is measured, which takes half a second itself.
 _SECONDS_BEFORE_PEAK = 1.0
+# Time of measuring large products, and the least number of rounds.
+_PRODUCT_SECONDS, _MIN_ROUNDS = 0.3, 2
+WORTHWHILE_GAIN = 1.3
+"""Gain of large products from which mixed bfloat16 pays: a step gains less."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DevicePeak:
+    """Floating-point operations per second of all devices, and the source of the figure."""
+
+    flops_per_second: float
+    source: str
+
+    def describe(self) -> str:
+        """Formats the figure with its unit and its source."""
+        return f"{self.flops_per_second / 1e12:,.3g} TFLOP/s, {self.source}"
+
+
+def published_peak(strategy: tf.distribute.Strategy) -> DevicePeak | None:
+    """Looks up the peak of TPUs; `None` for other devices and unknown TPU generations."""
+    chip = CHIPS.get(chip_of(strategy) or "")
+    if chip is None:
+        return None
+    num_chips = strategy.num_replicas_in_sync / chip.num_replicas
+    source = f"published of {num_chips:g} {chip.name} in bfloat16"
+    return DevicePeak(num_chips * chip.flops_per_second, source)
+
+
+def measured_peak(experiment: ExperimentConfig, strategy: tf.distribute.Strategy) -> DevicePeak:
+    """Measures the peak of CPUs or GPUs by large products in the precision of a run.
+
+    One device is measured and taken for all; CPU replicas of one process share its cores. Draws no
+    random numbers and reads no variables.
+    """
+    dtype = keras.DTypePolicy(experiment.training.dtype_policy).compute_dtype
+    has_gpu = bool(tf.config.list_logical_devices("GPU"))
+    num_devices = strategy.num_replicas_in_sync if has_gpu else num_workers(strategy)
+    rate = product_rate(dtype)
+    times = f", times {num_devices}" if num_devices > 1 else ""
+    return DevicePeak(num_devices * rate, f"measured by products in {dtype}{times}")
+
+
+def bfloat16_gain() -> float:
+    """Measures the gain in speed of large products from float32 to bfloat16."""
+    return product_rate("bfloat16") / product_rate("float32")
+
+
+def product_rate(dtype: str) -> float:
+    """Measures the operations per second of large matrix products on the first device.
+
+    No model can be faster in this precision, so its operations over this rate are its share of the
+    machine. The best of some rounds counts, because other work only slows a round down.
+    """
+    # The first available kind runs the model.
+    device = next(
+        device for kind in ("TPU", "GPU", "CPU") for device in tf.config.list_logical_devices(kind)
+    )
+    # Large enough to outweigh the launch, small enough for a short round. An accelerator works
+    # through a queue; the host waits for it once a round.
+    width, num_products = (2048, 1) if device.device_type == "CPU" else (4096, 8)
+
+    with tf.device(device.name):
+        # Stateless, because a reproducible run refuses to draw without a seed.
+        left, right = (
+            tf.cast(tf.random.stateless_normal((width, width), (0, seed)), dtype)
+            for seed in range(2)
+        )
+
+        def round_seconds() -> float:
+            begin = time.perf_counter()
+            for _ in range(num_products):
+                product = tf.matmul(left, right)
+            product[0, 0].numpy()  # waits for the last
+            return time.perf_counter() - begin
+
+        round_seconds()  # compiles, and starts the threads
+        rounds: list[float] = []
+        while len(rounds) < _MIN_ROUNDS or sum(rounds) < _PRODUCT_SECONDS:
+            rounds.append(round_seconds())
+    return num_products * 2 * width**3 / min(rounds)
 
 
 class RunFigures:

@@ -90,7 +90,6 @@ LOADED_FIRST = (
     "pipelines.launch.*",
 )
 NOT_LOADED_FIRST = (
-    "pipelines.device_peak",
     "pipelines.analysis.*",
 )
 

@@ -59,13 +59,13 @@ def product_rates(bfloat16):
 def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
     rate, policy, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("pipelines.device_peak.product_rate", product_rates(rate))
+    monkeypatch.setattr("pipelines.training_figures.product_rate", product_rates(rate))
     workdir = Workdir(str(tmp_path / "run"))
     job = Quickstart(tmp_path, workdir, NAMED_EXPERIMENTS["quickstart"](), chooses_policy=True)
     chosen = with_fastest_policy(job)
     assert chosen.training.dtype_policy == policy
     workdir.begin(chosen, {**TOY_DATA, "vocabulary_size": 256})
-    monkeypatch.setattr("pipelines.device_peak.product_rate", product_rates(7e10))
+    monkeypatch.setattr("pipelines.training_figures.product_rate", product_rates(7e10))
     assert with_fastest_policy(job) == chosen
     job = dataclasses.replace(job, chooses_policy=False)
     assert with_fastest_policy(job) == NAMED_EXPERIMENTS["quickstart"]()

@@ -12,11 +12,10 @@ import tensorflow as tf
 from rich.console import Console
 
 from pipelines import progress as module
-from pipelines.device_peak import measured_peak, published_peak
 from pipelines.evaluation import loss_figure
 from pipelines.progress import TrainingProgress
 from pipelines.train import parse_steps
-from pipelines.training_figures import StepProfile
+from pipelines.training_figures import StepProfile, measured_peak, published_peak
 from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
 from tests.pipelines.txl_process import run_txl
 from txl_tf.errors import UsageError
@@ -150,7 +149,7 @@ def rates(monkeypatch):
         asked.append(dtype)
         return RATE
 
-    monkeypatch.setattr("pipelines.device_peak.product_rate", rate)
+    monkeypatch.setattr("pipelines.training_figures.product_rate", rate)
     return asked
 
 
@@ -183,7 +182,7 @@ def test_the_peak_is_measured_in_the_precision_of_the_run(rates, policy, dtype):
 
 def test_replicas_share_the_cores_of_a_process_and_have_a_gpu_each(rates, monkeypatch):
     replicas = mock.Mock(spec=tf.distribute.MirroredStrategy, num_replicas_in_sync=4)
-    monkeypatch.setattr("pipelines.device_peak.num_workers", lambda strategy: 1)
+    monkeypatch.setattr("pipelines.training_figures.num_workers", lambda strategy: 1)
     assert measured_peak(toy_run_experiment(), replicas).flops_per_second == RATE
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"])
     assert measured_peak(toy_run_experiment(), replicas).flops_per_second == 4 * RATE
