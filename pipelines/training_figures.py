@@ -9,8 +9,8 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -157,7 +157,6 @@ class RunFigures:
             folder.subfolder(os.path.basename(job.workdir.tensorboard)),
             job.data.bytes_per_token,
             self._log,
-            has_peak=self._peak is not None or self._must_measure,
         )
         self._attention: AttentionMass | None = None
         self._sampler: SampleWriter | None = None
@@ -358,41 +357,16 @@ def _devices(strategy: tf.distribute.Strategy) -> str:
     return f"{replicas} on {kind}{processes}"
 
 
-class StepProfile:
-    """Profile of the loops that contain `steps`, counted from 1, for TensorBoard."""
-
-    def __init__(
-        self, steps: range | None, folder: WritableFolder, say: Callable[[str], None]
-    ) -> None:
-        self._steps = steps
-        self._folder = folder
-        self._say = say
-        self._begun_at: int | None = None
-        self._exits = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._exits.close()
-
-    def before_loop(self, trainer: Trainer) -> None:
-        """Starts the profile if one of its steps is in the next loop."""
-        if self._steps is None or self._begun_at is not None:
-            return
-        first, last = max(trainer.step + 1, self._steps[0]), min(trainer.next_stop, self._steps[-1])
-        if first <= last:
-            self._folder.make()
-            tf.profiler.experimental.start(self._folder.path)
-            self._exits.callback(tf.profiler.experimental.stop)
-            self._begun_at = trainer.step + 1
-
-    def after_loop(self, step: int) -> None:
-        """Ends the profile if all of its steps are done."""
-        if self._steps is not None and self._begun_at is not None and step >= self._steps[-1]:
-            self._exits.close()
-            self._say(
-                f"Profiled the steps {self._begun_at} to {step}, whole loops: "
-                f"{self._folder.path}/plugins/profile"
-            )
-            self._steps = None
+@contextlib.contextmanager
+def profiled_loop(
+    steps: range | None, trainer: Trainer, folder: WritableFolder, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Profiles the next loop, for TensorBoard, if it contains one of `steps`, counted from 1."""
+    if steps is None or steps[-1] <= trainer.step or trainer.next_stop < steps[0]:
+        yield
+        return
+    first, last = trainer.step + 1, trainer.next_stop
+    folder.make()
+    with tf.profiler.experimental.Profile(folder.path):
+        yield
+    say(f"Profiled the steps {first} to {last}, a whole loop: {folder.path}/plugins/profile")

@@ -33,7 +33,7 @@ from .exit_codes import finish, report
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .training_data import TrainingData
-from .training_figures import RunFigures, StepProfile, start_banner
+from .training_figures import RunFigures, profiled_loop, start_banner
 from .workdir import Workdir
 
 if TYPE_CHECKING:
@@ -140,9 +140,7 @@ class TrainingRun:
             self._progress = exits.enter_context(
                 TrainingProgress(self._training.num_steps, data.describe_loss)
             )
-            steps = job.profile_steps if self._is_chief else None
-            board = folder.subfolder(os.path.basename(workdir.tensorboard))
-            self._profile = exits.enter_context(StepProfile(steps, board, self._say))
+            self._board = folder.subfolder(os.path.basename(workdir.tensorboard))
             self._exits = exits.pop_all()
 
     def __enter__(self) -> Self:
@@ -196,13 +194,13 @@ class TrainingRun:
 
     def take_steps(self) -> LoopReport | None:
         """Takes the steps of a loop; `None` if a stop was requested before the first."""
-        self._profile.before_loop(self.trainer)
-        with self._job.data.errors_explained():
+        steps = self._job.profile_steps if self._is_chief else None
+        profiled = profiled_loop(steps, self.trainer, self._board, self._say)
+        with profiled, self._job.data.errors_explained():
             return self.trainer.take_steps()
 
     def log(self, loop_report: LoopReport) -> None:
         """Notes the steps of a loop in the ledger and in the figures, and shows the progress."""
-        self._profile.after_loop(loop_report.step)
         self._saver.check()
         self._progress.update(loop_report, self._figures.peak_tokens_per_second)
         if self._is_chief:

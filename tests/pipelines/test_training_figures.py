@@ -15,7 +15,7 @@ from pipelines import progress as module
 from pipelines.evaluation import loss_figure
 from pipelines.progress import TrainingProgress
 from pipelines.train import parse_steps
-from pipelines.training_figures import StepProfile, measured_peak, published_peak
+from pipelines.training_figures import measured_peak, profiled_loop, published_peak
 from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
 from tests.pipelines.txl_process import run_txl
 from txl_tf.errors import UsageError
@@ -87,38 +87,19 @@ def test_plain_lines_have_the_same_figures(capsys):
 
 
 @pytest.mark.parametrize(
-    ("steps", "begins_at", "loops", "profiled"),
-    [
-        ("5:6", 0, (4, 8, 12), (5, 8)),
-        ("4:9", 0, (4, 8, 12), (1, 12)),
-        ("9:9", 0, (4, 8, 12), (9, 12)),
-        # Resumed in the middle of them, and beyond.
-        ("2:6", 4, (8, 12), (5, 8)),
-        ("2:3", 4, (8, 12), None),
-        ("13:20", 0, (4, 8, 12), None),
-        # The run ends before the last of them.
-        ("10:20", 0, (4, 8, 12), (9, None)),
-    ],
+    ("steps", "loops"),
+    [("5:6", ["5 to 8"]), ("4:9", ["1 to 4", "5 to 8", "9 to 12"]), ("13:20", [])],
 )
-def test_whole_loops_that_contain_the_steps_are_profiled(
-    steps, begins_at, loops, profiled, tmp_path
-):
-    said, done = [], begins_at
-    with (
-        mock.patch("tensorflow.profiler.experimental.start") as start,
-        mock.patch("tensorflow.profiler.experimental.stop") as stop,
-    ):
-        with StepProfile(parse_steps(steps), WritableFolder.at(tmp_path), said.append) as profile:
-            for stop_step in loops:
-                profile.before_loop(SimpleNamespace(step=done, next_stop=stop_step))
-                done = stop_step
-                profile.after_loop(done)
-        assert start.call_count == stop.call_count == (profiled is not None)
-    if profiled is None or profiled[1] is None:
-        assert said == []
-    else:
-        (line,) = said
-        assert line.startswith("Profiled the steps {} to {}, whole loops: ".format(*profiled))
+def test_whole_loops_that_contain_the_steps_are_profiled(steps, loops, tmp_path):
+    said, folder = [], WritableFolder.at(tmp_path)
+    with mock.patch("tensorflow.profiler.experimental.Profile") as profile:
+        for last in (4, 8, 12):
+            trainer = SimpleNamespace(step=last - 4, next_stop=last)
+            with profiled_loop(parse_steps(steps), trainer, folder, said.append):
+                pass
+    assert profile.call_count == len(loops)
+    path = f"{tmp_path}/plugins/profile"
+    assert said == [f"Profiled the steps {each}, a whole loop: {path}" for each in loops]
 
 
 @pytest.mark.parametrize("text", ["", "5", "0:3", "4:3", "a:b", "1:2:3", "-1:2", "1:" + "9" * 30])
@@ -132,7 +113,7 @@ def test_a_run_writes_the_profile_of_its_steps(data_folder, config_file, tmp_pat
     options = ("--config", config_file, "--data", data_folder, "--workdir", tmp_path / "run")
     finished = run_txl("train", *options, "--profile-steps", "12:13")
     assert finished.returncode == 0, finished.stderr
-    assert "Profiled the steps 11 to 15, whole loops: " in finished.stderr
+    assert "Profiled the steps 11 to 15, a whole loop: " in finished.stderr
     (written,) = (tmp_path / "run" / "tensorboard").glob("plugins/profile/*/*.xplane.pb")
     assert written.stat().st_size > 1000
 

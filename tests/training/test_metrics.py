@@ -56,14 +56,13 @@ def test_figures_of_a_task_are_its_loss_and_its_metrics():
     assert describe_tag("task/metric/accuracy") is TAGS["task/metric"]
 
 
-@pytest.mark.parametrize(("pages", "has_peak"), [(PAGES, False), (PAGES, True), (TASK_PAGES, True)])
-def test_the_layout_has_a_chart_for_every_tag_of_a_page(pages, has_peak):
-    layout = pages_layout(has_peak, has_task=pages is TASK_PAGES)
+@pytest.mark.parametrize("pages", [PAGES, TASK_PAGES])
+def test_the_layout_has_a_chart_for_every_tag_of_a_page(pages):
+    layout = pages_layout(has_task=pages is TASK_PAGES)
     assert [category.title for category in layout.category] == list(pages)
     charts = [chart for page in layout.category for chart in page.chart]
     patterns = {pattern.strip("^$/") for chart in charts for pattern in chart.multiline.tag}
-    expected = {tag.name for tag in TAGS.values() if tag.page in pages}
-    assert patterns == expected - (set() if has_peak else {"performance/peak_share"})
+    assert patterns == {tag.name for tag in TAGS.values() if tag.page in pages}
 
 
 @pytest.mark.parametrize("total_nats", [30.0, 1e6])

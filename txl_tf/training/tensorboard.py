@@ -38,7 +38,7 @@ class TensorBoardWriter:
 
     The losses have the same tags in all runs, so that TensorBoard draws them in one chart; see
     `TAGS`. `bytes_per_token`, of the training split, is `None` for a task. `metrics_log` gets the
-    same values. `has_peak` is true if training writes a share of the peak of its devices.
+    same values.
     """
 
     def __init__(
@@ -46,12 +46,10 @@ class TensorBoardWriter:
         folder: str | os.PathLike[str] | WritableFolder,
         bytes_per_token: float | None,
         metrics_log: MetricsLog | None = None,
-        has_peak: bool = False,
     ) -> None:
         self._folder = WritableFolder.at(folder)
         self._bytes_per_token = bytes_per_token
         self._metrics_log = metrics_log
-        self._has_peak = has_peak
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         self._described: set[tuple[str, str]] = set()
 
@@ -64,7 +62,7 @@ class TensorBoardWriter:
         of the hyperparameters, which are `settings`.
         """
         summaries = (
-            custom_scalars.pb(pages_layout(self._has_peak, self._bytes_per_token is None)),
+            custom_scalars.pb(pages_layout(self._bytes_per_token is None)),
             hparams_api.hparams_config_pb(
                 [hparams_api.HParam(name) for name in settings],
                 [hparams_api.Metric(tag) for tag in _METRICS],
@@ -143,12 +141,12 @@ def code_block(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines())
 
 
-def pages_layout(has_peak: bool, has_task: bool = False) -> layout_pb2.Layout:
+def pages_layout(has_task: bool = False) -> layout_pb2.Layout:
     """Returns the layout of the custom-scalars page: a chart for each tag, on its page."""
 
     def charts(page: str) -> Iterator[layout_pb2.Chart]:
         for tag in TAGS.values():
-            if tag.page == page and (has_peak or tag.name != "performance/peak_share"):
+            if tag.page == page:
                 # A regular expression, which matches the tag in all runs.
                 pattern = f"^{tag.name}/" if tag.has_parts else f"^{tag.name}$"
                 lines = layout_pb2.MultilineChartContent(tag=[pattern])
