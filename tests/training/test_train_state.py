@@ -66,37 +66,21 @@ def assert_close(averages, expected, tolerance):
         np.testing.assert_allclose(array, expected[path], rtol=0, atol=tolerance, err_msg=path)
 
 
-def recorded(num_replicas=1, jit_compile=False):
-    """Of a run that averages: losses, weights and averages by step."""
-    trainer = trainer_of(FIRST_STEP, num_replicas, jit_compile=jit_compile)
-    steps = [
-        (report.nats_per_token, weights_of(trainer), trainer.inference_weights())
-        for report in trainer.run()
-    ]
-    return zip(*steps, strict=True)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_replicas", "jit_compile"), [(1, True), (2, False)], ids=str)
-def test_it_is_the_mean_of_the_recorded_weights(num_replicas, jit_compile):
-    _, weights, averages = recorded(num_replicas, jit_compile)
-    for step in range(1, NUM_STEPS + 1):
-        counted = weights[FIRST_STEP - 1 : step] or weights[step - 1 : step]
+def test_the_average_is_the_mean_of_the_weights_and_changes_no_step():
+    trainer, plain = trainer_of(FIRST_STEP), trainer_of(None)
+    weights = []
+    for report, other in zip(trainer.run(), plain.run(), strict=True):
+        assert report.nats_per_token == other.nats_per_token
+        weights.append(weights_of(trainer))
+        counted = weights[FIRST_STEP - 1 :] or weights[-1:]
         mean = {
             path: np.mean([np.float64(each[path]) for each in counted], axis=0)
             for path in weights[0]
         }
-        assert_close(averages[step - 1], mean, 1e-6)
+        assert_close(trainer.inference_weights(), mean, 1e-6)
     table = "embedding/table"
-    assert np.abs(averages[-1][table] - weights[-1][table]).max() > 1e-2
-
-
-@pytest.mark.slow
-def test_training_goes_on_from_the_weights_and_not_from_the_average():
-    losses, weights, _ = recorded()
-    plain = trainer_of(None)
-    assert tuple(report.nats_per_token for report in plain.run()) == losses
-    assert_close(weights_of(plain), weights[-1], 0.0)
+    assert np.abs(mean[table] - weights[-1][table]).max() > 1e-2
     # Without an average, the weights are used and nothing is stored.
     assert_close(plain.inference_weights(), weights[-1], 0.0)
     assert not [name for name in plain.state() if name.startswith("average/")]
@@ -265,20 +249,7 @@ def test_what_is_not_finite_is_no_gain_and_is_not_stored():
     assert all(np.isfinite(each.numpy()).all() for each in trigger.variables.values())
 
 
-def test_it_decides_the_same_from_its_variables():
-    whole = NonMonotoneTrigger(3)
-    decisions = [whole.observe(loss) for loss in LOSSES]
-    for num_observed in range(0, len(LOSSES), 3):
-        interrupted, resumed = NonMonotoneTrigger(3), NonMonotoneTrigger(3)
-        for loss in LOSSES[:num_observed]:
-            interrupted.observe(loss)
-        for name, variable in interrupted.variables.items():
-            resumed.variables[name].assign(variable.numpy())
-        found = [resumed.observe(loss) for loss in LOSSES[num_observed:]]
-        assert found == decisions[num_observed:]
-
-
-def triggered_trainer():
+def triggered_trainer(**training):
     batches = ToyBatches(toy_tokens(), 4)
     values = {
         "num_steps": 8,
