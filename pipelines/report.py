@@ -40,9 +40,7 @@ _CONDITIONS = ("segment_length", "memory_length", "clamp_length", "batch_size", 
 # Perplexity begins at the size of the vocabulary.
 _LOGARITHMIC = ("loss/perplexity",)
 
-# Placeholders for CSS variables, which Matplotlib does not know; the colors occur nowhere else.
-_INK, _GRID = "#010203", "#040506"
-_SERIES = [f"#0708{number:02x}" for number in range(8)]
+_NUM_COLORS = 10  # of Matplotlib's default cycle
 _STYLES = ("-", "--", ":")
 # Lines of at most this many points get markers: a single point has no line.
 _MAX_MARKED = 24
@@ -52,10 +50,6 @@ _PARAMETERS: dict[Any, Any] = {
     "text.parse_math": False,
     "svg.hashsalt": "txl report",
     "font.family": "sans-serif",
-    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
-    "axes.edgecolor": _GRID,
-    "grid.color": _GRID,
-    "legend.labelcolor": _INK,
 }
 
 Line = Sequence[tuple[float, float]]
@@ -352,22 +346,20 @@ def _figure(chart: str, caption: str, tag: str) -> str:
 def line_chart(
     lines: Mapping[str, Line], title: str, x_label: str = "step", *, is_logarithmic: bool = False
 ) -> str:
-    """Draws lines into one `svg` element, which takes its colors from the page."""
+    """Draws lines into one `svg` element."""
     import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_PARAMETERS):
         figure = Figure(figsize=(6.4, 3.4), layout="constrained")
-        FigureCanvasSVG(figure)
         axes = figure.subplots()
         for number, (name, points) in enumerate(lines.items()):
             finite = [(x, y) for x, y in points if math.isfinite(y)]
             axes.plot(
                 [x for x, _ in finite],
                 [y for _, y in finite],
-                color=_SERIES[number % len(_SERIES)],
-                linestyle=_STYLES[number // len(_SERIES) % len(_STYLES)],
+                color=f"C{number % _NUM_COLORS}",
+                linestyle=_STYLES[number // _NUM_COLORS % len(_STYLES)],
                 marker="o" if len(finite) <= _MAX_MARKED else "",
                 markersize=3,
                 # Matplotlib hides labels with a leading underscore, and its font lacks most
@@ -388,11 +380,6 @@ def line_chart(
         without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=without)
     text = buffer.getvalue()
-    colors = {_INK: "currentColor", _GRID: "var(--grid)"}
-    colors |= {color: f"var(--series-{place})" for place, color in enumerate(_SERIES, 1)}
-    element = text[text.index("<svg") :]
-    for color, variable in colors.items():
-        element = element.replace(color, variable)
-    head, rest = element.split(">", 1)
+    head, rest = text[text.index("<svg") :].split(">", 1)
     names = [part for part in head.split() if not part.startswith(("width=", "height="))]
     return f'{" ".join(names)} role="img" aria-label="{_text(title)}">{rest}'
