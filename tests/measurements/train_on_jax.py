@@ -34,6 +34,9 @@ PEAK_TFLOPS = 989
 """Dense bfloat16 products of an NVIDIA H100 SXM, per second."""
 LEARNING_RATE = 2.5e-4
 CLIP_NORM = 0.25
+SEED = 1
+HELD_OUT_BYTES, HELD_OUT_ROWS = 1_000_000, 10
+NUM_EVALUATIONS = 5
 
 
 def flops_per_token(config, num_rows):
@@ -62,10 +65,10 @@ class Training:
     row `r` of the segment before.
     """
 
-    def __init__(self, config, streams, policy, seed, rematerialize=False):
-        keras.utils.set_random_seed(seed)
-        self.config, self.seed = config, seed
-        self.model = TransformerXL(config, rematerialize=rematerialize, dtype=policy)
+    def __init__(self, config, streams):
+        keras.utils.set_random_seed(SEED)
+        self.config = config
+        self.model = TransformerXL(config, dtype="mixed_bfloat16")
         self.optimizer = keras.optimizers.Adam(
             LEARNING_RATE, epsilon=1e-8, global_clipnorm=CLIP_NORM
         )
@@ -96,7 +99,7 @@ class Training:
         weights, slots, memory = state
 
         def loss_of(weights):
-            seed = jnp.stack([jnp.int32(self.seed), step])
+            seed = jnp.stack([jnp.int32(SEED), step])
             nll, after = self.score(weights, tokens, memory, dropout_seed=seed, training=True)
             return jnp.mean(nll), after
 
@@ -189,30 +192,12 @@ def seconds_of(function):
     return time.perf_counter() - begin, result
 
 
-def configuration(arguments, vocabulary_size=None):
-    changes = {"vocabulary_size": vocabulary_size} if vocabulary_size else {}
-    return PRESETS[arguments.preset]().replace(**changes, **json.loads(arguments.changes))
-
-
 def measure_speed(arguments):
-    """Reports the speed for each number of rows, and stops at the first that does not fit."""
-    config = configuration(arguments)
-    for num_rows in arguments.rows:
-        try:
-            report(**figures_of_speed(config, num_rows, arguments))
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            report(preset=arguments.preset, rows=num_rows, out_of_memory=True)
-            return
-
-
-def figures_of_speed(config, num_rows, arguments):
+    """Reports the speed on random bytes."""
+    config, num_rows = PRESETS[arguments.preset](), arguments.rows
     length = 40 * config.segment_length + 1
     streams = np.random.default_rng(0).integers(0, config.vocabulary_size, (num_rows, length))
-    training = Training(
-        config, streams.astype("uint8"), arguments.policy, 1, arguments.rematerialize
-    )
+    training = Training(config, streams.astype("uint8"))
     compile_seconds, program = seconds_of(lambda: training.compiled(arguments.steps_per_call))
     rates = [LEARNING_RATE] * arguments.steps_per_call
     training.run(program, rates).block_until_ready()
@@ -223,32 +208,32 @@ def figures_of_speed(config, num_rows, arguments):
     step_seconds = statistics.median(rounds)
     tokens_per_second = num_rows * config.segment_length / step_seconds
     flops = flops_per_token(config, num_rows)
-    return {
-        "preset": arguments.preset,
-        "rows": num_rows,
-        "policy": arguments.policy,
-        "device": jax.devices()[0].device_kind,
-        "tokens_per_second": round(tokens_per_second),
-        "milliseconds_per_step": round(1000 * step_seconds, 3),
-        "rounds": [round(1000 * each, 3) for each in rounds],
-        "compile_seconds": round(compile_seconds, 1),
-        "flops_per_token": round(flops),
-        "share_of_peak": round(flops * tokens_per_second / (PEAK_TFLOPS * 1e12), 4),
-        "peak_gigabytes": peak_gigabytes(),
-    }
+    report(
+        preset=arguments.preset,
+        rows=num_rows,
+        device=jax.devices()[0].device_kind,
+        tokens_per_second=round(tokens_per_second),
+        milliseconds_per_step=round(1000 * step_seconds, 3),
+        rounds=[round(1000 * each, 3) for each in rounds],
+        compile_seconds=round(compile_seconds, 1),
+        flops_per_token=round(flops),
+        share_of_peak=round(flops * tokens_per_second / (PEAK_TFLOPS * 1e12), 4),
+        peak_gigabytes=peak_gigabytes(),
+    )
 
 
 def train(arguments):
     """Trains for a number of seconds, without those of compiling and evaluating."""
-    text, held_out = read(arguments.text), read(arguments.held_out, arguments.held_out_bytes)
+    text, held_out = read(arguments.text), read(arguments.held_out, HELD_OUT_BYTES)
     vocabulary = np.unique(np.concatenate([text, held_out]))
     ids = np.zeros(256, "uint8")
     ids[vocabulary] = np.arange(len(vocabulary))
-    config, num_rows = configuration(arguments, len(vocabulary)), arguments.rows[0]
+    config = PRESETS[arguments.preset]().replace(vocabulary_size=len(vocabulary))
+    num_rows = arguments.rows
     per_row = len(text) // num_rows
     streams = ids[text[: per_row * num_rows]].reshape(num_rows, per_row)
-    training = Training(config, streams, arguments.policy, arguments.seed, arguments.rematerialize)
-    segments = evaluation_segments(ids[held_out], arguments.held_out_rows, config.segment_length)
+    training = Training(config, streams)
+    segments = evaluation_segments(ids[held_out], HELD_OUT_ROWS, config.segment_length)
     compile_seconds, program = seconds_of(lambda: training.compiled(arguments.steps_per_call))
     report(
         preset=arguments.preset,
@@ -260,7 +245,7 @@ def train(arguments):
         held_out_before=training.bits_per_byte(*segments),
     )
     limit, elapsed, losses = arguments.seconds, 0.0, []
-    moments = [limit * (n + 1) / arguments.evaluations for n in range(arguments.evaluations)]
+    moments = [limit * (n + 1) / NUM_EVALUATIONS for n in range(NUM_EVALUATIONS)]
     in_flight, call_seconds = None, 0.0
     num_steps = arguments.steps_per_call
     clock = time.perf_counter()
@@ -298,18 +283,11 @@ def main():
     long_run = commands.add_parser("train", help=train.__doc__)
     long_run.add_argument("--text", required=True, help="text to train on, plain or .xz")
     long_run.add_argument("--held-out", required=True)
-    long_run.add_argument("--held-out-bytes", type=int, default=1_000_000)
-    long_run.add_argument("--held-out-rows", type=int, default=10)
     long_run.add_argument("--seconds", type=float, default=300.0)
-    long_run.add_argument("--evaluations", type=int, default=5, help="evenly spaced, last at end")
-    long_run.add_argument("--seed", type=int, default=1)
     for command in (speed, long_run):
         command.add_argument("--preset", default="enwik8_base", choices=sorted(PRESETS))
-        command.add_argument("--changes", default="{}", help="JSON of changed sizes")
-        command.add_argument("--rows", type=int, nargs="+", default=[22])
-        command.add_argument("--policy", default="mixed_bfloat16")
+        command.add_argument("--rows", type=int, default=22)
         command.add_argument("--steps-per-call", type=int, default=10)
-        command.add_argument("--rematerialize", action="store_true")
     arguments = parser.parse_args()
     {"speed": measure_speed, "train": train}[arguments.command](arguments)
 
