@@ -101,8 +101,7 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     python = arguments.peer_python
     if python is not None and shutil.which(python) is None:
         raise InputMissingError("There is no such program.", where=f"--peer-python {python}")
-    suites = dict.fromkeys(arguments.suites)
-    cases = [case for suite in suites for case in cases_of(suite, arguments)]
+    cases = [case for each in dict.fromkeys(arguments.suites) for case in cases_of(each, arguments)]
     for case in cases:
         if python is not None and case.peer_request is None:
             raise UsageError(
