@@ -200,6 +200,22 @@ def test_what_makes_no_sense_is_refused_and_nothing_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["runs/a", "others/b"], ["a", "b"]),
+        (["study/a/seed-1", "study/b/seed-1"], ["a/seed-1", "b/seed-1"]),
+        (["study/a/run", "run"], ["study/a/run", "run"]),
+    ],
+)
+def test_runs_are_named_by_what_tells_their_folders_apart(folders, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in folders:
+        data = {**TOY_DATA, "vocabulary_size": 256}
+        Workdir(folder).begin(ExperimentConfig.from_dict(EXPERIMENT), data)
+    assert [run.name for run in read_runs(folders)] == names
+
+
 def test_a_run_that_is_there_twice_is_refused(runs, data_folder, tmp_path, capsys):
     arguments = command(runs, data_folder, tmp_path / "out", "--workdir", str(runs["xl"][0]))
     assert main(arguments) == 2
