@@ -26,6 +26,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import UsageError
 from txl_tf.models.sizes import num_parameters, training_memory_bytes
 from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.tpu_compiler.program import traced_trainer, training_program
 
 NUM_STEPS = 60
 STUDY = {
@@ -175,6 +176,27 @@ def test_the_parameters_that_a_file_tells_are_those_of_its_model(name):
     model = load_experiment(str(path), []).model
     # By formula, which is that of built models: those at the size of the paper are large.
     assert num_parameters(model) / 1e6 == pytest.approx(millions, abs=0.0051)
+
+
+def test_every_row_of_the_ablation_has_128_million_parameters():
+    runs = load_study("wikitext103_128m", []).runs()
+    counts = {run.name: num_parameters(run.experiment.model) for run in runs}
+    assert {round(count / 1e6) for count in counts.values()} == {128}, counts
+
+
+@pytest.mark.slow
+# A table gets gradients from inputs and softmax, which are added up as dense ones.
+@pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
+@pytest.mark.parametrize("kind", ["shaw_two_terms", "lstm", "qrnn"])
+def test_a_step_at_the_sizes_of_the_paper_is_lowered(kind):
+    if kind == "shaw_two_terms":
+        runs = load_study("wikitext103_128m", []).runs()
+        experiment = next(run.experiment for run in runs if run.row.position_encoding == kind)
+    else:
+        path = STUDIES_FOLDER / "wikitext103_recl" / f"{kind}.toml"
+        experiment = load_experiment(str(path), [])
+    program = training_program(traced_trainer(experiment, 4))
+    assert len(program.hlo) > 100_000
 
 
 @pytest.fixture(scope="module")
