@@ -89,9 +89,7 @@ LOADED_FIRST = (
     "pipelines.analysis.ablation",
     "pipelines.launch.*",
 )
-NOT_LOADED_FIRST = (
-    "pipelines.analysis.*",
-)
+NOT_LOADED_FIRST = ("pipelines.analysis.*",)
 
 
 def python_files(folder):

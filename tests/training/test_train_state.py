@@ -249,7 +249,7 @@ def test_what_is_not_finite_is_no_gain_and_is_not_stored():
     assert all(np.isfinite(each.numpy()).all() for each in trigger.variables.values())
 
 
-def triggered_trainer(**training):
+def triggered_trainer():
     batches = ToyBatches(toy_tokens(), 4)
     values = {
         "num_steps": 8,
