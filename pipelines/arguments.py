@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import ExperimentConfig
@@ -20,7 +20,6 @@ from txl_tf.errors import (
     UsageError,
     did_you_mean,
 )
-from txl_tf.run import StepChoice
 from txl_tf.storage.files import read_file
 from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
 
@@ -121,9 +120,9 @@ def add_step_argument(parser: Any, option: str = "--step") -> None:
     parser.add_argument(option, metavar="STEP", type=_step, help=meaning)
 
 
-def _step(text: str) -> StepChoice:
+def _step(text: str) -> int | str:
     if text in ("best", "newest"):
-        return cast(StepChoice, text)
+        return text
     if text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_STEP:
         return int(text)
     raise UsageError("A checkpoint is named by its step, best or newest.", where=text[:100])

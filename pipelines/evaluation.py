@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
-from txl_tf.data.manifest import Manifest
-from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.errors import DataDamagedError, UsageError
 from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
 from txl_tf.evaluation.text_rows import EvaluationText

@@ -38,7 +38,7 @@ from .arguments import MAX_STEP, add_number
 from .progress import byte_progress, download_progress
 
 if TYPE_CHECKING:
-    from txl_tf.data.manifest import Manifest
+    from txl_tf.data.prepared_dataset import Manifest
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64
@@ -342,8 +342,7 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
     """Returns the tokenizer, or the way to train one."""
     path = arguments.vocabulary
     if path is not None and not os.path.isfile(path):
-        from txl_tf.data.manifest import Manifest
-        from txl_tf.data.prepared_dataset import dataset_tokenizer
+        from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer
 
         return dataset_tokenizer(path, Manifest.read(path))
     kind, corpus = _tokenizer_kind(arguments), _corpus(arguments)

@@ -15,7 +15,7 @@ import re
 
 from txl_tf.config.base import MAX_STEPS
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.data.manifest import Manifest
+from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import open_model
@@ -30,8 +30,12 @@ from .arguments import (
     overrides_of,
 )
 from .configs import NAMED_EXPERIMENTS
-from .finetuning_run import further_training
-from .initial_weights import InitialWeights, add_initial_arguments, initial_weights
+from .initial_weights import (
+    InitialWeights,
+    add_initial_arguments,
+    further_training,
+    initial_weights,
+)
 from .memory_needs import require_training_memory
 from .progress import say
 from .workdir import Workdir, add_workdir_argument, data_identity

@@ -7,17 +7,15 @@ import keras
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.data.manifest import Manifest
-from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.segment_plan import SegmentPlan
-from txl_tf.data.segment_reader import SegmentReader
+from txl_tf.data.prepared_dataset import Manifest, PreparedDataset, dataset_tokenizer
+from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
 from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator, Track
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import is_remote
-from txl_tf.training.objective import TrainingObjective
+from txl_tf.training.train_step import TrainingObjective
 
 from .evaluation import (
     bytes_per_token,

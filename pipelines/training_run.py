@@ -16,8 +16,7 @@ from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.remote_hosts import watched_hosts
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, StorageError, UsageError
-from txl_tf.model_folder import read_base, write_base
-from txl_tf.run import RunDescription
+from txl_tf.model_folder import RunDescription, read_base, write_base
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder

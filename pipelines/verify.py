@@ -15,8 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.model_folder import BASE, CONFIG_FILE, identify_folder, open_model, read_base
-from txl_tf.run import RUN_FILE, RunDescription
+from txl_tf.model_folder import (
+    BASE,
+    CONFIG_FILE,
+    RUN_FILE,
+    RunDescription,
+    identify_folder,
+    open_model,
+    read_base,
+)
 from txl_tf.storage.files import is_remote, open_regular_file
 from txl_tf.storage.untrusted_files import verify_checksums
 

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.data.manifest import Manifest
+from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.errors import InputMissingError, MismatchError, OutputExistsError, UsageError
 from txl_tf.model_folder import (
+    CHECKPOINTS,
     CONFIG_FILE,
+    RUN_FILE,
     VOCABULARY,
     ModelDescription,
     ModelFolder,
+    RunDescription,
+    RunStart,
     checked_path,
     checkpoint_store,
+    identity,
+    settings_file,
 )
-from txl_tf.run import CHECKPOINTS, RUN_FILE, RunDescription, RunStart, identity, settings_file
 from txl_tf.storage.files import (
     is_remote,
     list_folder,

@@ -39,12 +39,11 @@ ALLOWED = {
     "training": {"distribution", "evaluation", "tasks", *MODELS},
     "serving": {"causal_lm", "config", "data", "generation", "samplers", "storage", *LOWEST},
     "convert": MODELS,
-    "run": {"config", "storage", *LOWEST},
-    "model_folder": {"data", "run", "training", *MODELS},
+    "model_folder": {"data", "training", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
     # The top: models with their tokenizers, from folders of every kind.
     "causal_lm": {
-        *("data", "evaluation", "generation", "inference", "model_folder", "run", "samplers"),
+        *("data", "evaluation", "generation", "inference", "model_folder", "samplers"),
         *("tasks", "training", *MODELS),
     },
     "harness": {"causal_lm", "data", "evaluation", "samplers", *LOWEST},
@@ -76,7 +75,6 @@ LOADED_FIRST = (
     "txl_tf.model_folder",
     "txl_tf.models.presets",
     "txl_tf.models.sizes",
-    "txl_tf.run",
     "txl_tf.storage.*",
     "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",

@@ -16,12 +16,12 @@ from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.model_folder import (
     ModelDescription,
     identify_folder,
+    identity,
     open_model,
     tokenizer_from,
     write_model_folder,
 )
 from txl_tf.models import create_model
-from txl_tf.run import identity
 from txl_tf.training.checkpoints import CheckpointStore
 
 STEPS = (2, 4, 6)

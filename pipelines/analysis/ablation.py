@@ -28,11 +28,11 @@ from txl_tf.config.base import (
 )
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
-from txl_tf.data.manifest import Manifest
+from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, PreemptedError, UsageError
+from txl_tf.model_folder import identity
 from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
-from txl_tf.run import identity
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder

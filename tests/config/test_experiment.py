@@ -12,7 +12,7 @@ from txl_tf.config.experiment import (
     TrainingConfig,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.run import identity
+from txl_tf.model_folder import identity
 
 RECURRENT = {"vocabulary_size": 50, "num_layers": 2, "hidden_dim": 8, "segment_length": 5}
 ATTENTION = {**RECURRENT, "num_heads": 2, "head_dim": 4, "intermediate_dim": 8, "memory_length": 3}

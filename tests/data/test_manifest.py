@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from txl_tf.data.manifest import FORMAT_VERSION, Manifest, ShardManifest, SplitManifest
+from txl_tf.data.prepared_dataset import FORMAT_VERSION, Manifest, SplitManifest
+from txl_tf.data.records import ShardManifest
 from txl_tf.errors import InputMissingError
 
 

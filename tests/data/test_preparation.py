@@ -3,9 +3,8 @@ import os
 import pytest
 import tensorflow as tf
 
-from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError
 

@@ -7,8 +7,7 @@ import tensorflow as tf
 from tests.slow_case import slow_case
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.segment_plan import SegmentPlan
-from txl_tf.data.segment_reader import SegmentReader
+from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError
 

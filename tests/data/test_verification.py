@@ -6,12 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
-from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.prepared_dataset import Manifest, PreparedDataset, verify_shard
 from txl_tf.data.records import frame_bytes
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
-from txl_tf.data.verification import verify_shard
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.errors import DataDamagedError
 

@@ -41,7 +41,7 @@ _JOB_MODULES = (
     "pipelines.training_data",
     "pipelines.training_run",
     "tensorflow_text",
-    "txl_tf.data.verification",
+    "txl_tf.data.prepared_dataset",
     "txl_tf.export",
     "txl_tf.generation",
 )

@@ -19,7 +19,8 @@ from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.test_architecture import ROOT
-from txl_tf.data.manifest import FORMAT_VERSION, Manifest, ShardManifest, SplitManifest
+from txl_tf.data.prepared_dataset import FORMAT_VERSION, Manifest, SplitManifest
+from txl_tf.data.records import ShardManifest
 
 COMMANDS = [*((job,) for job in JOBS), *(("analyze", analysis) for analysis in ANALYSES)]
 MAX_LINES, MAX_COLUMNS = 44, 80

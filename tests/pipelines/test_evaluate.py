@@ -29,9 +29,8 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.model_folder import write_model_folder
+from txl_tf.model_folder import identity, write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.run import identity
 from txl_tf.training.checkpoints import CheckpointStore
 
 DOCUMENTS = [b"a", b"One is short. ", b"Another one has more to say. ", b"\xc3\xa9t\xc3\xa9 no. "]

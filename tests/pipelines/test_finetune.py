@@ -9,8 +9,7 @@ import txl_tf
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
-from txl_tf.model_folder import checkpoint_store, open_model
-from txl_tf.run import RunDescription
+from txl_tf.model_folder import RunDescription, checkpoint_store, open_model
 from txl_tf.training.metrics import MetricsLog
 
 WORDS = {"even": "zero two four", "odd": "one three five"}

@@ -8,8 +8,14 @@ import pytest
 
 from tests.pipelines.txl_process import error_lines, run_txl
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.model_folder import BASE, checkpoint_store, load_model, open_model
-from txl_tf.run import RUN_FILE, RunDescription
+from txl_tf.model_folder import (
+    BASE,
+    RUN_FILE,
+    RunDescription,
+    checkpoint_store,
+    load_model,
+    open_model,
+)
 
 SHORT = ("--set", "training.num_steps=12", "--set", "training.steps_per_loop=3")
 ADAPTERS = ("--set", "training.adapter_rank=4")

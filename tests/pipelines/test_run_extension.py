@@ -18,8 +18,7 @@ from tests.pipelines.toy_run import (
     train,
 )
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
-from txl_tf.model_folder import checkpoint_store
-from txl_tf.run import RunDescription
+from txl_tf.model_folder import RunDescription, checkpoint_store
 
 MORE_STEPS = NUM_STEPS + 16
 

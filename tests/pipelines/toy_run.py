@@ -22,7 +22,7 @@ from pipelines.workdir import Workdir, data_identity
 from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.segment_reader import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import list_folder, read_file
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus

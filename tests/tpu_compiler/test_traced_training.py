@@ -18,7 +18,7 @@ from tests.training.test_task_objective import reader_of
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.strategy import set_chip
 from txl_tf.training.fine_tuning import TaskObjective
-from txl_tf.training.objective import TrainingObjective
+from txl_tf.training.train_step import TrainingObjective
 from txl_tf.training.trainer import Trainer
 
 # One row of the second replica is made up.

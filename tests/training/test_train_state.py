@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
-from txl_tf.run import identity
+from txl_tf.model_folder import identity
 from txl_tf.training.ledger import StepStatus
 from txl_tf.training.train_state import (
     EvaluationHistory,

@@ -26,6 +26,7 @@ from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens, stop_to
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import (
+    StepChoice,
     build_model,
     check_vocabulary_size,
     is_keras_file,
@@ -39,7 +40,6 @@ from txl_tf.models.language_model import language_model_of
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.run import StepChoice
 from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
 # Most sessions, evaluators and readers that stay compiled.

@@ -11,8 +11,7 @@ from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
-from txl_tf.model_folder import open_model
-from txl_tf.run import StepChoice
+from txl_tf.model_folder import StepChoice, open_model
 from txl_tf.tasks.answers import answers_of
 from txl_tf.tasks.encoding import ExampleEncoder
 from txl_tf.tasks.examples import Example

@@ -1,19 +1,12 @@
 """The public names; `__init__.py` reads them from here and imports each on first use."""
 
 from txl_tf.data.corpora import python_standard_library_splits as python_standard_library_splits
-from txl_tf.data.manifest import (
-    Manifest as Manifest,
-)
-from txl_tf.data.manifest import (
-    ShardManifest as ShardManifest,
-)
-from txl_tf.data.manifest import (
-    SplitManifest as SplitManifest,
-)
 from txl_tf.data.preparation import prepare_dataset as prepare_dataset
+from txl_tf.data.prepared_dataset import Manifest as Manifest
 from txl_tf.data.prepared_dataset import (
     PreparedDataset as PreparedDataset,
 )
+from txl_tf.data.prepared_dataset import SplitManifest as SplitManifest
 from txl_tf.data.prepared_dataset import (
     dataset_tokenizer as dataset_tokenizer,
 )
@@ -23,7 +16,8 @@ from txl_tf.data.records import (
 from txl_tf.data.records import (
     RecordWriter as RecordWriter,
 )
-from txl_tf.data.segment_plan import SegmentPlan as SegmentPlan
+from txl_tf.data.records import ShardManifest as ShardManifest
+from txl_tf.data.segment_reader import SegmentPlan as SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader as SegmentReader
 from txl_tf.data.splits import split_by_fraction as split_by_fraction
 from txl_tf.data.text_batches import ordered_batches as ordered_batches

@@ -11,8 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.data.manifest import ShardManifest, SplitManifest, shard_file_name
-from txl_tf.data.records import RecordSizes, RecordWriter, token_dtype
+from txl_tf.data.prepared_dataset import SplitManifest
+from txl_tf.data.records import (
+    RecordSizes,
+    RecordWriter,
+    ShardManifest,
+    shard_file_name,
+    token_dtype,
+)
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers.tokenizer import BatchEncoder, Tokenizer
 from txl_tf.storage.files import make_folder, read_file, remove_folder, write_file

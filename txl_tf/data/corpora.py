@@ -13,7 +13,7 @@ import numpy as np
 
 from txl_tf.data.archives import CorpusFiles, CorpusMember, open_corpus_files
 from txl_tf.data.downloads import PublishedFile
-from txl_tf.data.manifest import SplitManifest
+from txl_tf.data.prepared_dataset import SplitManifest
 from txl_tf.data.text import Document, Reread, Splits, byte_range, split_at_lines
 from txl_tf.data.text_files import grouped_documents, line_pattern, marked_documents
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer

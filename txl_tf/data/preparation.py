@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from txl_tf.data.beam import write_with_beam
-from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
+from txl_tf.data.prepared_dataset import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
 from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordSizes, RecordWriter
 from txl_tf.data.text import Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers.tokenizer import BatchEncoder, Tokenizer

@@ -1,24 +1,276 @@
-"""Prepared data set on disk: manifest, tokenizer and random access to tokens."""
+"""Prepared data set on disk: manifest, verification, tokenizer and random access to tokens."""
 
 import bisect
+import concurrent.futures
+import dataclasses
 import functools
 import itertools
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import numpy as np
 
-from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest
-from txl_tf.data.records import frame_bytes, parse_frame
+from txl_tf.config.base import FrozenConfig
+from txl_tf.data.records import ShardManifest, frame_bytes, parse_frame
+from txl_tf.data.text import TextCounts
 from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.verification import verify_no_surplus, verify_shards
-from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.storage.files import first_line, is_remote, list_folder, read_file
-from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, listed_file, storage_errors
+from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.storage.files import (
+    file_bytes,
+    file_sha256,
+    first_line,
+    is_remote,
+    list_folder,
+    path_exists,
+    read_file,
+    write_file,
+)
+from txl_tf.storage.untrusted_files import (
+    MAX_DESCRIPTION_BYTES,
+    json_sha256,
+    listed_file,
+    parse_json_object,
+    storage_errors,
+)
 
+FORMAT_VERSION = 2
+MANIFEST_FILE = "manifest.json"
+# An error message may quote a whole manifest, with one line per shard.
+_MAX_REASON_CHARACTERS = 300
+_AGAIN = "Prepare the data set again."
+_REMEDY = "Restore the file, or prepare the data set again."
 _VOCABULARY_REMEDY = "Restore it from a copy, or from the data set that was prepared with it."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitManifest(FrozenConfig):
+    """One split: a token stream cut into shards, in order.
+
+    Args:
+        name: str. Letters, digits and underscores, such as `"train"`.
+        tokens: int. Tokens in the split.
+        bytes: int. Bytes of the text of the tokens.
+        characters: int. UTF-8 code points of that text.
+        words: int. Words of that text, separated by white space.
+        documents: int. Documents of that text.
+        shards: tuple of `ShardManifest`. The files, in the order of the stream.
+    """
+
+    name: str
+    tokens: int
+    bytes: int
+    characters: int
+    words: int
+    documents: int
+    shards: tuple[ShardManifest, ...]
+
+    @classmethod
+    def of(cls, name: str, counts: TextCounts, shards: tuple[ShardManifest, ...]) -> Self:
+        """Describes a written split; raises DataDamagedError if it has no token or no text."""
+        if not shards or not counts.bytes:
+            raise DataDamagedError(
+                "A split of the input is empty.",
+                where=f"split {name}",
+                remedy="Give more text, or leave this split out.",
+            )
+        tokens = sum(shard.tokens for shard in shards)
+        return cls(name=name, tokens=tokens, shards=shards, **counts._asdict())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest(FrozenConfig):
+    """Description of a prepared data set: tokenizer, splits, shards and checksums.
+
+    Args:
+        format_version: int. Version of the layout of the folder.
+        corpus_name: str. Name of the text.
+        tokenizer_kind: str. Such as `"bytes"`.
+        tokenizer_sha256: str. Fingerprint of the tokenizer, in hexadecimal.
+        vocabulary_size: int. Number of different token ids.
+        token_bytes: int. Width of a stored token in bytes: 1, 2 or 4,
+            little-endian.
+        tokens_per_record: int. Tokens in every record except the last of a shard.
+        splits: tuple of `SplitManifest`. The splits, in the order written.
+    """
+
+    format_version: int
+    corpus_name: str
+    tokenizer_kind: str
+    tokenizer_sha256: str
+    vocabulary_size: int
+    token_bytes: int
+    tokens_per_record: int
+    splits: tuple[SplitManifest, ...]
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """Names of the splits, in the order written."""
+        return tuple(split.name for split in self.splits)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, of everything that determines the tokens."""
+        deciding = self.to_dict()
+        del deciding["corpus_name"]
+        deciding["splits"] = [
+            {
+                "name": split.name,
+                "tokens": split.tokens,
+                "shards": [[shard.tokens, shard.sha256] for shard in split.shards],
+            }
+            for split in self.splits
+        ]
+        return json_sha256(deciding)
+
+    def split(self, name: str) -> SplitManifest:
+        """Returns the split of that name.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        for split in self.splits:
+            if split.name == name:
+                return split
+        known = ", ".join(self.split_names)
+        raise ValueError(f"`split` must be one of: {known}. Received: {name!r}")
+
+    def write(self, folder: str) -> None:
+        """Writes the manifest file, with its checksum, into the folder of a data set."""
+        values = self.to_dict()
+        values["manifest_sha256"] = json_sha256(values)
+        content = json.dumps(values, indent=2) + "\n"
+        write_file(os.path.join(folder, MANIFEST_FILE), content.encode())
+
+    @classmethod
+    def read(cls, folder: str) -> Self:
+        """Reads the manifest file of a folder.
+
+        Raises:
+            InputMissingError: If the folder or its manifest does not exist.
+            DataDamagedError: If the file is not a manifest of this version.
+            StorageError: If the file cannot be read.
+        """
+        path = os.path.join(folder, MANIFEST_FILE)
+        with storage_errors("The manifest cannot be read", path):
+            try:
+                content = read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise InputMissingError(
+                    "There is no prepared data set: its manifest is missing.",
+                    where=path,
+                    remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
+                ) from error
+        values = parse_json_object(content, where=path, remedy=_AGAIN)
+        version = values.get("format_version")
+        if version != FORMAT_VERSION:
+            raise DataDamagedError(
+                f"The manifest has format version {version!r}; version {FORMAT_VERSION} is known.",
+                where=path,
+                remedy="Prepare the data set with this version of the program.",
+            )
+        if values.pop("manifest_sha256", None) != json_sha256(values):
+            what = "The manifest does not match its own checksum, manifest_sha256."
+            raise DataDamagedError(what, where=path, remedy=_AGAIN)
+        try:
+            return cls.from_dict(values)
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
+            what = f"The manifest is not valid: {reason}"
+            raise DataDamagedError(what, where=path, remedy=_AGAIN) from error
+
+
+def verify_shard(
+    folder: str,
+    shard: ShardManifest,
+    progress: Callable[[int], None] | None = None,
+    *,
+    with_checksums: bool = False,
+) -> None:
+    """Checks size and SHA-256 of a shard.
+
+    `with_checksums` reads again for the checksums of each record. Raises DataDamagedError, with the
+    record if known, or StorageError if the file cannot be read.
+    """
+    path = os.path.join(folder, shard.file)
+    what = None
+    with storage_errors("A shard cannot be read", path):
+        listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
+        if (size := file_bytes(path)) != shard.bytes:
+            what = f"A shard has {size} bytes; its manifest says {shard.bytes}."
+        elif (found := file_sha256(path, progress)) != shard.sha256:
+            what = f"A shard has SHA-256 {found}; its manifest says {shard.sha256}."
+        if what is None and not with_checksums:
+            return
+        num_sound = _num_sound_records(path)
+    if num_sound != shard.records:
+        what = what or "A record does not match its own checksum."
+        path = f"{path}, record {min(num_sound, shard.records)}"
+    if what is not None:
+        raise DataDamagedError(what, where=path, remedy=_REMEDY)
+
+
+def _num_sound_records(path: str) -> int:
+    """Counts the records before the first one that does not match its own checksum."""
+    import tensorflow as tf
+
+    records = tf.data.TFRecordDataset(path, buffer_size=4 << 20)
+    number = 0
+    try:
+        # One call releases the GIL and holds no record.
+        return int(records.reduce(np.int64(0), lambda count, _: count + 1))
+    except tf.errors.DataLossError:
+        pass
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
+    try:
+        for _ in records:
+            number += 1
+    except tf.errors.DataLossError:
+        pass
+    return number
+
+
+def verify_shards(
+    folder: str,
+    manifest: Manifest,
+    progress: Callable[[int], None] | None = None,
+    *,
+    with_checksums: bool = False,
+) -> None:
+    """Checks all shards with one thread per core; `progress` is called from the threads.
+
+    Raises DataDamagedError for the first damaged shard in order, StorageError for an unreadable
+    file.
+    """
+    shards = [shard for split in manifest.splits for shard in split.shards]
+
+    def verify(shard: ShardManifest) -> None:
+        verify_shard(folder, shard, progress, with_checksums=with_checksums)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
+        results = [executor.submit(verify, shard) for shard in shards]
+        try:
+            for result in results:
+                result.result()
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+def verify_no_surplus(folder: str, shards: Iterable[ShardManifest]) -> None:
+    """Raises DataDamagedError if a folder has record files that its manifest does not name."""
+    named = {shard.file for shard in shards}
+    for name in list_folder(folder):
+        # The listing of an object store may be outdated, so ask for the file itself.
+        path = os.path.join(folder, name)
+        if ".tfrecord" in name and name not in named and path_exists(path):
+            raise DataDamagedError(
+                "A record file is not in the manifest.",
+                where=path,
+                remedy="Remove the file if it is not wanted, or prepare the data set again.",
+            )
 
 
 def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tokenizer:
@@ -50,9 +302,6 @@ def dataset_tokenizer(folder: str, manifest: Manifest) -> Tokenizer:
     """Builds the tokenizer of a prepared data set; errors of `read_tokenizer`."""
     kind, sha256 = manifest.tokenizer_kind, manifest.tokenizer_sha256
     return read_tokenizer(folder, kind, sha256, prefix="vocabulary.")
-
-
-_REMEDY = "Restore the file, or prepare the data set again."
 
 
 class PreparedDataset:

@@ -8,13 +8,14 @@ is a multiplication.
 """
 
 import bisect
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from txl_tf.data.manifest import ShardManifest, shard_file_name
+from txl_tf.config.base import FrozenConfig
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.files import file_sha256
 
@@ -111,6 +112,30 @@ def _field_bytes(num_bytes: int) -> int:
 def _only_value(example: Any, feature: str) -> bytes:
     values = example.features.feature[feature].bytes_list.value
     return values[0] if len(values) == 1 else b""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardManifest(FrozenConfig):
+    """One shard: a file of consecutive records of a split's token stream.
+
+    Args:
+        file: str. Name of the file inside the data set's folder.
+        tokens: int. Tokens in the shard.
+        records: int. Records in the shard.
+        bytes: int. Size of the file in bytes.
+        sha256: str. SHA-256 of the file, in hexadecimal.
+    """
+
+    file: str
+    tokens: int
+    records: int
+    bytes: int
+    sha256: str
+
+
+def shard_file_name(split: str, index: int, num_shards: int) -> str:
+    """Returns the name of one shard, such as `train-00000-of-00008.tfrecord`."""
+    return f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord"
 
 
 class RecordSizes(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.segment_reader import SegmentPlan
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,

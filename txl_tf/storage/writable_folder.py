@@ -1,5 +1,9 @@
-"""Folder that is written only while its writer holds the lock."""
+"""Folder that is written only while its writer holds the lock, and text that grows in it.
 
+Text is a local file, or in a store a folder of parts.
+"""
+
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -13,6 +17,9 @@ from txl_tf.storage.files import (
     list_folder,
     make_folder,
     no_check,
+    open_regular_file,
+    path_exists,
+    read_file,
     remove_file,
     remove_folder,
     rename_remote_file,
@@ -20,6 +27,8 @@ from txl_tf.storage.files import (
     write_remote_file,
 )
 
+_PART = re.compile(r"part-(\d{10})\.txt")
+_NUM_READERS = 16
 _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 
 
@@ -155,3 +164,107 @@ class WritableFolder:
             # If the folder was just lost, raise that error instead.
             self.check()
             raise
+
+
+class LocalText:
+    """Text in a file on a local disk, which one process appends to.
+
+    Lines reach the operating system before `append` returns, so they survive the process.
+    """
+
+    def __init__(self, folder: WritableFolder, name: str, max_line_bytes: int) -> None:
+        self._folder = folder
+        self._name = name
+        self._path = os.path.join(folder.path, name)
+        self._max_line_bytes = max_line_bytes
+
+    def lines(self) -> Iterator[bytes] | None:
+        """Returns the lines with their ends; `None` if there is no text."""
+        return self._read_lines() if path_exists(self._path) else None
+
+    def _read_lines(self) -> Iterator[bytes]:
+        with open_regular_file(self._path) as file:
+            while line := file.readline(self._max_line_bytes):
+                yield line
+
+    def begin(self, header: str) -> None:
+        """Replaces the whole text by a header."""
+        self._folder.write(self._name, header.encode())
+
+    def cut(self, num_bytes: int) -> None:
+        """Keeps only the first `num_bytes`; call `lines` first."""
+        # Truncation happens at once or not at all, and leaves the beginning untouched.
+        self._folder.truncate(self._name, num_bytes)
+
+    def append(self, text: str, number: int) -> None:
+        """Appends text; `number` grows from part to part, and names a part that begins here."""
+        self._folder.append(self._name, text.encode())
+
+    def flush(self) -> None:
+        """Makes the appended text survive the machine."""
+        self._folder.flush(self._name)
+
+
+class StoredText:
+    """Text in a store, where objects cannot be appended to: a folder of parts.
+
+    `append` rewrites the last part until `flush` begins the next. Other methods as `LocalText`.
+    """
+
+    def __init__(self, folder: WritableFolder) -> None:
+        self._folder = folder
+        self._part = ""
+        self._text = ""
+        self._sizes: dict[str, int] = {}
+
+    def lines(self) -> Iterator[bytes] | None:
+        names = [name for name in self._folder.names() if _PART.fullmatch(name)]
+        with concurrent.futures.ThreadPoolExecutor(_NUM_READERS) as executor:
+            contents = [*executor.map(self._content, names)]
+        self._sizes = {name: len(content) for name, content in zip(names, contents, strict=True)}
+        return iter(b"".join(contents).splitlines(keepends=True)) if contents else None
+
+    def begin(self, header: str) -> None:
+        self.cut(0)
+        self._part, self._text = _part_name(0), header
+        self._folder.write(self._part, header.encode())
+
+    def cut(self, num_bytes: int) -> None:
+        self._folder.remove_temporaries()
+        end = sum(self._sizes.values())
+        # Last part first, so that a kill leaves a text that is cut less.
+        for name, size in reversed(self._sizes.items()):
+            begin = end - size
+            if num_bytes <= begin:
+                self._folder.remove_file(name)
+            elif num_bytes < end:
+                self._folder.write(name, self._content(name)[: num_bytes - begin])
+            end = begin
+        self.flush()
+
+    def append(self, text: str, number: int) -> None:
+        self._part = self._part or _part_name(number)
+        self._text += text
+        self._folder.write(self._part, self._text.encode())
+
+    def flush(self) -> None:
+        """Begins a new part, because every object is durable once written."""
+        self._part = self._text = ""
+
+    def _content(self, name: str) -> bytes:
+        return read_file(os.path.join(self._folder.path, name))
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number:010d}.txt"
+
+
+def appended_text(
+    path: str, folder: WritableFolder | None, max_line_bytes: int
+) -> LocalText | StoredText:
+    """Returns the text in a local file or a store's folder; longer lines are read in pieces."""
+    parent, name = os.path.split(path)
+    folder = folder or WritableFolder(parent or ".")
+    if folder.is_remote:
+        return StoredText(folder.subfolder(name))
+    return LocalText(folder, name, max_line_bytes)

@@ -14,7 +14,6 @@ from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights
 from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
-from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import (
     PlateauScale,
     create_optimizer,
@@ -271,9 +270,7 @@ class TrainState:
     Keras' global seed.
     """
 
-    def __init__(
-        self, config: ExperimentConfig, objective_class: type[Any] = TrainingObjective
-    ) -> None:
+    def __init__(self, config: ExperimentConfig, objective_class: type[Any]) -> None:
         training = config.training
         self.model = create_model(
             config.model,

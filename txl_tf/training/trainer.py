@@ -14,9 +14,8 @@ from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
-from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.train_state import TrainState
-from txl_tf.training.train_step import StepCompilation, StepRecords, TrainStep
+from txl_tf.training.train_step import StepCompilation, StepRecords, TrainingObjective, TrainStep
 
 DatasetFunction = Callable[..., tf.data.Dataset]
 DescribeRow = Callable[[int, int], str]

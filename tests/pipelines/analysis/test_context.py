@@ -14,8 +14,8 @@ from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import run_txl
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.model_folder import identity
 from txl_tf.models import create_model
-from txl_tf.run import identity
 from txl_tf.training.checkpoints import CheckpointStore
 
 TRANSFORMER = {**EXPERIMENT["model"], "segment_length": 8, "memory_length": 6}
