@@ -2,23 +2,12 @@
 
 from txl_tf.data.corpora import python_standard_library_splits as python_standard_library_splits
 from txl_tf.data.preparation import prepare_dataset as prepare_dataset
-from txl_tf.data.prepared_dataset import Manifest as Manifest
 from txl_tf.data.prepared_dataset import (
     PreparedDataset as PreparedDataset,
 )
-from txl_tf.data.prepared_dataset import SplitManifest as SplitManifest
 from txl_tf.data.prepared_dataset import (
     dataset_tokenizer as dataset_tokenizer,
 )
-from txl_tf.data.records import (
-    RecordSizes as RecordSizes,
-)
-from txl_tf.data.records import (
-    RecordWriter as RecordWriter,
-)
-from txl_tf.data.records import ShardManifest as ShardManifest
-from txl_tf.data.segment_reader import SegmentPlan as SegmentPlan
-from txl_tf.data.segment_reader import SegmentReader as SegmentReader
 from txl_tf.data.splits import split_by_fraction as split_by_fraction
 from txl_tf.data.text_batches import ordered_batches as ordered_batches
 from txl_tf.data.text_files import TextDocuments as TextDocuments

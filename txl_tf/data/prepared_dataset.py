@@ -47,17 +47,7 @@ _VOCABULARY_REMEDY = "Restore it from a copy, or from the data set that was prep
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitManifest(FrozenConfig):
-    """One split: a token stream cut into shards, in order.
-
-    Args:
-        name: str. Letters, digits and underscores, such as `"train"`.
-        tokens: int. Tokens in the split.
-        bytes: int. Bytes of the text of the tokens.
-        characters: int. UTF-8 code points of that text.
-        words: int. Words of that text, separated by white space.
-        documents: int. Documents of that text.
-        shards: tuple of `ShardManifest`. The files, in the order of the stream.
-    """
+    """One split: a token stream cut into shards, in order, with the `TextCounts` of its text."""
 
     name: str
     tokens: int
@@ -84,16 +74,8 @@ class SplitManifest(FrozenConfig):
 class Manifest(FrozenConfig):
     """Description of a prepared data set: tokenizer, splits, shards and checksums.
 
-    Args:
-        format_version: int. Version of the layout of the folder.
-        corpus_name: str. Name of the text.
-        tokenizer_kind: str. Such as `"bytes"`.
-        tokenizer_sha256: str. Fingerprint of the tokenizer, in hexadecimal.
-        vocabulary_size: int. Number of different token ids.
-        token_bytes: int. Width of a stored token in bytes: 1, 2 or 4,
-            little-endian.
-        tokens_per_record: int. Tokens in every record except the last of a shard.
-        splits: tuple of `SplitManifest`. The splits, in the order written.
+    Stored tokens are `token_bytes` wide, little-endian; only the last record of a split has fewer
+    than `tokens_per_record`.
     """
 
     format_version: int
@@ -126,11 +108,7 @@ class Manifest(FrozenConfig):
         return json_sha256(deciding)
 
     def split(self, name: str) -> SplitManifest:
-        """Returns the split of that name.
-
-        Raises:
-            ValueError: If there is no such split.
-        """
+        """Returns the split of that name; ValueError if there is none."""
         for split in self.splits:
             if split.name == name:
                 return split
@@ -146,13 +124,7 @@ class Manifest(FrozenConfig):
 
     @classmethod
     def read(cls, folder: str) -> Self:
-        """Reads the manifest file of a folder.
-
-        Raises:
-            InputMissingError: If the folder or its manifest does not exist.
-            DataDamagedError: If the file is not a manifest of this version.
-            StorageError: If the file cannot be read.
-        """
+        """Reads the manifest of a folder; InputMissingError, DataDamagedError or StorageError."""
         path = os.path.join(folder, MANIFEST_FILE)
         with storage_errors("The manifest cannot be read", path):
             try:

@@ -116,15 +116,7 @@ def _only_value(example: Any, feature: str) -> bytes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardManifest(FrozenConfig):
-    """One shard: a file of consecutive records of a split's token stream.
-
-    Args:
-        file: str. Name of the file inside the data set's folder.
-        tokens: int. Tokens in the shard.
-        records: int. Records in the shard.
-        bytes: int. Size of the file in bytes.
-        sha256: str. SHA-256 of the file, in hexadecimal.
-    """
+    """One shard: a file, in the folder of the data set, of consecutive records of a split."""
 
     file: str
     tokens: int
@@ -139,14 +131,9 @@ def shard_file_name(split: str, index: int, num_shards: int) -> str:
 
 
 class RecordSizes(NamedTuple):
-    """Sizes of the records of a data set.
+    """Sizes of the records of a data set; only the last record and shard of a split are smaller.
 
-    Args:
-        token_bytes: int. Width of a stored token: 1, 2 or 4 bytes.
-        tokens_per_record: int. Tokens of every record except the last one of the stream. Defaults
-            to `4096`.
-        shard_bytes: int. Size at which a shard ends, in bytes; a shard has at
-            least one record. Defaults to `16_000_000`.
+    A token is 1, 2 or 4 bytes wide, and a shard has at least one record.
     """
 
     token_bytes: int
@@ -163,19 +150,8 @@ class RecordSizes(NamedTuple):
 class RecordWriter:
     """Writer of the token stream of one split into TFRecord shards.
 
-    Memory is constant: at most one record and one piece of text.
-
-    Args:
-        folder: str. An existing folder.
-        split: str. Name of the split; the shards are named after it.
-        sizes: `RecordSizes`.
-
-    Example:
-    ```python
-    with RecordWriter(folder, "train", RecordSizes(token_bytes=1)) as writer:
-        writer.write(token_ids, document_starts=[0])
-        shards = writer.finish()
-    ```
+    Memory is constant: at most one record and one piece of text. The folder exists, and the shards
+    are named after the split.
     """
 
     def __init__(self, folder: str, split: str, sizes: RecordSizes) -> None:
@@ -201,15 +177,10 @@ class RecordWriter:
         self._close_shard()
 
     def write(self, token_ids: np.ndarray, document_starts: Sequence[int] = ()) -> None:
-        """Appends tokens to the stream.
+        """Appends tokens to the stream; ValueError if one does not fit the width of stored tokens.
 
-        Args:
-            token_ids: int vector. Values must fit the width of a stored token.
-            document_starts: ints. Sorted indices into `token_ids` where a document begins.
-                `len(token_ids)` stands for the next token that is written.
-
-        Raises:
-            ValueError: If a value does not fit.
+        `document_starts` are the sorted places where documents begin; `len(token_ids)` stands for
+        the next token that is written.
         """
         if token_ids.dtype != self._dtype:
             limits = np.iinfo(self._dtype)
@@ -236,11 +207,7 @@ class RecordWriter:
         return bits
 
     def finish(self) -> tuple[ShardManifest, ...]:
-        """Ends the stream and renames the shards.
-
-        Returns:
-            The shards in order; none if no token was written.
-        """
+        """Ends the stream, renames the shards and returns them; none if no token was written."""
         if self._pending:
             self._write_record(bytes(self._pending))
             self._pending.clear()

@@ -32,20 +32,8 @@ class SegmentPlan:
     that of the text before. With `rotate`, each epoch begins at another place:
     the cuts move by fewer than a batch's tokens, and the segments are dealt
     from another one on, around the end. The places follow from the
-    fingerprint, the seed and the epoch by SHA-256, and so never change.
-
-    Args:
-        num_tokens: int. Tokens of the stream.
-        num_rows: int. Rows `B` over all replicas and hosts.
-        segment_length: int. Tokens `T` per row and step.
-        seed: int. Decides the rotation. Defaults to `0`.
-        fingerprint: str. Fingerprint of the data. Defaults to `""`.
-        rotate: bool. Whether each epoch begins at another place. Defaults to
-            `False`.
-
-    Raises:
-        ValueError: If a number is not positive.
-        DataDamagedError: If the stream is shorter than one batch.
+    fingerprint, the seed and the epoch by SHA-256, and so never change. Raises ValueError for a
+    number that is not positive, and DataDamagedError for a stream shorter than one batch.
     """
 
     num_tokens: int
@@ -91,15 +79,7 @@ class SegmentPlan:
         return self.num_tokens - 1 - self.num_segments * self.segment_length
 
     def rotation(self, epoch: int) -> tuple[int, int]:
-        """Returns where an epoch begins.
-
-        Args:
-            epoch: int. Counted from 0.
-
-        Returns:
-            Tokens by which the cuts are moved, and the segment that row 0
-            begins with.
-        """
+        """Returns by how many tokens an epoch moves the cuts, and the first segment of row 0."""
         if not self.rotate:
             return 0, 0
         digest = hashlib.sha256(f"{self.fingerprint}:{self.seed}:{epoch}".encode()).digest()
@@ -108,16 +88,9 @@ class SegmentPlan:
         return shift_tokens, first_segment
 
     def positions(self, step: int) -> np.ndarray:
-        """Returns the first token of every row's segment.
+        """Returns the first token of every row's segment, int64 `[B]`.
 
-        Args:
-            step: int. Counted from 0 over all epochs.
-
-        Returns:
-            int64 vector `[B]`.
-
-        Raises:
-            ValueError: If `step` is negative.
+        `step` is counted from 0 over all epochs; a negative one is a ValueError.
         """
         if step < 0:
             raise ValueError(f"`step` must not be negative. Received: {step}")
@@ -128,27 +101,15 @@ class SegmentPlan:
         return shift_tokens + segments % self.num_segments * self.segment_length
 
     def starts(self, step: int) -> np.ndarray:
-        """Returns which rows read a segment that does not continue their last one.
-
-        Args:
-            step: int. Counted from 0 over all epochs.
-
-        Returns:
-            bool vector `[B]`; all `True` at step 0.
-        """
+        """Returns which rows do not continue their last segment, bool `[B]`; at step 0 all."""
         if step == 0:
             return np.ones(self.num_rows, dtype=bool)
         return self.positions(step) != self.positions(step - 1) + self.segment_length
 
     def stretches(self, row: int, epoch: int) -> tuple[tuple[int, int], ...]:
-        """Returns the pieces of the stream that a row reads in an epoch.
+        """Returns the pieces of the stream that a row reads in an epoch, in order.
 
-        Args:
-            row: int. In `[0, B)`.
-            epoch: int. Counted from 0.
-
-        Returns:
-            One or two pairs of first token and number of segments, in order.
+        They are one or two pairs of a first token and a number of segments.
         """
         if not 0 <= row < self.num_rows:
             raise ValueError(f"`row` must be in [0, {self.num_rows}). Received: {row}")
@@ -165,16 +126,8 @@ class SegmentReader:
     """Reader of one split in the order of a plan.
 
     The data sets consist of TensorFlow operations only, so that they also run on the hosts of a TPU
-    slice, outside this process.
-
-    Args:
-        dataset: `PreparedDataset`. The source of the tokens.
-        split: str. Name of the split.
-        plan: `SegmentPlan`. The reading order.
-        with_document_starts: bool. If `True`, batches have `document_starts`. Defaults to `False`.
-
-    Raises:
-        ValueError: If there is no such split, or the plan has another number of tokens.
+    slice, outside this process. Raises ValueError if there is no such split, or the plan has
+    another number of tokens.
     """
 
     def __init__(
@@ -218,17 +171,9 @@ class SegmentReader:
         `first_step`, the next one to the second replica, and so on, then the next step follows.
         Starting at a later step reads nothing before it.
 
-        Args:
-            first_step: int. Step to begin with, counted over all epochs.
-            rows: range. The rows of this host. Rows beyond the plan's repeat its rows from row 0
-                on, to give all hosts equal shares.
-            per_replica_rows: int. Rows `b` of a replica; divides the host's.
-            num_steps: optional int. Steps to read. `None` reads without end, and needs a plan that
-                does not rotate.
-
-        Raises:
-            ValueError: If the rows are outside the plan or not divisible, or a number is out of
-                range.
+        `rows` of this host beyond the plan's repeat its rows from row 0 on, to give all hosts equal
+        shares; `per_replica_rows` divides their number. Without `num_steps` reading has no end, and
+        needs a plan that does not rotate. Numbers out of range are a ValueError.
         """
         self._check(first_step, rows, per_replica_rows, num_steps)
         epochs = self._epochs(first_step, num_steps)
@@ -270,32 +215,16 @@ class SegmentReader:
         return batches.prefetch(_PREFETCHED_BATCHES).with_options(options)
 
     def describe_row(self, step: int, row: int) -> str:
-        """Describes where the segment of a row is stored.
-
-        Args:
-            step: int. Counted from 0 over all epochs.
-            row: int. In `[0, B)`.
-
-        Returns:
-            A phrase for a message, with tokens, file and record.
-        """
+        """Describes for a message where the segment of a row is stored: tokens, file and record."""
         first = int(self._plan.positions(step)[row])
         file, record = self._dataset.record_location(self._split, first)
         last = first + self._plan.segment_length - 1
         return f"row {row} (tokens {first} to {last}, from {file} record {record})"
 
     def explain_data_loss(self, error: Exception) -> DataDamagedError | StorageError:
-        """Names the file behind an error of TensorFlow while reading.
+        """Returns the error to raise for one of TensorFlow while reading.
 
-        Args:
-            error: exception. Raised by reading.
-
-        Returns:
-            The error to raise. It names the first file that differs from the manifest, or reports
-            that no file does.
-
-        Raises:
-            StorageError: If a file cannot be read.
+        It names the first file that differs from the manifest, or reports that no file does.
         """
         for shard in self._dataset.manifest.split(self._split).shards:
             try:
