@@ -89,7 +89,7 @@ class Page:
     """Contents of a run with the reports of analyses, and their HTML."""
 
     def __init__(self, workdir: Workdir, analyses: Sequence[str]) -> None:
-        from txl_tf.training.metrics import PROCESS_RUN, MetricsLog, read_run_time
+        from txl_tf.training.metrics import PROCESS_RUN, MetricsLog, run_time_of
 
         from .analysis.attention import REPORT_FILE as ATTENTION_FILE
         from .analysis.context import REPORT_FILE as CONTEXT_FILE
@@ -105,7 +105,8 @@ class Page:
                 self._processes.append(dict(line))
             elif line["run"] == PROCESS_RUN:
                 self._processes[-1].update(line, step=self._processes[-1]["step"])
-        self._run_time = read_run_time(MetricsLog(workdir.time).read())
+        time_log = MetricsLog(workdir.time).read()
+        self._run_time = run_time_of([] if time_log is None else time_log.lines)
         self._results = _last_results(workdir, self._figures)
         below = (os.path.join(self._folder, name) for name in list_folder(self._folder))
         folders = [*analyses, *filter(is_folder, below)]

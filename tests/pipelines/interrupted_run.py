@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.small_experiments import MODEL
-from txl_tf.training.metrics import MetricsLog, read_run_time
+from txl_tf.training.metrics import MetricsLog, run_time_of
 
 CHECKPOINT_EVERY_STEPS = 10
 EVALUATE_EVERY_STEPS = 50
@@ -123,7 +123,7 @@ class InterruptedRun:
 
     def _check_time(self) -> None:
         """Fails unless the time of all starts is known; what was done again is lost."""
-        found = read_run_time(MetricsLog(self.workdir / "time.jsonl").read())
+        found = run_time_of(MetricsLog(self.workdir / "time.jsonl").read().lines)
         assert found is not None and 1 <= found.num_starts <= self._num_starts
         assert abs(sum(found.shares.values()) - 1.0) < 1e-9
         assert 0.0 < found.goodput < 1.0

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from pipelines.command_line import main
-from txl_tf.training.metrics import PAGES, TAGS, MetricsLog, read_run_time
+from txl_tf.training.metrics import PAGES, TAGS, MetricsLog, run_time_of
 
 
 class Page(html.parser.HTMLParser):
@@ -66,7 +66,7 @@ def test_a_run_is_on_the_page_and_the_page_needs_no_other_file(run):
     # Steps of less than a second in all have no share of the peak.
     written = {tag for tag in TAGS if TAGS[tag].page in PAGES}
     assert set(page.figures) | {"performance/peak_share"} == written
-    found = read_run_time(MetricsLog(run / "time.jsonl").read())
+    found = run_time_of(MetricsLog(run / "time.jsonl").read().lines)
     assert f"Goodput {found.goodput:.4f}" in page.shown
     # Parts of a chart refer to each other.
     assert all(address.startswith("#") for address in page.addresses)

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplexity
@@ -274,9 +274,6 @@ CAUSES: Mapping[str, str] = {
 }
 """Causes of the time of a run, with descriptions; all but the first lower the goodput."""
 
-_PROCESS, _LOOP, _END = "process", "loop", "end"
-_NOTED = ("checkpoints", "evaluations")
-
 
 @dataclasses.dataclass(frozen=True)
 class RunTime:
@@ -319,48 +316,58 @@ class RunTime:
 
 
 class RunClock:
-    """Clock of a training process, which notes the causes of its time.
+    """Clock of a training process: the seconds of each cause, in a file that no resume cuts off.
 
-    It begins to count when it is created. The notes are lines of a file that no resume cuts off,
-    unlike `metrics.jsonl`: a step that is done again is known by its earlier line. One process
-    writes at a time, with the folder of its `DirectoryLock`.
+    It begins to count when it is created. A line has the process, by the time of its beginning, the
+    seconds until then, and those of each cause. One process writes at a time, with the folder of
+    its `DirectoryLock`.
     """
 
     def __init__(self) -> None:
-        self._begin = time.monotonic()
-        self._time = time.time()
+        self._begin, self._process = time.monotonic(), time.time()
+        self._seconds = dict.fromkeys(CAUSES, 0.0)
+        self._first_loop: LoopReport | None = None
         self._log: MetricsLog | None = None
         self._lines: list[dict[str, Any]] = []
 
     def begin(self, log: MetricsLog, step: int) -> None:
-        """Begins to write, after the notes of earlier processes; later steps will be done again."""
+        """Begins to write, after the lines of earlier processes; later steps will be done again."""
         log.continue_at_end()
         found = log.read()
         self._lines = [] if found is None else found.lines
         self._log = log
-        self.note(_PROCESS, step, time=self._time)
+        self.note("other", step)
 
     def note_loop(self, report: LoopReport) -> None:
-        """Notes a loop of steps."""
-        self.note(
-            _LOOP,
-            report.step,
-            seconds=report.seconds,
-            num_steps=report.num_steps,
-            num_skipped_steps=report.num_skipped_steps,
-            has_compiled=report.has_compiled,
-        )
+        """Notes a loop of steps; the first one of a process also compiles."""
+        seconds, first = report.seconds, self._first_loop
+        if report.has_compiled:
+            before = time.monotonic() - self._begin - seconds
+            self._seconds["start"] = max(before - sum(self._seconds.values()), 0.0)
+            self._first_loop = report
+            self.note("compiling", report.step, seconds)
+            return
+        if first is not None:
+            ran = min(first.seconds, first.num_steps * seconds / report.num_steps)
+            self._seconds["compiling"] -= ran
+            seconds += ran
+            self._first_loop = None
+        lost = seconds * report.num_skipped_steps / report.num_steps
+        self._seconds["lost"] += lost
+        self.note(PRODUCTIVE, report.step, seconds - lost)
 
-    def note(self, kind: str, step: int, **values: float) -> None:
-        """Notes an event that has just ended: `checkpoints` and `evaluations` have `seconds`."""
+    def note(self, cause: str, step: int, seconds: float = 0.0) -> None:
+        """Notes seconds that have just passed."""
         if self._log is not None:
-            line = {**values, "until": time.monotonic() - self._begin}
-            self._log.append(step, kind, line)
-            self._lines.append({"step": step, "run": kind, **line})
+            self._seconds[cause] += seconds
+            until = time.monotonic() - self._begin
+            line = {"process": self._process, "until": until, **self._seconds}
+            self._log.append(step, "time", line)
+            self._lines.append({"step": step, **line})
 
     def end(self, step: int) -> RunTime | None:
         """Notes the end of the process and returns the time of the run; `None` if not begun."""
-        self.note(_END, step)
+        self.note("other", step)
         return self.run_time
 
     def flush_to_disk(self) -> None:
@@ -371,66 +378,31 @@ class RunClock:
     @property
     def run_time(self) -> RunTime | None:
         """Time of the run so far, from all its loops; `None` if not begun."""
-        return _run_time(self._lines)
+        return run_time_of(self._lines)
 
 
-def read_run_time(lines: MetricsLines | None) -> RunTime | None:
-    """Computes the time of a run from the lines of its `RunClock`; `None` without notes."""
-    return None if lines is None else _run_time(lines.lines)
-
-
-def _run_time(lines: Iterable[dict[str, Any]]) -> RunTime | None:
-    processes: list[list[dict[str, Any]]] = []
+def run_time_of(lines: Iterable[dict[str, Any]]) -> RunTime | None:
+    """Computes the time of a run from the lines of its `RunClock`; `None` without lines."""
+    processes: dict[float, list[dict[str, Any]]] = {}
     for line in lines:
-        if line["run"] == _PROCESS:
-            processes.append([])
-        if processes:
-            processes[-1].append(line)
+        processes.setdefault(_number(line, "process"), []).append(line)
     if not processes:
         return None
     seconds, down = dict.fromkeys(CAUSES, 0.0), 0.0
-    for process, following in zip(processes, [*processes[1:], None], strict=True):
-        own, until = _process_time(process, None if following is None else following[0]["step"])
-        seconds = {name: value + own[name] for name, value in seconds.items()}
+    starts = list(processes.items())
+    for (begin, own), following in zip(starts, [*starts[1:], None], strict=True):
+        until = _number(own[-1], "until")
+        found = {name: _number(own[-1], name) for name in CAUSES}
         if following is not None:
-            begin, end = (_number(each[0], "time") for each in (process, following))
-            down += max(end - begin - until, 0.0)
+            next_begin, (next_line, *_) = following
+            done = [line for line in own if line["step"] <= next_line["step"]]
+            kept = _number(done[-1], PRODUCTIVE) if done else 0.0
+            found["lost"] += found[PRODUCTIVE] - kept
+            found[PRODUCTIVE] = kept
+            down += max(next_begin - begin - until, 0.0)
+        found["other"] = max(until - sum(found.values()), 0.0)
+        seconds = {name: value + found[name] for name, value in seconds.items()}
     return RunTime(seconds, down, len(processes))
-
-
-def _process_time(
-    lines: Sequence[dict[str, Any]], next_step: int | None
-) -> tuple[dict[str, float], float]:
-    """Returns the seconds of a process by cause, and in all; the next continued `next_step`."""
-    found, until, start = dict.fromkeys(CAUSES, 0.0), 0.0, None
-    loops: list[tuple[dict[str, Any], float]] = []
-    for line in lines:
-        # A line cannot claim more than the time since the previous line.
-        end = _number(line, "until")
-        seconds = min(_number(line, "seconds"), max(end - until, 0.0))
-        if line["run"] in _NOTED:
-            found[line["run"]] += seconds
-        elif line["run"] == _LOOP and _number(line, "num_steps") >= 1.0:
-            loops.append((line, seconds))
-            if start is None:
-                start = end - seconds - sum(found.values())
-        until = max(until, end)
-    found["start"] = max(until - sum(found.values()) if start is None else start, 0.0)
-    later = [loop for loop in loops if loop[0].get("has_compiled") is not True]
-    num_later_steps = sum(_number(line, "num_steps") for line, _ in later)
-    step_seconds = sum(seconds for _, seconds in later) / max(num_later_steps, 1.0)
-    for line, seconds in loops:
-        num_steps = _number(line, "num_steps")
-        has_compiled = line.get("has_compiled") is True
-        ran = min(seconds, num_steps * step_seconds) if has_compiled else seconds
-        num_redone = 0.0 if next_step is None else min(line["step"] - next_step, num_steps)
-        skipped_share = min(_number(line, "num_skipped_steps") / num_steps, 1.0)
-        kept = ran * (1.0 - skipped_share) * (1.0 - max(num_redone, 0.0) / num_steps)
-        found["compiling"] += seconds - ran
-        found["lost"] += ran - kept
-        found[PRODUCTIVE] += kept
-    found["other"] = max(until - sum(found.values()), 0.0)
-    return found, until
 
 
 def _number(line: Mapping[str, Any], name: str) -> float:
