@@ -1,7 +1,6 @@
 """Evaluation of each checkpoint of a run as it appears, and the log of its results on disk."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import sys
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 2.0
 RESULTS_FILE = "results.jsonl"
 _REMEDY = "Restore the file from a copy, or remove it to evaluate anew."
-_FIELDS = {field.name for field in dataclasses.fields(EvaluationResult)}
 
 
 def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
@@ -74,12 +72,6 @@ def _checked(line: Any) -> dict[str, Any]:
         raise ValueError("`conditions` or `result` is no object")
     if type(result.get("step")) is not int or result["step"] < 0:
         raise ValueError(f"`result.step` is {ascii(result.get('step'))[:40]}")
-    if result.keys() >= _FIELDS:
-        figures = EvaluationResult(**{name: result[name] for name in _FIELDS}).to_dict()
-        differing = [name for name in figures if figures[name] != result.get(name)]
-        if differing or figures.keys() != result.keys():
-            name = (differing or sorted(figures.keys() ^ result.keys()))[0]
-            raise ValueError(f"`result.{ascii(name)[1:-1][:40]}` does not follow from the totals")
     return line
 
 
@@ -136,61 +128,34 @@ class EvaluationLog:
         }
 
 
-class CheckpointWatch:
-    """Iterator over the steps of new checkpoints, until the run is finished.
+def new_checkpoints(
+    list_steps: Callable[[], list[int]],
+    last_step: int,
+    done: Collection[int],
+    stopped: threading.Event,
+    patience_seconds: float | None = None,
+    poll_seconds: float = _POLL_SECONDS,
+) -> Iterator[int]:
+    """Yields the oldest existing step that is not in `done`; the caller adds it there.
 
-    `list_steps` returns the existing steps, oldest first. `patience_seconds` limits the wait for
-    the next one; `None` waits without limit.
+    Ends after the last step of the run, once `stopped` is set, or when no checkpoint came in time.
     """
-
-    def __init__(
-        self,
-        list_steps: Callable[[], list[int]],
-        last_step: int,
-        patience_seconds: float | None = None,
-        *,
-        poll_seconds: float = _POLL_SECONDS,
-    ) -> None:
-        self._list_steps = list_steps
-        self._last_step = last_step
-        self._patience_seconds = patience_seconds
-        self._poll_seconds = poll_seconds
-        self._stop = threading.Event()
-
-    @property
-    def is_stopped(self) -> bool:
-        """True if `stop` was called."""
-        return self._stop.is_set()
-
-    def stop(self) -> None:
-        """Ends the waiting; may be called from any thread."""
-        self._stop.set()
-
-    def steps(self, done: Collection[int]) -> Iterator[int]:
-        """Yields the oldest existing step that is not in `done`; the caller adds it there.
-
-        Ends after the last step of the run, on `stop`, or when no checkpoint came in time.
-        """
-        passed_over: set[int] = set()
-        deadline = self._new_deadline()
-        while not self.is_stopped:
-            there = [step for step in self._list_steps() if step not in passed_over]
-            step = next((step for step in there if step not in done), None)
-            if step is not None:
-                yield step
-                # Never yield a step twice, even if its evaluation failed.
-                passed_over.add(step)
-                deadline = self._new_deadline()
-                continue
-            is_finished = self._last_step in done or self._last_step in passed_over
-            if is_finished or time.monotonic() >= deadline:
-                return
-            self._stop.wait(min(self._poll_seconds, deadline - time.monotonic()))
-
-    def _new_deadline(self) -> float:
-        if self._patience_seconds is None:
-            return float("inf")
-        return time.monotonic() + self._patience_seconds
+    passed_over: set[int] = set()
+    patience = float("inf") if patience_seconds is None else patience_seconds
+    deadline = time.monotonic() + patience
+    while not stopped.is_set():
+        found = (step for step in list_steps() if step not in passed_over and step not in done)
+        step = next(found, None)
+        if step is not None:
+            yield step
+            # Never yield a step twice, even if its evaluation failed.
+            passed_over.add(step)
+            deadline = time.monotonic() + patience
+            continue
+        is_finished = last_step in done or last_step in passed_over
+        if is_finished or time.monotonic() >= deadline:
+            return
+        stopped.wait(min(poll_seconds, deadline - time.monotonic()))
 
 
 def watch_checkpoints(
@@ -209,17 +174,25 @@ def watch_checkpoints(
 
     num_steps = workdir.describe().experiment.training.num_steps
     store = checkpoint_store(workdir.folder)
-    watch = CheckpointWatch(store.steps, num_steps, patience_seconds)
+    stopped = threading.Event()
     log = EvaluationLog(workdir.evaluations, split, conditions)
+
+    def check() -> None:
+        if stopped.is_set():
+            raise PreemptedError(
+                f"Stopped: {watcher.requested}.",
+                where="--watch",
+                remedy="Run the same command to evaluate the remaining checkpoints.",
+            )
 
     def until_stopped(batches: "Iterable[EvaluationBatch]", _: int) -> "Iterator[EvaluationBatch]":
         for batch in batches:
-            _check(watch, watcher)
+            check()
             yield batch
 
-    with log.locked() as lock, PreemptionWatcher(watch.stop) as watcher:
+    with log.locked() as lock, PreemptionWatcher(stopped.set) as watcher:
         board = TensorBoardWriter(WritableFolder(workdir.tensorboard, lock.check), 1.0)
-        for step in watch.steps(log.results):
+        for step in new_checkpoints(store.steps, num_steps, log.results, stopped, patience_seconds):
             try:
                 _, weights = open_model(workdir.folder, step).read_weights()
             except DataDamagedError as error:
@@ -232,15 +205,6 @@ def watch_checkpoints(
             board.write_evaluation(result)
             log.append(result)
             report(result)
-        _check(watch, watcher)
+        check()
     if num_steps not in log.results:
         print(f"no new checkpoint for {patience_seconds:g} seconds", file=sys.stderr)
-
-
-def _check(watch: CheckpointWatch, watcher: PreemptionWatcher) -> None:
-    if watch.is_stopped:
-        raise PreemptedError(
-            f"Stopped: {watcher.requested}.",
-            where="--watch",
-            remedy="Run the same command to evaluate the remaining checkpoints.",
-        )

@@ -16,10 +16,8 @@ The folder is that of a run, a checkpoint, a converted model or an export.
 
 import argparse
 import dataclasses
-import functools
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,30 +106,23 @@ class EvaluateJob:
     source: ModelFolder
     experiment: ExperimentConfig
     """Settings of the model, with those of `--set`."""
-    data: str | None
-    split: str
-    text: str | None
-    watches: bool
-    watch_seconds: float | None
-    per_document: str | None
-    per_token: bool
-    num_words: int | None
-    as_json: bool
-    tpu: str | None
-    cpu_replicas: int
+    arguments: argparse.Namespace
 
-    def open_dataset(self) -> PreparedDataset | None:
+    @property
+    def split(self) -> str:
+        """Split to evaluate."""
+        return self.arguments.split or "valid"
+
+    def open_dataset(self) -> PreparedDataset:
         """Opens the data set, which needs the split unless a text is scored."""
-        if self.data is None:
-            return None
-        split = self.split if self.text is None else None
-        return open_dataset(self.data, self.experiment, self.source.description, split)
+        split = self.split if self.arguments.text is None else None
+        return open_dataset(self.arguments.data, self.experiment, self.source.description, split)
 
-    def report(self, result: EvaluationResult, *, is_chief: bool) -> None:
+    def report(self, result: EvaluationResult, *, is_chief: bool = True) -> None:
         """Prints a result, with several workers on the first one only."""
         if is_chief:
-            text = json.dumps(result.to_dict()) if self.as_json else result_table([result])
-            print(text, flush=True)
+            as_json = self.arguments.json
+            print(json.dumps(result.to_dict()) if as_json else result_table([result]), flush=True)
 
 
 def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
@@ -154,21 +145,7 @@ def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
     require_evaluation_memory(experiment.model, experiment.evaluation, tpu=arguments.tpu)
     if arguments.text is not None:
         check_text_file(arguments.text)
-    return EvaluateJob(
-        source=source,
-        experiment=experiment,
-        data=arguments.data,
-        split=arguments.split or "valid",
-        text=arguments.text,
-        watches=arguments.watch,
-        watch_seconds=arguments.watch_seconds,
-        per_document=arguments.per_document,
-        per_token=arguments.per_token,
-        num_words=arguments.num_words,
-        as_json=arguments.json,
-        tpu=arguments.tpu,
-        cpu_replicas=arguments.cpu_replicas,
-    )
+    return EvaluateJob(source=source, experiment=experiment, arguments=arguments)
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -212,16 +189,17 @@ def run(job: EvaluateJob) -> None:
     # The CPU must be split before TensorFlow's first operation.
     from txl_tf.distribution.strategy import create_strategy, is_chief, num_workers
 
-    strategy = create_strategy(job.tpu, job.cpu_replicas)
-    if job.watches and num_workers(strategy) > 1:
+    arguments = job.arguments
+    strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
+    if arguments.watch and num_workers(strategy) > 1:
         raise UsageError(
             "Several workers could see different checkpoints.",
             where="--watch and TF_CONFIG",
             remedy="Watch with one of them, and unset TF_CONFIG there.",
         )
-    if job.text is not None:
+    if arguments.text is not None:
         _evaluate_text(job, strategy, is_chief(strategy))
-    elif job.watches:
+    elif arguments.watch:
         _watch(job, strategy)
     else:
         _evaluate_split(job, strategy, is_chief(strategy))
@@ -230,18 +208,15 @@ def run(job: EvaluateJob) -> None:
 def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
     from txl_tf.training.tensorboard import TensorBoardWriter
 
-    dataset = job.open_dataset()
-    assert dataset is not None
+    dataset, split, path = job.open_dataset(), job.split, job.arguments.per_document
     step, weights = job.source.read_weights()
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
-    documents = None if job.per_document is None else DocumentScores(dataset, job.split)
-    observe = None if documents is None else documents.observe
-    result = evaluate_split(
-        evaluator, dataset, job.split, step, show_progress, observe, job.num_words
-    )
-    if documents is not None and job.per_document is not None and is_chief:
-        documents.write(job.per_document)
+    documents = None if path is None else DocumentScores(dataset, split)
+    observe, num_words = getattr(documents, "observe", None), job.arguments.num_words
+    result = evaluate_split(evaluator, dataset, split, step, show_progress, observe, num_words)
+    if documents is not None and is_chief:
+        documents.write(path)
     if is_chief and job.source.run is not None:
         board = Workdir(job.source.folder).tensorboard
         TensorBoardWriter(board, 1.0).write_evaluation(result)
@@ -251,42 +226,35 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
 def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
     from .checkpoint_watch import watch_checkpoints
 
-    dataset = job.open_dataset()
-    assert dataset is not None
+    dataset, split, num_words = job.open_dataset(), job.split, job.arguments.num_words
     evaluator = _create_evaluator(job, strategy, is_chief=True)
 
     def evaluate(step: int, weights: dict[str, np.ndarray], track: Any) -> EvaluationResult:
         evaluator.load_arrays(weights)
-        return evaluate_split(evaluator, dataset, job.split, step, track, num_words=job.num_words)
+        return evaluate_split(evaluator, dataset, split, step, track, num_words=num_words)
 
     conditions = {
         "data": dataset.fingerprint,
         "evaluation": job.experiment.evaluation.to_dict(),
-        "num_words": job.num_words,
+        "num_words": num_words,
     }
-    watch_checkpoints(
-        Workdir(job.source.folder),
-        job.split,
-        conditions,
-        evaluate,
-        functools.partial(job.report, is_chief=True),
-        job.watch_seconds,
-    )
+    workdir, patience = Workdir(job.source.folder), job.arguments.watch_seconds
+    watch_checkpoints(workdir, split, conditions, evaluate, job.report, patience)
 
 
 def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
-    dataset = job.open_dataset()
-    tokenizer = job.source.tokenizer()
-    if dataset is not None:
+    arguments, dataset, tokenizer = job.arguments, None, job.source.tokenizer()
+    if arguments.data is not None:
+        dataset = job.open_dataset()
         tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
-    assert job.text is not None and tokenizer is not None
-    scores = TextScores(job.text, tokenizer)
+    assert tokenizer is not None
+    scores = TextScores(arguments.text, tokenizer)
     step, weights = job.source.read_weights()
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
     text = scores.text
-    if job.num_words is not None:
-        text = dataclasses.replace(text, num_words=job.num_words)
+    if arguments.num_words is not None:
+        text = dataclasses.replace(text, num_words=arguments.num_words)
     result = evaluator.evaluate(
         text,
         step=step,
@@ -294,8 +262,8 @@ def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chie
         observe=scores.observe,
         statistics_text=statistics_text(evaluator, dataset),
     )
-    if job.per_token and is_chief:
-        scores.print_scores(job.as_json)
+    if arguments.per_token and is_chief:
+        scores.print_scores(arguments.json)
     job.report(result, is_chief=is_chief)
 
 
@@ -332,11 +300,12 @@ class DocumentScores:
         np.add.at(self._nats, documents, nats)
         np.add.at(self._counts, documents, 1)
 
-    def figures(self) -> list[dict[str, Any]]:
-        """Returns the figures of every document."""
+    def write(self, path: str) -> None:
+        """Writes a line of JSON for each document, replacing an existing file."""
         rows = zip(self._starts.tolist(), self._counts.tolist(), self._nats.tolist(), strict=True)
-        return [
-            {
+        lines = ""
+        for number, (start, count, nats) in enumerate(rows):
+            figures = {
                 "document": number,
                 "first_token": start,
                 "num_tokens": count,
@@ -344,12 +313,7 @@ class DocumentScores:
                 "nats_per_token": nats / count if count else None,
                 "perplexity": perplexity(nats / count) if count else None,
             }
-            for number, (start, count, nats) in enumerate(rows)
-        ]
-
-    def write(self, path: str) -> None:
-        """Writes a line of JSON for each document, replacing an existing file."""
-        lines = "".join(json.dumps(each) + "\n" for each in self.figures())
+            lines += json.dumps(figures) + "\n"
         remedy = "Check the folder, the disk and the permissions."
         with storage_errors("The figures of the documents cannot be written", path, remedy):
             write_file(path, lines.encode())
@@ -395,25 +359,17 @@ class TextScores:
         """Stores the scores of some tokens; see `Evaluator.evaluate`."""
         self._nats[places] = nats
 
-    def scores(self) -> Iterator[dict[str, Any]]:
-        """Yields `token` (its position), `id`, `text` and `nats` (None for the first) of each."""
-        for place, (token_id, nats) in enumerate(zip(self._token_ids, self._nats, strict=True)):
-            piece = self._tokenizer.decode_bytes(self._token_ids[place : place + 1])
-            yield {
-                "token": place,
-                "id": int(token_id),
-                "text": piece.decode("utf-8", errors="backslashreplace"),
-                "nats": None if np.isnan(nats) else float(nats),
-            }
-
     def print_scores(self, as_json: bool) -> None:
-        """Prints a line for each token, a JSON object if `as_json`."""
-        for score in self.scores():
+        """Prints a line for each token, a JSON object if `as_json`; the first has no nats."""
+        for place, token_id in enumerate(self._token_ids.tolist()):
+            nats = float(self._nats[place]) if place else None
+            piece = self._tokenizer.decode_bytes([token_id])
+            text = piece.decode("utf-8", errors="backslashreplace")
             if as_json:
-                print(json.dumps(score))
-                continue
-            nats = "-" if score["nats"] is None else f"{score['nats']:.6f}"
-            print(f"{score['token']:>8} {nats:>12}  {score['text']!r}")
+                print(json.dumps({"token": place, "id": token_id, "text": text, "nats": nats}))
+            else:
+                shown = "-" if nats is None else f"{nats:.6f}"
+                print(f"{place:>8} {shown:>12}  {text!r}")
 
     def _encoded(self, content: bytes) -> np.ndarray:
         try:

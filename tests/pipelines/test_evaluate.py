@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import txl_tf
-from pipelines.checkpoint_watch import CheckpointWatch
+from pipelines.checkpoint_watch import new_checkpoints
 from pipelines.command_line import main
 from pipelines.workdir import Workdir, data_identity
 from tests.distribution.two_workers import started
@@ -405,9 +405,8 @@ def test_a_damaged_checkpoint_ends_the_watching(watched, capsys):
 
 
 def test_waiting_ends_at_the_last_step_at_a_stop_and_when_patience_is_over():
-    there, done = [1, 2], set()
-    watch = CheckpointWatch(lambda: list(there), last_step=3, poll_seconds=0.001)
-    steps = watch.steps(done)
+    there, done, stopped = [1, 2], set(), threading.Event()
+    steps = new_checkpoints(lambda: list(there), 3, done, stopped, poll_seconds=0.001)
     assert next(steps) == 1
     done.add(1)
     assert next(steps) == 2
@@ -416,10 +415,7 @@ def test_waiting_ends_at_the_last_step_at_a_stop_and_when_patience_is_over():
     assert next(steps) == 3
     assert list(steps) == []
     begin = time.monotonic()
-    patient = CheckpointWatch(lambda: [], 3, patience_seconds=0.05, poll_seconds=10.0)
-    assert list(patient.steps(set())) == []
+    assert list(new_checkpoints(list, 3, (), stopped, 0.05, poll_seconds=10.0)) == []
     assert 0.04 < time.monotonic() - begin < 5.0
-    endless = CheckpointWatch(lambda: [], 3)
-    threading.Timer(0.05, endless.stop).start()
-    assert list(endless.steps(set())) == []
-    assert endless.is_stopped
+    threading.Timer(0.05, stopped.set).start()
+    assert list(new_checkpoints(list, 3, (), stopped)) == []
