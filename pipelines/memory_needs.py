@@ -8,7 +8,6 @@ K = M + T key length, D hidden width, N heads, V vocabulary, L layers.
 import contextlib
 import dataclasses
 import os
-import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +27,6 @@ _GPU_FILE = Path("/dev/nvidiactl")
 _SLOTS = {"adam": 2, "adamw": 2, "lamb": 2, "muon": 1, "adafactor": 0, "sgd": 0}
 
 _MEMINFO = Path("/proc/meminfo")
-_STATUS = Path("/proc/self/statm")
 # Limit and usage of a control group, version 2 and version 1.
 _CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
@@ -192,10 +190,9 @@ def _sizes(model: AnyModelConfig) -> str:
 def available_bytes() -> int | None:
     """Returns the memory that can be allocated without swapping or breaking a limit.
 
-    It is the least of `MemAvailable` and the rests of control group and address space; `None` if
-    all are unknown.
+    It is the lower of `MemAvailable` and the rest of the control group; `None` if both are unknown.
     """
-    limits = [_of_machine(), *map(_of_control_group, _CONTROL_GROUPS), _of_address_space()]
+    limits = [_of_machine(), *map(_of_control_group, _CONTROL_GROUPS)]
     known = [limit for limit in limits if limit is not None]
     return max(0, min(known)) if known else None
 
@@ -223,13 +220,4 @@ def _of_control_group(paths: tuple[Path, Path]) -> int | None:
     # `max` fails to parse: there is no limit.
     with contextlib.suppress(OSError, ValueError):
         return int(paths[0].read_text()) - int(paths[1].read_text())
-    return None
-
-
-def _of_address_space() -> int | None:
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return None
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return limit - int(_STATUS.read_text().split()[0]) * resource.getpagesize()
     return None

@@ -64,7 +64,6 @@ _LONGEST_FILES = (
     "pipelines/test_preemption",
     "pipelines/test_initial_weights",
     "pipelines/test_elastic",
-    "pipelines/test_model_sources",
     "test_readme",
     "pipelines/test_finetune",
     "models/test_stateful",

@@ -7,8 +7,6 @@ import pytest
 
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import run_txl
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.model_folder import load_model, write_model_folder
 
 EXPERIMENT = {
     "model": MODEL,
@@ -67,24 +65,3 @@ def trained(data_folder, config_file, tmp_path_factory):
 def untouched(trained):
     """The folder of that run as training left it: other jobs add figures of their own."""
     return trained[0].parent / "untouched"
-
-
-@pytest.fixture(scope="session")
-def model_folders(untouched, tmp_path_factory):
-    """One model in a folder of every kind, by the name of the kind."""
-    folder = tmp_path_factory.mktemp("kinds")
-    # A copy, for evaluations add their figures to a run.
-    run = shutil.copytree(untouched, folder / "run")
-    checkpoint = run / "checkpoints" / "step-00000040"
-    shutil.copytree(checkpoint, folder / "copy of a checkpoint")
-    shutil.copy(run / "config.json", folder / "copy of a checkpoint")
-    write_model_folder(load_model(untouched), folder / "converted", ByteTokenizer())
-    finished = run_txl("export", "--workdir", untouched, "--out", folder / "export")
-    assert finished.returncode == 0, finished.stderr
-    return {
-        "run": run,
-        "checkpoint": checkpoint,
-        "copied checkpoint": folder / "copy of a checkpoint",
-        "converted": folder / "converted",
-        "export": folder / "export",
-    }

