@@ -191,7 +191,7 @@ def watch_checkpoints(
             yield batch
 
     with log.locked() as lock, PreemptionWatcher(stopped.set) as watcher:
-        board = TensorBoardWriter(WritableFolder(workdir.tensorboard, lock.check), 1.0)
+        board = TensorBoardWriter(WritableFolder(workdir.tensorboard, lock.check))
         for step in new_checkpoints(store.steps, num_steps, log.results, stopped, patience_seconds):
             try:
                 _, weights = open_model(workdir.folder, step).read_weights()

@@ -8,10 +8,10 @@
 Every token is scored once, the tail included, and each figure comes with its
 denominator. Segment, memory and clamp length may differ from training's. The
 model is computed in float32 unless `evaluation.dtype_policy` says otherwise.
-`evaluation.warm_up_tokens` lets every row read what is before its part of the
-text; with `all` the result is the same for any number of rows.
+`evaluation.warm_up_tokens` lets every row read the text before its part;
+with `all` the result is the same for any number of rows.
 
-The folder is that of a run, a checkpoint, a converted model or an export.
+The folder holds a run, a checkpoint, a converted model or an export.
 """
 
 import argparse
@@ -219,7 +219,7 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
         documents.write(path)
     if is_chief and job.source.run is not None:
         board = Workdir(job.source.folder).tensorboard
-        TensorBoardWriter(board, 1.0).write_evaluation(result)
+        TensorBoardWriter(board).write_evaluation(result)
     job.report(result, is_chief=is_chief)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
-from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
+from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import DataDamagedError, UsageError
 from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
 from txl_tf.evaluation.text_rows import EvaluationText
@@ -139,12 +139,6 @@ def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
         tokenizer_kind=dataset.manifest.tokenizer_kind,
         unknown_id=dataset.unknown_id,
     )
-
-
-def bytes_per_token(manifest: Manifest, split: str) -> float:
-    """Returns the mean bytes of text per token of a split."""
-    entry = manifest.split(split)
-    return entry.bytes / entry.tokens
 
 
 def statistics_text(

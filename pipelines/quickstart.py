@@ -140,7 +140,7 @@ def run(job: Quickstart) -> None:
     with DirectoryLock(workdir.folder) as lock:
         log = MetricsLog(workdir.metrics, lock.folder)
         log.continue_at_end()
-        board = TensorBoardWriter(lock.folder.subfolder("tensorboard"), 1.0, log)
+        board = TensorBoardWriter(lock.folder.subfolder("tensorboard"), log)
         for result in results:
             board.write_evaluation(result)
         board.write_sample(step, sample)

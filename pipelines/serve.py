@@ -11,11 +11,10 @@ import argparse
 import dataclasses
 import os
 import socket
-from typing import Any
 
 from txl_tf.errors import StorageError
 from txl_tf.imports import require_extra
-from txl_tf.model_folder import StepChoice, open_model
+from txl_tf.model_folder import open_model
 
 from .arguments import MAX_COUNT, add_number, add_step_argument
 from .memory_needs import reading_needs, require_memory_of
@@ -54,14 +53,8 @@ class ServeJob:
     """Checked arguments of the job."""
 
     socket: socket.socket
-    name: str
-    model: str
-    step: StepChoice
-    api_key: str
-    engine: dict[str, Any]
-    """Arguments of `TextEngine`."""
-    limits: dict[str, int]
-    """Arguments of `TextServer`."""
+    """Socket of the address, bound before the model is loaded."""
+    arguments: argparse.Namespace
 
 
 def check_arguments(arguments: argparse.Namespace) -> ServeJob:
@@ -73,21 +66,7 @@ def check_arguments(arguments: argparse.Namespace) -> ServeJob:
     where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
     needs = reading_needs(model, rows, 1, model.effective_memory_length, where)
     require_memory_of(needs, "Serving")
-    return ServeJob(
-        # Before the model is loaded: a taken port is reported at once.
-        socket=_listening_socket(arguments.host, arguments.port),
-        name=arguments.name or os.path.basename(os.path.normpath(arguments.model)),
-        model=arguments.model,
-        step=arguments.step,
-        api_key=arguments.api_key or os.environ.get(_KEY_VARIABLE, ""),
-        engine={
-            "max_rows": arguments.rows,
-            "max_waiting": arguments.queue,
-            "max_sessions": arguments.sessions,
-            "session_seconds": 60 * arguments.session_minutes,
-        },
-        limits={name: getattr(arguments, name) for name in ("max_prompt_tokens", "max_tokens")},
-    )
+    return ServeJob(socket=_listening_socket(arguments.host, arguments.port), arguments=arguments)
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
@@ -108,11 +87,25 @@ def run(job: ServeJob) -> None:
     from txl_tf.serving.text_engine import TextEngine
     from txl_tf.serving.text_server import SHUTDOWN_SECONDS, TextServer
 
-    engine = TextEngine(txl_tf.load(job.model, job.step), **job.engine)
-    server = TextServer(engine, job.name, job.api_key, **job.limits)
+    arguments = job.arguments
+    name = arguments.name or os.path.basename(os.path.normpath(arguments.model))
+    engine = TextEngine(
+        txl_tf.load(arguments.model, arguments.step),
+        max_rows=arguments.rows,
+        max_waiting=arguments.queue,
+        max_sessions=arguments.sessions,
+        session_seconds=60 * arguments.session_minutes,
+    )
+    server = TextServer(
+        engine,
+        name,
+        arguments.api_key or os.environ.get(_KEY_VARIABLE, ""),
+        max_prompt_tokens=arguments.max_prompt_tokens,
+        max_tokens=arguments.max_tokens,
+    )
     host, port = job.socket.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    print(f"{job.name}: {url}", flush=True)
+    print(f"{name}: {url}", flush=True)
     web.run_app(
         server.application(),
         sock=job.socket,

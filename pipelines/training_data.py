@@ -18,7 +18,6 @@ from txl_tf.storage.files import is_remote
 from txl_tf.training.train_step import TrainingObjective
 
 from .evaluation import (
-    bytes_per_token,
     create_evaluator,
     evaluate_split,
     loss_figure,
@@ -53,7 +52,8 @@ class TrainingData:
         self.reader = SegmentReader(dataset, "train", self.plan, masks_documents)
         self.identity = data_identity(manifest)
         self.has_valid = "valid" in manifest.split_names
-        self.bytes_per_token = bytes_per_token(manifest, "train")
+        train = manifest.split("train")
+        self.bytes_per_token = train.bytes / train.tokens
         self.language_text = dataset
         """Data set whose split `valid` the model reads and continues for the curves."""
 

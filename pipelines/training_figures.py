@@ -34,7 +34,15 @@ from txl_tf.samplers import RandomSampler
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.training.ledger import LoopReport
-from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog, layer_tag
+from txl_tf.training.metrics import (
+    PAGES,
+    PROCESS_RUN,
+    TASK_PAGES,
+    TRAINING_RUN,
+    MetricsLog,
+    layer_tag,
+    training_figures,
+)
 from txl_tf.training.tensorboard import TensorBoardWriter, code_block
 from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
@@ -62,10 +70,6 @@ class DevicePeak:
 
     flops_per_second: float
     source: str
-
-    def describe(self) -> str:
-        """Formats the figure with its unit and its source."""
-        return f"{self.flops_per_second / 1e12:,.3g} TFLOP/s, {self.source}"
 
 
 def published_peak(strategy: tf.distribute.Strategy) -> DevicePeak | None:
@@ -226,11 +230,8 @@ class RunFigures:
         is_on_tpu = isinstance(job.strategy, tf.distribute.TPUStrategy)
         self._must_measure = self._peak is None and not is_on_tpu
         self._step_seconds = 0.0
-        self._board = TensorBoardWriter(
-            folder.subfolder(os.path.basename(job.workdir.tensorboard)),
-            job.data.bytes_per_token,
-            self._log,
-        )
+        board = folder.subfolder(os.path.basename(job.workdir.tensorboard))
+        self._board = TensorBoardWriter(board, self._log)
         self._attention: AttentionMass | None = None
         self._sampler: SampleWriter | None = None
 
@@ -254,7 +255,8 @@ class RunFigures:
             if value is not None
         }
         run = _SPLIT if self._job.data.has_valid else TRAINING_RUN
-        self._board.write_overview(step, run, hyperparameters, texts)
+        pages = TASK_PAGES if self._job.experiment.task is not None else PAGES
+        self._board.write_overview(step, run, pages, hyperparameters, texts)
         command = shlex.join(["txl", *sys.argv[1:]])
         environment = _environment(self._job.strategy)
         self._log.append(step, PROCESS_RUN, {"command": command, "environment": environment})
@@ -269,7 +271,9 @@ class RunFigures:
     def write_training(self, report: LoopReport) -> None:
         """Writes the figures of a loop, and measures the peak once the loops take long enough."""
         self._clock.note_loop(report)
-        self._board.write_training(report, self.peak_tokens_per_second)
+        peak = self.peak_tokens_per_second
+        figures = training_figures(report, self._job.data.bytes_per_token, peak)
+        self._board.write_figures(report.step, TRAINING_RUN, figures)
         self._step_seconds += 0.0 if report.has_compiled else report.seconds
         if self._must_measure and self._step_seconds >= _SECONDS_BEFORE_PEAK:
             self._must_measure = False
@@ -277,7 +281,7 @@ class RunFigures:
             self._write_peak(report.step, self._peak)
 
     def _write_peak(self, step: int, peak: DevicePeak) -> None:
-        self._say(f"peak: {peak.describe()}")
+        self._say(f"peak: {peak.flops_per_second / 1e12:,.3g} TFLOP/s, {peak.source}")
         self._log.append(step, PROCESS_RUN, {"peak": dataclasses.asdict(peak)})
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
@@ -296,7 +300,8 @@ class RunFigures:
 
     def write_end(self, step: int) -> None:
         """Logs the end of the job, and prints its use of time."""
-        if (run_time := self._clock.end(step)) is not None:
+        self._clock.note("other", step)
+        if (run_time := self._clock.run_time) is not None:
             self._say(run_time.describe())
 
     def flush_to_disk(self) -> None:

@@ -23,7 +23,6 @@ from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
 from txl_tf.training.metrics import RunClock
-from txl_tf.training.optimizers import create_schedule
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
@@ -378,7 +377,8 @@ class TrainingRun:
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
         if self._described.extended_at != before.extended_at:
-            self._say(describe_extension(job.experiment, self._described.extended_at[-1]))
+            steps = f"{self._described.extended_at[-1]} to {self._training.num_steps} steps"
+            self._say(f"Extended from {steps}.")
 
     def _note_first_checkpoint(self) -> None:
         """Notes the first checkpoint before any ledger line of a later step is written."""
@@ -458,19 +458,3 @@ def _require_steps_before(
             if is_longer
             else "Restore a later checkpoint from a copy, or choose a new --workdir.",
         )
-
-
-def describe_extension(experiment: ExperimentConfig, step: int) -> str:
-    """Describes how an extension at `step` changes the schedule of a run."""
-    optimizer, num_steps = experiment.optimizer, experiment.training.num_steps
-    line = f"Extended from {step} to {num_steps} steps."
-    if optimizer.schedule == "cosine":
-        before, now = (float(create_schedule(optimizer, n)(step)) for n in (step, num_steps))
-        line += (
-            f" The cosine now ends at step {num_steps}: the learning rate jumps from {before:.3g} "
-            f"to {now:.3g} and falls again."
-        )
-    else:
-        name = optimizer.schedule.replace("_", " ")
-        line += f" The learning rate goes on: the schedule ({name}) does not depend on the steps."
-    return line

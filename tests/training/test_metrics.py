@@ -58,7 +58,7 @@ def test_figures_of_a_task_are_its_loss_and_its_metrics():
 
 @pytest.mark.parametrize("pages", [PAGES, TASK_PAGES])
 def test_the_layout_has_a_chart_for_every_tag_of_a_page(pages):
-    layout = pages_layout(has_task=pages is TASK_PAGES)
+    layout = pages_layout(pages)
     assert [category.title for category in layout.category] == list(pages)
     charts = [chart for page in layout.category for chart in page.chart]
     patterns = {pattern.strip("^$/") for chart in charts for pattern in chart.multiline.tag}
@@ -69,7 +69,7 @@ def test_the_layout_has_a_chart_for_every_tag_of_a_page(pages):
 def test_every_figure_of_an_evaluation_is_written_for_tensorboard(total_nats, tmp_path):
     """A text without spaces is one word, whose perplexity no float32 holds."""
     result = small_result(total_nats=total_nats, num_words=1.0, num_tokens=12)
-    TensorBoardWriter(tmp_path, bytes_per_token=1.0).write_evaluation(result)
+    TensorBoardWriter(tmp_path).write_evaluation(result)
     events = EventAccumulator(str(tmp_path / "valid")).Reload()
     written = {
         tag: float(tf.make_ndarray(events.Tensors(tag)[-1].tensor_proto))

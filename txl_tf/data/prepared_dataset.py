@@ -108,7 +108,7 @@ class Manifest(FrozenConfig):
         return json_sha256(deciding)
 
     def split(self, name: str) -> SplitManifest:
-        """Returns the split of that name; ValueError if there is none."""
+        """Returns the split of that name; ValueError for an unknown one."""
         for split in self.splits:
             if split.name == name:
                 return split

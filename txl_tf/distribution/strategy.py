@@ -1,7 +1,6 @@
 """Choice of the devices on which a job runs."""
 
 import functools
-import json
 import os
 import re
 import signal
@@ -171,57 +170,32 @@ def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:
 
 def _cluster_of_several() -> str | None:
     """Returns `TF_CONFIG` if it names more than one worker."""
-    cluster = os.environ.get(_CLUSTER_VARIABLE, "").strip()
-    values = _parsed(cluster) if cluster else {}
-    # Launchers set it for single machines too.
-    if "cluster" not in values:
-        return None
-    _check_cluster(values)
-    return cluster if sum(map(len, values["cluster"].values())) > 1 else None
-
-
-def _parsed(cluster: str) -> dict[str, Any]:
+    text = os.environ.get(_CLUSTER_VARIABLE, "").strip()
     try:
-        values = parse_json(cluster)
-    except ValueError as error:
-        raise _cluster_error(f"it is not JSON: {error}", cluster) from error
-    if not isinstance(values, dict):
-        raise _cluster_error("it is not an object", cluster)
-    return values
-
-
-def _check_cluster(values: dict[str, Any]) -> None:
-    shown = json.dumps(values)
-    cluster, task = values["cluster"], values.get("task")
-    if not isinstance(cluster, dict) or not any(cluster.get(job) for job in _JOBS):
-        raise _cluster_error("`cluster` names no `worker`", shown)
-    for job, addresses in cluster.items():
-        if job not in _JOBS:
-            raise _cluster_error(f"`cluster` has the job `{job}`, which does not train", shown)
-        is_list = isinstance(addresses, list) and addresses
-        if not is_list or not all(
-            isinstance(address, str) and is_address(address) for address in addresses
-        ):
-            raise _cluster_error(f"`cluster.{job}` is not a list of `host:port`", shown)
-    if len(cluster.get("chief", ())) > 1:
-        raise _cluster_error("`cluster` has more than one `chief`", shown)
-    every_address = [address for addresses in cluster.values() for address in addresses]
-    if len(set(every_address)) < len(every_address):
-        raise _cluster_error("`cluster` has an address twice", shown)
-    if not isinstance(task, dict) or task.get("type") not in cluster:
-        raise _cluster_error(f"`task.type` is none of {', '.join(cluster)}", shown)
-    index, count = str(task.get("index")), len(cluster[task["type"]])
-    if not index.isdecimal() or int(index) >= count:
-        raise _cluster_error(f"`task.index` is not between 0 and {count - 1}", shown)
-
-
-def _cluster_error(what: str, cluster: str) -> UsageError:
-    return UsageError(
-        f"The environment does not say which workers train: {what}.",
-        where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
-        remedy='Example: {"cluster": {"worker": ["a:2222", "b:2222"]}, '
-        '"task": {"type": "worker", "index": 0}}; or unset it.',
-    )
+        values = parse_json(text) if text else {}
+        if values.get("cluster") is None:
+            return None  # launchers set it for single machines too
+        cluster, task = values["cluster"], values["task"]
+        addresses = [address for job in _JOBS for address in cluster.get(job, ())]
+        is_valid = (
+            cluster.keys() <= {*_JOBS}
+            and all(isinstance(each, list) and each for each in cluster.values())
+            and all(map(is_address, addresses))
+            and len({*addresses}) == len(addresses) > 0
+            and len(cluster.get("chief", ())) <= 1
+            and 0 <= int(task["index"]) < len(cluster[task["type"]])
+        )
+    except (ValueError, TypeError, LookupError, AttributeError):
+        is_valid = False
+    if not is_valid:
+        raise UsageError(
+            "The environment does not say which workers train: `cluster` needs a list of "
+            "`host:port` for `worker`, perhaps one `chief`, and `task` a place in them.",
+            where=f"{_CLUSTER_VARIABLE}={text[:200]}",
+            remedy='Example: {"cluster": {"worker": ["a:2222", "b:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}; or unset it.',
+        )
+    return text if len(addresses) > 1 else None
 
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
@@ -284,22 +258,14 @@ def tpu_not_found(tpu: str, error: Exception) -> InputMissingError:
             where=where,
             remedy="On a TPU VM use `--tpu local` with tensorflow-tpu installed.",
         )
+    remedy = "Check name, zone, rights and network: gcloud compute tpus tpu-vm describe "
+    remedy += f"{tpu[:80]}; or give grpc://HOST:8470."
     if isinstance(error, ImportError):
-        asked = "the Cloud TPU API was to be asked for its address, and its client is missing"
         remedy = "pip install google-api-python-client oauth2client, or give grpc://HOST:8470."
-    elif _is_of_metadata(error):
-        asked = f"{METADATA_SERVER} was asked for its project and zone"
+    elif isinstance(error, urllib.error.URLError) or METADATA_SERVER in str(error):
         remedy = "Names need a VM of Google Cloud. On a TPU VM: --tpu local; else grpc://HOST:8470."
-    elif isinstance(error, TimeoutError):
-        asked = f"{METADATA_SERVER} and the Cloud TPU API were asked for its address"
-        remedy = "Check the network, or give grpc://HOST:8470."
-    else:
-        asked = "the Cloud TPU API was asked for its address"
-        remedy = f"Check name, zone and rights: gcloud compute tpus tpu-vm describe {tpu[:80]}"
     return InputMissingError(
-        f"No TPU answers to the name {tpu[:80]!r}: {asked}: {first_line(error)}",
-        where=where,
-        remedy=remedy,
+        f"No TPU answers to the name {tpu[:80]!r}: {first_line(error)}", where=where, remedy=remedy
     )
 
 
@@ -310,8 +276,3 @@ def tpu_not_started(tpu: str, error: Exception) -> InputMissingError:
         where=f"--tpu {tpu}",
         remedy="Check that no other process uses it; `txl doctor --tpu` checks the installation.",
     )
-
-
-def _is_of_metadata(error: Exception) -> bool:
-    """True if the metadata server failed, which is asked first, by `urllib`."""
-    return isinstance(error, urllib.error.URLError) or METADATA_SERVER in str(error)

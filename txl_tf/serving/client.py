@@ -105,7 +105,7 @@ class RestTransport:
 
 
 def _array(value: Any) -> np.ndarray:
-    """Returns nested lists of numbers as float32 or int32, of which JSON tells the kind."""
+    """Returns nested lists of numbers as float32, or as int32 if all are integers."""
     array = np.array(value)
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
 

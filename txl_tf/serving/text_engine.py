@@ -41,7 +41,7 @@ _SETTINGS = {**SETTINGS, "repetition_penalty": tf.float32, "allow_unknown": tf.b
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompletionRequest(GenerationConfig):
-    """Body of `/v1/completions`: the settings of `GenerationConfig`, and what is answered."""
+    """Body of `/v1/completions`: the settings of `GenerationConfig`, and the form of the answer."""
 
     prompt: str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, ...], ...] = ""
     """Text or token ids, or several of them."""

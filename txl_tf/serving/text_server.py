@@ -376,7 +376,7 @@ async def _body_of(request: web.Request) -> bytes:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Returns False for a request that is not HTTP, of which aiohttp logs the traceback."""
+    """Returns False for a request that is not HTTP: aiohttp would log its traceback."""
     faults = (HttpProcessingError, web.RequestPayloadError)
     return not (record.exc_info and isinstance(record.exc_info[1], faults))
 

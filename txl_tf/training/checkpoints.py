@@ -137,7 +137,7 @@ def require_finite(step: int, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    # With a NaN, both are NaN, of which bfloat16 warns. `np.isfinite(array)` would take memory.
+    # With a NaN, both are NaN, and bfloat16 warns. `np.isfinite(array)` would take memory.
     with np.errstate(invalid="ignore"):
         return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 

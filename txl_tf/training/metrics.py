@@ -319,8 +319,8 @@ class RunClock:
     """Clock of a training process: the seconds of each cause, in a file that no resume cuts off.
 
     It begins to count when it is created. A line has the process, by the time of its beginning, the
-    seconds until then, and those of each cause. One process writes at a time, with the folder of
-    its `DirectoryLock`.
+    seconds until then, and the seconds of each cause. One process writes at a time, with the folder
+    of its `DirectoryLock`.
     """
 
     def __init__(self) -> None:
@@ -364,11 +364,6 @@ class RunClock:
             line = {"process": self._process, "until": until, **self._seconds}
             self._log.append(step, "time", line)
             self._lines.append({"step": step, **line})
-
-    def end(self, step: int) -> RunTime | None:
-        """Notes the end of the process and returns the time of the run; `None` if not begun."""
-        self.note("other", step)
-        return self.run_time
 
     def flush_to_disk(self) -> None:
         """Makes the notes survive the machine, or raises StorageError."""

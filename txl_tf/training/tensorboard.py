@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,17 +14,13 @@ from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.storage.untrusted_files import storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.ledger import LoopReport
 from txl_tf.training.metrics import (
-    PAGES,
     TAGS,
-    TASK_PAGES,
     TEXT_TAGS,
     TRAINING_RUN,
     MetricsLog,
     describe_tag,
     evaluation_figures,
-    training_figures,
 )
 
 # Summaries are float32, and TensorFlow refuses larger numbers. The word perplexity of a text
@@ -37,24 +33,26 @@ class TensorBoardWriter:
     """TensorBoard writer with one run for training and one per split.
 
     The losses have the same tags in all runs, so that TensorBoard draws them in one chart; see
-    `TAGS`. `bytes_per_token`, of the training split, is `None` for a task. `metrics_log` gets the
-    same values.
+    `TAGS`. `metrics_log` gets the same values.
     """
 
     def __init__(
         self,
         folder: str | os.PathLike[str] | WritableFolder,
-        bytes_per_token: float | None,
         metrics_log: MetricsLog | None = None,
     ) -> None:
         self._folder = WritableFolder.at(folder)
-        self._bytes_per_token = bytes_per_token
         self._metrics_log = metrics_log
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         self._described: set[tuple[str, str]] = set()
 
     def write_overview(
-        self, step: int, run: str, settings: Mapping[str, Any], texts: Mapping[str, str]
+        self,
+        step: int,
+        run: str,
+        pages: Sequence[str],
+        settings: Mapping[str, Any],
+        texts: Mapping[str, str],
     ) -> None:
         """Writes the pages, hyperparameters and texts, Markdown by a tag of `TEXT_TAGS`.
 
@@ -62,7 +60,7 @@ class TensorBoardWriter:
         of the hyperparameters, which are `settings`.
         """
         summaries = (
-            custom_scalars.pb(pages_layout(self._bytes_per_token is None)),
+            custom_scalars.pb(pages_layout(pages)),
             hparams_api.hparams_config_pb(
                 [hparams_api.HParam(name) for name in settings],
                 [hparams_api.Metric(tag) for tag in _METRICS],
@@ -74,13 +72,6 @@ class TensorBoardWriter:
                 tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=0)
         for tag, text in texts.items():
             self._write_text(TRAINING_RUN, step, tag, text)
-
-    def write_training(
-        self, report: LoopReport, peak_tokens_per_second: float | None = None
-    ) -> None:
-        """Writes the figures of a loop of steps; see `training_figures`."""
-        figures = training_figures(report, self._bytes_per_token, peak_tokens_per_second)
-        self.write_figures(report.step, TRAINING_RUN, figures)
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation; the log gets its totals too."""
@@ -141,7 +132,7 @@ def code_block(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines())
 
 
-def pages_layout(has_task: bool = False) -> layout_pb2.Layout:
+def pages_layout(pages: Sequence[str]) -> layout_pb2.Layout:
     """Returns the layout of the custom-scalars page: a chart for each tag, on its page."""
 
     def charts(page: str) -> Iterator[layout_pb2.Chart]:
@@ -152,7 +143,6 @@ def pages_layout(has_task: bool = False) -> layout_pb2.Layout:
                 lines = layout_pb2.MultilineChartContent(tag=[pattern])
                 yield layout_pb2.Chart(title=tag.name, multiline=lines)
 
-    pages = TASK_PAGES if has_task else PAGES
     return layout_pb2.Layout(
         category=[layout_pb2.Category(title=page, chart=charts(page)) for page in pages]
     )
