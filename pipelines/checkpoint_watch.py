@@ -15,14 +15,13 @@ from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.model_folder import checkpoint_store, open_model
 from txl_tf.storage.files import first_line, list_folder, path_exists, read_file
-from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.locks import DirectoryLock, WritableFolder
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
     MAX_VALUES,
     parse_json,
     storage_errors,
 )
-from txl_tf.storage.writable_folder import WritableFolder
 
 from .workdir import Workdir
 

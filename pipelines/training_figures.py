@@ -31,7 +31,7 @@ from txl_tf.model_folder import RunStart
 from txl_tf.models.memory import Memory
 from txl_tf.models.sizes import num_embedding_parameters, num_parameters, run_flops_per_token
 from txl_tf.samplers import RandomSampler
-from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.storage.locks import WritableFolder
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.training.ledger import LoopReport
 from txl_tf.training.metrics import (

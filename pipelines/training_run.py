@@ -18,8 +18,7 @@ from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, StorageError, UsageError
 from txl_tf.model_folder import RunDescription, read_base, write_base
 from txl_tf.storage.files import path_exists
-from txl_tf.storage.locks import DirectoryLock
-from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.storage.locks import DirectoryLock, WritableFolder
 from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
 from txl_tf.training.metrics import RunClock

@@ -32,9 +32,8 @@ from txl_tf.storage.files import (
     read_file,
     temporary_path,
 )
-from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.locks import DirectoryLock, WritableFolder
 from txl_tf.storage.untrusted_files import storage_errors
-from txl_tf.storage.writable_folder import WritableFolder
 
 from .progress import say
 

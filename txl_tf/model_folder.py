@@ -38,9 +38,9 @@ from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer, read_token
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.storage.files import first_line, list_folder, path_exists
+from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.staging import StagingFolder
 from txl_tf.storage.untrusted_files import read_json_object, storage_errors, verify_checksums
-from txl_tf.storage.writable_folder import WritableFolder
 
 if TYPE_CHECKING:
     import keras

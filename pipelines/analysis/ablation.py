@@ -34,8 +34,7 @@ from txl_tf.errors import InputMissingError, PreemptedError, UsageError
 from txl_tf.model_folder import identity
 from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
 from txl_tf.storage.files import is_remote
-from txl_tf.storage.locks import DirectoryLock
-from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.storage.locks import DirectoryLock, WritableFolder
 
 from ..arguments import (
     add_json_argument,

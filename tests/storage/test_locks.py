@@ -19,9 +19,8 @@ import tensorflow as tf
 from tests.storage.places import KINDS, place
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.files import list_folder, path_exists, read_file, remove_folder, write_file
-from txl_tf.storage.locks import LOCK_FILE, DirectoryLock
+from txl_tf.storage.locks import LOCK_FILE, DirectoryLock, WritableFolder
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.writable_folder import WritableFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

@@ -22,6 +22,7 @@ from txl_tf.config.base import describe_differences
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
 from txl_tf.storage.files import file_bytes, file_sha256, first_line, is_remote, path_exists
+from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.untrusted_files import (
     json_sha256,
     listed_file,
@@ -30,7 +31,6 @@ from txl_tf.storage.untrusted_files import (
     reading_failed,
     storage_errors,
 )
-from txl_tf.storage.writable_folder import WritableFolder
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 3

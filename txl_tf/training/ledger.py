@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from txl_tf.errors import DataDamagedError
+from txl_tf.storage.locks import WritableFolder, appended_text
 from txl_tf.storage.untrusted_files import storage_errors
-from txl_tf.storage.writable_folder import WritableFolder, appended_text
 
 _MAX_LINE_BYTES = 4096
 _HEADER = re.compile(rb'\{"ledger": 1, "first_step": ([1-9]\d{0,18})\}\n')

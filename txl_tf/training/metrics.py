@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplexity
+from txl_tf.storage.locks import WritableFolder, appended_text
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
-from txl_tf.storage.writable_folder import WritableFolder, appended_text
 from txl_tf.training.ledger import LoopReport
 
 PAGES = ("Perplexity", "Optimisation", "Throughput", "Memory")

@@ -12,8 +12,8 @@ from tensorboard.plugins.hparams import api as hparams_api
 
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
+from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.untrusted_files import storage_errors
-from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.metrics import (
     TAGS,
     TEXT_TAGS,

@@ -25,7 +25,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import UsageError
 from txl_tf.models.sizes import num_parameters, training_memory_bytes
-from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.storage.locks import WritableFolder
 from txl_tf.tpu_compiler.program import traced_trainer, training_program
 
 NUM_STEPS = 60
