@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shlex
@@ -23,9 +24,9 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.distribution.strategy import chip_of, is_chief, num_workers
-from txl_tf.evaluation.attention import AttentionMass
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, perplexity
+from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
 from txl_tf.model_folder import RunStart
 from txl_tf.models.memory import Memory
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 Check = Callable[[], None]
 _SPLIT = "valid"
 _SAMPLE_TOKENS = 64
+_NUM_ROWS = 4  # whose attention is measured
 # Training time before the peak is measured, which takes half a second itself.
 _SECONDS_BEFORE_PEAK = 1.0
 # Time of measuring large products, and the least number of rounds.
@@ -134,6 +136,70 @@ def product_rate(dtype: str) -> float:
         while len(rounds) < _MIN_ROUNDS or sum(rounds) < _PRODUCT_SECONDS:
             rounds.append(round_seconds())
     return num_products * 2 * width**3 / min(rounds)
+
+
+class AttentionMass:
+    """Measurement of the share of attention that each layer pays to its memory.
+
+    It reads a few parts of a text until the memory is full or the part ends. In the last segment
+    it averages the probability of all keys in memory over heads, queries and rows. With a
+    strategy, every replica reads the same rows.
+    """
+
+    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None = None) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._step = tf.function(self._measure, autograph=False)
+
+    @staticmethod
+    def is_possible(config: object) -> bool:
+        """True if a model has a memory that attention reads, and relative positions."""
+        return (
+            isinstance(config, ModelConfig)
+            and config.effective_memory_length > 0
+            and config.has_relative_positions
+        )
+
+    def __call__(self, text: EvaluationText) -> list[float] | None:
+        """Returns the share of each layer; `None` if the text has less than two segments."""
+        rows = self._rows(text)
+        if rows is None:
+            return None
+        memory = self._model.initial_memory(rows.shape[0])
+        shares = None
+        for segment in np.split(rows, rows.shape[1] // self._model.config.segment_length, axis=1):
+            arguments = tf.constant(segment), memory
+            if self._strategy is None:
+                shares, memory = self._step(*arguments)
+            else:
+                shares, memory = self._strategy.run(self._step, args=arguments)
+        if self._strategy is not None:
+            shares = self._strategy.experimental_local_results(shares)[0]
+        return shares.numpy().tolist()
+
+    def _rows(self, text: EvaluationText) -> np.ndarray | None:
+        """Reads int32 `(B, S * T)`, from evenly spaced places of the text."""
+        config = self._model.config
+        num_segments = math.ceil(config.effective_memory_length / config.segment_length) + 1
+        num_rows = min(_NUM_ROWS, text.num_tokens // (2 * config.segment_length))
+        if not num_rows:
+            return None
+        row_tokens = text.num_tokens // num_rows
+        num_tokens = min(num_segments, row_tokens // config.segment_length) * config.segment_length
+        starts = range(0, num_rows * row_tokens, row_tokens)
+        rows = [text.read_tokens(start, start + num_tokens) for start in starts]
+        return np.stack(rows).astype(np.int32)
+
+    def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
+        model = self._model
+        hidden_states, next_memory = model.hidden_states(token_ids, memory)
+        shares = []
+        for layer, block in enumerate(model.blocks):
+            arguments = model.attention_inputs(layer, hidden_states[layer], memory)
+            probabilities = block.attention(**arguments, return_probabilities=True)  # [B, N, T, K]
+            in_memory = tf.reduce_sum(probabilities[..., : memory.memory_length], axis=-1)
+            shares.append(tf.reduce_mean(tf.cast(in_memory, tf.float32)))
+        return tf.stack(shares), next_memory
 
 
 class SampleWriter:

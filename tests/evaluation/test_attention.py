@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from pipelines.training_figures import AttentionMass
 from tests import reference, reference_variants
 from tests.evaluation.test_evaluator import text_of
 from tests.layer_checks import randomize_weights
@@ -15,7 +16,6 @@ from tests.small_models import small_config
 from tests.toy_batches import strategy_of, toy_experiment, toy_tokens
 from txl_tf import functional
 from txl_tf.evaluation.attention import (
-    AttentionMass,
     AttentionProfiler,
     by_distance,
     profiled_config,

@@ -1,6 +1,6 @@
-"""Attention of a model: the share that goes to its memory, and the mean by distance.
+"""Mean attention of a model by distance.
 
-Shape letters used in this module: B rows, S segments, T segment length, M memory length,
+Shape letters used in this module: B rows, T segment length, M memory length,
 K = M + T key length, L layers, N heads, H head width, D hidden width.
 """
 
@@ -8,20 +8,17 @@ import dataclasses
 import math
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
-from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.attention import RelativeAttention
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
-_NUM_ROWS = 4
 TERMS = {
     "a": "content and content",
     "b": "content and position",
@@ -31,70 +28,6 @@ TERMS = {
 
 HIGHEST_SHARE = 0.2
 """Share of the memory's tokens that Figure 6 marks: those with the highest attention."""
-
-
-class AttentionMass:
-    """Measurement of the share of attention that each layer pays to its memory.
-
-    It reads a few parts of a text until the memory is full or the part ends. In the last segment
-    it averages the probability of all keys in memory over heads, queries and rows. With a
-    strategy, every replica reads the same rows.
-    """
-
-    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None = None) -> None:
-        self._model = model
-        self._strategy = strategy
-        self._step = tf.function(self._measure, autograph=False)
-
-    @staticmethod
-    def is_possible(config: object) -> bool:
-        """True if a model has a memory that attention reads, and relative positions."""
-        return (
-            isinstance(config, ModelConfig)
-            and config.effective_memory_length > 0
-            and config.has_relative_positions
-        )
-
-    def __call__(self, text: EvaluationText) -> list[float] | None:
-        """Returns the share of each layer; `None` if the text has less than two segments."""
-        rows = self._rows(text)
-        if rows is None:
-            return None
-        memory = self._model.initial_memory(rows.shape[0])
-        shares = None
-        for segment in np.split(rows, rows.shape[1] // self._model.config.segment_length, axis=1):
-            arguments = tf.constant(segment), memory
-            if self._strategy is None:
-                shares, memory = self._step(*arguments)
-            else:
-                shares, memory = self._strategy.run(self._step, args=arguments)
-        if self._strategy is not None:
-            shares = self._strategy.experimental_local_results(shares)[0]
-        return shares.numpy().tolist()
-
-    def _rows(self, text: EvaluationText) -> np.ndarray | None:
-        """Reads int32 `(B, S * T)`, from evenly spaced places of the text."""
-        config = self._model.config
-        num_segments = math.ceil(config.effective_memory_length / config.segment_length) + 1
-        num_rows = min(_NUM_ROWS, text.num_tokens // (2 * config.segment_length))
-        if not num_rows:
-            return None
-        row_tokens = text.num_tokens // num_rows
-        num_tokens = min(num_segments, row_tokens // config.segment_length) * config.segment_length
-        starts = range(0, num_rows * row_tokens, row_tokens)
-        rows = [text.read_tokens(start, start + num_tokens) for start in starts]
-        return np.stack(rows).astype(np.int32)
-
-    def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
-        model = self._model
-        hidden_states, next_memory = model.hidden_states(token_ids, memory)
-        shares = []
-        for layer, block in enumerate(model.blocks):
-            arguments = model.attention_inputs(layer, hidden_states[layer], memory)
-            probabilities = block.attention(**arguments, return_probabilities=True)  # [B, N, T, K]
-            in_memory = tf.reduce_sum(probabilities[..., : memory.memory_length], axis=-1)
-            shares.append(tf.reduce_mean(tf.cast(in_memory, tf.float32)))
-        return tf.stack(shares), next_memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
