@@ -165,10 +165,7 @@ def watch_checkpoints(
     report: Callable[[EvaluationResult], None],
     patience_seconds: float | None,
 ) -> None:
-    """Evaluates checkpoints until the run is finished.
-
-    Results are written into the folder of the run, so the same command resumes where it stopped.
-    """
+    """Evaluates checkpoints until the run is finished, and writes the results into its folder."""
     from txl_tf.training.tensorboard import TensorBoardWriter
 
     num_steps = workdir.describe().experiment.training.num_steps

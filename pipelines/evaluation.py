@@ -32,10 +32,7 @@ def create_evaluator(
     strategy: "tf.distribute.Strategy | None" = None,
     variables: "Mapping[str, keras.Variable] | None" = None,
 ) -> "Evaluator":
-    """Builds the evaluator of an experiment, without weights or with the variables of a run.
-
-    Documents are masked as in training.
-    """
+    """Builds the evaluator of an experiment, without weights or with the variables of a run."""
     from txl_tf.evaluation.evaluator import Evaluator
 
     if experiment.evaluation.dynamic_learning_rate is not None:

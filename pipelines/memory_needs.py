@@ -188,10 +188,7 @@ def _sizes(model: AnyModelConfig) -> str:
 
 
 def available_bytes() -> int | None:
-    """Returns the memory that can be allocated without swapping or breaking a limit.
-
-    It is the lower of `MemAvailable` and the rest of the control group; `None` if both are unknown.
-    """
+    """Returns the lower of `MemAvailable` and the rest of the control group; `None` if unknown."""
     limits = [_of_machine(), *map(_of_control_group, _CONTROL_GROUPS)]
     known = [limit for limit in limits if limit is not None]
     return max(0, min(known)) if known else None

@@ -272,10 +272,7 @@ class SampleWriter:
 
 
 class RunFigures:
-    """Writer of a run's figures and texts to TensorBoard's files and the metrics log.
-
-    Changes neither the state of training nor its random numbers.
-    """
+    """Writer of a run's figures and texts, which changes no state or random number of training."""
 
     def __init__(
         self,
@@ -376,10 +373,7 @@ class RunFigures:
         self._clock.flush_to_disk()
 
     def observe(self, evaluator: Any, step: int, check: Check) -> None:
-        """Writes memory, attention and a sample of a language model after an evaluation.
-
-        All workers call it. `check` stops the run if that was requested.
-        """
+        """Writes memory, attention and a sample after an evaluation; all workers call it."""
         dataset = self._job.data.language_text
         if dataset is None:
             return

@@ -57,10 +57,7 @@ class TrainingJob:
 
 
 def train(job: TrainingJob) -> "TrainingRun":
-    """Trains a run to its end, from its last checkpoint if it has one.
-
-    A preemption saves the last step and raises PreemptedError.
-    """
+    """Trains a run to its end; a preemption saves the last step and raises PreemptedError."""
     # Parallel kernels otherwise add in a varying order.
     tf.config.experimental.enable_op_determinism()
     notice = None if job.watcher is None else job.watcher.notice

@@ -97,10 +97,7 @@ class Workdir:
     def check_same(
         self, experiment: ExperimentConfig, data: dict[str, Any]
     ) -> RunDescription | None:
-        """Returns the description of the run that was begun here, or `None`.
-
-        Raises MismatchError if it is another run; more steps are allowed.
-        """
+        """Returns the run's description or `None`; MismatchError for another run or fewer steps."""
         if not self.has_run():
             return None
         before = self.describe()
@@ -227,10 +224,7 @@ def check_dataset(
     described: ModelDescription | None = None,
     split: str | None = None,
 ) -> None:
-    """Checks that a data set has a split, and fits the tokenizer and the model.
-
-    Raises UsageError for a missing split, and MismatchError.
-    """
+    """Checks that a data set fits split, tokenizer and model; UsageError or MismatchError."""
     if split is not None and split not in manifest.split_names:
         raise UsageError(
             f"There is no split {split} in this data set.",

@@ -149,10 +149,7 @@ class RunDescription(FrozenConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that every checkpoint of the run is bound to, see `identity`.
-
-        The number of steps is the original one, before any extension.
-        """
+        """Returns the settings that checkpoints are bound to, with the original number of steps."""
         values = identity(self.experiment, self.data, self.start)
         values["training"]["num_steps"] = (*self.extended_at, values["training"]["num_steps"])[0]
         return values
@@ -198,11 +195,7 @@ _Config = TypeVar("_Config", bound=FrozenConfig)
 
 
 def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
-    """Reads settings from a JSON file; `None` without a file.
-
-    Raises DataDamagedError for invalid settings, MismatchError for another format version, and
-    StorageError if the file cannot be read.
-    """
+    """Reads settings from a JSON file; `None` without one; DataDamagedError or MismatchError."""
     with storage_errors("The settings cannot be read", path):
         try:
             values = read_json_object(path)
@@ -258,10 +251,7 @@ class ModelDescription(FrozenConfig):
 
     @classmethod
     def of_model(cls, model: "keras.Model", tokenizer: Tokenizer | None, **others: Any) -> Self:
-        """Returns the description of a model and its tokenizer.
-
-        Raises ValueError for a tokenizer with another vocabulary size.
-        """
+        """Returns the description of a model; ValueError for a tokenizer of another size."""
         check_vocabulary_size(model, tokenizer)
         if tokenizer is not None:
             others |= {"tokenizer": tokenizer.kind, "tokenizer_sha256": tokenizer.fingerprint}
@@ -447,10 +437,7 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
 
 
 def identify_folder(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, str]:
-    """Returns the kind of a folder, `None` for any other, and the path of its files.
-
-    The path differs from the given one for the newest version of an export.
-    """
+    """Returns the kind of a folder, or `None`, and its path, or an export's newest version."""
     place = checked_path(folder)
     with storage_errors("The folder cannot be read", place):
         if _has(place, RUN_FILE) or _has(place, CHECKPOINTS):
@@ -547,10 +534,7 @@ def _exported_weights(version: str) -> dict[str, np.ndarray]:
 def build_model(
     config: ModelConfig | LSTMConfig | QRNNConfig, weights: Mapping[str, np.ndarray]
 ) -> "LanguageModel":
-    """Builds a model in float32 with weights by variable path.
-
-    Raises MismatchError if they belong to another model.
-    """
+    """Builds a model in float32 with weights by path; MismatchError if they are of another one."""
     from txl_tf.models import create_model
     from txl_tf.models.language_model import assign_weights
 
@@ -606,10 +590,7 @@ def _write_model(
 
 
 def read_base(folder: str) -> dict[str, np.ndarray]:
-    """Reads the frozen weights of a run with adapters, by path.
-
-    Raises DataDamagedError if they are missing or altered.
-    """
+    """Reads the frozen weights of a run with adapters, by path, or raises DataDamagedError."""
     place = os.path.join(folder, BASE)
     try:
         return open_model(place).read_weights()[1]
@@ -639,10 +620,7 @@ def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> 
 
 
 def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
-    """Returns the given tokenizer, or reads it from a prepared data set or any model.
-
-    Raises InputMissingError if the folder has none.
-    """
+    """Returns the tokenizer, or that of a data set or model; InputMissingError without one."""
     if isinstance(source, Tokenizer):
         return source
     if not isinstance(source, str | os.PathLike):

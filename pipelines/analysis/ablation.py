@@ -229,10 +229,7 @@ class AblationStudy(FrozenConfig):
 
 
 def load_study(source: str, overrides: list[str]) -> AblationStudy:
-    """Reads a study by its name in `pipelines/configs/studies` or from a `.json` or `.toml` file.
-
-    `overrides` change the base experiment.
-    """
+    """Reads a study by name or file; `overrides` change the base experiment."""
     paths = (f"{STUDIES_FOLDER}/{source}.toml", source)
     path = next((each for each in paths if os.path.isfile(each)), None)
     if path is None:
@@ -412,10 +409,7 @@ def attention_length(evaluation: EvaluationConfig) -> int:
 def row_figures(
     finished: Sequence[AblationRun], perplexities: Sequence[Sequence[float]], tolerance: float
 ) -> dict[str, Any]:
-    """Returns the figures of a row as JSON values.
-
-    `perplexities` are of each finished run, by its attention lengths.
-    """
+    """Returns the figures of a row as JSON values; `perplexities` by attention length."""
     experiment, evaluations = finished[0].experiment, finished[0].evaluations
     of_length = [list(each) for each in zip(*perplexities, strict=True)]
     means = [statistics.fmean(each) for each in of_length]

@@ -161,11 +161,7 @@ def verify_shard(
     *,
     with_checksums: bool = False,
 ) -> None:
-    """Checks size and SHA-256 of a shard.
-
-    `with_checksums` reads again for the checksums of each record. Raises DataDamagedError, with the
-    record if known, or StorageError if the file cannot be read.
-    """
+    """Checks size and SHA-256 of a shard, on request each record; DataDamagedError names it."""
     path = os.path.join(folder, shard.file)
     what = None
     with storage_errors("A shard cannot be read", path):
@@ -212,11 +208,7 @@ def verify_shards(
     *,
     with_checksums: bool = False,
 ) -> None:
-    """Checks all shards with one thread per core; `progress` is called from the threads.
-
-    Raises DataDamagedError for the first damaged shard in order, StorageError for an unreadable
-    file.
-    """
+    """Checks all shards, a thread per core; DataDamagedError for the first damaged one in order."""
     shards = [shard for split in manifest.splits for shard in split.shards]
 
     def verify(shard: ShardManifest) -> None:
@@ -246,11 +238,7 @@ def verify_no_surplus(folder: str, shards: Iterable[ShardManifest]) -> None:
 
 
 def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tokenizer:
-    """Builds a tokenizer from the files of its vocabulary, whose names begin with `prefix`.
-
-    Hidden files, left by killed processes, are skipped. Raises DataDamagedError if the files are
-    missing, not regular or not the vocabulary with this fingerprint, and StorageError.
-    """
+    """Builds a tokenizer from the files with this prefix; DataDamagedError if they are others."""
     files = {}
     with storage_errors("The vocabulary cannot be read", folder):
         for name in list_folder(folder):
@@ -344,10 +332,7 @@ class PreparedDataset:
 
     @functools.cached_property
     def unknown_id(self) -> int | None:
-        """Id of text outside the vocabulary; `None` if there is no such token.
-
-        It is `None` for a custom tokenizer class, too.
-        """
+        """Id of text outside the vocabulary; `None` without one, and for a custom tokenizer."""
         if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
             return None
         return dataset_tokenizer(self.folder, self.manifest).unknown_id

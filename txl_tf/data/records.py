@@ -78,10 +78,7 @@ def frame_bytes(num_tokens: int, token_bytes: int) -> int:
 def parse_frame(
     frame: bytes, num_tokens: int, token_bytes: int, *, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Parses a frame into `num_tokens` stored tokens and a bool vector of document starts.
-
-    Raises DataDamagedError if the frame is no such record; `where` names file and record.
-    """
+    """Parses a frame into its tokens and a bool vector of document starts, or DataDamagedError."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 

@@ -18,10 +18,7 @@ _PAUSE_SECONDS = 0.5
 
 
 def tpu_addresses(tpu: str) -> list[str]:
-    """Returns the `host:port` servers of a TPU given by addresses; empty for `local` and names.
-
-    Addresses are `grpc://host:port`, separated by commas. Raises UsageError for an invalid one.
-    """
+    """Returns the `host:port` of `grpc://` addresses; empty for `local` and names; UsageError."""
     where = f"--tpu {tpu}"
     if not tpu.strip():
         raise UsageError("An empty name stands for no TPU.", where=where, remedy="Leave it out.")

@@ -98,10 +98,7 @@ def set_chip(strategy: tf.distribute.TPUStrategy, chip: str) -> None:
 
 
 def chip_of(strategy: tf.distribute.Strategy) -> str | None:
-    """Returns the generation of the chips, such as `v5e`; `None` if unknown or without a TPU.
-
-    TensorFlow does not report it, but machines of a TPU have it in their environment.
-    """
+    """Returns the generation of the chips, such as `v5e`, by the environment; `None` if unknown."""
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         return None
     noted = getattr(strategy.extended, _CHIP_ATTRIBUTE, None)

@@ -101,10 +101,7 @@ class ContextLosses:
 
 
 def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
-    """Returns the configuration of Al-Rfou et al. (2019) with the sizes of a given model.
-
-    Every layer learns its own `window_length` positions, and there is no recurrence.
-    """
+    """Returns the configuration of Al-Rfou et al. (2019), without recurrence, in these sizes."""
     return config.replace(
         position_encoding="learned",
         num_positions=window_length,
@@ -179,10 +176,7 @@ class ModelGroup:
         return self._of(context).min(axis=0)
 
     def hard_tokens(self, context: int, ratio: float) -> np.ndarray:
-        """Returns indices of the share `r` of all tokens with the largest baseline, at least one.
-
-        Of equal tokens, the earlier come first.
-        """
+        """Returns indices of the share `r` of tokens with the largest baseline, at least one."""
         count = max(1, round(ratio * self.num_tokens))
         return np.argsort(-self.baseline(context), kind="stable")[:count]
 

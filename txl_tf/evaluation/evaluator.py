@@ -208,10 +208,7 @@ class Evaluator:
     def trace(
         self, batch_size: int, segments_per_step: int | None = None
     ) -> tuple[ConcreteFunction, ConcreteFunction]:
-        """Traces the functions of `evaluate`, for `batch_size` rows of all replicas together.
-
-        Returns the one for the initial memory and the constants, and the one that scores a batch.
-        """
+        """Traces the functions of `evaluate`: memory and constants, and the scores of a batch."""
         rows = ReplicaRows(self.strategy, batch_size)
         at_once = segments_per_step or self.segments_per_read(rows.rows_per_replica)
         begin = self._begin_function.get_concrete_function(rows.rows_per_replica, at_once)
@@ -426,10 +423,7 @@ class Evaluator:
 
 
 class ReplicaRows:
-    """Division of evaluation rows over replicas, and the joining of their results.
-
-    If the replicas cannot share the rows equally, empty rows are added, which `join` removes.
-    """
+    """Division of rows over replicas, padded with empty rows, and the joining of their results."""
 
     def __init__(self, strategy: tf.distribute.Strategy | None, num_rows: int) -> None:
         self._strategy = strategy

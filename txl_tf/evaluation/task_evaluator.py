@@ -141,10 +141,7 @@ def _batches(encoded: EncodedExamples, num_rows: int) -> Iterator[np.ndarray]:
 def _gathered(
     encoded: EncodedExamples, numbers: np.ndarray, num_rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens `(B, C * L)` and their counts `(B, C)` of some examples.
-
-    Rows beyond the examples repeat the last one.
-    """
+    """Returns tokens `(B, C * L)` and counts `(B, C)` of examples; rows beyond repeat the last."""
     numbers = np.pad(numbers, (0, num_rows - len(numbers)), mode="edge")
     texts = numbers[:, None] * encoded.num_choices + np.arange(encoded.num_choices)
     begins = encoded.offsets[texts]

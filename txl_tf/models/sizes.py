@@ -273,10 +273,7 @@ _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2
 
 
 def checkpoint_cost(experiment: ExperimentConfig) -> dict[str, Any]:
-    """Returns the bytes of one checkpoint, at most, and the seconds of its upload.
-
-    `fits_notice` is true if the upload ends before a spot VM is stopped.
-    """
+    """Returns the most bytes of a checkpoint, its upload seconds, and if a notice is enough."""
     model, training = experiment.model, experiment.training
     copies = 1 + _OPTIMIZER_COPIES[experiment.optimizer.name]
     if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:

@@ -71,10 +71,7 @@ class RequestError(Exception):
 
 
 def parse_request(body: bytes) -> CompletionRequest:
-    """Reads the body of a request; RequestError names the first parameter that is wrong.
-
-    A null is a parameter that is left out.
-    """
+    """Reads the body of a request, without nulls; RequestError names the first wrong parameter."""
     values = {name: value for name, value in _json_object(body).items() if value is not None}
     for name, accepted in _NEUTRAL.items():
         if name in values and values.pop(name) not in accepted:

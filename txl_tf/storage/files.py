@@ -75,10 +75,7 @@ def file_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
 
 
 def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
-    """Reads a small file.
-
-    Raises DataDamagedError if it is not a regular file or longer than `max_bytes`.
-    """
+    """Reads a small file; DataDamagedError if it is not regular or longer than `max_bytes`."""
     if max_bytes is not None and file_bytes(path) > max_bytes:
         raise DataDamagedError(
             f"The file has more than {max_bytes:,} bytes, the most that is read of its kind.",
@@ -143,10 +140,7 @@ def file_bytes(path: str) -> int:
 
 
 def list_folder(folder: str) -> list[str]:
-    """Returns the sorted names in a folder; empty if there is no such folder.
-
-    Raises OSError if it cannot be listed, such as when a store does not answer.
-    """
+    """Returns the sorted names in a folder, none without one; OSError if it cannot be listed."""
     if not is_remote(folder):
         try:
             return sorted(os.listdir(folder))
@@ -182,10 +176,7 @@ def is_folder(path: str) -> bool:
 
 
 def make_folder(folder: str) -> None:
-    """Creates a folder and its parents, unless they exist.
-
-    A local folder is on the disk afterwards, so that files flushed into it cannot be lost with it.
-    """
+    """Creates a folder and its parents, if missing; local ones are on the disk afterwards."""
     if is_remote(folder):
         import tensorflow as tf
 
@@ -249,11 +240,7 @@ def _open_for_reading(path: str) -> IO[bytes]:
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Opens a local file for reading, following links.
-
-    Raises DataDamagedError if it is not a regular file: a pipe would wait for a writer, and a
-    device may never end.
-    """
+    """Opens a local file, following links; DataDamagedError for a pipe, a device or a folder."""
     with _as_os_errors(os.fspath(path)):
         # Without O_NONBLOCK, opening a pipe blocks.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -381,11 +368,7 @@ def open_for_writing(
 
 
 def lock(descriptor: int) -> None:
-    """Locks a local file or folder for this process until its descriptor is closed.
-
-    Raises BlockingIOError if another process has it locked, and OSError if the file system has no
-    such locks.
-    """
+    """Locks a local file or folder until it is closed; BlockingIOError if another process does."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -401,19 +384,13 @@ def open_locked(path: str, *, flags: int = 0) -> int:
 
 
 def set_read_ahead() -> None:
-    """Sets how this process and its children read; call it before TensorFlow is loaded.
-
-    Values that are set already are kept.
-    """
+    """Sets how this process and its children read, unless set; call it before TensorFlow loads."""
     for name, value in READ_SETTINGS.items():
         os.environ.setdefault(name, value)
 
 
 def is_store_failure(error: BaseException) -> bool:
-    """True if an error is a failed request of the client, whatever its class.
-
-    Some readers of TensorFlow turn it into a plain `RuntimeError` or `ValueError`.
-    """
+    """True if an error is a failed request of the client, which may be any RuntimeError."""
     return any(text in str(error) for text in _FAILURES)
 
 

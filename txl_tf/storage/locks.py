@@ -160,10 +160,7 @@ class WritableFolder:
                 flush_tree_to_disk(self._path(name))
 
     def remove_temporaries(self) -> list[str]:
-        """Removes unfinished files of killed processes, and returns their paths.
-
-        Temporaries of hidden files stay: a lock may be written right now.
-        """
+        """Removes unfinished files of killed processes, but no lock's, and returns their paths."""
         self.check()
         names = [name for name in self.names() if _TEMPORARY.fullmatch(name)]
         for name in names:

@@ -61,10 +61,7 @@ def parse_json(
 
 
 def check_values(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
-    """Raises ValueError for nesting, numbers and strings that the program cannot hold.
-
-    It serves every format that is parsed to plain lists, dicts, numbers and strings, such as TOML.
-    """
+    """Raises ValueError for nesting, numbers and strings that the program cannot hold."""
     if isinstance(value, dict | list):
         if max_depth == 0:
             raise ValueError(_TOO_DEEP)
@@ -125,20 +122,14 @@ def storage_errors(
 def read_json_object(
     path: str, *, remedy: str = _RESTORE, max_bytes: int = MAX_DESCRIPTION_BYTES
 ) -> dict[str, Any]:
-    """Reads a file that holds one JSON object.
-
-    Raises DataDamagedError if it is not a regular file, too long, or not one object.
-    """
+    """Reads a file that holds one JSON object; DataDamagedError if it holds anything else."""
     return parse_json_object(read_file(path, max_bytes=max_bytes), where=path, remedy=remedy)
 
 
 def parse_json_object(
     content: bytes | str, *, where: str, remedy: str = _RESTORE
 ) -> dict[str, Any]:
-    """Parses the content of the file `where` that holds one JSON object.
-
-    Raises DataDamagedError if it is not one object that `parse_json` accepts.
-    """
+    """Parses the file `where` that holds one JSON object; DataDamagedError for anything else."""
     try:
         values = parse_json(content, max_values=MAX_VALUES)
     except ValueError as error:
@@ -179,11 +170,7 @@ def listed_file(
 
 
 def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
-    """Returns the sorted relative paths of all files below a folder; empty if it does not exist.
-
-    Raises DataDamagedError for a link, a device, a pipe or a socket: a link could lead anywhere,
-    even back to its own folder.
-    """
+    """Returns the sorted relative paths of files below a folder; DataDamagedError for a link."""
     found = []
     for name in list_folder(folder):
         path = os.path.join(folder, name)
@@ -199,11 +186,7 @@ def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
 
 
 def verify_checksums(folder: str, progress: Callable[[int], None] | None = None) -> list[str]:
-    """Compares all files below a folder with its `SHA256SUMS`, and returns their names.
-
-    Raises DataDamagedError for a missing, extra or changed file, and StorageError. `progress` gets
-    the bytes read since the last call.
-    """
+    """Compares all files below a folder with its `SHA256SUMS`, and returns their names."""
     where, remedy = os.path.join(folder, CHECKSUMS_FILE), "Export the model again."
     with storage_errors("The export cannot be read", folder, "Check the storage."):
         listed_file(folder, CHECKSUMS_FILE, listed_in=folder, remedy=remedy)
@@ -267,11 +250,7 @@ _MAGIC = 0xDB4775248B80FB57
 def open_tensor_bundle(
     prefix: str, *, remedy: str
 ) -> tuple[Any, dict[str, tuple[str, tuple[int, ...]]]]:
-    """Opens a checkpoint by the prefix of its paths, after comparing its index with the data files.
-
-    Returns TensorFlow's reader, and dtype and shape by name. Raises DataDamagedError if the index
-    does not fit the files.
-    """
+    """Opens a checkpoint whose index fits its data; returns reader, and dtype and shape by name."""
     import tensorflow as tf
 
     folder, name = os.path.split(prefix)

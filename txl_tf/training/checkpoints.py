@@ -99,10 +99,7 @@ def write_checkpoint(
     identity: dict[str, Any],
     ledger: dict[str, Any] | None = None,
 ) -> bytes:
-    """Writes arrays to a folder; returns the content of the manifest, which is to be written last.
-
-    Raises OSError or `tf.errors.OpError`.
-    """
+    """Writes arrays to a folder; returns the content of the manifest, to be written last."""
     names = sorted(arrays)
     # TensorFlow might place this on an accelerator or another host.
     with this_host():
@@ -276,11 +273,7 @@ class CheckpointStore:
         return self.path(step)
 
     def keep_best(self, step: int) -> None:
-        """Keeps a checkpoint until another one is the best.
-
-        A save in the background ends first. Raises ValueError if there is no checkpoint of this
-        step.
-        """
+        """Keeps a checkpoint until another is the best; ValueError without one of this step."""
         with self._writing:
             if step not in self.steps():
                 self._folder.check()  # raises if the folder was lost
@@ -306,10 +299,7 @@ class CheckpointStore:
         )
 
     def remove_leftovers(self) -> list[str]:
-        """Removes leftovers of killed processes, and returns their paths.
-
-        Only the process that writes here may call it.
-        """
+        """Removes leftovers of killed processes, and returns their paths; for the writer alone."""
         what = "What a killed process left cannot be removed"
         with storage_errors(what, self._folder.path), self._writing:
             return self._remove_leftovers()

@@ -93,10 +93,7 @@ class LoopReport:
 
 
 def format_line(record: StepRecord) -> str:
-    """Formats a step, its loss and norm exact to the last bit.
-
-    The tokens of its rows follow from the plan of the run; the checksum confirms them.
-    """
+    """Formats a step, its loss and norm exact to the last bit."""
     values = {
         "step": record.step,
         "checksum": f"{record.checksum:08x}",

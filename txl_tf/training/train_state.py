@@ -168,10 +168,7 @@ class WeightAverage:
         return {**self.averages, "num_steps": self._num_steps}
 
     def update(self, step: tf.Tensor) -> None:
-        """Includes the weights after a step; inside `strategy.run` only.
-
-        `step` counts the steps done, this one included.
-        """
+        """Includes the weights after `step` steps; inside `strategy.run` only."""
         if isinstance(self._first_step, NonMonotoneTrigger):
             is_counted = self._first_step.is_on.value > 0
         else:
@@ -304,10 +301,7 @@ class TrainState:
             self.spike_detector = SpikeDetector(training.spike_deviations)
 
     def by_name(self) -> dict[str, keras.Variable]:
-        """Returns all variables by their names in checkpoints.
-
-        For a model with adapters these are the factors: the frozen weights are stored once.
-        """
+        """Returns the variables by their names in checkpoints; with adapters their factors alone."""
         if self.adapters is None:
             named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
         else:
@@ -345,10 +339,7 @@ class TrainState:
         return {variable.path: variable for variable in weights}
 
     def for_inference(self) -> dict[str, keras.Variable]:
-        """Returns the weights for evaluation, generation and export, by path.
-
-        They are averages if the run keeps them. Adapters are not merged yet.
-        """
+        """Returns the weights by path, averages if kept; adapters are not merged yet."""
         weights = self._weights()
         if self.weight_average is not None:
             weights |= self.weight_average.averages

@@ -162,10 +162,7 @@ class Trainer:
         return self._state.inference_arrays()
 
     def inference_variables(self) -> dict[str, keras.Variable] | None:
-        """Returns the variables of `inference_weights`; `None` with adapters.
-
-        Merged weights have no variables.
-        """
+        """Returns the variables of `inference_weights`; `None` with adapters, which are merged."""
         return self._state.for_inference() if self._state.adapters is None else None
 
     def frozen_weights(self) -> dict[str, np.ndarray]:
@@ -176,20 +173,13 @@ class Trainer:
         return self._state.frozen_arrays()
 
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:
-        """Loads the weights that the run begins from, see `TrainState.begin_from`.
-
-        Optimizer, step and memory stay as in a new run. Raises ValueError if steps were done
-        already.
-        """
+        """Loads the weights that the run begins from; ValueError after the first step."""
         if self.step > 0:
             raise ValueError(f"A run begins at step 0. Received: a run at step {self.step}")
         self._state.begin_from(weights)
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Restores the arrays of `state`, under any number of replicas.
-
-        Raises ValueError if names or shapes differ.
-        """
+        """Restores `state` under any number of replicas; ValueError if names or shapes differ."""
         variables = self._state.by_name()
         memory_names = {f"memory/{name}" for name in self.replica_memory.names}
         missing = sorted((variables.keys() | memory_names) - arrays.keys())
