@@ -301,7 +301,7 @@ class TrainState:
             self.spike_detector = SpikeDetector(training.spike_deviations)
 
     def by_name(self) -> dict[str, keras.Variable]:
-        """Returns the variables by their names in checkpoints; with adapters their factors alone."""
+        """Returns variables by their names in checkpoints; with adapters the factors alone."""
         if self.adapters is None:
             named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
         else:
