@@ -177,7 +177,9 @@ class InitialWeights:
     ) -> "tuple[dict[str, np.ndarray], str]":
         stored = self.source.tokenizer()
         assert stored is not None  # see `require_vocabulary`
-        pairs = shared_tokens(stored.token_texts(), tokenizer.token_texts())
+        ids = {text: index for index, text in enumerate(stored.token_texts())}
+        texts = enumerate(tokenizer.token_texts())
+        pairs = [(ids[text], index) for index, text in texts if text in ids]
         if not pairs:
             raise MismatchError(
                 "The two vocabularies have no token in common.",
@@ -280,12 +282,6 @@ def _deciding(config: AnyConfig, shares_vocabulary: bool) -> dict[str, Any]:
     return {f"model.{name}": value for name, value in values.items()}
 
 
-def shared_tokens(stored: Sequence[bytes], texts: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Returns the pairs of ids of tokens with equal text in two vocabularies."""
-    ids = {text: index for index, text in enumerate(stored)}
-    return [(ids[text], index) for index, text in enumerate(texts) if text in ids]
-
-
 def rows_of_shared_tokens(
     weights: Mapping[str, np.ndarray],
     initial: Mapping[str, np.ndarray],
@@ -296,8 +292,8 @@ def rows_of_shared_tokens(
     """Returns weights for another vocabulary: rows of shared tokens, others initial.
 
     The clusters of an adaptive embedding have their own widths and projections, so a token that
-    changes its cluster gets initial rows. `require_same_weights` must have passed; `pairs` are from
-    `shared_tokens`, and not empty.
+    changes its cluster gets initial rows. `require_same_weights` must have passed; `pairs` are the
+    ids of each shared token in the two vocabularies, and not empty.
     """
     moved: dict[str, np.ndarray] = {}
     for path, array in initial.items():

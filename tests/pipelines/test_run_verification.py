@@ -109,20 +109,6 @@ def test_the_newest_ones_may_be_made_again_if_the_ledger_explains_it(place, tmp_
         train(run, experiment)
 
 
-def test_going_back_on_purpose_is_moving_the_ledger_away(tmp_path):
-    run = tmp_path / "run"
-    experiment = toy_run_experiment(num_kept_checkpoints=10, evaluate_every_steps=1000)
-    train(run, experiment)
-    remove(run, *(step for step in steps_of(run) if step > 8))
-    with pytest.raises(DataDamagedError, match="move the ledger away"):
-        train(run, experiment)
-    (run / "ledger.jsonl").rename(run / "ledger.old")
-    train(run, experiment)
-    lines = (run / "ledger.jsonl").read_text().splitlines()
-    assert lines[0] == '{"ledger": 1, "first_step": 9}'
-    assert lines[1:] == (run / "ledger.old").read_text().splitlines()[9:]
-
-
 @pytest.mark.parametrize("num_steps", [2, 10])
 def test_a_process_that_ended_before_the_first_checkpoint_has_lost_nothing(
     tmp_path, unbroken, num_steps

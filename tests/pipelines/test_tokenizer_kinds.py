@@ -168,22 +168,3 @@ def test_training_gives_the_run_its_vocabulary(tmp_path, capsys):
     shutil.rmtree(data)
     assert main(generate) == 0
     assert len(capsys.readouterr().out.split()) > len(PROMPT.split())
-
-
-@pytest.mark.slow
-def test_the_five_commands_of_the_readme_need_no_setting_of_the_vocabulary(tmp_path):
-    pytest.importorskip("sentencepiece")
-    (tmp_path / "my.txt").write_text("\n".join(LINES * 40) + "\n")
-    kind = ("--tokenizer", "sentencepiece", "--vocabulary-size", 290)
-    short = ("training.num_steps=2", "optimizer.warmup_steps=0", "training.global_batch_size=2")
-    settings = [word for each in short for word in ("--set", each)]
-    run, data = ("--workdir", "runs/mine"), ("--data", "data/mine")
-    for command in (
-        ("prepare", "--text", "my.txt", *kind, "--out", "data/mine"),
-        ("train", "--config", "quickstart", *data, *run, *settings),
-        ("evaluate", *run, *data, "--split", "test"),
-        ("generate", *run, "--prompt", "Once ", "--max-tokens", "20"),
-        ("export", *run, "--out", "export/mine"),
-    ):
-        finished = run_txl(*command, cwd=tmp_path)
-        assert finished.returncode == 0, finished.stderr

@@ -102,10 +102,10 @@ def test_whole_loops_that_contain_the_steps_are_profiled(steps, loops, tmp_path)
     assert said == [f"Profiled the steps {each}, a whole loop: {path}" for each in loops]
 
 
-@pytest.mark.parametrize("text", ["", "5", "0:3", "4:3", "a:b", "1:2:3", "-1:2", "1:" + "9" * 30])
-def test_no_other_text_names_steps(text):
-    with pytest.raises(UsageError, match="counted from 1"):
-        parse_steps(text)
+def test_no_other_text_names_steps():
+    for text in ("", "5", "0:3", "4:3", "a:b", "1:2:3", "-1:2", "1:" + "9" * 30):
+        with pytest.raises(UsageError, match="counted from 1"):
+            parse_steps(text)
 
 
 @pytest.mark.slow

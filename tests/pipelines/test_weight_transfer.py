@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.initial_weights import require_same_weights, rows_of_shared_tokens, shared_tokens
+from pipelines.initial_weights import require_same_weights, rows_of_shared_tokens
 from tests.small_models import arrays_of, small_config
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import MismatchError
@@ -52,11 +52,6 @@ def test_the_checksum_is_of_paths_shapes_and_values():
         {"a": weights["a"], "c": weights["b"]},
     ):
         assert weights_sha256(other) != weights_sha256(weights)
-
-
-def test_tokens_are_matched_by_their_text():
-    assert shared_tokens([b"a", b"b", b"c"], [b"c", b"d", b"a"]) == [(2, 0), (0, 2)]
-    assert shared_tokens([b"a"], [b"b"]) == []
 
 
 CLUSTERS = {

@@ -1,8 +1,6 @@
 """One replica: what a step trains on, what the loop reports and measures, and where it stops."""
 
-import gc
 import math
-import weakref
 
 import numpy as np
 import pytest
@@ -96,31 +94,6 @@ def test_loops_stop_where_the_caller_must_act_and_tell_the_next_learning_rate():
     rates = {report.step: report.learning_rate for report in reports}
     half = 0.002 + 0.008 * 0.5
     assert [rates[step] for step in (4, 5, 10, 15)] == pytest.approx([0.008, 0.01, half, 0.002])
-
-
-@pytest.mark.parametrize("is_stopped", [slow_case(False), True])
-def test_the_data_is_let_go_with_the_trainer_and_not_before_the_caller_can_save(is_stopped):
-    """To drop it may take a minute, which a machine that is being taken away does not have."""
-    trainer = toy_trainer(training={"num_steps": 3})
-    iterators = []
-
-    class WatchedBatches:
-        def __iter__(self):
-            iterator = iter(batches)
-            iterators.append(weakref.ref(iterator))
-            return iterator
-
-    batches = trainer._batches()
-    trainer._batches = WatchedBatches
-    for report in trainer.run():
-        if is_stopped and report.step == 2:
-            trainer.request_stop()
-    assert trainer.step == (2 if is_stopped else 3)
-    (held,) = iterators
-    assert held() is not None
-    del trainer
-    gc.collect()
-    assert held() is None
 
 
 def test_a_loop_of_several_steps_does_the_same_and_reports_the_means():
