@@ -156,33 +156,6 @@ def test_the_highest_fifth_of_memory_is_that_of_the_rows_of_each_query():
     assert np.all(profile.highest_attention / profile.memory_attention > 1 / M)
 
 
-@pytest.mark.slow
-def test_chosen_queries_are_averaged_over_and_no_others():
-    token_ids = tokens(num_rows=2, num_tokens=15)
-    is_counted = np.zeros(token_ids.shape, bool)
-    is_counted[0, 8:11] = is_counted[1, 5] = True
-    chosen, single = (
-        AttentionProfiler(create_model(), batch_size=2, jit_compile=False) for _ in range(2)
-    )
-    found = []
-    for first in range(0, 15, T):
-        part = slice(first, first + T)
-        chosen.add(token_ids[:, part], is_counted[:, part])
-        for row, query in np.argwhere(is_counted[:, part]):
-            alone = AttentionProfiler(single.model, batch_size=2, jit_compile=False)
-            for before in range(0, first, T):
-                alone.add(token_ids[:, before : before + T], np.zeros((2, T), bool))
-            only = np.zeros((2, T), bool)
-            only[row, query] = True
-            alone.add(token_ids[:, part], only)
-            found.append(alone.result())
-    profile = chosen.result()
-    assert profile.num_queries == len(found) == 4
-    for name, array in profile.to_arrays().items():
-        mean = np.mean([each.to_arrays()[name] for each in found], axis=0)
-        np.testing.assert_allclose(array, mean, atol=1e-5, err_msg=name)
-
-
 def test_a_profile_before_the_memory_is_full_is_refused():
     profiler = profiler_of(create_model(), tokens(num_tokens=6))
     with pytest.raises(ValueError, match="6 tokens of each row, for a memory of 5"):

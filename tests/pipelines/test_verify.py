@@ -9,7 +9,6 @@ import pytest
 
 from pipelines import verify
 from tests.export.test_saved_model import small_root
-from tests.pipelines.txl_process import run_txl
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
@@ -57,27 +56,6 @@ def test_what_is_nothing_cannot_be_verified(tmp_path, capsys):
     for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
         with pytest.raises(InputMissingError, match="nothing here"):
             verified(path, capsys)
-
-
-@pytest.fixture(scope="module")
-def exported(trained, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported") / "model"
-    finished = run_txl("export", "--workdir", trained[0], "--out", folder)
-    assert finished.returncode == 0, finished.stderr
-    (version,) = folder.iterdir()
-    return version
-
-
-@pytest.mark.slow
-def test_an_export_is_verified(exported, tmp_path, capsys):
-    folder = tmp_path / "1"
-    shutil.copytree(exported, folder)
-    for path in (folder, tmp_path):
-        assert f"verified: export {folder}" in verified(path, capsys)
-    (data,) = (folder / "variables").glob("variables.data-*")
-    flip(data, 100)
-    with pytest.raises(DataDamagedError, match="variables"):
-        verified(folder, capsys)
 
 
 def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
