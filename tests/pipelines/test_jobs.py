@@ -1,10 +1,8 @@
 """Every job on a small text, from the command line to its result."""
 
-import json
 import re
 import shutil
 
-import numpy as np
 import pytest
 
 from tests.pipelines.txl_process import run_txl
@@ -17,20 +15,6 @@ def test_training_reports_and_keeps_the_newest_checkpoints(trained):
     assert re.search(r"tensorboard --logdir .*/#custom_scalars\n", finished.stdout)
     names = sorted(path.name for path in (workdir / "checkpoints").iterdir())
     assert names == ["best.json", "step-00000020", "step-00000030", "step-00000040"]
-
-
-def test_evaluation_counts_every_token_and_is_the_one_of_training(trained, data_folder):
-    workdir, training = trained
-    finished = run_txl(
-        "evaluate", "--workdir", workdir, "--data", data_folder, "--split", "valid", "--json"
-    )
-    assert finished.returncode == 0, finished.stderr
-    result = json.loads(finished.stdout)
-    manifest = json.loads((data_folder / "manifest.json").read_text())
-    valid = next(split for split in manifest["splits"] if split["name"] == "valid")
-    assert result["num_tokens"] == valid["tokens"] - 1
-    assert result["bits_per_byte"] == pytest.approx(result["nats_per_token"] / np.log(2.0))
-    assert re.search(rf"^bits/byte +{result['bits_per_byte']:.6f}$", training.stderr, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Progress of training, its profile, and the peak of the devices."""
 
-import contextlib
 import functools
 import io
 import math
@@ -169,17 +168,11 @@ def test_replicas_share_the_cores_of_a_process_and_have_a_gpu_each(rates, monkey
     assert measured_peak(toy_run_experiment(), replicas).flops_per_second == 4 * RATE
 
 
-def log_of_run(folder, seconds_before_peak):
-    patch = mock.patch("pipelines.training_figures._SECONDS_BEFORE_PEAK", seconds_before_peak)
-    with contextlib.ExitStack() as patches:
-        patches.enter_context(toy_training())
-        patches.enter_context(patch)
-        train(folder)
-    return MetricsLog(folder / "metrics.jsonl").read()
-
-
 def test_the_share_times_the_peak_is_the_work_of_the_model(rates, tmp_path):
-    log = log_of_run(tmp_path / "run", 0.0)
+    patch = mock.patch("pipelines.training_figures._SECONDS_BEFORE_PEAK", 0.0)
+    with toy_training(), patch:
+        train(tmp_path / "run")
+    log = MetricsLog(tmp_path / "run" / "metrics.jsonl").read()
     (peak,) = (line["peak"] for line in log.lines if line["run"] == PROCESS_RUN)
     assert peak == {"flops_per_second": RATE, "source": "measured by products in float32"}
     assert len(rates) == 1
@@ -191,9 +184,3 @@ def test_the_share_times_the_peak_is_the_work_of_the_model(rates, tmp_path):
     for figures in shares.values():
         achieved = figures["performance/peak_share"] * peak["flops_per_second"]
         assert achieved == pytest.approx(work * figures["performance/tokens_per_second"])
-
-
-def test_a_run_of_less_than_a_second_measures_nothing(rates, tmp_path):
-    log = log_of_run(tmp_path / "run", 1.0)
-    assert rates == []
-    assert not any("performance/peak_share" in line for line in log.lines)

@@ -1,15 +1,13 @@
 """The ledger has one line for every step, whatever happened meanwhile."""
 
 import dataclasses
-import errno
 import math
-import os
 
 import numpy as np
 import pytest
 
 from tests.storage.places import KINDS, place
-from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.errors import DataDamagedError
 from txl_tf.training.ledger import StepLedger, StepRecord, StepStatus, format_line, parse_line
 
 
@@ -112,25 +110,6 @@ def test_a_damaged_ledger_is_found_and_the_line_is_named(tmp_path, damage, numbe
         StepLedger(path).resume(5)
     assert raised.value.where == str(path)
     assert path.read_bytes() == before
-
-
-def test_a_full_disk_is_a_storage_error(tmp_path, monkeypatch):
-    path = tmp_path / "ledger.jsonl"
-    ledger = begun(path, 0)
-    append(ledger, lines(1, 1))
-    write = os.write
-
-    def half(descriptor, content):
-        if len(content) > 60:
-            return write(descriptor, content[:60])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", half)
-        with pytest.raises(StorageError, match="No space left"):
-            append(ledger, lines(2, 2))
-    begun(path, 1)
-    assert path.read_text() == text_with(1, 1)
 
 
 def test_a_line_altered_before_a_checkpoint_is_found(path):

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
-from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
 from txl_tf.model_folder import identity
 from txl_tf.training.ledger import StepStatus
 from txl_tf.training.train_state import (
@@ -256,16 +255,6 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(triggered, stop):
             np.testing.assert_array_equal(array, expected[3][name], err_msg=name)
     for part in ("average_trigger/", "spikes/"):
         assert any(name.startswith(part) for name in state)
-
-
-def test_one_beginning_is_chosen():
-    sizes = {"global_batch_size": 1, "num_steps": 9, "average_weights_after_evaluations": 5}
-    with pytest.raises(ValueError, match="exclude each other"):
-        TrainingConfig(**sizes, average_weights_from_step=3)
-    assert TrainingConfig(**sizes, average_weights_decay=0.5).averages_weights
-    model = toy_experiment().model
-    with pytest.raises(ValueError, match="need `training"):
-        ExperimentConfig(model=model, training=TrainingConfig(**sizes))
 
 
 def test_evaluations_that_decide_belong_to_what_the_run_is():

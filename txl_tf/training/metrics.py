@@ -10,12 +10,14 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplexity
 from txl_tf.storage.locks import WritableFolder, appended_text
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
-from txl_tf.training.ledger import LoopReport
+
+if TYPE_CHECKING:
+    from txl_tf.training.ledger import LoopReport
 
 PAGES = ("Perplexity", "Optimisation", "Throughput", "Memory")
 """Pages of the custom-scalars layout, in order."""
@@ -97,7 +99,7 @@ def describe_tag(name: str) -> Tag:
 
 
 def training_figures(
-    report: LoopReport, bytes_per_token: float | None, peak_tokens_per_second: float | None = None
+    report: "LoopReport", bytes_per_token: float | None, peak_tokens_per_second: float | None = None
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
@@ -338,7 +340,7 @@ class RunClock:
         self._log = log
         self.note("other", step)
 
-    def note_loop(self, report: LoopReport) -> None:
+    def note_loop(self, report: "LoopReport") -> None:
         """Notes a loop of steps; the first one of a process also compiles."""
         seconds, first = report.seconds, self._first_loop
         if report.has_compiled:
