@@ -213,7 +213,8 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
     documents = None if path is None else DocumentScores(dataset, split)
-    observe, num_words = getattr(documents, "observe", None), job.arguments.num_words
+    observe = None if documents is None else documents.observe
+    num_words = job.arguments.num_words
     result = evaluate_split(evaluator, dataset, split, step, show_progress, observe, num_words)
     if documents is not None and is_chief:
         documents.write(path)

@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -201,42 +201,6 @@ def _num_sound_records(path: str) -> int:
     return number
 
 
-def verify_shards(
-    folder: str,
-    manifest: Manifest,
-    progress: Callable[[int], None] | None = None,
-    *,
-    with_checksums: bool = False,
-) -> None:
-    """Checks all shards, a thread per core; DataDamagedError for the first damaged one in order."""
-    shards = [shard for split in manifest.splits for shard in split.shards]
-
-    def verify(shard: ShardManifest) -> None:
-        verify_shard(folder, shard, progress, with_checksums=with_checksums)
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
-        results = [executor.submit(verify, shard) for shard in shards]
-        try:
-            for result in results:
-                result.result()
-        finally:
-            executor.shutdown(cancel_futures=True)
-
-
-def verify_no_surplus(folder: str, shards: Iterable[ShardManifest]) -> None:
-    """Raises DataDamagedError if a folder has record files that its manifest does not name."""
-    named = {shard.file for shard in shards}
-    for name in list_folder(folder):
-        # The listing of an object store may be outdated, so ask for the file itself.
-        path = os.path.join(folder, name)
-        if ".tfrecord" in name and name not in named and path_exists(path):
-            raise DataDamagedError(
-                "A record file is not in the manifest.",
-                where=path,
-                remedy="Remove the file if it is not wanted, or prepare the data set again.",
-            )
-
-
 def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tokenizer:
     """Builds a tokenizer from the files with this prefix; DataDamagedError if they are others."""
     files = {}
@@ -356,10 +320,29 @@ class PreparedDataset:
                 another one.
             StorageError: If a file cannot be read.
         """
-        verify_no_surplus(self.folder, self._all_shards())
+        shards = self._all_shards()
+        named = {shard.file for shard in shards}
+        for name in list_folder(self.folder):
+            # The listing of an object store may be outdated, so ask for the file itself.
+            path = os.path.join(self.folder, name)
+            if ".tfrecord" in name and name not in named and path_exists(path):
+                raise DataDamagedError(
+                    "A record file is not in the manifest.",
+                    where=path,
+                    remedy="Remove the file if it is not wanted, or prepare the data set again.",
+                )
         if self.manifest.tokenizer_kind in (tokenizer.kind for tokenizer in TOKENIZERS):
             dataset_tokenizer(self.folder, self.manifest)
-        verify_shards(self.folder, self.manifest, progress, with_checksums=with_checksums)
+        verify = functools.partial(
+            verify_shard, self.folder, progress=progress, with_checksums=with_checksums
+        )
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
+            results = [executor.submit(verify, shard) for shard in shards]
+            try:
+                for result in results:
+                    result.result()
+            finally:
+                executor.shutdown(cancel_futures=True)
 
     def num_tokens(self, split: str) -> int:
         """Returns the number of tokens of a split. Raises ValueError for an unknown split."""
