@@ -304,7 +304,7 @@ class DocumentScores:
     def write(self, path: str) -> None:
         """Writes a line of JSON for each document, replacing an existing file."""
         rows = zip(self._starts.tolist(), self._counts.tolist(), self._nats.tolist(), strict=True)
-        lines = ""
+        lines = []
         for number, (start, count, nats) in enumerate(rows):
             figures = {
                 "document": number,
@@ -314,10 +314,10 @@ class DocumentScores:
                 "nats_per_token": nats / count if count else None,
                 "perplexity": perplexity(nats / count) if count else None,
             }
-            lines += json.dumps(figures) + "\n"
+            lines.append(json.dumps(figures) + "\n")
         remedy = "Check the folder, the disk and the permissions."
         with storage_errors("The figures of the documents cannot be written", path, remedy):
-            write_file(path, lines.encode())
+            write_file(path, "".join(lines).encode())
 
 
 def _document_starts(dataset: PreparedDataset, split: str, num_tokens: int) -> np.ndarray:
@@ -338,14 +338,22 @@ class TextScores:
     """
 
     def __init__(self, path: str, tokenizer: Tokenizer) -> None:
-        self._where = "standard input" if path == STANDARD_INPUT else path
+        where = "standard input" if path == STANDARD_INPUT else path
         self._tokenizer = tokenizer
-        content = _read(path)
-        self._token_ids = self._encoded(content)
+        if path == STANDARD_INPUT:
+            content = sys.stdin.buffer.read()
+        else:
+            with storage_errors("The text cannot be read", path, "Check the file."):
+                content = Path(path).read_bytes()
+        try:
+            self._token_ids = tokenizer.encode(content).astype(np.int32)
+        except InvalidTextError as error:
+            remedy = "Correct the text, or take out what the tokenizer does not know."
+            raise error.damaged(where, remedy) from error
         if len(self._token_ids) < 2:
             raise DataDamagedError(
                 f"The text has {len(self._token_ids)} tokens: there is nothing to score.",
-                where=self._where,
+                where=where,
                 remedy="Give at least two; nothing comes before the first.",
             )
         self.text = EvaluationText.of_content(
@@ -371,17 +379,3 @@ class TextScores:
             else:
                 shown = "-" if nats is None else f"{nats:.6f}"
                 print(f"{place:>8} {shown:>12}  {text!r}")
-
-    def _encoded(self, content: bytes) -> np.ndarray:
-        try:
-            return self._tokenizer.encode(content).astype(np.int32)
-        except InvalidTextError as error:
-            remedy = "Correct the text, or take out what the tokenizer does not know."
-            raise error.damaged(self._where, remedy) from error
-
-
-def _read(path: str) -> bytes:
-    if path == STANDARD_INPUT:
-        return sys.stdin.buffer.read()
-    with storage_errors("The text cannot be read", path, "Check the file."):
-        return Path(path).read_bytes()

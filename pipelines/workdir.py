@@ -30,9 +30,8 @@ from txl_tf.storage.files import (
     list_folder,
     path_exists,
     read_file,
-    temporary_path,
 )
-from txl_tf.storage.locks import DirectoryLock, WritableFolder
+from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .progress import say
@@ -80,13 +79,9 @@ class Workdir:
 
     def check_usable(self) -> None:
         """Raises OutputExistsError if the folder is in use by something else."""
-        # A run killed before it began leaves such a file.
-        temporary = temporary_path(RUN_FILE).removesuffix(".tmp")
         with self._storage_errors("read"), contextlib.suppress(NotADirectoryError):
-            if self.has_run() or all(
-                DirectoryLock.is_lock(name) or name.startswith(temporary)
-                for name in list_folder(self.folder)
-            ):
+            # Hidden files are locks, and leftovers of a run that was killed before it began.
+            if self.has_run() or all(name[0] == "." for name in list_folder(self.folder)):
                 return
         raise OutputExistsError(
             "The folder exists and is not the folder of a run.",

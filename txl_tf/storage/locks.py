@@ -651,11 +651,6 @@ class DirectoryLock:
         else:
             self._lock = _LocalLock(self._folder)
 
-    @staticmethod
-    def is_lock(name: str) -> bool:
-        """True if a file of this name belongs to a lock."""
-        return name == LOCK_FILE or name.startswith((f"{LOCK_FILE}.", f".{LOCK_FILE}."))
-
     @property
     def folder(self) -> WritableFolder:
         """Folder for its owner to write into."""
