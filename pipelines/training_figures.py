@@ -166,7 +166,7 @@ class AttentionMass:
         if rows is None:
             return None
         memory = self._model.initial_memory(rows.shape[0])
-        shares = None
+        shares: Any = None
         for segment in np.split(rows, rows.shape[1] // self._model.config.segment_length, axis=1):
             arguments = tf.constant(segment), memory
             if self._strategy is None:

@@ -373,8 +373,8 @@ class TrainingRun:
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
         if self._described.extended_at != before.extended_at:
-            steps = f"{self._described.extended_at[-1]} to {self._training.num_steps} steps"
-            self._say(f"Extended from {steps}.")
+            end = self._described.extended_at[-1]
+            self._say(f"Extended from {end} to {self._training.num_steps} steps.")
 
     def _note_first_checkpoint(self) -> None:
         """Notes the first checkpoint before any ledger line of a later step is written."""
