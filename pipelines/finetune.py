@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.task import TaskKind
+from txl_tf.config.task import TaskConfig, TaskKind
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
@@ -40,7 +40,11 @@ _SPLITS = ("train", "valid")
 _OWN_OPTIONS = ("task", "text_columns", "label_column", "choice_columns", "id_column")
 # Options of the files, by format; GLUE and RACE are in the folder of `--data`.
 _OPTIONS = {"own": (*_OWN_OPTIONS, *_SPLITS), "squad": _SPLITS}
-_ENDINGS = (".jsonl", ".tsv", ".json")
+_KINDS_OF_ENDING: dict[str, tuple[TaskKind, ...]] = {
+    ".jsonl": TASK_KINDS,
+    ".json": ("span",),
+    ".tsv": ("classification", "regression"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,13 +102,14 @@ def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """Checked job: examples and settings to train with, if any, and what to predict."""
+    """Checked job: examples and settings to train with, if any, and examples to predict."""
 
     workdir: Workdir
     arguments: argparse.Namespace
     data: TaskData | None
-    experiment: ExperimentConfig | None = None
-    initial: InitialWeights | None = None
+    experiment: ExperimentConfig | None
+    initial: InitialWeights | None
+    asked: tuple[TaskData, list[Example]] | None
 
 
 def check_arguments(arguments: argparse.Namespace) -> FineTuning:
@@ -113,52 +118,61 @@ def check_arguments(arguments: argparse.Namespace) -> FineTuning:
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
     begun = workdir.describe().experiment if workdir.has_run() else None
-    if begun is not None and begun.task is None:
+    task = None if begun is None else begun.task
+    if begun is not None and task is None:
         raise MismatchError(
             "A run of language modelling was begun here.",
             where=arguments.workdir,
             remedy="Give it as --init-from, and choose a new --workdir.",
         )
-    _check_predictions(arguments, begun)
-    if all(getattr(arguments, name) is None for name in ("data", *_SPLITS)):
-        if arguments.predict is None:
-            raise UsageError(
-                "There is nothing to do.", where="--train", remedy="Name examples to train on."
+    data = experiment = initial = None
+    if any(getattr(arguments, name) is not None for name in ("data", *_SPLITS)):
+        paths = {split: getattr(arguments, split) for split in _SPLITS}
+        labels = None if task is None else task.labels
+        data = _read_task_data(arguments, paths, arguments.task, labels)
+        if "train" not in data.splits:
+            raise InputMissingError(
+                "There are no examples to train on.", where="--train", remedy="Name their file."
             )
-        return FineTuning(workdir, arguments, None)
-    paths = {split: getattr(arguments, split) for split in _SPLITS}
-    labels = None if begun is None or begun.task is None else begun.task.labels
-    data = _read_task_data(arguments, paths, arguments.task, labels)
-    if "train" not in data.splits:
+        experiment = finetuning_experiment(arguments, data, begun)
+        task = experiment.task
+        initial = initial_weights(arguments, workdir, experiment)
+        require_training_memory(experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu)
+    elif task is None or arguments.predict is None:
         raise InputMissingError(
-            "There are no examples to train on.", where="--train", remedy="Name their file."
-        )
-    experiment = finetuning_experiment(arguments, data, begun)
-    initial = initial_weights(arguments, workdir, experiment)
-    require_training_memory(experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu)
-    return FineTuning(workdir, arguments, data, experiment, initial)
-
-
-def _check_predictions(arguments: argparse.Namespace, begun: ExperimentConfig | None) -> None:
-    if arguments.predict is None:
-        if arguments.out is not None:
-            raise UsageError("This goes with --predict.", where="--out")
-        return
-    if arguments.out is not None:
-        if not arguments.out.endswith(_ENDINGS):
-            what = "The ending says the format: .jsonl, .tsv or .json."
-            raise UsageError(what, where=f"--out {arguments.out}", remedy="Name such a file.")
-        require_absent(arguments.out)
-    if arguments.format in ("own", "squad") and not os.path.isfile(arguments.predict):
-        raise InputMissingError(
-            "There is no such file.", where=f"--predict {arguments.predict}", remedy="Name one."
-        )
-    if begun is None and arguments.train is None and arguments.data is None:
-        raise InputMissingError(
-            "There is no run in this folder.",
+            "There are no examples to train on, and no run to predict with.",
             where=arguments.workdir,
-            remedy="Name examples to train on, or the folder of a run.",
+            remedy="Name examples with --train, or a run with --workdir and --predict.",
         )
+    assert task is not None
+    asked = _examples_to_predict(arguments, data, task)
+    return FineTuning(workdir, arguments, data, experiment, initial, asked)
+
+
+def _examples_to_predict(
+    arguments: argparse.Namespace, data: TaskData | None, task: TaskConfig
+) -> tuple[TaskData, list[Example]] | None:
+    """Returns the examples of `--predict` with their data, after a check of `--out`."""
+    named, out = arguments.predict, arguments.out
+    if named is None:
+        if out is not None:
+            raise UsageError("This goes with --predict.", where="--out")
+        return None
+    if arguments.format in ("own", "squad"):
+        data = _read_task_data(arguments, {"test": named}, task.kind, task.labels)
+        named = "test"
+    elif data is None or named not in data.splits:
+        raise UsageError(
+            f"There is no split {named} in the files of --data.",
+            where=f"--predict {named}",
+            remedy=f"There are: {', '.join(data.splits) if data else 'none'}.",
+        )
+    if out is not None:
+        if data.kind not in _KINDS_OF_ENDING.get(os.path.splitext(out)[1], ()):
+            what = f"Answers of kind {data.kind} are not written in this form."
+            raise UsageError(what, where=f"--out {out}", remedy="Name a .jsonl file.")
+        require_absent(out)
+    return data, data.splits[named]
 
 
 def _read_task_data(
@@ -210,8 +224,8 @@ def run(job: FineTuning) -> None:
     if job.data is not None:
         with PreemptionWatcher() as watcher:
             _train(job, job.data, watcher)
-    if job.arguments.predict is not None:
-        _predict(job)
+    if job.asked is not None:
+        _predict(job, *job.asked)
 
 
 def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
@@ -239,51 +253,25 @@ def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
     print(job.workdir.tensorboard_line)
 
 
-def _predict(job: FineTuning) -> None:
+def _predict(job: FineTuning, data: TaskData, examples: list[Example]) -> None:
     """Predicts the examples, prints figures if they have labels, and writes the answers."""
     from txl_tf.causal_lm.text_task import load_task
 
-    arguments, path = job.arguments, job.arguments.out
-    task = load_task(job.workdir.folder)
-    data, examples = _examples_to_predict(job, task.task.kind, task.task.labels)
-    predictions, scores = task.answer(examples)
+    path = job.arguments.out
+    predictions, scores = load_task(job.workdir.folder).answer(examples)
     if all(each.is_labelled for each in examples):
         figures = compute_metrics(data.metrics, data.kind, data.labels, examples, predictions)
         shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        print(f"{arguments.predict}: {shown} ({len(examples):,} examples)")
+        print(f"{job.arguments.predict}: {shown} ({len(examples):,} examples)")
     if path is None:
         return
     if path.endswith(".jsonl"):
         write_predictions(path, data, examples, predictions, scores)
-    elif data.kind == "span" and path.endswith(".json"):
+    elif data.kind == "span":
         write_squad_answers(path, examples, predictions)
-    elif data.kind in ("classification", "regression") and path.endswith(".tsv"):
-        write_glue_submission(path, data, examples, predictions)
     else:
-        raise UsageError(
-            f"Answers of kind {data.kind} are not of this form.",
-            where=f"--out {path}",
-            remedy="Name a .jsonl file.",
-        )
+        write_glue_submission(path, data, examples, predictions)
     print(f"{len(examples):,} answers: {path}")
-
-
-def _examples_to_predict(
-    job: FineTuning, task_kind: TaskKind, labels: tuple[str, ...] | None
-) -> tuple[TaskData, list[Example]]:
-    named = job.arguments.predict
-    if job.arguments.format in ("own", "squad"):
-        data = _read_task_data(job.arguments, {"test": named}, task_kind, labels)
-        return data, data.splits["test"]
-    # These formats read all splits before training.
-    assert job.data is not None
-    if named not in job.data.splits:
-        raise UsageError(
-            f"There is no split {named} in these files.",
-            where=f"--predict {named}",
-            remedy=f"There are: {', '.join(job.data.splits)}.",
-        )
-    return job.data, job.data.splits[named]
 
 
 def _tokenizer(job: FineTuning, experiment: ExperimentConfig) -> "Tokenizer":

@@ -101,6 +101,7 @@ class FineTuningData:
     folder = None
     language_text = None  # a task has no text that a language model could continue
     bytes_per_token = None  # the loss of a task is not a loss per token
+    errors_explained = contextlib.nullcontext  # the examples are in memory
 
     def __init__(
         self, data: "TaskData", tokenizer: "Tokenizer", experiment: ExperimentConfig
@@ -163,10 +164,6 @@ class FineTuningData:
 
     def describe_result(self, result: "TaskResult", is_last: bool) -> str:
         return result.describe()
-
-    def errors_explained(self) -> contextlib.nullcontext[None]:
-        """Explains no error: the examples are in memory."""
-        return contextlib.nullcontext()
 
     def evaluate(
         self,

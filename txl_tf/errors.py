@@ -15,7 +15,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     # Imported here because every job imports this module and few need a suggestion.
     import difflib
 
-    near = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=2, cutoff=0.6)
+    # Names from files may hold line ends.
+    printable = [each for each in known if each.isprintable()]
+    near = difflib.get_close_matches(name[:_LONGEST_NAME], printable, n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -5,7 +5,6 @@ import hashlib
 import numpy as np
 import pytest
 
-from txl_tf.errors import DataDamagedError
 from txl_tf.training.fine_tuning import ExamplePlan
 
 
@@ -47,12 +46,3 @@ def test_the_order_is_that_of_splitmix_numbers():
         numbers.append(mixed ^ (mixed >> 31))
     order = sorted(range(8), key=numbers.__getitem__)
     assert plan(num_examples=8).examples_of(0, 2).ravel().tolist() == order
-
-
-def test_what_cannot_be_planned_is_refused():
-    with pytest.raises(DataDamagedError):
-        plan(num_examples=0)
-    with pytest.raises(ValueError, match="num_rows"):
-        plan(num_rows=0)
-    with pytest.raises(ValueError, match="step"):
-        plan().positions(-1)

@@ -5,7 +5,7 @@ positions of a text.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,11 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluator import ReplicaRows, create_evaluation_model
 from txl_tf.evaluation.result import TaskResult
-from txl_tf.models.headed import create_headed_model, padded_inputs
+from txl_tf.models.headed import create_headed_model, gather_texts, padded_inputs
 from txl_tf.models.language_model import assign_weights
-from txl_tf.tasks.answers import answers_of, not_finite
+from txl_tf.tasks.answers import answers_of
 from txl_tf.tasks.encoding import EncodedExamples
 from txl_tf.tasks.metrics import compute_metrics
 
@@ -102,11 +103,11 @@ class TaskEvaluator:
             length = segment_length * _power_of_two(length // segment_length)
         num_rows = min(self.config.training.global_batch_size, num_rows)
         rows = ReplicaRows(self._strategy, num_rows)
-        batches: Iterable[np.ndarray] = list(_batches(encoded, num_rows))
-        if track is not None:
-            batches = track(batches, -(-len(encoded.examples) // num_rows))
-        found: list[np.ndarray] = [np.zeros(0)] * len(encoded.examples)
-        for numbers in batches:
+        order = np.argsort(-encoded.num_tokens.max(axis=1), kind="stable")
+        begins = range(0, len(order), num_rows)
+        found: list[np.ndarray] = [np.zeros(0)] * len(order)
+        for begin in begins if track is None else track(begins, len(begins)):
+            numbers = order[begin : begin + num_rows]
             batch = rows.split(_gathered(encoded, numbers, num_rows, length))
             if self._strategy is None:
                 values = self._function(*batch)
@@ -131,26 +132,14 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _batches(encoded: EncodedExamples, num_rows: int) -> Iterator[np.ndarray]:
-    """Yields the examples of each batch, the longest first."""
-    order = np.argsort(-encoded.num_tokens.max(axis=1), kind="stable")
-    for begin in range(0, len(order), num_rows):
-        yield order[begin : begin + num_rows]
-
-
 def _gathered(
     encoded: EncodedExamples, numbers: np.ndarray, num_rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns tokens `(B, C * L)` and counts `(B, C)` of examples; rows beyond repeat the last."""
     numbers = np.pad(numbers, (0, num_rows - len(numbers)), mode="edge")
     texts = numbers[:, None] * encoded.num_choices + np.arange(encoded.num_choices)
-    begins = encoded.offsets[texts]
-    counts = (encoded.offsets[texts + 1] - begins).astype(np.int32)
-    token_ids = np.zeros((*texts.shape, length), np.int32)  # [B, C, L]
-    for place in np.ndindex(texts.shape):
-        begin, count = begins[place], counts[place]
-        token_ids[place][:count] = encoded.token_ids[begin : begin + count]
-    return token_ids.reshape(num_rows, -1), counts
+    token_ids, counts = gather_texts(encoded.token_ids, encoded.offsets, texts, length)
+    return token_ids.numpy().reshape(num_rows, -1), counts.numpy()
 
 
 def _of_text(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.ndarray:
@@ -161,5 +150,9 @@ def _of_text(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.n
     elif encoded.kind == "choice":
         outputs = outputs[: len(encoded.examples[number].choices)]
     if not np.isfinite(outputs).all():
-        raise not_finite(encoded.examples[number])
+        raise NonFiniteError(
+            "A prediction is not finite.",
+            where=encoded.examples[number].where,
+            remedy="Name another checkpoint, or lower the learning rate.",
+        )
     return outputs

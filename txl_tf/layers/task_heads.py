@@ -73,7 +73,6 @@ class _Head(keras.layers.Layer):
         initializer = keras.initializers.serialize(self.kernel_initializer)
         return {
             **super().get_config(),
-            "num_outputs": self.num_outputs,
             "dropout": self.dropout.rate,
             "kernel_initializer": initializer,
         }
@@ -117,7 +116,11 @@ class PooledHead(_Head):
         return self._project(pooled, dropout_seed, training)
 
     def get_config(self):
-        return {**super().get_config(), "pooling": self.pooling}
+        return {
+            **super().get_config(),
+            "num_outputs": self.num_outputs,
+            "pooling": self.pooling,
+        }
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -184,8 +187,3 @@ class SpanHead(_Head):
         logits = ops.swapaxes(self._project(hidden, dropout_seed, training), -1, -2)  # [..., 2, L]
         mask = _mask_of(hidden, padding_mask)
         return ops.where(mask[..., None, :], logits, _LOWEST)
-
-    def get_config(self):
-        config = super().get_config()
-        del config["num_outputs"]
-        return config

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from txl_tf.config.task import TaskConfig
-from txl_tf.errors import NonFiniteError
 from txl_tf.storage.files import write_file
 from txl_tf.storage.staging import require_absent
 from txl_tf.storage.untrusted_files import storage_errors
@@ -18,8 +17,6 @@ from txl_tf.tasks.encoding import EncodedExamples, WordPlaces
 from txl_tf.tasks.examples import Example, TaskData
 
 _LOWEST = float(np.finfo(np.float32).min)
-# Of STS-B, the only regression task of GLUE.
-_HIGHEST_SCORE = 5.0
 
 
 def answers_of(
@@ -82,22 +79,19 @@ def write_predictions(
     """Writes a line of JSON for each example: `name`, `prediction` and, if given, `scores`.
 
     The prediction is the name of a class, a number, the index of a choice or a text. Scores of
-    classes are an object by class; other scores are written as given. The file is written
-    completely or not at all.
+    classes are an object by class; other scores are written as given.
 
     Args:
-        path: str. The file to write; it may be remote.
+        path: str. The file to write, whole or not at all; it may be remote.
         data: `TaskData` of the task.
         examples: sequence of `Example`.
         predictions: sequence or array, as for `compute_metrics`.
-        scores: optional sequence or array with the score of each example, or its probabilities of
-            all classes or choices.
+        scores: optional sequence or array with the score of each example, or its probabilities.
 
     Raises:
         OutputExistsError: If the file exists.
-        NonFiniteError: If a number is not finite.
         StorageError: If the file cannot be written.
-        ValueError: If the numbers of predictions or scores and examples differ.
+        ValueError: If numbers of predictions and examples differ, or a number is not finite.
     """
     has_classes = data.kind == "classification"
     lines = []
@@ -108,10 +102,7 @@ def write_predictions(
         if score is not None:
             score = _plain(score)
             values["scores"] = dict(zip(data.labels, score, strict=True)) if has_classes else score
-        try:
-            lines.append(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
-        except ValueError as error:
-            raise not_finite(example) from error
+        lines.append(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
     _write(path, "".join(lines))
 
 
@@ -127,28 +118,19 @@ def write_glue_submission(
         path: str. The file to write; the server requires names such as `SST-2.tsv`.
         data: `TaskData` of a task of classes or numbers.
         examples: sequence of `Example`, named by their index.
-        predictions: sequence or array of class indices or numbers. Scores of STS-B are clipped to 0
-            to 5.
+        predictions: sequence or array of class indices or numbers; those of STS-B, the only task
+            of numbers, are clipped to 0 to 5.
 
     Raises:
-        OutputExistsError, NonFiniteError, StorageError: As `write_predictions`.
-        ValueError: If the task is of another kind, a name is not an index, or the numbers of
-            predictions and examples differ.
+        OutputExistsError, StorageError: As `write_predictions`.
+        ValueError: If a name is not an index, or numbers of predictions and examples differ.
     """
-    if data.kind not in ("classification", "regression"):
-        raise ValueError(
-            f"A submission to GLUE must be of classes or numbers. Received: kind {data.kind!r}"
-        )
     lines = ["index\tprediction\n"]
     for example, prediction in zip(examples, predictions, strict=True):
         if not (example.name.isascii() and example.name.isdigit()):
             raise ValueError(f"An index must be a number. Received: {example.name[:60]!r}")
-        if not np.isfinite(prediction):
-            raise not_finite(example)
-        if data.kind == "classification":
-            shown = data.labels[int(prediction)]
-        else:
-            shown = f"{min(max(float(prediction), 0.0), _HIGHEST_SCORE):.3f}"
+        is_class = data.kind == "classification"
+        shown = data.labels[int(prediction)] if is_class else f"{np.clip(prediction, 0, 5):.3f}"
         lines.append(f"{example.name}\t{shown}\n")
     _write(path, "".join(lines))
 
@@ -172,12 +154,6 @@ def write_squad_answers(path: str, examples: Sequence[Example], texts: Sequence[
 def _plain(value: Any) -> Any:
     """Converts arrays and NumPy numbers to JSON types."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def not_finite(example: Example) -> NonFiniteError:
-    """Creates the error for an output of the model that is not a finite number."""
-    remedy = "Name another checkpoint, or lower the learning rate."
-    return NonFiniteError("A prediction is not finite.", where=example.where, remedy=remedy)
 
 
 def _write(path: str, text: str) -> None:

@@ -59,8 +59,7 @@ class EncodedExamples:
 
     def padded_length(self, segment_length: int) -> int:
         """Returns the length of the longest text, rounded up to whole segments."""
-        longest = int(self.num_tokens.max(initial=1))
-        return -(-longest // segment_length) * segment_length
+        return -(-int(self.num_tokens.max()) // segment_length) * segment_length
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -84,18 +83,19 @@ class ExampleEncoder:
     def __init__(self, task: TaskConfig, tokenizer: Tokenizer) -> None:
         self._task = task
         self._tokenizer = tokenizer
-        self._ids_of_words: dict[str, np.ndarray] = {}
+        encode = tokenizer.encode_piece
+        self._ids_of_word = functools.cache(lambda word: encode(word.encode(), False, False))
         self._class_numbers = {label: i for i, label in enumerate(task.labels or ())}
         self._splits_marks = tokenizer.kind not in ("words", "wordpiece")
 
     def encode(self, examples: Sequence[Example]) -> EncodedExamples:
-        """Encodes the examples of a split, either all labelled or all unlabelled.
+        """Encodes the examples of a split, one or more, either all labelled or all unlabelled.
 
         Raises DataDamagedError if a text cannot be encoded or has no token, MismatchError if a
         label is not one of the task's, or a required separator has no token.
         """
         self._check_separator(examples)
-        num_choices = max((len(each.choices) for each in examples), default=0) or 1
+        num_choices = max(len(each.choices) for each in examples) or 1
         texts: list[np.ndarray] = []
         targets: list[np.ndarray] = []
         words: list[WordPlaces] = []
@@ -124,12 +124,12 @@ class ExampleEncoder:
                 where=unlabelled.where,
                 remedy="Add the label or leave the record out.",
             )
-        lengths = [len(each) for each in texts]
+        lengths = map(len, texts)
         return EncodedExamples(
             kind=self._task.kind,
             examples=examples,
-            token_ids=np.concatenate(texts) if texts else np.zeros(0, self._tokenizer.token_dtype),
-            offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
+            token_ids=np.concatenate(texts),
+            offsets=np.cumsum([0, *lengths], dtype=np.int64),
             num_choices=num_choices,
             targets=np.stack(targets) if targets else None,
             words=words,
@@ -161,7 +161,7 @@ class ExampleEncoder:
         """Encodes words with their places, after the text `begin`."""
         encode = self._tokenizer.encode_piece
         first = encode(begin.encode(), True, False)
-        parts = [self._ids_of(word) for word in words]
+        parts = list(map(self._ids_of_word, words))
         last = encode(self._task.separator.encode(), False, True)
         counts = np.array([len(each) for each in parts], np.int64)
         ends = len(first) + np.cumsum(counts)
@@ -177,12 +177,6 @@ class ExampleEncoder:
             stops=stops[is_there],
         )
         return np.concatenate([first, *parts, last]), places
-
-    def _ids_of(self, word: str) -> np.ndarray:
-        if word not in self._ids_of_words:
-            ids = self._tokenizer.encode_piece(word.encode(), False, False)
-            self._ids_of_words[word] = ids
-        return self._ids_of_words[word]
 
     def _target(
         self, example: Example, num_tokens: int, places: WordPlaces | None
@@ -205,7 +199,7 @@ class ExampleEncoder:
 
     def _check_separator(self, examples: Sequence[Example]) -> None:
         needs_separator = self._task.kind in ("choice", "span")
-        if not examples or not (needs_separator or any(len(e.texts) > 1 for e in examples)):
+        if not (needs_separator or any(len(each.texts) > 1 for each in examples)):
             return
         encode, separator = self._tokenizer.encode_piece, self._task.separator
         try:

@@ -27,6 +27,7 @@ dropped or changed.
 import contextlib
 import csv
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -39,9 +40,7 @@ from txl_tf.storage.untrusted_files import parse_json_object
 
 TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 CORRECT = "Correct the file, or take the record out."
-_MAX_FILE_BYTES = 4 << 30
-_FORMS = (".jsonl", ".json", ".tsv", ".csv")
-_COMPRESSED = (".gz", ".xz", ".zst")
+_FORM = re.compile(r"\.(jsonl|json|tsv|csv)(\.gz|\.xz|\.zst)?$")
 _MAX_SHOWN = 12
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 
@@ -58,9 +57,7 @@ DEFAULT_METRICS: dict[TaskKind, tuple[str, ...]] = {
 class Answer:
     """Accepted answer of a question about a passage.
 
-    Args:
-        text: str. The words of the answer, as in the passage.
-        start: int. Its first character in the passage, counted from 0.
+    `start` is its first character in the passage, counted from 0.
     """
 
     text: str
@@ -73,14 +70,13 @@ class Example:
 
     Args:
         name: str. The id in the file, or the number of the record as text.
-        where: str. File and line or record, for messages, such as
-            `"train.jsonl, line 12"`.
-        texts: tuple of str. One text or several, such as a pair; question and passage of "span";
-            the texts before the options of "choice", or none.
+        where: str. Place for messages, such as `"train.jsonl, line 12"`.
+        texts: tuple of str. One text or a pair; question and passage of "span"; the texts before
+            the options of "choice", or none.
         choices: tuple of str. The full texts of the options of "choice".
         label: The name of the class, a number, or the index of the right choice. None if unknown,
             and for "span".
-        answers: tuple of `Answer`. Answers of "span"; empty if there is no answer or it is unknown.
+        answers: tuple of `Answer`. Answers of "span"; empty if there is none or it is unknown.
         is_answerable: bool. False for a question that the passage cannot answer.
     """
 
@@ -104,11 +100,9 @@ class TaskData:
 
     Args:
         name: str. Such as `"glue/sst2"`, `"race"`, `"squad"` or `"own"`.
-        kind: str. One of "classification", "regression", "choice" and "span".
-        labels: tuple of str. Classes in the published order, otherwise sorted. Empty for a task
-            without classes.
-        splits: dict of lists of `Example`. `"train"`, `"valid"` and others, such
-            as `"valid_mismatched"` and `"test"`.
+        kind: str. One of `TASK_KINDS`.
+        labels: tuple of str. Classes in the published order, otherwise sorted, or none.
+        splits: dict of lists of `Example`. `"train"`, `"valid"` and others, such as `"test"`.
         metrics: tuple of str. Names for `compute_metrics`; the first one selects the best weights.
 
     Raises:
@@ -131,7 +125,7 @@ class TaskData:
                     raise DataDamagedError(what, where=example.where, remedy=CORRECT)
                 places[example.name] = example.where
                 if self.labels and example.label is not None and example.label not in self.labels:
-                    near = _near_name(str(example.label), self.labels)
+                    near = did_you_mean(str(example.label), self.labels)
                     raise MismatchError(
                         f"The label {shown_value(example.label)} is no class.{near}",
                         where=example.where,
@@ -162,10 +156,7 @@ class Columns(FrozenConfig):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """Record of a file: its place for messages, its number from 0, and values by column.
-
-    Values are strings, except in JSON.
-    """
+    """Place of a record for messages, its number from 0, and its values: strings, but in JSON."""
 
     where: str
     number: int
@@ -184,10 +175,7 @@ class Record:
         return value
 
     def number_in(self, column: str) -> float:
-        """Returns the number in a column, from text or JSON.
-
-        Raises DataDamagedError if it is not a finite number in the range of float32.
-        """
+        """Returns a number from text or JSON; DataDamagedError unless it is a finite float32."""
         value = self.values[column]
         if isinstance(value, str) and "_" not in value:
             with contextlib.suppress(ValueError):
@@ -226,9 +214,9 @@ def read_own_data(
     Raises:
         UsageError: If the columns do not fit the kind, or a file ending is unknown.
         MismatchError: If a column is missing, or a label is not one of the classes.
-        DataDamagedError: If a file or a record is damaged: not UTF-8, not JSON, a wrong number of
-            fields, an empty text, a missing label, a number that is not finite, a duplicate id.
+        DataDamagedError: If a file or a record is damaged.
         InputMissingError: If there is no such file.
+        StorageError: If a file cannot be read.
 
     Example:
     ```python
@@ -275,14 +263,11 @@ def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | N
 
 
 def _read_split(path: str, kind: TaskKind, columns: Columns, needs_label: bool) -> list[Example]:
-    required = [*columns.text, *columns.choices, *([columns.id] if columns.id else [])]
-    optional: list[str] = []
-    if columns.label is not None:
-        (required if needs_label else optional).append(columns.label)
-    elif needs_label:
+    if needs_label and columns.label is None:
         what = "There is no label column for a split that needs labels."
         raise UsageError(what, where=path, remedy="Name the column of the labels.")
-    records = read_records(path, required, optional)
+    names = [*columns.text, *columns.choices, columns.id, columns.label if needs_label else None]
+    records = read_records(path, [name for name in names if name is not None])
     return [_example(record, kind, columns, needs_label) for record in records]
 
 
@@ -401,48 +386,43 @@ def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[An
 def read_records(
     path: str,
     columns: Sequence[str],
-    optional: Sequence[str] = (),
     *,
     header: Sequence[str] | None = None,
     max_broken_lines: int = 0,
 ) -> Iterator[Record]:
-    """Reads the records of a local file in order, one at a time, with the columns that exist.
+    """Reads the records of a local file in order, one at a time, which have at least `columns`.
 
     `header` names the columns of a TSV or CSV file without a header line. At most
-    `max_broken_lines` TSV lines with too few fields are skipped. Raises MismatchError for a missing
+    `max_broken_lines` lines with too few fields are skipped. Raises MismatchError for a missing
     column, UsageError for an unknown file ending, DataDamagedError for a damaged or empty file.
     """
-    form = _form(path)
+    if (form := _FORM.search(path)) is None:
+        remedy = "Name a file that ends in .jsonl, .json, .tsv or .csv."
+        raise UsageError("The ending of a file says its form.", where=path, remedy=remedy)
     rows: Iterator[tuple[str, dict[str, Any]]]
-    if form in (".jsonl", ".json"):
+    if form[1] in ("jsonl", "json"):
         rows = (
             (where, parse_json_object(line, where=where, remedy="Write one object in each line."))
             for where, line in _lines(path)
             if line.strip()
         )
     else:
-        fields = _comma_fields(path) if form == ".csv" else _tab_fields(path)
+        fields = _comma_fields(path) if form[1] == "csv" else _tab_fields(path)
         rows = _with_header(fields, header, max_broken_lines)
     number = 0
     for where, values in rows:
-        chosen = {name: values[name] for name in (*columns, *optional) if name in values}
-        if missing := [name for name in columns if name not in chosen]:
+        if missing := [name for name in columns if name not in values]:
             # In the first record the column name is wrong; a later one is damaged.
             raise (DataDamagedError if number else MismatchError)(
-                f"There is no column {missing[0]!r}.{_near_name(missing[0], list(values))}",
+                f"There is no column {missing[0]!r}.{did_you_mean(missing[0], values)}",
                 where=where,
                 remedy=f"The columns are: {_shown_names(list(values))}",
             )
-        yield Record(where, number, chosen)
+        yield Record(where, number, values)
         number += 1
     if number == 0:
         remedy = "Name a file with records."
         raise DataDamagedError("The file has no record.", where=path, remedy=remedy)
-
-
-def _near_name(name: str, known: Sequence[str]) -> str:
-    """Returns `did_you_mean` of the printable names: files may contain any."""
-    return did_you_mean(name, [each for each in known if each.isprintable()])
 
 
 def _shown_names(names: Sequence[str]) -> str:
@@ -450,25 +430,10 @@ def _shown_names(names: Sequence[str]) -> str:
     return ", ".join(shown_value(name) for name in names[:_MAX_SHOWN])
 
 
-def _form(path: str) -> str:
-    name = next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
-    form = next((end for end in _FORMS if name.endswith(end)), None)
-    if form is None:
-        raise UsageError(
-            "The ending of a file says its form.",
-            where=path,
-            remedy=f"Name a file with one of these endings: {', '.join(_FORMS)}",
-        )
-    return form
-
-
 def _lines(path: str) -> Iterator[tuple[str, str]]:
     """Yields the place and the text of each line, with its end."""
-    for number, offset, line in numbered_lines(path):
+    for number, _, line in numbered_lines(path):
         where = f"{path}, line {number}"
-        if offset > _MAX_FILE_BYTES:
-            what = f"The file has more than {_MAX_FILE_BYTES:,} bytes; examples are held in memory."
-            raise DataDamagedError(what, where=path, remedy="Give a part of it.")
         try:
             yield where, line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -484,19 +449,11 @@ def _tab_fields(path: str) -> Iterator[tuple[str, list[str]]]:
 
 def _comma_fields(path: str) -> Iterator[tuple[str, list[str]]]:
     """Yields the place of the first line and the fields of each record."""
-    where = ""
-
-    def texts() -> Iterator[str]:
-        nonlocal where
-        for place, text in _lines(path):
-            where = where or place
-            yield text
-
     # The default is shorter than some articles.
     csv.field_size_limit(MAX_LINE_BYTES)
-    reader = csv.reader(texts(), strict=True)
+    reader = csv.reader((text for _, text in _lines(path)), strict=True)
     while True:
-        where = ""
+        where = f"{path}, line {reader.line_num + 1}"
         try:
             fields = next(reader, None)
         except csv.Error as error:

@@ -27,7 +27,6 @@ import numpy as np
 from txl_tf.config.base import shown_value
 from txl_tf.errors import did_you_mean
 from txl_tf.imports import require_extra
-from txl_tf.tasks.answers import not_finite
 from txl_tf.tasks.examples import Example, TaskKind
 from txl_tf.tasks.published import level_of
 
@@ -49,15 +48,12 @@ def compute_metrics(
         predictions: sequence or array with a prediction for each example.
 
     Returns:
-        Dict of floats by name. `accuracy_by_level` gives `accuracy_middle` and `accuracy_high`, for
-        levels that occur. Metrics of "span" include separate values for questions with and without
-        an answer.
+        Dict of floats by name. `accuracy_by_level` gives `accuracy_middle` and `accuracy_high`.
+        Metrics of "span" include separate values for questions with and without an answer.
 
     Raises:
         UsageError: If scikit-learn or SciPy is not installed.
-        NonFiniteError: If a predicted number is not finite.
-        ValueError: If a metric does not belong to the kind, the numbers of predictions and examples
-            differ, there are no examples, labels are missing, or a value is unexpected.
+        ValueError: If a metric is not of the kind, or predictions and labels do not fit.
 
     Example:
     ```python
@@ -76,9 +72,17 @@ def compute_metrics(
             f"Received: {len(examples)} examples, {len(predictions)} predictions"
         )
     for example in examples:
-        if example.label is None and not (kind == "span" and example.is_labelled):
+        if not example.is_labelled:
             raise ValueError(f"An example must have a label. Received: none in {example.where}")
-    figures = _FIGURES[kind](labels, examples, predictions)
+    match kind:
+        case "classification":
+            figures = _class_figures(labels, examples, predictions)
+        case "regression":
+            figures = _number_figures(examples, predictions)
+        case "choice":
+            figures = _choice_figures(examples, predictions)
+        case _:
+            figures = _span_figures(examples, predictions)
     for name in names:
         if name not in figures:
             raise ValueError(
@@ -133,16 +137,10 @@ def _is_constant(values: np.ndarray) -> bool:
     return bool((values == values[0]).all())
 
 
-def _number_figures(
-    labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
-) -> _Figures:
+def _number_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
     from scipy import stats
 
     found = np.asarray(predictions, np.float64)
-    if found.ndim != 1:
-        raise ValueError(f"A prediction must be a number. Received: an array {found.shape}")
-    if not np.isfinite(found).all():
-        raise not_finite(examples[int(np.argmin(np.isfinite(found)))])
     right = np.array([example.label for example in examples], np.float64)
     figures = {
         "pearson": _correlation(stats.pearsonr, right, found),
@@ -164,9 +162,7 @@ def _correlation(
     return value if np.isfinite(value) else 0.0
 
 
-def _choice_figures(
-    labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
-) -> _Figures:
+def _choice_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
     found = _indices(predictions, [len(example.choices) for example in examples])
     is_right = found == np.array([example.label for example in examples])
     levels = np.array([level_of(example) for example in examples])
@@ -175,24 +171,6 @@ def _choice_figures(
         for level in filter(None, np.unique(levels).tolist())
     }
     return {"accuracy": {"accuracy": float(is_right.mean())}, "accuracy_by_level": by_level}
-
-
-def _span_figures(
-    labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
-) -> _Figures:
-    scores = span_scores(examples, predictions)
-    return {
-        name: {key: value for key, value in scores.items() if key.startswith(name)}
-        for name in ("exact_match", "span_f1")
-    }
-
-
-_FIGURES: dict[TaskKind, Callable[..., _Figures]] = {
-    "classification": _class_figures,
-    "regression": _number_figures,
-    "choice": _choice_figures,
-    "span": _span_figures,
-}
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -208,7 +186,7 @@ def normalized_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", plain).split())
 
 
-def span_scores(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
+def _span_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
     """Computes exact match and F1 of answers from 0 to 1, as the published evaluations define them.
 
     The best accepted answer of a question counts. If any question has no answer, the rules of
@@ -217,23 +195,22 @@ def span_scores(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, 
     """
     has_version_2 = not all(example.is_answerable for example in examples)
     exact, overlap = [], []
-    for example, text in zip(examples, texts, strict=True):
+    for example, text in zip(examples, predictions, strict=True):
         accepted = [normalized_answer(answer.text) for answer in example.answers]
         if has_version_2:
             accepted = [each for each in accepted if each] or [""]
         given = normalized_answer(text)
         exact.append(float(given in accepted))
         overlap.append(max(_f1(given, each, has_version_2) for each in accepted))
-    scores = {"exact_match": fmean(exact), "span_f1": fmean(overlap)}
-    if not has_version_2:
-        return scores
-    answerable = [number for number, each in enumerate(examples) if each.is_answerable]
-    others = [number for number, each in enumerate(examples) if not each.is_answerable]
-    if answerable:
-        scores["exact_match_has_answer"] = fmean(exact[number] for number in answerable)
-        scores["span_f1_has_answer"] = fmean(overlap[number] for number in answerable)
-    scores["exact_match_no_answer"] = fmean(exact[number] for number in others)
-    return scores
+    of_exact, of_f1 = {"exact_match": fmean(exact)}, {"span_f1": fmean(overlap)}
+    if has_version_2:
+        answerable = [number for number, each in enumerate(examples) if each.is_answerable]
+        others = [number for number, each in enumerate(examples) if not each.is_answerable]
+        if answerable:
+            of_exact["exact_match_has_answer"] = fmean(exact[number] for number in answerable)
+            of_f1["span_f1_has_answer"] = fmean(overlap[number] for number in answerable)
+        of_exact["exact_match_no_answer"] = fmean(exact[number] for number in others)
+    return {"exact_match": of_exact, "span_f1": of_f1}
 
 
 def _f1(given: str, accepted: str, has_version_2: bool) -> float:

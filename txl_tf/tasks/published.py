@@ -119,10 +119,7 @@ def read_glue(folder: str, task: str) -> TaskData:
 
     Raises:
         UsageError: If there is no such task.
-        InputMissingError: If a file other than a test file is missing.
-        MismatchError: If a file has other columns or classes.
-        DataDamagedError: If a file or a record is damaged.
-        StorageError: If a file cannot be read.
+        JobError: As `read_own_data`.
     """
     name = task.lower().replace("-", "")
     if name not in GLUE_TASKS:
@@ -182,9 +179,7 @@ def read_race(folder: str) -> TaskData:
 
     Raises:
         InputMissingError: If there are no articles.
-        DataDamagedError: If a file is damaged. The error names the file and the
-            question, counted from 1.
-        StorageError: If a file cannot be read.
+        JobError: As `read_own_data`; it names the file and the question, counted from 1.
     """
     splits = {
         split: [
@@ -212,10 +207,7 @@ def level_of(example: Example) -> str:
 
 def _articles(folder: str, is_needed: bool) -> list[str]:
     with storage_errors("The folder cannot be listed", folder):
-        try:
-            names = list_folder(folder)
-        except NotADirectoryError:
-            names = []
+        names = list_folder(folder)
     found = [os.path.join(folder, name) for name in names if name.endswith(".txt")]
     if not found and is_needed:
         remedy = "Name the folder that has train, dev and test."
@@ -267,11 +259,7 @@ def read_squad(paths_by_split: dict[str, str]) -> TaskData:
         `TaskData` of kind "span", called "squad".
 
     Raises:
-        InputMissingError: If there is no such file.
-        DataDamagedError: If a file is not JSON of this form, a text is empty, an id is duplicate,
-            or an answer does not occur at its start in the passage. The error names the file and
-            the question.
-        StorageError: If a file cannot be read.
+        JobError: As `read_own_data`; it names the file and the question.
     """
     return TaskData(
         name="squad",
@@ -316,25 +304,18 @@ def _question(record: Record, path: str, passage: str, needs_answers: bool) -> E
     shown = name if name.isprintable() and len(name) <= 100 else shown_value(name)
     question = Record(f"{path}, question {shown}", record.number, record.values)
     is_impossible = question.values.get("is_impossible", False)
-    answers = question.values.get("answers", None if not is_impossible else [])
-    if not isinstance(is_impossible, bool):
+    answers = question.values.get("answers", [])
+    is_known = bool(answers) != is_impossible or not (needs_answers or answers)
+    if not (isinstance(is_impossible, bool) and isinstance(answers, list) and is_known):
         raise question.damaged(
-            "The field 'is_impossible' must be true or false. "
-            f"Received: {shown_value(is_impossible)}"
+            "A question has a list of `answers`, or a true `is_impossible` and none. "
+            f"Received: {shown_value(answers)} and {shown_value(is_impossible)}"
         )
-    if answers is not None and not isinstance(answers, list):
-        raise question.damaged(
-            f"The field 'answers' must be a list. Received: {shown_value(answers)}"
-        )
-    if is_impossible and answers:
-        raise question.damaged("The question is impossible, and has answers.")
-    if needs_answers and not is_impossible and not answers:
-        raise question.damaged("The question has no answer, and is not said to be impossible.")
     return Example(
         name=name,
         where=question.where,
         texts=(question.text("question"), passage),
-        answers=checked_answers(question, answers or [], passage),
+        answers=checked_answers(question, answers, passage),
         is_answerable=not is_impossible,
     )
 

@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.errors import DataDamagedError
-from txl_tf.models.headed import create_headed_model, padded_inputs
+from txl_tf.models.headed import create_headed_model, gather_texts, padded_inputs
 from txl_tf.models.language_model import LanguageModel
 
 if TYPE_CHECKING:
@@ -35,21 +34,13 @@ class ExamplePlan:
 
     Each epoch reads every example once; its last batch is filled with the first examples of the
     next epoch. The order is derived by SHA-256 and integer arithmetic from fingerprint, seed and
-    epoch, so it never changes. Raises DataDamagedError without examples, ValueError without rows.
+    epoch, so it never changes.
     """
 
     num_examples: int
     num_rows: int
     seed: int
     fingerprint: str
-
-    def __post_init__(self) -> None:
-        if self.num_rows <= 0:
-            raise ValueError(f"`num_rows` must be positive. Received: {self.num_rows}")
-        if self.num_examples <= 0:
-            raise DataDamagedError(
-                "There is no example to train on.", where="train", remedy="Name a longer file."
-            )
 
     @property
     def steps_per_epoch(self) -> float:
@@ -58,8 +49,6 @@ class ExamplePlan:
 
     def positions(self, step: int) -> np.ndarray:
         """Returns the example of every row, int64 `[B]`; `step` counts from 0 over all epochs."""
-        if step < 0:
-            raise ValueError(f"`step` must not be negative. Received: {step}")
         return self.examples_of(step, 1)[0]
 
     def examples_of(self, first_step: int, num_steps: int) -> np.ndarray:
@@ -67,13 +56,10 @@ class ExamplePlan:
         begin = first_step * self.num_rows
         end = begin + num_steps * self.num_rows
         epochs = range(begin // self.num_examples, -(-end // self.num_examples))
-        orders = [self._order(epoch) for epoch in epochs]
-        stream = np.concatenate(orders) if orders else np.zeros(0, np.int64)
+        keys = [f"{self.fingerprint}:{self.seed}:{epoch}" for epoch in epochs]
+        stream = np.concatenate([_shuffled(self.num_examples, key) for key in keys])
         skipped = epochs.start * self.num_examples
         return stream[begin - skipped : end - skipped].reshape(num_steps, self.num_rows)
-
-    def _order(self, epoch: int) -> np.ndarray:
-        return _shuffled(self.num_examples, f"{self.fingerprint}:{self.seed}:{epoch}")
 
 
 # Consecutive steps use the same epoch.
@@ -139,20 +125,11 @@ class ExampleReader:
 
         def gather(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
             texts = numbers[:, None] * num_choices + tf.range(num_choices, dtype=numbers.dtype)
-            starts = tf.gather(offsets, texts)  # [b, C]
-            counts = tf.gather(offsets, texts + 1) - starts
-            places = starts[..., None] + tf.range(length, dtype=starts.dtype)  # [b, C, L]
-            is_token = tf.range(length, dtype=counts.dtype) < counts[..., None]
-            places = tf.where(is_token, places, 0)
-            token_ids = tf.where(is_token, tf.cast(tf.gather(stream, places), tf.int32), 0)
-            counts = tf.cast(counts, tf.int32)
+            token_ids, counts = gather_texts(stream, offsets, texts, length)
             if encoded.kind != "choice":
                 token_ids, counts = token_ids[:, 0], counts[:, 0]
-            return {
-                "token_ids": token_ids,
-                "num_tokens": counts,
-                "targets": tf.gather(targets, numbers),
-            }
+            targets_of_rows = tf.gather(targets, numbers)
+            return {"token_ids": token_ids, "num_tokens": counts, "targets": targets_of_rows}
 
         return gather
 
