@@ -56,16 +56,11 @@ _RESOLUTION = 50
 
 @dataclasses.dataclass(frozen=True)
 class CompileJob:
-    """Checked arguments of `txl compile`."""
+    """Checked arguments of `txl compile`, and what they name."""
 
-    config: str
+    arguments: argparse.Namespace
     experiment: ExperimentConfig
     topology: Topology
-    find_rows: bool
-    generates_code: bool
-    prints_json: bool
-    data: str | None
-    save_program: str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,39 +110,30 @@ def check_arguments(arguments: argparse.Namespace) -> CompileJob:
         raise UsageError("The program is saved with batches of a data set.", where="--data")
     else:
         require_extra("tpu-kernel", "jax", purpose="Saving a program", where="--save-program")
-    return CompileJob(
-        config=arguments.config,
-        experiment=experiment,
-        topology=topology,
-        find_rows=arguments.find_rows,
-        generates_code=arguments.code,
-        prints_json=arguments.json,
-        data=arguments.data,
-        save_program=arguments.save_program,
-    )
+    return CompileJob(arguments, experiment, topology)
 
 
 def run(job: CompileJob) -> None:
     """Compiles and prints the figures of each program once known, or saves the program."""
-    if job.save_program is not None:
+    arguments, topology = job.arguments, job.topology
+    if arguments.save_program is not None:
         _save_program(job)
         return
-    topology = job.topology
     report = {
-        "config": job.config,
+        "config": arguments.config,
         "topology": topology.name,
         "num_chips": topology.num_chips,
         "num_replicas": topology.num_replicas,
         "dtype_policy": job.experiment.training.dtype_policy,
     }
-    if not job.prints_json:
+    if not arguments.json:
         print("{config} on {topology}: {num_chips} chips, {num_replicas} replicas".format(**report))
-    compiler = TpuCompiler(topology, job.generates_code)
-    for part in compile_experiment(job.experiment, compiler, say, job.find_rows):
+    compiler = TpuCompiler(topology, arguments.code)
+    for part in compile_experiment(job.experiment, compiler, say, arguments.find_rows):
         report |= part
-        if not job.prints_json:
+        if not arguments.json:
             print_part(part)
-    if job.prints_json:
+    if arguments.json:
         print(json.dumps(report))
     elif report["dtype_policy"] == "float32":
         print("float32 was compiled; see also --set training.dtype_policy=mixed_bfloat16")
@@ -158,14 +144,14 @@ def _save_program(job: CompileJob) -> None:
 
     from .training_data import TrainingData
 
-    assert job.data is not None and job.save_program is not None
     num_replicas, training = job.topology.num_replicas, job.experiment.training
     num_steps = min(training.num_steps, _NUM_SAVED_STEPS)
     rows = training.rows_per_replica(num_replicas)
-    reader = TrainingData(job.data, job.experiment).reader
+    reader = TrainingData(job.arguments.data, job.experiment).reader
     batches = reader.dataset_fn(0, range(rows * num_replicas), rows, num_steps)
-    save_training_program(job.experiment, num_replicas, batches, Path(job.save_program))
-    say(f"saved the program of {num_replicas} replicas, {num_steps} steps in {job.save_program}")
+    folder = Path(job.arguments.save_program)
+    save_training_program(job.experiment, num_replicas, batches, folder)
+    say(f"saved the program of {num_replicas} replicas, {num_steps} steps in {folder}")
 
 
 def compile_experiment(
@@ -408,10 +394,9 @@ def _print_program(name: str, values: dict[str, Any]) -> None:
     if not values["fits"]:
         figures = dict(list(figures.items())[:3])
     print(plain_table([("per step", ""), *figures.items()], right=[1]))
-    details = values["details"]
-    operations = list(details["operations"].items())[:_NUM_OPERATIONS]
+    operations = list(values["operations"].items())[:_NUM_OPERATIONS]
     work = [("kind of work, then operation", "times", "HBM %")]
-    for title, group in [*details["categories"].items(), *operations]:
+    for title, group in [*values["categories"].items(), *operations]:
         share = 100 * group["hbm_bytes"] / max(values["hbm_bytes"], 1)
         work.append((title, str(group["count"]), f"{share:.1f}"))
     if values["fits"] and name != "evaluation":

@@ -149,7 +149,7 @@ class StudyEvaluation(FrozenConfig):
         self.require("window_lengths", min(self.window_lengths, default=stride) >= stride, rule)
 
     def settings_of(self, experiment: ExperimentConfig) -> list[EvaluationConfig]:
-        """Returns the settings for each attention length, those of training first."""
+        """Returns the settings for each attention length, the training length first."""
         model, evaluation = cast(ModelConfig, experiment.model), experiment.evaluation
         if not model.recurrence:
             lengths = sorted({*self.window_lengths} - {model.segment_length})

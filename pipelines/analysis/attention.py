@@ -93,7 +93,7 @@ class AttentionJob:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Segment and memory lengths: those given, or those of the run's evaluation."""
+        """Segment and memory lengths: as given, or as in the run's evaluation."""
         experiment = self.source.experiment
         parts = (self.arguments, experiment.evaluation, experiment.model)
         return {

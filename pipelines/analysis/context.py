@@ -6,7 +6,7 @@ All runs form one group, for the relative effective context length (RECL) of
 Dai et al. (2019), Appendix C. They read the same tokens, so they need the same
 tokenizer. Contexts are read in segments, with the memory of the run's
 evaluations or with `--context-memory`: one as long as the longest context
-forgets nothing of it. Of each run with a memory it also finds the memory length at
+forgets none. Of each run with a memory it also finds the memory length at
 evaluation beyond which the perplexity falls no further. `context.json` has all
 figures, and `txl report` draws them.
 """

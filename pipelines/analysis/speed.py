@@ -3,7 +3,7 @@
     txl analyze speed
     txl analyze speed --attention 800,3800 --config FILE --set model.num_layers=2 --json
 
-Table 7 of Dai et al. (2019): the time of a token against that of the vanilla
+Table 7 of Dai et al. (2019): the time of a token against the vanilla
 model of Al-Rfou et al. (2019), of the same size and on the same machine, which
 processes a whole window for every token that it predicts. Weights and tokens
 are random: the time does not depend on them.

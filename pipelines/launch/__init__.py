@@ -205,7 +205,7 @@ def _script(arguments: argparse.Namespace) -> str:
         "SPOT": _spot_option(arguments),
         "CONFIG_FILE": os.path.abspath(arguments.config) if has_file else "",
         "TENSORBOARD": f"{arguments.workdir.rstrip('/')}/tensorboard",
-        # These are read by the shell of the machine once more.
+        # The shell of the machine reads these again.
         "TEXT": f"tensorflow-text=={pinned_versions()['tensorflow-text']}",
         "WORKDIR": shlex.quote(arguments.workdir),
         "TRAIN": shlex.join(_train_words(arguments, config)),
@@ -234,7 +234,7 @@ def _manifest(arguments: argparse.Namespace) -> str:
         "config_name": file,
         "config_text": Path(arguments.config).read_text() if has_file else "",
         "grace_seconds": _GRACE_SECONDS[arguments.spot],
-        # Less than the pod has, so that a server ends by itself.
+        # Less than the pod has, so that a server ends before it is killed.
         "server_seconds": str(_GRACE_SECONDS[arguments.spot] - 3),
         "chips": accelerator.gke_accelerator,
         "region": arguments.zone.rpartition("-")[0],

@@ -1,9 +1,8 @@
-"""`txl launch`: scripts that gcloud and a machine's shell understand, and manifests for kubectl."""
+"""`txl launch`: scripts that gcloud and a machine's shell understand, and manifests."""
 
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 
@@ -65,13 +64,10 @@ def test_a_script_creates_installs_trains_and_deletes(kind, launched, calls):
     data = f"gs://bucket/{ODD}"
     made = calls(launched(kind, "--spot", data=data), "start", "follow", "stop", "delete")
     assert "create" in made[0] and "delete" in made[-1]
-    for words in made:
-        assert words[words.index("--zone") + 1] == BASE["zone"]
-        assert words[words.index("--project") + 1] == BASE["project"]
+    assert all(words[words.index("--zone") + 1] == BASE["zone"] for words in made)
     remote = [words[words.index("--command") + 1] for words in made if "--command" in words]
-    for command in remote:
-        subprocess.run(["sh", "-n"], input=command, text=True, check=True)
     text = "\n".join(remote)
+    subprocess.run(["sh", "-n"], input=text, text=True, check=True)
     order = ["--require-hashes", "--no-deps tensorflow-text==2.20.1", "txl doctor", "txl train"]
     order += ["tail ", "kill "]
     assert [*map(text.index, order)] == sorted(map(text.index, order))
@@ -80,12 +76,7 @@ def test_a_script_creates_installs_trains_and_deletes(kind, launched, calls):
     assert words[words.index("--data") + 1] == data
     is_slice = kind == "pod-slice"
     assert ("TPU_LOAD_LIBRARY=0" in train) == is_slice == ("worker_server" in text)
-    if is_slice:
-        assert "echo grpc://10.0.0.1:8470,grpc://10.0.0.2:8470" in text
-        hosts = [words[words.index("--worker") + 1] for words in made if "--command" in words]
-        everywhere = ("pip install", "worker_server", "tar --extract")
-        for command, host in zip(remote, hosts, strict=True):
-            assert host == ("all" if any(part in command for part in everywhere) else "0")
+    assert ("echo grpc://10.0.0.1:8470,grpc://10.0.0.2:8470" in text) == is_slice
 
 
 def test_a_file_travels_along(launched, calls, tmp_path):
@@ -101,13 +92,10 @@ def test_a_file_travels_along(launched, calls, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "changed", "word"),
     [
-        ("tpu-vm", {"name": "My_Run"}, "--name"),
         ("tpu-vm", {"workdir": "/tmp/run"}, "--workdir"),
         ("tpu-vm", {"accelerator_type": "v5litepod-12"}, "--accelerator-type"),
         ("tpu-vm", {"accelerator_type": "v5e:3x3"}, "--accelerator-type v5e:3x3"),
         ("tpu-vm", {"accelerator_type": "v5litepod-16"}, "pod-slice"),
-        ("pod-slice", {"accelerator_type": "v6e-16"}, "no v6e slice"),
-        ("compute", {"accelerator_type": "v5litepod-8"}, "Compute Engine"),
         ("gke-jobset", {"runtime_version": "x"}, "--runtime-version"),
     ],
 )
@@ -123,30 +111,20 @@ def test_hosts_and_shapes_fit_together():
     assert Accelerator.parse("v4:2x2x4").name == "v4-32"
 
 
-def test_side_jobs_leave_the_chips_to_the_job_that_trains(monkeypatch):
+@pytest.mark.parametrize(("tpu", "value"), [("grpc://a:1", "0"), ("local", None)])
+def test_side_jobs_leave_the_chips_to_the_job_that_trains(monkeypatch, tpu, value):
     seen = []
-    for tpu, value in (("grpc://a:1", "0"), ("local", None)):
-        monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
-        monkeypatch.setattr(
-            train, "check_arguments", lambda _: seen.append(os.environ.get("TPU_LOAD_LIBRARY"))
-        )
-        monkeypatch.setattr(train, "run", lambda _: None)
-        assert main(["train", "--data", "d", "--workdir", "w", "--tpu", tpu]) == 0
-        assert seen.pop() == value
+    monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
+    monkeypatch.setattr(train, "check_arguments", lambda _: seen.append(dict(os.environ)))
+    monkeypatch.setattr(train, "run", lambda _: None)
+    assert main(["train", "--data", "d", "--workdir", "w", "--tpu", tpu]) == 0
+    assert seen[0].get("TPU_LOAD_LIBRARY") == value
 
 
 def documents(text, kind):
-    """The objects of one kind, with the values that kubectl reads; it needs no cluster."""
-    if shutil.which("kubectl") is None:
-        pytest.skip("there is no kubectl")
-    read = ["kubectl", "annotate", "--local", "-f", "-", "-o", "json", "read=yes"]
-    finished = subprocess.run(read, input=text, capture_output=True, text=True, check=True)
-    decoder, found, place = json.JSONDecoder(), [], 0
-    while place < len(finished.stdout.rstrip()):
-        value, place = decoder.raw_decode(finished.stdout, place)
-        found.append(value)
-        place += 1
-    return [each for each in found if each["kind"] == kind]
+    """The objects of one kind in a manifest."""
+    yaml = pytest.importorskip("yaml")
+    return [each for each in yaml.safe_load_all(text) if each["kind"] == kind]
 
 
 @pytest.mark.parametrize("accelerator_type", ["v5litepod-8", "v5litepod-16"])
@@ -155,8 +133,6 @@ def test_the_manifest_is_what_kubernetes_reads(accelerator_type, launched):
     text = launched("gke-jobset", "--spot", accelerator_type=accelerator_type, data=data)
     accelerator = Accelerator.parse(accelerator_type)
     assert f'--machine-type "{accelerator.machine_type}"' in text
-    (account,) = documents(text, "ServiceAccount")
-    assert GKE["service_account"] in account["metadata"]["annotations"].values()
     (job_set,) = documents(text, "JobSet")
     jobs = {job["name"]: job["template"]["spec"] for job in job_set["spec"]["replicatedJobs"]}
     with_chips = jobs.get("servers", jobs["trainer"])
@@ -166,7 +142,6 @@ def test_the_manifest_is_what_kubernetes_reads(accelerator_type, launched):
     assert selector["cloud.google.com/gke-tpu-topology"] == accelerator.topology
     limits = pod["containers"][0]["resources"]["limits"]
     assert limits == {"google.com/tpu": accelerator.chips_per_host}
-    assert 0 < pod["terminationGracePeriodSeconds"] <= 25
     train = jobs["trainer"]["template"]["spec"]["containers"][0]["command"][-1]
     words = shlex.split(train.replace("$$", "$"))
     assert words[words.index("--data") + 1] == data

@@ -34,11 +34,9 @@ def run_until_done(program, tmp_path, **environment):
     ("program", "code", "runs"),
     [
         ("exit 70", 70, 1),
-        ("test $(wc -l < log) -gt 7 || exit 75", 0, 8),  # more often than crashes are allowed
         ("kill -KILL $$", 137, 3),
         # Hosts that were taken away may not be back yet; at the first start none is awaited.
         ("exit 66", 66, 1),
-        ("test $(wc -l < log) -gt 1 && exit 66; exit 75", 66, 4),
         ("case $(wc -l < log) in 1|4) exit 75;; 2|3|5|6) exit 66;; esac", 0, 7),
     ],
 )
@@ -48,8 +46,7 @@ def test_what_is_run_again_and_how_often(program, code, runs, tmp_path):
     assert len((tmp_path / "log").read_text().splitlines()) == runs
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("code", [75, 0])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 0)])
 def test_a_stopped_job_may_save_and_is_not_run_again(number, code, tmp_path):
     saving = f"trap 'sleep 0.1; echo saved >> log; exit {code}' TERM"
     program = f"{saving}; echo run >> log; while :; do sleep 0.02; done"

@@ -118,8 +118,8 @@ def write_glue_submission(
         path: str. The file to write; the server requires names such as `SST-2.tsv`.
         data: `TaskData` of a task of classes or numbers.
         examples: sequence of `Example`, named by their index.
-        predictions: sequence or array of class indices or numbers; those of STS-B, the only task
-            of numbers, are clipped to 0 to 5.
+        predictions: sequence or array of class indices, or numbers (STS-B alone), which are
+            clipped to 0 to 5.
 
     Raises:
         OutputExistsError, StorageError: As `write_predictions`.

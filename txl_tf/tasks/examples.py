@@ -76,7 +76,7 @@ class Example:
         choices: tuple of str. The full texts of the options of "choice".
         label: The name of the class, a number, or the index of the right choice. None if unknown,
             and for "span".
-        answers: tuple of `Answer`. Answers of "span"; empty if there is none or it is unknown.
+        answers: tuple of `Answer`. Answers of "span"; empty without an answer.
         is_answerable: bool. False for a question that the passage cannot answer.
     """
 

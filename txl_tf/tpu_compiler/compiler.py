@@ -44,8 +44,10 @@ class CompiledProgram:
     """Bytes read from and written to the chip's high-bandwidth memory, with padding."""
     all_reduce_bytes: int = 0
     """Bytes that each replica contributes to all-reduces."""
-    details: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """See `ProgramCosts.details`."""
+    categories: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Number of instructions and their bytes by kind of work."""
+    operations: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The same by operation of the model, most bytes first."""
 
     @property
     def fits(self) -> bool:
@@ -155,7 +157,8 @@ class TpuCompiler:
                     flops=costs.flops(),
                     hbm_bytes=costs.hbm_bytes(),
                     all_reduce_bytes=costs.all_reduce_bytes(),
-                    details=costs.details(),
+                    categories=costs.categories(),
+                    operations=costs.operations(),
                 )
                 if not (self._generates_code and compiled.fits):
                     return compiled

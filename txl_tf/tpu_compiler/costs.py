@@ -85,33 +85,13 @@ class ProgramCosts:
             if each.opcode in ("all-reduce", "all-reduce-start")
         )
 
-    def details(self) -> dict[str, Any]:
-        """Returns loops, kinds of work, operations and largest tensors in JSON types."""
-        return {
-            "kernel_bytes": sum(
-                times * _kernel_cost(each, "bytes_accessed") for each, times in self._all_executed()
-            ),
-            "loops": [
-                {"op_name": _general(each), "times": self._trip_count(each)}
-                for each, _ in self._all_executed()
-                if each.opcode == "while"
-            ],
-            "categories": self._grouped(self._category),
-            "operations": dict(itertools.islice(self._grouped(_general).items(), _NUM_LISTED)),
-            "largest_tensors": self._largest_tensors(),
-        }
+    def categories(self) -> dict[str, dict[str, int]]:
+        """Counts instructions and their bytes by kind of work."""
+        return self._grouped(self._category)
 
-    def _largest_tensors(self) -> list[dict[str, Any]]:
-        """Lists the largest tensors that go through the high-bandwidth memory."""
-        found: collections.Counter[tuple[int, str, str]] = collections.Counter()
-        for each, _ in self._all_executed():
-            for shape in [] if each.opcode in _FREE else _tensors(each.shape):
-                if math.prod(shape.dimensions) > 1 and _hbm(shape):
-                    found[_hbm(shape), _described(shape), _general(each)] += 1
-        return [
-            {"tensor": tensor, "op_name": op_name, "num_bytes": num_bytes, "count": count}
-            for (num_bytes, tensor, op_name), count in sorted(found.items(), reverse=True)
-        ][:_NUM_LISTED]
+    def operations(self) -> dict[str, dict[str, int]]:
+        """Counts instructions and their bytes by operation of the model."""
+        return dict(itertools.islice(self._grouped(_general).items(), _NUM_LISTED))
 
     def _executed(self, computation: Computation, times: int) -> Iterator[tuple[Any, int]]:
         yield computation, times
@@ -330,11 +310,6 @@ def _bits(element_type: int) -> int:
     name = PrimitiveType.Name(element_type)
     found = _BITS.search(name)
     return 8 if name == "PRED" else int(found[0]) if found else 0
-
-
-def _described(shape: Shape) -> str:
-    name = PrimitiveType.Name(shape.element_type).lower()
-    return f"{name}[{','.join(map(str, shape.dimensions))}]"
 
 
 def _general(instruction: Instruction) -> str:
