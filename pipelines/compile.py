@@ -48,7 +48,6 @@ _SAVING = (
     {"rematerialize": True, "gradient_accumulation_steps": 8},
 )
 _GIBIBYTE = 2**30
-_NUM_OPERATIONS = 8
 _NUM_SAVED_STEPS = 20
 _MAX_ROWS = 4096
 _RESOLUTION = 50
@@ -175,7 +174,8 @@ def compile_experiment(
     if not together["fits"]:
         yield {"fitting_settings": training.fitting_settings(evaluation, shared_bytes)}
     if find_rows or not program.fits:
-        trials = training.search()
+        step = experiment.training.gradient_accumulation_steps
+        trials = largest_rows(training.compile, training.rows, step)
         largest = max((rows for rows, each in trials.items() if each.fits), default=0)
         is_new = largest not in (0, training.rows)
         yield {
@@ -216,11 +216,6 @@ class _TrainingCompilation:
             self._say(f"  {'fits' if compiled.fits else 'does not fit'}: {needed}")
             self._programs[rows] = compiled
         return self._programs[rows]
-
-    def search(self) -> dict[int, CompiledProgram]:
-        """Finds the largest number of rows that fits; returns all programs by their rows."""
-        step = self._experiment.training.gradient_accumulation_steps
-        return largest_rows(self.compile, self.rows, step)
 
     def compile_evaluation(self) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
         """Returns the evaluation's program, its figures, and the bytes it shares with training."""
@@ -394,9 +389,8 @@ def _print_program(name: str, values: dict[str, Any]) -> None:
     if not values["fits"]:
         figures = dict(list(figures.items())[:3])
     print(plain_table([("per step", ""), *figures.items()], right=[1]))
-    operations = list(values["operations"].items())[:_NUM_OPERATIONS]
     work = [("kind of work, then operation", "times", "HBM %")]
-    for title, group in [*values["categories"].items(), *operations]:
+    for title, group in [*values["categories"].items(), *values["operations"].items()]:
         share = 100 * group["hbm_bytes"] / max(values["hbm_bytes"], 1)
         work.append((title, str(group["count"]), f"{share:.1f}"))
     if values["fits"] and name != "evaluation":

@@ -106,13 +106,6 @@ class InitialWeights:
         has_steps = self._begun is None or identify_folder(self._folder)[0] == "run"
         return open_model(self._folder, self._step if has_steps else None)
 
-    def require_fit(self, experiment: ExperimentConfig) -> None:
-        """Raises MismatchError if the weights do not fit the model of a run."""
-        shares_vocabulary = self._vocabulary == "shared"
-        require_same_weights(
-            self.source.description.model, experiment.model, self._folder, shares_vocabulary
-        )
-
     def require_vocabulary(self, data: dict[str, Any]) -> None:
         """Raises MismatchError if the weights belong to another vocabulary."""
         found = self.source.description
@@ -226,7 +219,8 @@ def initial_weights(
     found = InitialWeights(arguments.init_from, arguments.init_step, vocabulary)
     if data is not None:
         found.require_vocabulary(data)
-    found.require_fit(experiment)
+    stored = found.source.description.model
+    require_same_weights(stored, experiment.model, arguments.init_from, vocabulary == "shared")
     return found
 
 

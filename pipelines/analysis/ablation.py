@@ -260,7 +260,6 @@ class Ablation:
     data: dict[str, Any]
     """Identity of the data, see `data_identity`."""
     folder: Path
-    only_table: bool
     as_json: bool
 
     def log(self, run: AblationRun, evaluation: EvaluationConfig) -> EvaluationLog:
@@ -291,8 +290,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the study")
     add_override_argument(parser)
     add_json_argument(parser)
-    meaning = "train nothing; print what is finished"
-    parser.add_argument("--only-table", action="store_true", help=meaning)
 
 
 def check_arguments(arguments: argparse.Namespace) -> Ablation:
@@ -308,8 +305,7 @@ def check_arguments(arguments: argparse.Namespace) -> Ablation:
     check_dataset(manifest, arguments.data, split=study.evaluation.split)
     data = data_identity(manifest)
     for each in study.runs():
-        if not arguments.only_table:
-            require_training_memory(each.experiment)
+        require_training_memory(each.experiment)
         # Refuses a study begun with other settings before training anything.
         Workdir(folder / each.name).check_same(each.experiment, data)
     return Ablation(
@@ -317,37 +313,27 @@ def check_arguments(arguments: argparse.Namespace) -> Ablation:
         data_folder=arguments.data,
         data=data,
         folder=folder,
-        only_table=arguments.only_table,
         as_json=arguments.json,
     )
 
 
 def run(job: Ablation) -> None:
     """Trains and evaluates the missing runs, and prints the table."""
-    runs = job.study.runs()
-    if not job.only_table:
-        from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.data.prepared_dataset import PreparedDataset
 
-        dataset = PreparedDataset.open(job.data_folder)
-        say(f"{sum(not job.missing(each) for each in runs)} of {len(runs)} runs are finished.")
-        with DirectoryLock(job.folder), PreemptionWatcher() as watcher:
-            for number, each in enumerate(runs, start=1):
-                if missing := job.missing(each):
-                    _finish(job, each, missing, dataset, watcher)
-                perplexity = job.perplexities(each)[0]
-                say(f"{number} of {len(runs)}: {each.name}: perplexity {perplexity:.2f}")
+    runs, dataset = job.study.runs(), PreparedDataset.open(job.data_folder)
+    say(f"{sum(not job.missing(each) for each in runs)} of {len(runs)} runs are finished.")
+    with DirectoryLock(job.folder), PreemptionWatcher() as watcher:
+        for number, each in enumerate(runs, start=1):
+            if missing := job.missing(each):
+                _finish(job, each, missing, dataset, watcher)
+            perplexity = job.perplexities(each)[0]
+            say(f"{number} of {len(runs)}: {each.name}: perplexity {perplexity:.2f}")
     rows = []
     for row in job.study.rows:
-        finished = [each for each in runs if each.row == row and not job.missing(each)]
-        if finished:
-            perplexities = [job.perplexities(each) for each in finished]
-            rows.append(row_figures(finished, perplexities, job.study.evaluation.tolerance))
-    if not rows:
-        raise InputMissingError(
-            "No run of the study is finished yet.",
-            where=str(job.folder),
-            remedy="Leave --only-table out.",
-        )
+        finished = [each for each in runs if each.row == row]
+        perplexities = [job.perplexities(each) for each in finished]
+        rows.append(row_figures(finished, perplexities, job.study.evaluation.tolerance))
     write_table(rows, WritableFolder.at(job.folder), job.as_json)
 
 

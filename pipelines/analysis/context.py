@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
@@ -57,23 +57,18 @@ class AnalyzedRun:
     source: ModelFolder
 
     @property
-    def experiment(self) -> ExperimentConfig:
-        """Settings of the run; defaults for a model without a run."""
-        return self.source.experiment
-
-    @property
     def has_memory(self) -> bool:
         """True if the model has a memory whose length can be chosen at evaluation."""
-        return self.experiment.model.effective_memory_length > 0
+        return self.source.experiment.model.effective_memory_length > 0
 
     def load_model(self, memory_length: int | None = None) -> "tuple[int, LanguageModel]":
         """Builds the model in float32 with the run's evaluation lengths; returns its step too."""
         step, weights = self.source.read_weights()
-        values = {name: getattr(self.experiment.evaluation, name) for name in _LENGTHS}
+        values = {name: getattr(self.source.experiment.evaluation, name) for name in _LENGTHS}
         changes = {name: value for name, value in values.items() if value is not None}
         if memory_length is not None and self.has_memory:
             changes["memory_length"] = memory_length
-        return step, build_model(self.experiment.model.replace(**changes), weights)
+        return step, build_model(self.source.experiment.model.replace(**changes), weights)
 
 
 def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
@@ -163,7 +158,7 @@ def check_arguments(arguments: argparse.Namespace) -> ContextJob:
 
 
 def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
-    model, num_rows = run.experiment.model, arguments.batch_size
+    model, num_rows = run.source.experiment.model, arguments.batch_size
     where, memory_length = f"--batch-size {num_rows}", model.memory_length
     if arguments.context_memory and run.has_memory:
         memory_length = arguments.context_memory
@@ -172,7 +167,7 @@ def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
     require_memory_of(needs, "The analysis")
     if run.has_memory:
         longest = max(arguments.memory_lengths or [0])
-        num_rows = run.experiment.evaluation.batch_size
+        num_rows = run.source.experiment.evaluation.batch_size
         needs = reading_needs(model, num_rows, 1, longest, f"--memory {longest}")
         require_memory_of(needs, "The analysis")
 
@@ -185,7 +180,7 @@ def run(job: ContextJob) -> None:
     dataset = PreparedDataset.open(arguments.data)
     for each in job.runs:
         described = each.source.description
-        check_dataset(dataset.manifest, arguments.data, each.experiment, described)
+        check_dataset(dataset.manifest, arguments.data, each.source.experiment, described)
     # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(job, dataset)
@@ -260,7 +255,7 @@ def _measure(
     facts = {
         "name": run.name,
         "step": step,
-        "model": run.experiment.model.to_dict(),
+        "model": run.source.experiment.model.to_dict(),
         "num_parameters": model.count_params(),
         "segment_length": model.config.segment_length,
         "memory_length": model.config.memory_length,
@@ -276,11 +271,11 @@ def _memory(
 
     if not run.has_memory:
         return None
-    training_length = run.experiment.model.memory_length
+    training_length = run.source.experiment.model.memory_length
     halves = [-(-training_length * half // 2) for half in range(1, _DEFAULT_MEMORY_HALVES + 1)]
     lengths = sorted({*(arguments.memory_lengths or halves)})
     step, weights = run.source.read_weights()
-    usual = run.experiment.evaluation
+    usual = run.source.experiment.evaluation
 
     def perplexity(memory_length: int) -> float:
         # Every query sees the whole memory, and weights are not adapted.
@@ -291,7 +286,7 @@ def _memory(
             memory_length=memory_length,
             same_length=False,
         )
-        evaluator = create_evaluator(run.experiment.replace(evaluation=evaluation))
+        evaluator = create_evaluator(run.source.experiment.replace(evaluation=evaluation))
         evaluator.load_arrays(weights)
         return evaluate_split(evaluator, dataset, arguments.split, step or 0).perplexity
 

@@ -40,7 +40,7 @@ _CATEGORIES = (
 _COPIES = (
     *("copy", "copy-start", "async-start", "transpose", "reshape", "pad", "slice", "concatenate"),
 )
-_NUM_LISTED = 12
+_NUM_LISTED = 8
 
 
 class ProgramCosts:

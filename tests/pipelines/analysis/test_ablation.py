@@ -259,7 +259,7 @@ def test_a_stopped_study_resumes_and_trains_nothing_twice(data_folder, tmp_path)
         assert len(set(row["curve"][0]["perplexities"])) == 2
         assert f"{row['perplexity_initial']:.2f}" in finished.stdout
 
-    again = run_txl(*arguments, "--only-table")
+    again = run_txl(*arguments)
     assert again.stdout == finished.stdout
     other = run_txl(*arguments, "--set", "model.dropout=0.2")
     assert other.returncode == 78
@@ -272,7 +272,6 @@ def test_a_stopped_study_resumes_and_trains_nothing_twice(data_folder, tmp_path)
         (["--out", "gs://bucket/study"], 2, "local folder"),
         (["--set", "model.depth=2"], 2, "model.depth"),
         (["--data", "nowhere"], 66, "nowhere"),
-        (["--only-table"], 66, "No run of the study is finished yet."),
     ],
 )
 def test_errors_are_found_before_anything_is_trained(
