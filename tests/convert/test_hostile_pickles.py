@@ -6,7 +6,6 @@ import tracemalloc
 import pytest
 
 from tests.convert import python2_pickle as python2
-from tests.slow_case import slow_case
 from txl_tf.convert import read_python2_vocabulary
 from txl_tf.errors import DataDamagedError
 
@@ -49,13 +48,7 @@ def live_payloads(marker):
         "extension": b"\x82\x01(" + command + b"tR",
         "setstate": set_state(command),
         "inst": b"(" + command + b"ios\nsystem\n",
-        "obj": b"(" + system + command + b"o",
         "stack_global": b"\x80\x04" + stack_global + command + b"\x85R",
-        "in a dict": python2.name("collections", "OrderedDict")
-        + b"]]("
-        + text("a")
-        + made
-        + b"ea\x85R",
         "in a corpus": python2.corpus(["a"], vocab=made)[:-1],
     }
 
@@ -64,12 +57,7 @@ def live_payloads(marker):
 LAME_PAYLOADS = {
     "newobj": python2.name("subprocess", "Popen") + b"N\x85\x81.",
     "newobj_ex": b"\x80\x04" + python2.name("data_utils", "Corpus") + b")}\x92.",
-    "persistent id": b"Pos.system\n.",
     "dotted": b"\x80\x04\x8c\x0adata_utils\x8c\x13Corpus.__subclasses__\x93.",
-    "buffer": b"\x80\x05\x97.",
-    "state of a dict": b"}}b.",
-    "state of a class": python2.name("data_utils", "Corpus") + b"}b.",
-    "call of a dict": b"})R.",
     "reduced array": python2.name("numpy.core.multiarray", "_reconstruct")
     + python2.name("os", "system")
     + b"\x85R.",
@@ -97,28 +85,15 @@ def test_nothing_but_data_is_read(kind, tmp_path):
 MANY = 100_000
 GREEDY_PAYLOADS = {
     "long text": b"X\xff\xff\xff\xffabc.",
-    "long bytes": b"\x8e" + b"\xff" * 8 + b"abc.",
-    "negative length": b"T\xff\xff\xff\xffabc.",
-    "long integer": b"\x8b\xff\xff\xff\x7fabc.",
     "integer with many digits": b"L" + b"9" * MANY + b"L\n.",
-    "endless line": b"S'" + b"a" * MANY,
     "high memo": b"Nr\xff\xff\xff\xff.",
     "deep lists": b"]" * MANY + b"a" * (MANY - 1) + b".",
-    "deep tuples": b")" + b"\x85" * MANY + b".",
     "deep key": b"})" + b"\x85" * MANY + b"Ns.",
-    "itself": b"]q\x00h\x00a.",
     "frame": b"\x80\x04\x95" + b"\xff" * 8 + b".",
-    "dicts of dicts": b"]("
-    + b"](U\x01aK\x01e" * 1000
-    + b"eq\x01"
-    + (python2.name("collections", "Counter") + b"h\x01\x85R0") * 40_000
-    + b".",
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [slow_case(kind) if kind == "dicts of dicts" else kind for kind in GREEDY_PAYLOADS]
-)
+@pytest.mark.parametrize("kind", GREEDY_PAYLOADS)
 def test_little_memory_and_time_are_needed_to_refuse(kind, tmp_path):
     path = tmp_path / "cache.pkl"
     path.write_bytes(GREEDY_PAYLOADS[kind])

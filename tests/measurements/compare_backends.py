@@ -24,21 +24,11 @@ from txl_tf.models.transformer_xl import TransformerXL
 NUM_ROWS = 4
 NUM_STEPS = 20
 DTYPES = ("float32", "mixed_bfloat16")
-BASE = preset("enwik8_base").replace(
-    num_layers=4,
-    hidden_dim=256,
-    num_heads=4,
-    intermediate_dim=1024,
-    segment_length=128,
-    memory_length=128,
-    attention_dropout=0.1,
-)
-MODELS = {
-    "base": BASE,
-    "adaptive": BASE.replace(
-        vocabulary_size=2000, embedding_dim=256, cutoffs=(200, 800), division_factor=4
-    ),
-}
+SIZES = {"num_layers": 4, "hidden_dim": 256, "num_heads": 4, "intermediate_dim": 1024}
+SIZES |= {"segment_length": 128, "memory_length": 128, "attention_dropout": 0.1}
+CLUSTERS = {"embedding_dim": 256, "cutoffs": (200, 800), "division_factor": 4}
+BASE = preset("enwik8_base").replace(**SIZES)
+MODELS = {"base": BASE, "adaptive": BASE.replace(vocabulary_size=2000, **CLUSTERS)}
 MASK_SHAPES = ((1, 7), (4, 128, 256), (3, 2, 65, 130))
 MASK_SEEDS = ((0, 0), (1, 2), (-5, 2**31 - 1))
 _MOST_KEPT = 20_000

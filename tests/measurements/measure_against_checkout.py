@@ -21,16 +21,9 @@ import numpy as np
 AFTER = Path(__file__).resolve().parents[2]
 PARTS = ("train", "evaluate", "generate")
 LENGTH = 128
-MODEL = {
-    "vocabulary_size": 256,
-    "num_layers": 12,
-    "hidden_dim": 512,
-    "num_heads": 8,
-    "head_dim": 64,
-    "intermediate_dim": 2048,
-    "segment_length": LENGTH,
-    "memory_length": LENGTH,
-}
+MODEL = {"vocabulary_size": 256, "num_layers": 12, "hidden_dim": 512, "num_heads": 8}
+MODEL |= {"head_dim": 64, "intermediate_dim": 2048}
+MODEL |= {"segment_length": LENGTH, "memory_length": LENGTH}
 TRAINING = {"global_batch_size": 1, "num_steps": 20, "checkpoint_every_steps": 20}
 
 
@@ -75,13 +68,6 @@ def words_of(part: str, folder: Path, run: Path, memory_length: int) -> list[obj
     return [*words, "--seed", 1, "--memory-length", memory_length]
 
 
-def seconds_of(part: str, checkout: Path, folder: Path, memory_length: int) -> float:
-    """Seconds of a job, with the start of Python."""
-    new = Path(tempfile.mkdtemp(dir=folder)) / "run"
-    run = new if part == "train" else folder / "run"
-    return run_txl(checkout, *words_of(part, folder, run, memory_length))
-
-
 def main() -> None:
     """Prints a line for every part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -91,20 +77,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16_384, help="evaluated")
     parser.add_argument("--memory-length", type=int, default=1600)
     arguments = parser.parse_args()
-    checkouts = (arguments.before.resolve(), AFTER)
     with tempfile.TemporaryDirectory() as name:
-        folders = [
-            make_run(each, Path(name) / str(number), arguments.tokens)
-            for number, each in enumerate(checkouts)
+        sides = [
+            (checkout, make_run(checkout, Path(name) / side, arguments.tokens))
+            for side, checkout in (("before", arguments.before.resolve()), ("after", AFTER))
         ]
         for part in arguments.only:
-            sides = list(zip(checkouts, folders, strict=True))
-            seconds = np.array(
-                [
-                    [seconds_of(part, *side, arguments.memory_length) for side in sides]
-                    for _ in range(arguments.rounds)
-                ]
-            )
+            rounds = []
+            for number in range(arguments.rounds):
+                rounds.append([])
+                for checkout, folder in sides:
+                    run = folder / (f"run {number}" if part == "train" else "run")
+                    words = words_of(part, folder, run, arguments.memory_length)
+                    rounds[-1].append(run_txl(checkout, *words))
+            seconds = np.array(rounds)
             ratios = seconds[:, 0] / seconds[:, 1]
             print(
                 f"txl {part}, M = {arguments.memory_length}: {np.median(ratios):.3f} times as fast "

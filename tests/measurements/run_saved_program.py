@@ -1,12 +1,12 @@
 """Trains by a program of `txl compile --save-program` on any device of JAX; prints the losses.
 
-    python tests/measurements/run_saved_program.py DIR --steps 20 --out losses.json
+    python tests/measurements/run_saved_program.py DIR
 
 Needs nothing but JAX and NumPy.
 """
 
-import argparse
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -18,11 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 class CompiledReplicas:
     """A compiled program, and the state of each replica on a device.
 
-    Args:
-        stablehlo: bytes. The program in the portable format.
-        outputs: for each output the number of the argument that it replaces; `None` for results.
-        state: for each argument after the data, an array per replica.
-        num_replicas: int.
+    `outputs` has for each output the number of the argument that it replaces, `None` for results;
+    `state`, for each argument after the data, an array per replica.
     """
 
     def __init__(self, stablehlo, outputs, state, num_replicas):
@@ -47,14 +44,7 @@ class CompiledReplicas:
         self._state = list(map(self._spread, state))
 
     def __call__(self, data):
-        """Runs the program once.
-
-        Args:
-            data: for each argument before the state, an array per replica.
-
-        Returns:
-            For each result a list of arrays, one per replica.
-        """
+        """Runs the program once; `data` and results are lists of an array per replica."""
         outputs = self._executable.execute_sharded([*map(self._spread, data), *self._state])
         results = []
         by_output = outputs.disassemble_into_single_device_arrays()
@@ -83,8 +73,8 @@ def prepare(num_replicas):
     jax.config.update("jax_enable_x64", True)
 
 
-def losses_of(folder, num_steps):
-    """The losses of the first steps."""
+def losses_of(folder):
+    """The losses of the saved steps."""
     description = json.loads((folder / "program.json").read_text())
     prepare(description["num_replicas"])
     with np.load(folder / "arguments.npz") as file:
@@ -93,7 +83,7 @@ def losses_of(folder, num_steps):
             file[f"arr_{number}"].view(jax.numpy.dtype(argument["dtype"]))
             for number, argument in enumerate(description["arguments"])
         ]
-    num_data = description["num_data"]
+    num_data, num_steps = description["num_data"], description["num_steps"]
     replicas = CompiledReplicas(
         (folder / "program.stablehlo").read_bytes(),
         description["outputs"],
@@ -105,18 +95,6 @@ def losses_of(folder, num_steps):
     return replicas.state()[description["losses"] - num_data][0][0, :num_steps]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args()
-    losses = losses_of(chosen.folder, chosen.steps)
-    found = {"device": str(jax.devices()[0].device_kind), "losses": list(map(float, losses))}
-    print(json.dumps(found))
-    if chosen.out is not None:
-        chosen.out.write_text(json.dumps(found))
-
-
 if __name__ == "__main__":
-    main()
+    found = list(map(float, losses_of(Path(sys.argv[1]))))
+    print(json.dumps({"device": str(jax.devices()[0].device_kind), "losses": found}))

@@ -121,31 +121,19 @@ def search(fixed, per_row, first, step=1, bend=0.0):
     return max((rows for rows, each in trials.items() if each.fits), default=0), trials
 
 
-@pytest.mark.parametrize("first", [1, 8, 20, 64])
-@pytest.mark.parametrize(
-    ("fixed", "per_row", "expected"), [(100, 50, 18), (900, 10, 10), (0, 999, 1), (990, 1, 10)]
-)
+@pytest.mark.parametrize("first", [1, 20, 64])
+@pytest.mark.parametrize(("fixed", "per_row", "expected"), [(100, 50, 18), (0, 999, 1)])
 def test_largest_is_found_from_any_start(fixed, per_row, expected, first):
     best, trials = search(fixed, per_row, first)
     assert best == expected and len(trials) <= 5
 
 
-def test_memory_that_does_not_grow_on_a_line_is_searched_too():
+def test_a_search_ends_at_curves_parts_and_limits():
     best, trials = search(100, 10, first=40, bend=0.9)
     assert best == 26 and len(trials) <= 7
-
-
-def test_nothing_fits_where_a_single_row_does_not():
-    best, trials = search(1200, 1, first=8)
-    assert best == 0 and min(trials) == 1
-
-
-def test_rows_are_whole_parts_of_an_accumulated_step():
+    assert search(1200, 1, first=8)[0] == 0
     best, trials = search(100, 50, first=8, step=4)
     assert best == 16 and all(rows % 4 == 0 for rows in trials)
-
-
-def test_the_search_ends_at_the_most_rows():
     assert 0.98 * 4096 <= search(0, 0, first=2)[0] <= 4096
 
 
@@ -172,9 +160,8 @@ def compiled():
     """
     values = {**EXPERIMENT, "training": {**EXPERIMENT["training"], "global_batch_size": 1024}}
     values["training"]["attention_kernel"] = "never"
-    values["model"] = {**EXPERIMENT["model"], "num_layers": 4, "hidden_dim": 128, "num_heads": 2}
-    values["model"] |= {"head_dim": 64, "intermediate_dim": 512, "segment_length": 128}
-    values["model"] |= {"memory_length": 128}
+    values["model"] = {**EXPERIMENT["model"], "num_layers": 4, "hidden_dim": 128}
+    values["model"] |= {"intermediate_dim": 512, "segment_length": 128, "memory_length": 128}
     experiment = ExperimentConfig.from_dict(values)
     compiler = TpuCompiler(Topology.parse("v5e:4x4"))
 

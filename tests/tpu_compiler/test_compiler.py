@@ -41,11 +41,9 @@ def test_both_programs_are_in_memory_and_weights_once():
 @pytest.mark.parametrize(
     ("name", "num_chips", "num_replicas"),
     [
-        ("v2:2x2", 4, 8),
         ("v3:4x4", 16, 32),
         ("v4:2x2x4", 16, 16),
         ("v5e:1x1", 1, 1),
-        ("v6e:16x16", 256, 256),
     ],
 )
 def test_a_core_of_the_first_generations_and_a_chip_of_the_others_is_a_replica(
