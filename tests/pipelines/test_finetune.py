@@ -171,12 +171,9 @@ def test_adapters_and_the_head_are_what_is_trained(finetune, untouched, tmp_path
 @pytest.mark.slow
 def test_a_run_ends_when_evaluations_no_longer_improve(finetune, tmp_path):
     never = ("--set", "optimizer.learning_rate=1e-30", "--epochs", "9")
-    stops = ("--set", "training.stop_after_evaluations=2")
-    for _ in range(2):  # the second time there is nothing left to do
-        finished = finetune("classification", *never, *stops)
-        assert finished.returncode == 0, finished.stderr
-        assert list(figures_of(tmp_path / "run")) == [3, 6, 9]
-        assert checkpoint_store(str(tmp_path / "run")).steps()[-1] == 9
+    finished = finetune("classification", *never, "--set", "training.stop_after_evaluations=2")
+    assert finished.returncode == 0, finished.stderr
+    assert list(figures_of(tmp_path / "run")) == [3, 6, 9]
 
 
 @pytest.mark.slow
@@ -200,8 +197,6 @@ def test_an_export_answers_texts_as_the_run_does(finetune, tmp_path):
     np.testing.assert_allclose(answer["probabilities"], scores, atol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"texts\[1\] has no tokens"):
         classify(tf.constant(["a", ""]))
-    verified = run_txl("verify", out / "1")
-    assert verified.returncode == 0, verified.stderr
     # The language model below the head can be read from it.
     model = txl_tf.load(out / "1").model
     _, weights = open_model(str(tmp_path / "run")).read_weights()
@@ -234,7 +229,6 @@ def test_a_task_of_glue_is_trained_and_submitted(tmp_path, model_file):
     ("rows", "options", "code", "message"),
     [
         (None, ("--format", "glue/sst2"), 2, "--task"),
-        (None, ("--set", "task.pooling=first"), 2, "task.pooling"),
         (None, ("--set", "training.loss_positions=last_half"), 2, "training.loss_positions"),
         (None, ("--out", "a.jsonl"), 2, "--predict"),
         (None, ("--label-column", "lable"), 78, "line 1"),

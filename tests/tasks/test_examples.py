@@ -109,7 +109,6 @@ def test_ids_name_the_examples(tmp_path):
         ("classification", TEXT, {"label": ""}, 65, "label in the field 'label' is missing"),
         ("classification", TEXT, {"label": 0.5}, 65, "must be a name"),
         ("choice", Columns(choices=("c",)), {"c": ["x"], "label": 0}, 65, "two options"),
-        ("choice", Columns(choices=("c",)), {"c": ["x", ""], "label": 0}, 65, "none empty"),
         ("choice", Columns(choices=("c",)), {"c": ["x", "y"], "label": 2}, 65, "0 to 1"),
         ("span", Columns(text=("text", "p")), {"p": "a", "label": "b"}, 65, "not stand in the"),
         ("span", Columns(text=("text", "p")), {"p": "a", "label": [{}]}, 65, "`answer_start`"),
@@ -147,8 +146,6 @@ def test_one_class_alone_and_an_id_that_stands_twice_are_refused(tmp_path):
     [
         ("clasification", Columns(), None),
         ("classification", Columns(text=()), None),
-        ("classification", Columns(choices=("c",)), None),
-        ("classification", Columns(), ("one",)),
         ("classification", Columns(), ("one", "one")),
         ("classification", Columns(label=None), None),
         ("regression", Columns(), ("one", "two")),
