@@ -15,22 +15,16 @@ import re
 import shlex
 import string
 from pathlib import Path
-from typing import NamedTuple, Self
 
 from txl_tf.errors import UsageError
-from txl_tf.tpu_compiler.chips import CHIPS, CloudNames, Topology
+from txl_tf.tpu_compiler.chips import Topology
 
 from ..arguments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
 from ..doctor import pinned_versions
 from ..workdir import add_workdir_argument
 
-_GENERATIONS = {chip.cloud.generation: chip.cloud for chip in CHIPS.values()}
-_NAME = re.compile(rf"({'|'.join(_GENERATIONS)})-([1-9][0-9]{{0,4}})")
-_CHIPS_PER_HOST = 4
-# An accelerator type of every generation.
-_EXAMPLES = ("v2-8", "v3-32", "v4-32", "v5litepod-16", "v5p-32", "v6e-8")
 # Machine types of GKE; a v3 slice of several hosts has `ct3p-hightpu-4t`.
-_MACHINES = {"v3": "ct3-hightpu", "v4": "ct4p-hightpu", "v5litepod": "ct5lp-hightpu"}
+_MACHINES = {"v3": "ct3-hightpu", "v4": "ct4p-hightpu", "v5e": "ct5lp-hightpu"}
 _MACHINES |= {"v5p": "ct5p-hightpu", "v6e": "ct6e-standard"}
 _GKE = "gke-jobset"
 # The parts of the script of each kind; later definitions take the place of earlier ones.
@@ -62,80 +56,25 @@ _PATTERNS = {
 _OF_GKE = ("image", "cluster", "service_account")
 
 
-class Accelerator(NamedTuple):
-    """A slice of a generation of chips."""
-
-    cloud: CloudNames
-    num_chips: int
-
-    @classmethod
-    def parse(cls, name: str) -> Self:
-        """Reads an accelerator type or a topology; raises UsageError for an unknown one.
-
-        An accelerator type is `v5litepod-16`, where v2, v3, v4 and v5p count cores, two to a
-        chip; a topology is `v5e:2x4`.
-        """
-        if ":" in name:
-            topology = Topology.parse(name, "--accelerator-type")
-            cloud, num_chips, rest = topology.chip.cloud, topology.num_chips, 0
-            is_known = cloud.shapes.get(num_chips) == name.partition(":")[2]
-        else:
-            matched = _NAME.fullmatch(name)
-            if matched is None:
-                raise _unknown("This is not the name of an accelerator type.", name, _EXAMPLES)
-            cloud = _GENERATIONS[matched[1]]
-            num_chips, rest = divmod(int(matched[2]), cloud.cores_per_chip)
-            is_known = num_chips in cloud.shapes
-        if rest or not is_known:
-            known = [cls(cloud, size).name for size in cloud.shapes]
-            raise _unknown(f"There is no such {cloud.generation} slice.", name, known)
-        return cls(cloud, num_chips)
-
-    @property
-    def name(self) -> str:
-        """The accelerator type, such as `v5litepod-16`."""
-        return f"{self.cloud.generation}-{self.num_chips * self.cloud.cores_per_chip}"
-
-    @property
-    def topology(self) -> str:
-        """Chips along each dimension, such as `4x4`."""
-        return self.cloud.shapes[self.num_chips]
-
-    @property
-    def chips_per_host(self) -> int:
-        """TPU chips of one VM."""
-        is_one_host = self.num_chips <= self.cloud.max_chips_per_host
-        return self.num_chips if is_one_host else _CHIPS_PER_HOST
-
-    @property
-    def num_hosts(self) -> int:
-        """VMs of the slice."""
-        return self.num_chips // self.chips_per_host
-
-    @property
-    def gke_accelerator(self) -> str | None:
-        """GKE's name for the chips."""
-        of_one_host = self.cloud.gke_accelerator_of_one_host if self.num_hosts == 1 else None
-        return of_one_host or self.cloud.gke_accelerator
-
-    @property
-    def machine_type(self) -> str:
-        """Machine type of a host on GKE and Compute Engine; empty for v2, which has none."""
-        series = _MACHINES.get(self.cloud.generation)
-        machine = f"{series}-{self.chips_per_host}t" if series else ""
-        return machine.replace("ct3-", "ct3p-") if self.num_hosts > 1 else machine
+def gke_accelerator(slice_: Topology) -> str | None:
+    """Returns GKE's name for the chips."""
+    cloud = slice_.chip.cloud
+    of_one_host = cloud.gke_accelerator_of_one_host if slice_.num_hosts == 1 else None
+    return of_one_host or cloud.gke_accelerator
 
 
-def _unknown(what: str, name: str, known: list[str] | tuple[str, ...]) -> UsageError:
-    remedy = f"There are, for example: {', '.join(known)}."
-    return UsageError(what, where=f"--accelerator-type {name}", remedy=remedy)
+def machine_type(slice_: Topology) -> str:
+    """Returns the machine type on GKE and Compute Engine; empty for v2, which has none."""
+    series = _MACHINES.get(slice_.chip.name)
+    machine = f"{series}-{slice_.chips_per_host}t" if series else ""
+    return machine.replace("ct3-", "ct3p-") if slice_.num_hosts > 1 else machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     tpu = parser.add_argument_group("TPU")
     tpu.add_argument("--kind", choices=[*_SCRIPTS, _GKE], required=True, help="what to launch")
-    meaning = f"the slice, such as {', '.join(_EXAMPLES)} or v5e:2x4"
+    meaning = "the slice, such as v4-32, v5litepod-16, v5p-32, v6e-8 or v5e:2x4"
     tpu.add_argument("--accelerator-type", metavar="TYPE", required=True, help=meaning)
     tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
     tpu.add_argument("--project", required=True, help="project of Google Cloud")
@@ -158,14 +97,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks every argument; nothing that the cloud would refuse by its form is printed."""
-    arguments.accelerator = accelerator = Accelerator.parse(arguments.accelerator_type)
+    option = "--accelerator-type"
+    arguments.slice = accelerator = Topology.parse(arguments.accelerator_type, option)
+    if accelerator.accelerator_type is None:
+        sizes = ", ".join(accelerator.chip.cloud.shapes.values())
+        what, where = "Cloud TPU has no such slice.", f"{option} {arguments.accelerator_type}"
+        raise UsageError(what, where=where, remedy=f"Its shapes are: {sizes}.")
     for name, (pattern, remedy) in _PATTERNS.items():
         value = getattr(arguments, name)
         if value is not None and re.fullmatch(pattern, value) is None:
             what = f"This is not a {name.replace('_', ' ')} that can be used."
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
-    kind, chips = arguments.kind, accelerator.cloud.generation
+    kind, chips = arguments.kind, accelerator.chip.name
     is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
     server = "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts."
     for is_wrong, what, remedy in (
@@ -173,10 +117,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         (kind == "pod-slice" and not is_slice, "It has one host.", "tpu-vm"),
         (not is_gke and is_slice and chips == "v6e", server, _GKE),
         (kind == "compute" and chips not in _COMPUTE_ENGINE, _COMPUTE, "tpu-vm"),
-        (is_gke and not accelerator.gke_accelerator, "GKE does not have these chips.", "tpu-vm"),
+        (is_gke and not gke_accelerator(accelerator), "GKE does not have these chips.", "tpu-vm"),
     ):
         if is_wrong:
-            where = f"--kind {kind} --accelerator-type {accelerator.name}"
+            where = f"--kind {kind} {option} {accelerator.accelerator_type}"
             raise UsageError(what, where=where, remedy=f"Use --kind {remedy}.")
     for name in (*_OF_GKE, "runtime_version"):
         is_given, is_used = getattr(arguments, name) is not None, is_gke == (name in _OF_GKE)
@@ -194,14 +138,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _script(arguments: argparse.Namespace) -> str:
-    accelerator, has_file = arguments.accelerator, arguments.config not in NAMED_EXPERIMENTS
+    accelerator, has_file = arguments.slice, arguments.config not in NAMED_EXPERIMENTS
     config = f"./{os.path.basename(arguments.config)}" if has_file else arguments.config
     values = {
         **{name.upper(): getattr(arguments, name) for name in ("name", "zone", "project")},
-        "ACCELERATOR": accelerator.name,
-        "MACHINE": accelerator.machine_type,
+        "ACCELERATOR": accelerator.accelerator_type,
+        "MACHINE": machine_type(accelerator),
         "HOSTS": str(accelerator.num_hosts),
-        "IMAGE": arguments.runtime_version or accelerator.cloud.runtime_version,
+        "IMAGE": arguments.runtime_version or accelerator.chip.cloud.runtime_version,
         "SPOT": _spot_option(arguments),
         "CONFIG_FILE": os.path.abspath(arguments.config) if has_file else "",
         "TENSORBOARD": f"{arguments.workdir.rstrip('/')}/tensorboard",
@@ -216,7 +160,7 @@ def _script(arguments: argparse.Namespace) -> str:
 
 
 def _manifest(arguments: argparse.Namespace) -> str:
-    accelerator, has_file = arguments.accelerator, arguments.config not in NAMED_EXPERIMENTS
+    accelerator, has_file = arguments.slice, arguments.config not in NAMED_EXPERIMENTS
     file, hosts = f"config{Path(arguments.config).suffix}", accelerator.num_hosts
     names = [f"{arguments.name}-servers-0-{pod}.{arguments.name}" for pod in range(hosts)]
     tpu = "local" if hosts == 1 else ",".join(f"grpc://{name}:{_PORT}" for name in names)
@@ -236,10 +180,10 @@ def _manifest(arguments: argparse.Namespace) -> str:
         "grace_seconds": _GRACE_SECONDS[arguments.spot],
         # Less than the pod has, so that a server ends before it is killed.
         "server_seconds": str(_GRACE_SECONDS[arguments.spot] - 3),
-        "chips": accelerator.gke_accelerator,
+        "chips": gke_accelerator(accelerator),
         "region": arguments.zone.rpartition("-")[0],
-        "machine": accelerator.machine_type,
-        "topology": accelerator.topology,
+        "machine": machine_type(accelerator),
+        "topology": accelerator.name.partition(":")[2],
         "member": f"serviceAccount:{arguments.project}.svc.id.goog[default/{arguments.name}]",
         # Kubernetes reads `$$` as `$`.
         "train": script.replace("$", "$$"),

@@ -10,7 +10,8 @@ import pytest
 
 from pipelines import train
 from pipelines.command_line import main
-from pipelines.launch import Accelerator
+from pipelines.launch import machine_type
+from txl_tf.tpu_compiler.chips import Topology
 
 ODD = "a'c\"$(touch<x);`y`"
 BASE = {"zone": "us-central1-a", "project": "my-project", "name": "my-run"}
@@ -106,9 +107,9 @@ def test_wrong_arguments_are_named(kind, changed, word, launched):
 
 def test_hosts_and_shapes_fit_together():
     hosts = {"v2-8": 1, "v3-32": 4, "v4-32": 4, "v5litepod-8": 1, "v5litepod-16": 4, "v6e-8": 1}
-    assert {name: Accelerator.parse(name).num_hosts for name in hosts} == hosts
-    assert Accelerator.parse("v5e:2x4") == Accelerator.parse("v5litepod-8")
-    assert Accelerator.parse("v4:2x2x4").name == "v4-32"
+    assert {name: Topology.parse(name).num_hosts for name in hosts} == hosts
+    assert Topology.parse("v5e:2x4") == Topology.parse("v5litepod-8")
+    assert Topology.parse("v4:2x2x4").accelerator_type == "v4-32"
 
 
 @pytest.mark.parametrize(("tpu", "value"), [("grpc://a:1", "0"), ("local", None)])
@@ -131,15 +132,16 @@ def documents(text, kind):
 def test_the_manifest_is_what_kubernetes_reads(accelerator_type, launched):
     data = f"gs://bucket/{ODD}"
     text = launched("gke-jobset", "--spot", accelerator_type=accelerator_type, data=data)
-    accelerator = Accelerator.parse(accelerator_type)
-    assert f'--machine-type "{accelerator.machine_type}"' in text
+    accelerator = Topology.parse(accelerator_type)
+    assert f'--machine-type "{machine_type(accelerator)}"' in text
     (job_set,) = documents(text, "JobSet")
     jobs = {job["name"]: job["template"]["spec"] for job in job_set["spec"]["replicatedJobs"]}
     with_chips = jobs.get("servers", jobs["trainer"])
     assert with_chips.get("parallelism", 1) == accelerator.num_hosts
     pod = with_chips["template"]["spec"]
     selector = pod["nodeSelector"]
-    assert selector["cloud.google.com/gke-tpu-topology"] == accelerator.topology
+    shape = accelerator.name.partition(":")[2]
+    assert selector["cloud.google.com/gke-tpu-topology"] == shape
     limits = pod["containers"][0]["resources"]["limits"]
     assert limits == {"google.com/tpu": accelerator.chips_per_host}
     train = jobs["trainer"]["template"]["spec"]["containers"][0]["command"][-1]

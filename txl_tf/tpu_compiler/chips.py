@@ -111,6 +111,14 @@ CHIPS: dict[str, Chip] = {chip.name: chip for chip in _ALL}
 """All generations that can be compiled for, by name."""
 
 _NAME = re.compile(r"(v\d+[a-z]?):(\d{1,5}(?:x\d{1,5}){0,9})", re.ASCII)
+# Cloud TPU's name of a slice counts cores or chips.
+_NAMES_BY_TYPE = {
+    f"{cloud.generation}-{num_chips * cloud.cores_per_chip}": f"{chip}:{shape}"
+    for chip, cloud in _CLOUD_NAMES.items()
+    for num_chips, shape in cloud.shapes.items()
+}
+_TYPES_BY_NAME = {name: accelerator_type for accelerator_type, name in _NAMES_BY_TYPE.items()}
+_CHIPS_PER_HOST = 4
 _MAX_CHIPS = 8960
 
 
@@ -123,11 +131,11 @@ class Topology:
 
     @classmethod
     def parse(cls, name: str, option: str = "--topology") -> Self:
-        """Reads a name, such as `v5e:4x4`, that was given to `option`.
+        """Reads a topology, such as `v5e:4x4`, or accelerator type, such as `v5litepod-16`.
 
-        Raises UsageError for unknown chips or an impossible shape.
+        Raises UsageError, which names the `option`, for unknown chips or an impossible shape.
         """
-        matched = _NAME.fullmatch(name)
+        matched = _NAME.fullmatch(_NAMES_BY_TYPE.get(name, name))
         chip = None if matched is None else CHIPS.get(matched[1])
         shape = () if matched is None else tuple(map(int, matched[2].split("x")))
         # Every host has 2 x 2 chips, but single chips exist too.
@@ -142,7 +150,8 @@ class Topology:
             problem = f"No slice has more than {_MAX_CHIPS} chips."
         else:
             return cls(chip, shape)
-        remedy = f"Generation and chips along each dimension, such as {', '.join(EXAMPLES)}."
+        examples = f"{', '.join(EXAMPLES)}, or an accelerator type, such as v5litepod-16"
+        remedy = f"Generation and chips along each dimension, such as {examples}."
         raise UsageError(problem, where=f"{option} {name}", remedy=remedy)
 
     @property
@@ -151,9 +160,25 @@ class Topology:
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
+    def accelerator_type(self) -> str | None:
+        """Name in Cloud TPU, such as `v5litepod-16`; `None` for a slice that it does not have."""
+        return _TYPES_BY_NAME.get(self.name)
+
+    @property
     def num_chips(self) -> int:
         """Number of chips in the slice."""
         return math.prod(self.shape)
+
+    @property
+    def chips_per_host(self) -> int:
+        """TPU chips of one VM."""
+        is_one_host = self.num_chips <= self.chip.cloud.max_chips_per_host
+        return self.num_chips if is_one_host else _CHIPS_PER_HOST
+
+    @property
+    def num_hosts(self) -> int:
+        """VMs of the slice."""
+        return self.num_chips // self.chips_per_host
 
     @property
     def num_replicas(self) -> int:

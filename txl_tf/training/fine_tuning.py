@@ -24,8 +24,6 @@ _PREFETCHED_BATCHES = 4
 # Odd and different from the steps of positions and segments, so that no two texts of a row share a
 # seed.
 _CHOICE_STEP = 0x1B873593
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,8 +31,8 @@ class ExamplePlan:
     """Order in which examples are read, shuffled for each epoch.
 
     Each epoch reads every example once; its last batch is filled with the first examples of the
-    next epoch. The order is derived by SHA-256 and integer arithmetic from fingerprint, seed and
-    epoch, so it never changes.
+    next epoch. The order follows from fingerprint, seed and epoch by SHA-256 and Philox, whose raw
+    numbers are the same in every version of NumPy.
     """
 
     num_examples: int
@@ -57,20 +55,18 @@ class ExamplePlan:
         end = begin + num_steps * self.num_rows
         epochs = range(begin // self.num_examples, -(-end // self.num_examples))
         keys = [f"{self.fingerprint}:{self.seed}:{epoch}" for epoch in epochs]
-        stream = np.concatenate([_shuffled(self.num_examples, key) for key in keys])
+        orders = [_shuffled(self.num_examples, key) for key in keys]
+        stream = np.concatenate([np.zeros(0, np.int64), *orders])
         skipped = epochs.start * self.num_examples
         return stream[begin - skipped : end - skipped].reshape(num_steps, self.num_rows)
 
 
 # Consecutive steps use the same epoch.
 @functools.lru_cache(maxsize=4)
-def _shuffled(num_examples: int, key: str) -> np.ndarray:
-    """Sorts the examples by a hash of the key and their index."""
-    begin = np.frombuffer(hashlib.sha256(key.encode()).digest()[:8], "<u8")[0]
-    numbers = begin + (np.arange(num_examples, dtype=np.uint64) + np.uint64(1)) * _GOLDEN
-    for shift, factor in zip((30, 27), _FACTORS, strict=True):  # SplitMix64
-        numbers = (numbers ^ (numbers >> np.uint64(shift))) * factor
-    return np.argsort(numbers ^ (numbers >> np.uint64(31)), kind="stable")
+def _shuffled(num_examples: int, text: str) -> np.ndarray:
+    """Sorts the examples by random numbers, whose key is the hash of a text."""
+    key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
+    return np.argsort(np.random.Philox(key=key).random_raw(num_examples), kind="stable")
 
 
 class ExampleReader:
