@@ -252,26 +252,17 @@ def attention_report(
     shown_head: tuple[int, int],
     num_rows: int,
 ) -> dict[str, Any]:
-    """Returns the figures of an analysis with their conditions, as JSON values.
-
-    `about` has run, split and step. `shown_head` is a layer and head, counted from 0.
-    """
-    figures = profile.to_dict()
-    farthest = figures["farthest_head"]
+    """Returns the figures of an analysis, with run, split and step in `about`, as JSON values."""
+    layer, head = shown_head
     return {
         **about,
         "segment_length": config.segment_length,
         "memory_length": config.memory_length,
         "clamp_length": config.clamp_length,
         "num_rows": num_rows,
-        **figures,
-        "farthest_head": {**farthest, **_from_one(farthest["layer"], farthest["head"])},
-        "shown_head": _from_one(*shown_head),
+        **profile.to_dict(),
+        "shown_head": {"layer": layer + 1, "head": head + 1},
     }
-
-
-def _from_one(layer: int, head: int) -> dict[str, int]:
-    return {"layer": layer + 1, "head": head + 1}
 
 
 def describe(report: dict[str, Any]) -> str:
@@ -392,11 +383,7 @@ def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
 
 
 def highest_share(rows: np.ndarray, share: float) -> np.ndarray:
-    """Marks the tokens with the highest attention of each query: bool `(T, K)`.
-
-    `rows` is float `(T, K)`, 0 for tokens that a query cannot see. `share`, in `(0, 1]`, is of the
-    tokens that it can see.
-    """
+    """Marks the `share` of the tokens that each query sees, not 0, with the highest attention."""
     highest = np.zeros(rows.shape, bool)
     for query, row in enumerate(rows):
         count = int(np.ceil(share * np.count_nonzero(row)))

@@ -80,8 +80,8 @@ def losses_of(folder):
     with np.load(folder / "arguments.npz") as file:
         # NumPy does not know bfloat16.
         arrays = [
-            file[f"arr_{number}"].view(jax.numpy.dtype(argument["dtype"]))
-            for number, argument in enumerate(description["arguments"])
+            file[f"arr_{number}"].view(jax.numpy.dtype(dtype))
+            for number, dtype in enumerate(description["dtypes"])
         ]
     num_data, num_steps = description["num_data"], description["num_steps"]
     replicas = CompiledReplicas(

@@ -68,17 +68,12 @@ class AttentionProfile:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns all arrays by name, for an `.npz` file."""
-        return {
-            "attention": self.attention,
-            **{f"term_{name}": array for name, array in self.terms.items()},
-            "mean_distance": self.mean_distance,
-            "entropy": self.entropy,
-            "memory_attention": self.memory_attention,
-            "highest_attention": self.highest_attention,
-        }
+        names = ("attention", "mean_distance", "entropy", "memory_attention", "highest_attention")
+        terms = {f"term_{name}": array for name, array in self.terms.items()}
+        return {**{name: getattr(self, name) for name in names}, **terms}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the figures of heads and layers as plain JSON types; layers and heads from 0."""
+        """Returns the figures of heads and layers as plain JSON types; layers and heads from 1."""
         layer, head = self.farthest_head
         return {
             "num_queries": self.num_queries,
@@ -89,8 +84,8 @@ class AttentionProfile:
             "memory_attention": self.memory_attention.tolist(),
             "highest_share": (self.highest_attention / self.memory_attention).tolist(),
             "farthest_head": {
-                "layer": layer,
-                "head": head,
+                "layer": layer + 1,
+                "head": head + 1,
                 "mean_distance": float(self.mean_distance[layer, head]),
             },
         }
@@ -103,14 +98,6 @@ class AttentionProfiler:
     to the far ones. So the model has `same_length`, see `profiled_config`, and segments are not
     counted before the memory is full. The profile then shows the model as it reads token by
     token with a memory of `M`, for any segment length.
-
-    Example:
-    ```python
-    profiler = AttentionProfiler(model, batch_size=4)
-    for token_ids in segments:  # each continues the previous one
-        profiler.add(token_ids)
-    profile = profiler.result()
-    ```
     """
 
     def __init__(

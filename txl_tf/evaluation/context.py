@@ -1,5 +1,7 @@
 """Length of context that models use: losses with bounded contexts, effective lengths, RECL.
 
+Dai et al. (2019), Section 1 and Appendix C; Khandelwal et al. (2018).
+
 Shape letters used in this module: I models, C context length, or number of lengths, N tokens,
 B rows or windows, T segment or window length.
 """
@@ -29,15 +31,10 @@ class ContextLosses:
     configuration. Segments end with the window, so the last one is full and the first one may be
     short. A Transformer without memory reads the window as one segment; with learned positions it
     reads at most as many of the last tokens as it has positions.
-
-    References:
-     - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Appendix C
     """
 
     def __init__(
-        self,
-        model: TransformerXL | LSTMLanguageModel | QRNNLanguageModel,
-        batch_size: int,
+        self, model: TransformerXL | LSTMLanguageModel | QRNNLanguageModel, batch_size: int
     ) -> None:
         self._model = model
         self._batch_size = batch_size
@@ -115,12 +112,7 @@ def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
 
 
 class EffectiveLength(NamedTuple):
-    """Length beyond which the next one gains too little.
-
-    References:
-     - [Khandelwal et al., 2018](https://arxiv.org/abs/1805.04623)
-     - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Section 1 and Appendix C
-    """
+    """Length beyond which the next one gains too little."""
 
     length: int
     """Tokens of memory or of context."""
@@ -153,9 +145,6 @@ class ModelGroup:
     not look good at long ones. Gains are measured on the hard tokens only: those that no model
     predicts well from the short context. `contexts` are ascending; `losses` are the nats
     `l_i(c, t)`, float `(I, C, N)`.
-
-    References:
-     - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Appendix C
     """
 
     def __init__(self, contexts: Sequence[int], losses: np.ndarray) -> None:

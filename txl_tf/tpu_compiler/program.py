@@ -399,10 +399,9 @@ def save_training_program(
     """Writes the program of training with its arguments in the steps of some batches.
 
     `batches` come from each replica in turn. The program attends by plain operations, so that
-    every device can run it. `program.json` lists its arguments, for each output the argument that
-    it replaces, and the argument that records the losses. `arguments.npz` has them in order:
-    `num_data` of shape `(num_steps, num_replicas, ...)`, then the initial state of shape
-    `(num_replicas, ...)`.
+    every device can run it. `program.json` tells which argument each output replaces and which one
+    records the losses. `arguments.npz` has all in order: `num_data` of shape `(num_steps,
+    num_replicas, ...)`, then the initial state of shape `(num_replicas, ...)`.
     """
     parts = list(batches.as_numpy_iterator())
     num_steps = len(parts) // num_replicas
@@ -427,10 +426,7 @@ def save_training_program(
         "num_data": len(program.data),
         "losses": [name for name, _ in arguments].index("loss"),
         "outputs": lowered.replaced_parameters(),
-        "arguments": [
-            {"name": name, "dtype": array.dtype.name, "shape": array.shape}
-            for name, array in arguments
-        ],
+        "dtypes": [array.dtype.name for _, array in arguments],
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "program.stablehlo").write_bytes(lowered.to_stablehlo())
