@@ -15,10 +15,10 @@ from txl_tf.config.experiment import (
     EvaluationConfig,
     ExperimentConfig,
     OptimizerConfig,
+    TaskConfig,
     TrainingConfig,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.config.task import TaskConfig
 from txl_tf.errors import UsageError
 
 from .arguments import add_config_argument, add_override_argument, load_experiment

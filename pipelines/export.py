@@ -20,9 +20,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
+from txl_tf.config.experiment import SERVED_KINDS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.config.task import SERVED_KINDS
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, open_model
 from txl_tf.storage.files import is_remote

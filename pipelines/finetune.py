@@ -13,8 +13,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.task import TaskConfig, TaskKind
+from txl_tf.config.experiment import ExperimentConfig, TaskConfig, TaskKind
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.task import TaskConfig
+from txl_tf.config.experiment import ExperimentConfig, TaskConfig
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import open_model
 

@@ -38,10 +38,10 @@ from txl_tf.config.experiment import (
     ExperimentConfig as ExperimentConfig,
 )
 from txl_tf.config.experiment import OptimizerConfig as OptimizerConfig
+from txl_tf.config.experiment import TaskConfig as TaskConfig
 from txl_tf.config.experiment import TrainingConfig as TrainingConfig
 from txl_tf.config.generation import GenerationConfig as GenerationConfig
 from txl_tf.config.model import ModelConfig as ModelConfig
-from txl_tf.config.task import TaskConfig as TaskConfig
 from txl_tf.export.saved_model import export_saved_model as export_saved_model
 from txl_tf.generation.session import GenerationSession as GenerationSession
 from txl_tf.generation.session import generate as generate

@@ -5,7 +5,7 @@ import pytest
 
 from tests.small_models import small_config, with_drawn_weights
 from tests.toy_batches import toy_experiment
-from txl_tf.config.task import TaskConfig
+from txl_tf.config.experiment import TaskConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.tasks.encoding import ExampleEncoder

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from txl_tf.config.task import TaskConfig
+from txl_tf.config.experiment import TaskConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError, MismatchError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from txl_tf.config.task import LOWER_IS_BETTER
+from txl_tf.config.experiment import LOWER_IS_BETTER
 from txl_tf.tasks.examples import Answer, Example
 from txl_tf.tasks.metrics import compute_metrics
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.task import TaskConfig
+from txl_tf.config.experiment import ExperimentConfig, TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator

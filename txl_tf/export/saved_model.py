@@ -18,8 +18,8 @@ from tensorflow.core.framework import tensor_shape_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
+from txl_tf.config.experiment import SERVED_KINDS, TaskConfig
 from txl_tf.config.generation import GenerationConfig
-from txl_tf.config.task import SERVED_KINDS, TaskConfig
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, excluded_tokens
 from txl_tf.errors import StorageError
 from txl_tf.export.served_model import ServedModel, ServedWeights

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.experiment import TaskConfig
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.export import guards
 from txl_tf.export.graph_tokenizers import graph_tokenizer

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from txl_tf.config.task import TaskConfig
+from txl_tf.config.experiment import TaskConfig
 from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 from txl_tf.models.language_model import LanguageModel, ModelWithLoss, language_model_of

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from txl_tf.config.base import FrozenConfig, shown_value
-from txl_tf.config.task import TaskKind
+from txl_tf.config.experiment import TaskKind
 from txl_tf.data.text_files import MAX_LINE_BYTES, numbered_lines
 from txl_tf.errors import DataDamagedError, MismatchError, UsageError, did_you_mean
 from txl_tf.storage.files import first_line
