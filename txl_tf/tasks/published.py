@@ -52,12 +52,10 @@ _MATCHED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _GlueTask:
-    """Files of one task."""
+    """Files of one task; `texts` and `label` are columns."""
 
     texts: tuple[str, ...]
-    """Columns of the texts."""
     label: str = "label"
-    """Column of the label."""
     labels: tuple[str, ...] = ("0", "1")
     """Classes in their order; empty for a score."""
     metrics: tuple[str, ...] = ("accuracy",)
