@@ -23,7 +23,6 @@ from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from tests.small_run import write_run
 from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
-from txl_tf.evaluation.attention import profiled_config
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 _FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -54,16 +53,8 @@ def small_model(**changes):
     return {"model": model, "config": model.config, "memory_length": model.config.memory_length}
 
 
-def profiled_model():
-    config = small_model()["config"]
-    profiled = profiled_config(config, config.segment_length, config.memory_length)
-    segments = [prompt(config.segment_length, num_rows=4)] * 20
-    return {"model": txl_tf.TransformerXL(profiled), "segments": segments}
-
-
 # The names that an example of an object takes for granted, besides those of its module.
 MADE = {
-    "AttentionProfiler": profiled_model,
     "GenerationSession": lambda: {**small_model(), "prompt_ids": prompt(7, num_rows=1)},
     "InferenceEngine": lambda: {**small_model(), "token_ids": prompt(11, num_rows=1)},
     "RecordWriter": lambda: {"token_ids": np.arange(200, dtype=np.uint8)},
@@ -134,7 +125,6 @@ DOCSTRINGS = {
 SLOW = {
     "txl_tf.causal_lm.text.TextSession",
     "txl_tf.causal_lm.text_task.TextTask",
-    "txl_tf.evaluation.attention.AttentionProfiler",
     "txl_tf.generation.session.GenerationSession",
     "txl_tf.models.headed.TransformerXLWithHead",
     "txl_tf.models.stateful.StatefulTransformerXL",
