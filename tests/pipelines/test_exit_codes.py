@@ -53,24 +53,18 @@ def test_what_nobody_thought_of_is_70_with_the_traceback_in_a_file(failing, tmp_
     assert "txl doctor" in lines[2]
 
 
+def exhausted(message):
+    return tf.errors.ResourceExhaustedError(None, None, message)
+
+
 @pytest.mark.parametrize(
     ("error", "exit_code", "words"),
     [
         (MemoryError(), 70, "memory is used up"),
         (OSError(errno.ENOSPC, "No space left on device", "/a/file"), 74, "disk is full"),
         (PermissionError(errno.EACCES, "Permission denied", "/a/file"), 74, "Permission denied"),
-        (
-            tf.errors.ResourceExhaustedError(
-                None, None, "Graph execution error:\n\nOOM when allocating tensor"
-            ),
-            70,
-            "memory is used up: ResourceExhaustedError: OOM when allocating",
-        ),
-        (
-            tf.errors.ResourceExhaustedError(None, None, "a.data; No space left on device"),
-            74,
-            "disk is full",
-        ),
+        (exhausted("Graph execution error:\n\nOOM when allocating tensor"), 70, "Error: OOM when"),
+        (exhausted("a.data; No space left on device"), 74, "disk is full"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -102,25 +96,7 @@ def test_ctrl_c_is_130(failing):
 
 
 MISSING = ("train", "--config", "none-of-this-name", "--data", "d", "--workdir", "w")
-
-
-def run(arguments, *, cwd, redirection):
-    """Runs `txl` through a shell, which closes and redirects streams."""
-    kept = {key: value for key, value in environment().items() if key != "PYTHONUNBUFFERED"}
-    return subprocess.run(
-        ["bash", "-c", f'"$@" {redirection}', "bash", *command(*arguments)],
-        capture_output=True,
-        cwd=cwd,
-        env=kept,
-        timeout=120,
-        check=False,
-    )
-
-
-def assert_quiet(finished):
-    assert b"Traceback" not in finished.stderr, finished.stderr
-    assert b"Exception ignored" not in finished.stderr, finished.stderr
-    assert len(finished.stderr.splitlines()) <= 3, finished.stderr
+BUFFERED = {key: value for key, value in environment().items() if key != "PYTHONUNBUFFERED"}
 
 
 @pytest.mark.parametrize(
@@ -133,8 +109,10 @@ def assert_quiet(finished):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_streams_that_are_closed_or_full(tmp_path, redirection, arguments, exit_code):
-    finished = run(arguments, cwd=tmp_path, redirection=redirection)
-    assert_quiet(finished)
+    words = ["bash", "-c", f'"$@" {redirection}', "bash", *command(*arguments)]
+    finished = subprocess.run(words, capture_output=True, cwd=tmp_path, env=BUFFERED, check=False)
+    assert b"Traceback" not in finished.stderr and b"ignored" not in finished.stderr
+    assert len(finished.stderr.splitlines()) <= 3, finished.stderr
     assert finished.returncode == exit_code
     assert list(tmp_path.iterdir()) == []
 
@@ -147,7 +125,7 @@ def test_a_reader_that_leaves_ends_the_job_without_a_word(tmp_path):
         stdout=write_end,
         stderr=subprocess.PIPE,
         cwd=tmp_path,
-        env={key: value for key, value in environment().items() if key != "PYTHONUNBUFFERED"},
+        env=BUFFERED,
         check=False,
     )
     os.close(write_end)
