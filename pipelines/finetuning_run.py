@@ -38,7 +38,17 @@ def finetuning_experiment(
             num_steps = _steps_of(arguments.epochs, data, experiment)
             experiment = override(experiment, [f"training.num_steps={num_steps}"])
         return experiment
-    begin = _begin(arguments, data, overrides)
+    if arguments.init_from is not None and arguments.config is not None:
+        raise UsageError("The model comes from --init-from.", where="--config")
+    if arguments.init_from is not None:
+        model = open_model(arguments.init_from, arguments.init_step).description.model
+    elif arguments.config is not None:
+        model = load_experiment(arguments.config, []).model
+    else:
+        remedy = "Name the folder of a trained model, or with --config that of a new one."
+        raise UsageError("A new run needs a model.", where="--init-from", remedy=remedy)
+    values = default_settings(model) | {"task": _task(data).to_dict()}
+    begin = override(ExperimentConfig.from_dict(values), overrides)
     num_steps = _steps_of(arguments.epochs or DEFAULT_EPOCHS, data, begin)
     if "training.num_steps" in overridden_settings(overrides):
         num_steps = begin.training.num_steps
@@ -49,26 +59,6 @@ def finetuning_experiment(
         "training.steps_per_loop": min(100, each_epoch),
     }
     return of_length(begin, num_steps, overrides, followed)
-
-
-def _begin(
-    arguments: argparse.Namespace, data: "TaskData", overrides: list[str]
-) -> ExperimentConfig:
-    """Returns the settings before the steps are known."""
-    if arguments.init_from is not None:
-        if arguments.config is not None:
-            raise UsageError("The model comes from --init-from.", where="--config")
-        model = open_model(arguments.init_from, arguments.init_step).description.model
-    elif arguments.config is not None:
-        model = load_experiment(arguments.config, []).model
-    else:
-        raise UsageError(
-            "A new run needs a model.",
-            where="--init-from",
-            remedy="Name the folder of a trained model, or with --config that of a new one.",
-        )
-    values = default_settings(model) | {"task": _task(data).to_dict()}
-    return override(ExperimentConfig.from_dict(values), overrides)
 
 
 def _task(data: "TaskData") -> TaskConfig:

@@ -160,8 +160,9 @@ def compiled():
     """
     values = {**EXPERIMENT, "training": {**EXPERIMENT["training"], "global_batch_size": 1024}}
     values["training"]["attention_kernel"] = "never"
-    values["model"] = {**EXPERIMENT["model"], "num_layers": 4, "hidden_dim": 128}
-    values["model"] |= {"intermediate_dim": 512, "segment_length": 128, "memory_length": 128}
+    values["model"] = {**EXPERIMENT["model"], "num_layers": 4, "hidden_dim": 128, "num_heads": 2}
+    values["model"] |= {"head_dim": 64, "intermediate_dim": 512, "segment_length": 128}
+    values["model"] |= {"memory_length": 128}
     experiment = ExperimentConfig.from_dict(values)
     compiler = TpuCompiler(Topology.parse("v5e:4x4"))
 
