@@ -67,7 +67,7 @@ def test_reading_with_a_memory_compiles_and_copies_nothing(name):
     assert program.hlo.count(b"tpu_custom_call") == 1
     compiled = TpuCompiler(Topology.parse(topology), generates_code=True).compile(program, name)
     assert compiled.fits
-    assert compiled.details["kernel_bytes"] > 0
+    assert compiled.categories["kernel"]["count"] > 0
     # Besides what is padded, and what the compiler moves to the chip ahead.
     assert compiled.temporary_bytes < compiled.argument_bytes / 2
 
@@ -90,7 +90,7 @@ def test_both_passes_compile_and_keep_no_scores_in_memory(name):
     assert program.hlo.count(b"tpu_custom_call") == 2
     compiled = TpuCompiler(Topology.parse(topology), generates_code=True).compile(program, name)
     assert compiled.fits
-    assert compiled.details["kernel_bytes"] > 0
+    assert compiled.categories["kernel"]["count"] > 0
     scores = [plan.segment_length, plan.key_length]
     large = [each["tensor"] for each in compiled.details["largest_tensors"]]
     assert not any(f"{scores[0]},{scores[1]}]" in each for each in large)
