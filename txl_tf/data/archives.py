@@ -1,6 +1,5 @@
-"""Files of a corpus: unpacked in a folder, in a zip archive or in a tar archive."""
+"""Files of a corpus: in a folder, or in a zip or tar archive, which is unpacked beside itself."""
 
-import contextlib
 import dataclasses
 import errno
 import gzip
@@ -11,13 +10,13 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import IO
 
 from txl_tf.data.downloads import PublishedFile
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
-from txl_tf.storage.files import first_line, open_regular_file
+from txl_tf.storage.files import first_line
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import storage_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,56 +49,12 @@ _DAMAGE = (
 )
 
 
-def _damaged(what: str, path: str) -> DataDamagedError:
-    return DataDamagedError(what, where=path, remedy="Get the archive again.")
+def unpacked_files(path: str, archive: PublishedFile, members: Sequence[CorpusMember]) -> list[str]:
+    """Returns the paths of the members, verified as far as their size and SHA-256 are known.
 
-
-@contextlib.contextmanager
-def _archive_errors(path: str) -> Iterator[None]:
-    """Converts the errors of reading a damaged archive to DataDamagedError."""
-    try:
-        yield
-    except (*_DAMAGE, OSError) as error:
-        # A zip archive can name an offset before the beginning of the file.
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise
-        raise _damaged(f"The archive cannot be read: {first_line(error)}", path) from error
-
-
-@dataclasses.dataclass(frozen=True)
-class CorpusFiles:
-    """Files of a corpus: `paths` on the disk, or in a zip archive, by path in the archive."""
-
-    paths: Mapping[str, str]
-    zip_path: str | None = None
-
-    def blocks(self, member: CorpusMember) -> Iterator[bytes]:
-        """Yields a file in parts of at most a mebibyte."""
-        path = self.paths[member.path]
-        where = self.zip_path or path
-        with (
-            storage_errors("The text file cannot be read", where),
-            _archive_errors(where),
-            contextlib.ExitStack() as stack,
-        ):
-            if self.zip_path is None:
-                file = stack.enter_context(open_regular_file(path))
-            else:
-                # `zipfile` verifies checksums.
-                archive = stack.enter_context(zipfile.ZipFile(self.zip_path))
-                file = stack.enter_context(archive.open(path))
-            while block := file.read(_BLOCK_BYTES):
-                yield block
-
-
-def open_corpus_files(
-    path: str, archive: PublishedFile, members: Sequence[CorpusMember]
-) -> CorpusFiles:
-    """Opens a folder with the unpacked files, the archive, or the only file of a corpus.
-
-    A zip archive is read in place. A tar archive allows no random access, so it is unpacked once,
-    to its name and `.unpacked`. Raises InputMissingError, DataDamagedError for other files than the
-    published ones, or StorageError.
+    `path` is the archive, a folder with the unpacked files, or the only file. An archive is
+    unpacked once, to its name and `.unpacked`. Raises InputMissingError, DataDamagedError for
+    other files than the published ones, or StorageError.
     """
     if os.path.isdir(path):
         return _in_folder(path, members)
@@ -109,18 +64,16 @@ def open_corpus_files(
         raise InputMissingError(what, where=path, remedy=remedy)
     if len(members) == 1 and os.path.getsize(path) == members[0].size_bytes:
         members[0].check(path)
-        return CorpusFiles({members[0].path: path})
+        return [path]
     archive.check(path)
-    if archive.name.endswith(".zip"):
-        return _in_zip(path, members)
     folder = f"{path}.unpacked"
     if not os.path.isdir(folder):
-        _unpack_tar(path, members, folder)
+        _unpack(path, members, folder)
     return _in_folder(folder, members)
 
 
-def _in_folder(folder: str, members: Sequence[CorpusMember]) -> CorpusFiles:
-    paths = {}
+def _in_folder(folder: str, members: Sequence[CorpusMember]) -> list[str]:
+    paths = []
     for member in members:
         names = (member.path, *member.other_paths)
         candidates = [os.path.join(folder, *name.split("/")) for name in names]
@@ -132,64 +85,62 @@ def _in_folder(folder: str, members: Sequence[CorpusMember]) -> CorpusFiles:
                 remedy="Name the folder with all unpacked files, or the archive.",
             )
         member.check(found)
-        paths[member.path] = found
-    return CorpusFiles(paths)
+        paths.append(found)
+    return paths
 
 
-def _in_zip(path: str, members: Sequence[CorpusMember]) -> CorpusFiles:
-    with (
-        storage_errors("The archive cannot be read", path),
-        _archive_errors(path),
-        zipfile.ZipFile(path) as archive,
-    ):
-        found = set(archive.namelist())
-    for member in members:
-        if member.path not in found:
-            raise _damaged(f"The archive has no {member.path}.", path)
-    return CorpusFiles({member.path: member.path for member in members}, path)
-
-
-def _unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
+def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
     """Unpacks the members into a new folder, which gets its name when it is complete.
 
     Only the given names are used as paths; other entries, links and devices are ignored.
     """
     missing = {member.path: member for member in members}
     try:
-        # As a stream: seeking backwards in a compressed archive restarts decompression.
-        with (
-            StagingFolder(folder, last_file="") as staging,
-            _archive_errors(path),
-            tarfile.open(path, "r|*") as archive,
-        ):
-            for info in archive:
-                member = missing.pop(info.name.removeprefix("./"), None)
+        with StagingFolder(folder, last_file="") as staging:
+            for name, size_bytes, source in _entries(path):
+                member = missing.pop(name, None)
                 if member is None:
                     continue
-                source = archive.extractfile(info) if info.isreg() else None
                 if source is None:
-                    what = f"{member.path} is no file, but a link or something else."
-                    raise _damaged(what, path)
-                if member.size_bytes not in (None, info.size):
-                    what = (
-                        f"{member.path} must have {member.size_bytes} bytes, but has {info.size}."
-                    )
-                    raise _damaged(what, path)
-                target = os.path.join(staging.path, *member.path.split("/"))
+                    raise ValueError(f"{name} is no file, but a link or something else.")
+                if member.size_bytes not in (None, size_bytes):
+                    what = f"{name} must have {member.size_bytes} bytes, but has {size_bytes}."
+                    raise ValueError(what)
+                target = os.path.join(staging.path, *name.split("/"))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with open(target, "xb") as file:
                     shutil.copyfileobj(source, file, _BLOCK_BYTES)
-                    if file.tell() != info.size:
-                        raise EOFError(f"it ends after {file.tell()} of {info.size} bytes")
+                    if file.tell() != size_bytes:
+                        raise EOFError(f"it ends after {file.tell()} of {size_bytes} bytes")
                 member.check(target)
                 if not missing:
                     break
             if missing:
-                raise _damaged(f"The archive has no {min(missing)}.", path)
+                raise ValueError(f"it has no {min(missing)}")
             staging.publish()
-    except OSError as error:
+    except (*_DAMAGE, OSError) as error:
+        # A zip archive can name an offset before the beginning of the file.
+        if not isinstance(error, OSError) or error.errno in (None, errno.EINVAL):
+            what = f"The archive cannot be read: {first_line(error)}"
+            raise DataDamagedError(what, where=path, remedy="Get the archive again.") from error
         raise StorageError(
             f"Unpacking failed: {error.strerror or error}",
             where=folder,
             remedy="Check free space and permissions, or name another folder.",
         ) from error
+
+
+def _entries(path: str) -> Iterator[tuple[str, int, IO[bytes] | None]]:
+    """Yields name, size and content of every entry; content is `None` for links and devices."""
+    if zipfile.is_zipfile(path):
+        # `zipfile` verifies checksums.
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                with archive.open(entry) as file:
+                    yield entry.filename, entry.file_size, file
+        return
+    # As a stream: seeking backwards in a compressed archive restarts decompression.
+    with tarfile.open(path, "r|*") as stream:
+        for info in stream:
+            content = stream.extractfile(info) if info.isreg() else None
+            yield info.name.removeprefix("./"), info.size, content

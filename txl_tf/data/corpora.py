@@ -4,18 +4,20 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import os
+import random
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from txl_tf.data.archives import CorpusFiles, CorpusMember, open_corpus_files
+from txl_tf.data.archives import CorpusMember, unpacked_files
 from txl_tf.data.downloads import PublishedFile
 from txl_tf.data.prepared_dataset import SplitManifest
 from txl_tf.data.text import Document, Reread, Splits, byte_range, split_at_lines
-from txl_tf.data.text_files import grouped_documents, line_pattern, marked_documents
+from txl_tf.data.text_files import grouped_documents, line_pattern, marked_documents, text_blocks
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
@@ -32,7 +34,7 @@ class Corpus:
 
     The values are those of the official preparation of Transformer-XL and of independent projects.
     `counts` has, by split, those published among the counts of `SplitManifest`; tokens and
-    `vocabulary_sizes` are those of `tokenizer`. `documents` turns the files of `members` into
+    `vocabulary_sizes` are those of `tokenizer`. `documents` turns the paths of `members` into
     documents by split, in the official order.
     """
 
@@ -42,15 +44,14 @@ class Corpus:
     tokenizer: Tokenizer | VocabularyTraining
     counts: Mapping[str, Mapping[str, int]]
     vocabulary_sizes: tuple[int, ...]
-    documents: Callable[[CorpusFiles, tuple[CorpusMember, ...]], Splits]
+    documents: Callable[[list[str]], Splits]
 
     def splits(self, path: str) -> Splits:
         """Opens an archive, unpacked folder or only file, and returns documents by split.
 
-        Raises InputMissingError, DataDamagedError for other files than the published ones, or
-        StorageError. A tar archive is unpacked beside itself.
+        Errors of `unpacked_files`.
         """
-        return self.documents(open_corpus_files(path, self.archive, self.members), self.members)
+        return self.documents(unpacked_files(path, self.archive, self.members))
 
     def check_counts(
         self,
@@ -84,34 +85,29 @@ def _other_text(what: str, where: str) -> DataDamagedError:
     return DataDamagedError(what, where=where, remedy=remedy)
 
 
-def _file_splits(
-    read: Callable[..., Iterator[Document]], files: CorpusFiles, members: Sequence[CorpusMember]
-) -> Splits:
+def _file_splits(read: Callable[[str], Iterator[Document]], paths: Sequence[str]) -> Splits:
     """Returns the documents of corpora with a file for each split."""
-    named = zip(SPLITS, members, strict=True)
-    return {name: Reread(read, files, member) for name, member in named}
+    return {name: Reread(read, path) for name, path in zip(SPLITS, paths, strict=True)}
 
 
-def _whole(files: CorpusFiles, member: CorpusMember) -> Iterator[Document]:
-    yield split_at_lines(files.blocks(member))
+def _whole(path: str) -> Iterator[Document]:
+    yield split_at_lines(text_blocks(path))
 
 
-def _cut_splits(
-    read: Callable[..., Iterator[Document]], files: CorpusFiles, members: Sequence[CorpusMember]
-) -> Splits:
+def _cut_splits(read: Callable[..., Iterator[Document]], paths: Sequence[str]) -> Splits:
     """Returns the documents of the first 90, the next 5 and the last 5 % of the only file."""
-    (member,) = members
-    cuts = [(member.size_bytes or 0) * percent // 100 for percent in (0, 90, 95, 100)]
-    named = zip(SPLITS, cuts[:-1], cuts[1:], strict=True)
-    return {name: Reread(read, files, member, start, stop) for name, start, stop in named}
+    (path,) = paths
+    cuts = [os.path.getsize(path) * percent // 100 for percent in (0, 90, 95, 100)]
+    named = zip(SPLITS, itertools.pairwise(cuts), strict=True)
+    return {name: Reread(read, path, *cut) for name, cut in named}
 
 
-def _stretch(files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> Iterator[bytes]:
+def _stretch(path: str, start: int, stop: int) -> Iterator[bytes]:
     def too_short(num_bytes: int) -> DataDamagedError:
         what = f"The text must have {stop} bytes, but has {num_bytes}."
-        return DataDamagedError(what, where=member.path, remedy="Get the file again.")
+        return DataDamagedError(what, where=path, remedy="Get the file again.")
 
-    return byte_range(files.blocks(member), start, stop, too_short)
+    return byte_range(text_blocks(path), start, stop, too_short)
 
 
 def _hundred_megabytes(name: str, sha256: str) -> tuple[CorpusMember]:
@@ -206,25 +202,18 @@ def wikitext103() -> Corpus:
     Words of good and featured articles of Wikipedia, with `<unk>` for rare words. Every line, blank
     or not, ends with `<eos>`. An article is a document.
     """
-    return Corpus(
-        name="wikitext103",
-        archive=PublishedFile(
-            name="wikitext-103-v1.zip",
-            url="https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip",
-            size_bytes=190_229_076,
-            sha256="242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
-        ),
-        members=(
-            _wikitext_file("103", "train"),
-            _wikitext_file(
-                *("103", "valid", 1_142_309),
-                sha256="9aee9f52d6e77de6c7751fc5e7c44287db3ec0eaf15477098acc6b93c1c4250b",
+    return _wikitext(
+        "103",
+        190_229_076,
+        "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
+        {
+            "train": (None, None),
+            "valid": (
+                1_142_309,
+                "9aee9f52d6e77de6c7751fc5e7c44287db3ec0eaf15477098acc6b93c1c4250b",
             ),
-            _wikitext_file(
-                *("103", "test", 1_281_077),
-                sha256="56db52eb157b1ab5c89646eef70510c1eca6e12a3bfdb99f0d6b05b4eacb75b9",
-            ),
-        ),
+            "test": (1_281_077, "56db52eb157b1ab5c89646eef70510c1eca6e12a3bfdb99f0d6b05b4eacb75b9"),
+        },
         tokenizer=_lines_of_words(unknown_token="<unk>", counted_splits=("train",)),
         counts={
             "train": {"words": 101_425_671, "tokens": 103_227_021},
@@ -232,25 +221,16 @@ def wikitext103() -> Corpus:
             "test": {"words": 241_211, "documents": 60, "tokens": 245_569},
         },
         vocabulary_sizes=(267_735,),
-        documents=functools.partial(_file_splits, _articles),
     )
 
 
 def wikitext2() -> Corpus:
     """Returns WikiText-2: two million training tokens, a vocabulary of 33,278 from all splits."""
-    return Corpus(
-        name="wikitext2",
-        archive=PublishedFile(
-            name="wikitext-2-v1.zip",
-            url="https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip",
-            size_bytes=4_475_746,
-            sha256="92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
-        ),
-        members=(
-            _wikitext_file("2", "train"),
-            _wikitext_file("2", "valid", 1_121_681),
-            _wikitext_file("2", "test", 1_256_449),
-        ),
+    return _wikitext(
+        "2",
+        4_475_746,
+        "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
+        {"train": (None, None), "valid": (1_121_681, None), "test": (1_256_449, None)},
         tokenizer=_lines_of_words(),
         counts={
             "train": {"words": 2_051_910, "tokens": 2_088_628},
@@ -258,7 +238,33 @@ def wikitext2() -> Corpus:
             "test": {"words": 241_211, "tokens": 245_569},
         },
         vocabulary_sizes=(33_278,),
+    )
+
+
+def _wikitext(
+    size: str,
+    size_bytes: int,
+    sha256: str,
+    files: Mapping[str, tuple[int | None, str | None]],
+    **settings: Any,
+) -> Corpus:
+    name = f"wikitext-{size}-v1.zip"
+    url = f"https://s3.amazonaws.com/research.metamind.io/wikitext/{name}"
+    paths = {split: f"wiki.{split}.tokens" for split in files}
+    return Corpus(
+        name=f"wikitext{size}",
+        archive=PublishedFile(name=name, url=url, size_bytes=size_bytes, sha256=sha256),
+        members=tuple(
+            CorpusMember(
+                path=f"wikitext-{size}/{path}",
+                other_paths=(path, f"{split}.txt"),
+                size_bytes=files[split][0],
+                sha256=files[split][1],
+            )
+            for split, path in paths.items()
+        ),
         documents=functools.partial(_file_splits, _articles),
+        **settings,
     )
 
 
@@ -276,19 +282,8 @@ def _lines_of_words(
     )
 
 
-def _wikitext_file(
-    size: str, split: str, size_bytes: int | None = None, sha256: str | None = None
-) -> CorpusMember:
-    return CorpusMember(
-        path=f"wikitext-{size}/wiki.{split}.tokens",
-        other_paths=(f"wiki.{split}.tokens", f"{split}.txt"),
-        size_bytes=size_bytes,
-        sha256=sha256,
-    )
-
-
-def _articles(files: CorpusFiles, member: CorpusMember) -> Iterator[Document]:
-    return wikitext_articles(split_at_lines(files.blocks(member)))
+def _articles(path: str) -> Iterator[Document]:
+    return wikitext_articles(split_at_lines(text_blocks(path)))
 
 
 _BLANK = b" \n"
@@ -423,22 +418,17 @@ def _lm1b_file(path: str) -> CorpusMember:
     return CorpusMember(path=f"{_LM1B_ROOT}/{path}", other_paths=names)
 
 
-def _sentence_splits(
-    seed: int, num_passes: int, files: CorpusFiles, members: Sequence[CorpusMember]
-) -> Splits:
-    *training, held_out = members
-    valid = Reread(_whole, files, held_out)
-    train = Reread(_shuffled, files, training, seed, num_passes)
-    return {"train": train, "valid": valid, "test": valid}
+def _sentence_splits(seed: int, num_passes: int, paths: Sequence[str]) -> Splits:
+    *training, held_out = paths
+    valid = Reread(_whole, held_out)
+    return {"train": Reread(_shuffled, training, seed, num_passes), "valid": valid, "test": valid}
 
 
-def _shuffled(
-    files: CorpusFiles, members: Sequence[CorpusMember], seed: int, num_passes: int
-) -> Iterator[Iterator[bytes]]:
+def _shuffled(paths: Sequence[str], seed: int, num_passes: int) -> Iterator[Iterator[bytes]]:
     """Yields each training file as a document with its sentences shuffled."""
     for pass_number in range(num_passes):
-        for index in map(int, shuffled_order(len(members), seed, pass_number)):
-            yield _sentences(files.blocks(members[index]), seed, pass_number, index)
+        for index in map(int, shuffled_order(len(paths), seed, pass_number)):
+            yield _sentences(text_blocks(paths[index]), seed, pass_number, index)
 
 
 def _sentences(blocks: Iterable[bytes], *keys: int) -> Iterator[bytes]:
@@ -458,19 +448,10 @@ def shuffled_lines(blocks: Iterable[bytes], *keys: int | str) -> list[bytes]:
 def shuffled_order(count: int, *keys: int | str) -> np.ndarray:
     """Returns the numbers below `count` in an order determined by the keys, as an int64 vector.
 
-    NumPy and Python guarantee the order of their generators for one version only, and prepared data
-    must not depend on it.
+    Python guarantees the numbers of `random()` for all versions, but not the order of `shuffle`.
     """
-    digest = hashlib.sha256("/".join(map(str, keys)).encode()).digest()
-    start = np.uint64(int.from_bytes(digest[:8], "big"))
-    # SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators").
-    with np.errstate(over="ignore"):
-        steps = np.arange(1, count + 1, dtype=np.uint64)
-        values = start + steps * np.uint64(0x9E3779B97F4A7C15)
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        values ^= values >> np.uint64(31)
-    return np.argsort(values, kind="stable")
+    generator = random.Random("/".join(map(str, keys)))
+    return np.argsort([generator.random() for _ in range(count)], kind="stable")
 
 
 CORPORA: Mapping[str, Callable[..., Corpus]] = {

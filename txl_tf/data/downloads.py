@@ -59,12 +59,11 @@ def download(
 ) -> str:
     """Fetches a file into a folder, unless it is there; returns its path.
 
-    Until it is complete and verified it is `NAME.partial`, which a later call resumes. A resumed
-    file that is not the published one is fetched again in one piece. Failed connections and the
-    answers 408, 425, 429 and 5xx are retried after a pause that doubles; `max_attempts` counts
-    attempts without progress. `progress` gets the bytes so far and in total. Raises
-    InputMissingError, DataDamagedError, OutputExistsError (fetched by another process) or
-    StorageError.
+    Until it is complete and verified it is `NAME.partial`, which a later call resumes. It is
+    deleted if it is not the published file. Failed connections and the answers 408, 425, 429 and
+    5xx are retried after a pause that doubles; `max_attempts` counts attempts without progress.
+    `progress` gets the bytes so far and in total. Raises InputMissingError, DataDamagedError,
+    OutputExistsError (fetched by another process) or StorageError.
     """
     target = os.path.join(os.path.abspath(folder), file.name)
     partial = f"{target}.partial"
@@ -73,17 +72,19 @@ def download(
         if os.path.exists(target):
             return target
         with os.fdopen(open_locked(partial, flags=os.O_APPEND), "ab") as output:
-            transfer = _Transfer(file, output, timeout_seconds, progress)
-            transfer.complete(max_attempts, pause_seconds)
-            try:
-                file.check(partial)
-            except DataDamagedError:
-                if not transfer.was_resumed:
-                    raise
-                # The server may have replaced the file midway: fetch it in one piece.
-                transfer.restart()
-                transfer.complete(max_attempts, pause_seconds)
-                file.check(partial)
+            failed = best_bytes = 0
+            while (reason := _receive(file, output, timeout_seconds, progress)) is not None:
+                failed = 1 if output.tell() > best_bytes else failed + 1
+                best_bytes = max(best_bytes, output.tell())
+                if failed >= max_attempts:
+                    raise StorageError(
+                        f"{file.name} cannot be fetched: {reason}.",
+                        where=file.url,
+                        remedy="Try again later; a next try resumes here.",
+                    )
+                time.sleep(min(pause_seconds * 2 ** (failed - 1), _MAX_PAUSE_SECONDS))
+            output.flush()
+            file.check(partial)
             flush_to_disk(partial)
             os.replace(partial, target)
         flush_to_disk(os.path.dirname(target))
@@ -91,7 +92,7 @@ def download(
     except DataDamagedError as error:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
-        remedy = "Look whether the address still has the file that is meant."
+        remedy = "Try again, as it may have changed midway; else look what is at the address."
         raise DataDamagedError(error.what, where=file.url, remedy=remedy) from error
     except BlockingIOError as error:
         raise OutputExistsError(
@@ -107,79 +108,47 @@ def download(
         ) from error
 
 
-@dataclasses.dataclass
-class _Transfer:
-    """Requests for a file, whose answers are appended to `output`."""
-
-    file: PublishedFile
-    output: IO[bytes]
-    timeout_seconds: float
-    progress: Progress | None
-    was_resumed: bool = False
-
-    def complete(self, max_attempts: int, pause_seconds: float) -> None:
-        """Requests until all bytes are there."""
-        failed = best_bytes = 0
-        while (reason := self._receive()) is not None:
-            failed = 1 if self.output.tell() > best_bytes else failed + 1
-            best_bytes = max(best_bytes, self.output.tell())
-            if failed >= max_attempts:
-                raise StorageError(
-                    f"{self.file.name} cannot be fetched: {reason}.",
-                    where=self.file.url,
-                    remedy="Try again later; a next try resumes here.",
-                )
-            time.sleep(min(pause_seconds * 2 ** (failed - 1), _MAX_PAUSE_SECONDS))
-        self.output.flush()
-
-    def restart(self) -> None:
-        """Discards the bytes received."""
-        self.output.seek(0)
-        self.output.truncate()
-        self.was_resumed = False
-
-    def _receive(self) -> str | None:
-        """Makes one request and stores its bytes; returns why the file is incomplete, or `None`."""
-        offset = self.output.tell()
-        # A download that was killed at its very end has no rest to request.
-        if offset and offset == self.file.size_bytes:
-            self.was_resumed = True
-            return None
-        # A compressed transfer could neither be counted nor resumed.
-        headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
-        if offset:
-            headers["Range"] = f"bytes={offset}-"
-        request = urllib.request.Request(self.file.url, headers=headers)
-        try:
-            answer = urllib.request.urlopen(request, timeout=self.timeout_seconds)
-        except urllib.error.HTTPError as error:
-            answer = error
-        except (OSError, http.client.HTTPException) as error:
-            return first_line(getattr(error, "reason", error))
-        with answer:
-            return self._store(answer, offset)
-
-    def _store(self, answer: Any, offset: int) -> str | None:
-        given = answer.headers.get("Content-Range", "")
-        if answer.status == http.client.PARTIAL_CONTENT and given.startswith(f"bytes {offset}-"):
-            self.was_resumed = True
-        elif answer.status == http.client.OK:
-            self.restart()
-        elif answer.status in _TRY_AGAIN:
+def _receive(
+    file: PublishedFile, output: IO[bytes], timeout_seconds: float, progress: Progress | None
+) -> str | None:
+    """Makes one request and appends its bytes; returns why the file is incomplete, or `None`."""
+    done, expected = output.tell(), file.size_bytes
+    # A download that was killed at its very end has no rest to request.
+    if done and done == expected:
+        return None
+    # A compressed transfer could neither be counted nor resumed.
+    headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
+    if done:
+        headers["Range"] = f"bytes={done}-"
+    request = urllib.request.Request(file.url, headers=headers)
+    try:
+        answer: Any = urllib.request.urlopen(request, timeout=timeout_seconds)
+    except urllib.error.HTTPError as error:
+        answer = error
+    except (OSError, http.client.HTTPException) as error:
+        return first_line(getattr(error, "reason", error))
+    with answer:
+        if answer.status in _TRY_AGAIN:
             return f"the server answers {answer.status}"
-        elif answer.status in _OTHER_RANGE:
-            self.restart()
-            return "the server does not have the rest asked for"
-        else:
+        if answer.status not in (http.client.OK, *_OTHER_RANGE):
             raise InputMissingError(
-                f"The server does not give {self.file.name}: it answers {answer.status}.",
-                where=self.file.url,
+                f"The server does not give {file.name}: it answers {answer.status}.",
+                where=file.url,
                 remedy="Get the file elsewhere, and name it.",
             )
-        done, expected = self.output.tell(), self.file.size_bytes
+        given = answer.headers.get("Content-Range", "")
+        is_rest = answer.status == http.client.PARTIAL_CONTENT and given.startswith(
+            f"bytes {done}-"
+        )
+        if not is_rest:
+            done = 0
+            output.seek(0)
+            output.truncate()
+            if answer.status != http.client.OK:
+                return "the server does not have the rest asked for"
         total = expected if answer.length is None else done + answer.length
         if expected not in (None, total):
-            what = f"{self.file.name} must have {expected} bytes, but the server has {total}."
+            what = f"{file.name} must have {expected} bytes, but the server has {total}."
             raise DataDamagedError(what)
         # An endless answer ends at the size that is known.
         while total is None or done < total:
@@ -189,10 +158,10 @@ class _Transfer:
                 return first_line(error)
             if not block:
                 break
-            self.output.write(block)
+            output.write(block)
             done += len(block)
-            if self.progress is not None:
-                self.progress(done, total)
-        if total is not None and done < total:
-            return f"the connection ended after {done} of {total} bytes"
-        return None
+            if progress is not None:
+                progress(done, total)
+    if total is not None and done < total:
+        return f"the connection ended after {done} of {total} bytes"
+    return None
