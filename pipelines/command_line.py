@@ -40,6 +40,7 @@ JOBS = {
     "export": "write a checkpoint as a SavedModel",
     "serve": "serve text of a model over HTTP, for OpenAI's clients",
     "convert": "convert official and Hugging Face weights",
+    "download": "download the official weights, as a converted model",
     "compile": "compile the training step for a TPU topology, without a TPU",
     "benchmark": "measure speed and memory, also against Hugging Face",
     "doctor": "diagnose this installation, with a remedy for each problem",

@@ -2,26 +2,43 @@
 
     txl convert --from official_tensorflow --source MODEL.CKPT --out DIR
     txl convert --to hugging_face --workdir DIR --out DIR
-    txl convert --vocabulary cache.pkl --out FILE
 
 A converted model is a folder with `config.json` and one checkpoint, whose
-files are verified when it is read. With `--data` it holds the tokenizer too.
+files are verified when it is read. With `--data` or `--vocabulary` it holds the
+tokenizer too.
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from txl_tf.config.base import parse_setting
+from txl_tf.data.corpora import CORPORA
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
-from txl_tf.model_folder import ModelFolder, open_model, tokenizer_from, write_model_folder
+from txl_tf.model_folder import (
+    ModelFolder,
+    build_model,
+    open_model,
+    tokenizer_from,
+    write_model_folder,
+)
 from txl_tf.storage.staging import require_absent
 
 from .arguments import add_override_argument, add_step_argument
 from .progress import plain_table
+
+if TYPE_CHECKING:
+    from txl_tf.convert import Python2Vocabulary
 
 # Names of systems, and of their loaders in `txl_tf.convert`.
 _LOADERS = {
@@ -32,12 +49,15 @@ _LOADERS = {
 }
 _SECTION = "model."
 _TRAINING_ONLY = ("dropout", "attention_dropout", "variational_dropout", "init", "projection")
-# Options of the three uses of the job; the first of each is required.
+# Options of the two uses of the job; the first of each is required.
 _OPTIONS = {
-    "from_system": ("source", "set", "data"),
+    "from_system": ("source", "set", "data", "vocabulary"),
     "to_system": ("workdir", "step"),
-    "vocabulary": (),
 }
+# The official code's names of corpora that have another name here.
+_CORPORA = {"ptb": "penn_treebank", "wt2": "wikitext2", "wt103": "wikitext103"}
+# Logit of a byte that the model's vocabulary does not have.
+_NEVER = -100.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "whose weights to read"
     way.add_argument("--from", choices=[*_LOADERS], dest="from_system", help=meaning)
     way.add_argument("--to", choices=["hugging_face"], dest="to_system", help="whose to write")
-    way.add_argument("--vocabulary", metavar="FILE", help="the official code's cache.pkl")
-    parser.add_argument("--out", metavar="PATH", required=True, help="folder or file to make")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     parser.add_argument("--source", metavar="PATH", help="checkpoint, file of tensors or folder")
+    tokenizer = parser.add_mutually_exclusive_group()
     meaning = "prepared data set of the model, whose tokenizer the folder is to hold"
-    parser.add_argument("--data", metavar="DIR", help=meaning)
+    tokenizer.add_argument("--data", metavar="DIR", help=meaning)
+    meaning = "the official code's cache.pkl, as the tokenizer"
+    tokenizer.add_argument("--vocabulary", metavar="FILE", help=meaning)
     parser.add_argument("--workdir", metavar="DIR", help="run, checkpoint, converted model, export")
     add_step_argument(parser)
     meaning = "what the tensors do not tell, such as model.memory_length; may be repeated"
@@ -60,7 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
     """Checks the arguments before TensorFlow is imported; returns the conversion to run."""
     way, own = next(each for each in _OPTIONS.items() if getattr(arguments, each[0]) is not None)
-    values = {name: getattr(arguments, name) for name in ("source", "workdir", "step", "data")}
+    names = ("source", "workdir", "step", "data", "vocabulary")
+    values = {name: getattr(arguments, name) for name in names}
     values["set"] = arguments.overrides or None
     for name, value in values.items():
         if value is None and name in own[:1]:
@@ -71,13 +94,15 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
     if way == "to_system":
         source = open_model(arguments.workdir, arguments.step)
         return functools.partial(_write_hugging_face, source, arguments.out)
-    if way == "vocabulary":
-        _require_input("--vocabulary", arguments.vocabulary, arguments.vocabulary)
-        return functools.partial(_convert_vocabulary, arguments.vocabulary, arguments.out)
     _require_input("--source", arguments.source, arguments.source, f"{arguments.source}.index")
-    settings = _settings(arguments.overrides)
     return functools.partial(
-        _read, arguments.from_system, arguments.source, settings, arguments.data, arguments.out
+        convert_weights,
+        arguments.from_system,
+        arguments.source,
+        checked_settings(arguments.overrides),
+        arguments.out,
+        data=arguments.data,
+        vocabulary=arguments.vocabulary,
     )
 
 
@@ -92,7 +117,8 @@ def _require_input(option: str, given: str, *paths: str) -> None:
         raise InputMissingError(what, where=f"{option} {given}")
 
 
-def _settings(overrides: list[str]) -> dict[str, Any]:
+def checked_settings(overrides: list[str]) -> dict[str, Any]:
+    """Returns the settings of `--set model.FIELD=VALUE`; raises UsageError."""
     from txl_tf.convert.model_sizes import check_settings
 
     where = " ".join(f"--set {text[:200]}" for text in overrides)
@@ -109,9 +135,20 @@ def _settings(overrides: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _read(system: str, source: str, settings: dict[str, Any], data: str | None, out: str) -> None:
+def convert_weights(
+    system: str,
+    source: str,
+    settings: dict[str, Any],
+    out: str,
+    *,
+    data: str | None = None,
+    vocabulary: str | None = None,
+) -> None:
+    """Writes a model of another system as a folder, with the tokenizer of `data` or a pickle."""
     from txl_tf import convert
 
+    tokenizer = None if data is None else tokenizer_from(data)
+    official = None if vocabulary is None else convert.read_python2_vocabulary(vocabulary)
     origins: dict[str, str] = {}
     try:
         model = getattr(convert, _LOADERS[system])(source, origins=origins, **settings)
@@ -119,9 +156,15 @@ def _read(system: str, source: str, settings: dict[str, Any], data: str | None, 
         remedy = "Give it with --set model.FIELD=VALUE."
         raise UsageError(f"{error}", where=f"--source {source}", remedy=remedy) from error
     try:
-        write_model_folder(model, out, None if data is None else tokenizer_from(data))
+        if official is not None:
+            tokenizer = _official_tokenizer(official)
+        if official is not None and isinstance(tokenizer, ByteTokenizer):
+            model = _model_of_bytes(model, official.symbols)
+            origins["vocabulary_size"] = "all bytes"
+        write_model_folder(model, out, tokenizer)
     except ValueError as error:
-        raise MismatchError(f"{error}", where=f"--data {data}") from error
+        where = f"--vocabulary {vocabulary}" if data is None else f"--data {data}"
+        raise MismatchError(f"{error}", where=where) from error
     rows = [
         (f"{_SECTION}{name}", json.dumps(getattr(model.config, name)), origin)
         for name, origin in origins.items()
@@ -148,12 +191,28 @@ def _print_summary(model: Any, out: str) -> None:
     print(f"written: {out}")
 
 
-def _convert_vocabulary(path: str, out: str) -> None:
-    from txl_tf.convert import read_python2_vocabulary, write_symbols
+def _official_tokenizer(vocabulary: "Python2Vocabulary") -> Tokenizer:
+    """Returns the tokenizer with the ids of a vocabulary; raises ValueError if there is none."""
+    name = vocabulary.dataset or ""
+    name = _CORPORA.get(name, name)
+    if name not in CORPORA:
+        raise ValueError(f"The vocabulary must be of a known corpus. Received: {name!r}")
+    usual = CORPORA[name]().tokenizer
+    if isinstance(usual, WordTraining):
+        marks = {"eos_token": usual.rule.default_eos_token, "unknown_token": usual.unknown_token}
+        return WordTokenizer(vocabulary.symbols, usual.rule, **marks)
+    if usual.kind == "bytes":
+        return ByteTokenizer()
+    return CharacterTokenizer([each.replace("_", " ") for each in vocabulary.symbols])
 
-    vocabulary = read_python2_vocabulary(path)
-    write_symbols(vocabulary, out)
-    print(f"{len(vocabulary.symbols)} symbols of {vocabulary.dataset or 'a corpus without a name'}")
-    if vocabulary.cutoffs:
-        print(f"cutoffs: {', '.join(map(str, vocabulary.cutoffs))}")
-    print(f"written: {out}")
+
+def _model_of_bytes(model: Any, symbols: Sequence[str]) -> Any:
+    """Returns the model with 256 ids in the order of bytes; `symbols` are numbers of bytes."""
+    weights = {variable.path: variable.numpy() for variable in model.weights}
+    numbers = list(map(str, range(256)))
+    ids = list(map(numbers.index, symbols))
+    for name, missing in (("embedding/table", 0.0), ("softmax/bias", _NEVER)):
+        of_symbols = weights[name]
+        weights[name] = np.full((256, *of_symbols.shape[1:]), missing, of_symbols.dtype)
+        weights[name][ids] = of_symbols
+    return build_model(dataclasses.replace(model.config, vocabulary_size=256), weights)

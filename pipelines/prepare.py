@@ -151,7 +151,9 @@ def _add_tokenizer_arguments(group: Any) -> None:
         help="bpe or unigram (default: unigram)",
     )
     group.add_argument(
-        "--vocabulary", metavar="PATH", help="data set with the tokenizer, or file of words"
+        "--vocabulary",
+        metavar="PATH",
+        help="data set or model whose tokenizer to use, or file of words",
     )
 
 
@@ -311,7 +313,7 @@ def _splits(arguments: argparse.Namespace, *, check_utf8: bool) -> Mapping[str, 
     if (corpus := _corpus(arguments)) is not None:
         if arguments.archive is not None:
             return corpus.splits(arguments.archive)
-        with download_progress() as progress:
+        with download_progress("the corpus") as progress:
             folder = arguments.download_folder or _DEFAULT_FOLDER
             return corpus.splits(download(corpus.archive, folder, progress=progress))
 
@@ -342,9 +344,9 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
     """Returns the tokenizer, or the way to train one."""
     path = arguments.vocabulary
     if path is not None and not os.path.isfile(path):
-        from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer
+        from txl_tf.model_folder import tokenizer_from
 
-        return dataset_tokenizer(path, Manifest.read(path))
+        return tokenizer_from(path)
     kind, corpus = _tokenizer_kind(arguments), _corpus(arguments)
     chosen = _TOKENIZERS[kind]
     if corpus is not None and corpus.tokenizer.kind == kind:

@@ -85,7 +85,7 @@ def _line_printer(total_bytes: int | None, verb: str) -> ReportBytes:
 
 
 @contextlib.contextmanager
-def download_progress() -> Iterator[Callable[[int, int | None], None]]:
+def download_progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
     """Yields a function of the bytes received and the total, if known, that shows a download."""
     done_before = 0
     with contextlib.ExitStack() as stack:
@@ -95,7 +95,7 @@ def download_progress() -> Iterator[Callable[[int, int | None], None]]:
             nonlocal done_before, report
             if report is None:
                 report = stack.enter_context(byte_progress(total_bytes, "downloading"))
-            report("the corpus", done_bytes - done_before)
+            report(what, done_bytes - done_before)
             done_before = done_bytes
 
         yield advance

@@ -1,4 +1,4 @@
-"""The official vocabulary is read as it was, and written as text."""
+"""The official vocabulary is read as it was."""
 
 import collections
 import pickle
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.convert import python2_pickle as python2
-from txl_tf.convert import Python2Vocabulary, read_python2_vocabulary, write_symbols
-from txl_tf.errors import DataDamagedError, OutputExistsError
+from txl_tf.convert import Python2Vocabulary, read_python2_vocabulary
+from txl_tf.errors import DataDamagedError
 
 SYMBOLS = ("<eos>", "the", ",", "M\u00fcnchen", "@-@", "<unk>")
 
@@ -103,18 +103,3 @@ def test_no_damage_gives_any_other_error(tmp_path):
             read_python2_vocabulary(saved(tmp_path, bytes(damaged)))
         except DataDamagedError as error:
             assert len(str(error).splitlines()) == 3
-
-
-def test_symbols_are_written_one_per_line(tmp_path):
-    path = write_symbols(Python2Vocabulary(symbols=SYMBOLS), tmp_path / "new" / "symbols.txt")
-    assert tuple(path.read_text(encoding="utf-8").split("\n")) == (*SYMBOLS, "")
-    with pytest.raises(OutputExistsError):
-        write_symbols(Python2Vocabulary(symbols=("a",)), path)
-    assert [each.name for each in path.parent.iterdir()] == ["symbols.txt"]
-
-
-@pytest.mark.parametrize("symbol", ["\n", "a\nb", "a\r"])
-def test_symbols_with_line_breaks_are_refused(symbol, tmp_path):
-    with pytest.raises(DataDamagedError, match="Symbol 1 has a line break"):
-        write_symbols(Python2Vocabulary(symbols=("a", symbol)), tmp_path / "symbols.txt")
-    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import txl_tf
-from tests.convert import python2_pickle
 from tests.convert.goldens import FOLDER, Golden
 from tests.convert.models import assert_same_weights
 from tests.pipelines.txl_process import error_lines, run_txl
@@ -92,7 +91,6 @@ def test_wrong_settings(settings, code, said, tmp_path):
         (("--from", "nvidia", "--source", ".", "--workdir", "."), 2),
         (("--to", "hugging_face"), 2),
         (("--to", "hugging_face", "--workdir", "nowhere"), 66),
-        (("--vocabulary", "nowhere"), 66),
         ((), 2),
     ],
 )
@@ -125,19 +123,3 @@ def test_what_hugging_face_has_not_is_a_usage_error(converted, tmp_path):
     finished = run_txl(*arguments, "--out", tmp_path / "theirs")
     assert finished.returncode == 2
     assert "same_length_keys" in finished.stderr
-
-
-def test_a_vocabulary(tmp_path):
-    source = tmp_path / "cache.pkl"
-    source.write_bytes(python2_pickle.corpus(["<eos>", "a", "b"], cutoffs=(0, 2, 3)))
-    out = tmp_path / "symbols.txt"
-    finished = run_txl("convert", "--vocabulary", source, "--out", out)
-    assert finished.returncode == 0, finished.stderr
-    assert "3 symbols of wt103" in finished.stdout and "cutoffs: 2" in finished.stdout
-    assert out.read_text() == "<eos>\na\nb\n"
-    marker = tmp_path / "marker"
-    source.write_bytes(f"cos\nsystem\n(S'touch {marker}'\ntR.".encode())
-    finished = run_txl("convert", "--vocabulary", source, "--out", tmp_path / "other.txt")
-    assert finished.returncode == 65
-    assert "os.system" in finished.stderr
-    assert not marker.exists()

@@ -78,7 +78,11 @@ CASES = {
         f"{CONVERT} official_tensorflow --source m",
         65,
     ),
-    "vocabulary, code": ({"cache.pkl": PICKLE}, "convert --vocabulary cache.pkl --out out", 65),
+    "vocabulary, code": (
+        {"cache.pkl": PICKLE, "m.index": INDEX},
+        f"{CONVERT} official_tensorflow --source m --vocabulary cache.pkl",
+        65,
+    ),
     "PyTorch, code": (
         {"model.pt": pickle.dumps(Attack())},
         f"{CONVERT} official_pytorch --source model.pt",

@@ -3,7 +3,6 @@
 from txl_tf.convert.official_tensorflow import load_official_tensorflow as load_official_tensorflow
 from txl_tf.convert.python2_vocabulary import Python2Vocabulary as Python2Vocabulary
 from txl_tf.convert.python2_vocabulary import read_python2_vocabulary as read_python2_vocabulary
-from txl_tf.convert.python2_vocabulary import write_symbols as write_symbols
 from txl_tf.convert.pytorch import load_hugging_face as load_hugging_face
 from txl_tf.convert.pytorch import load_nvidia_pytorch as load_nvidia_pytorch
 from txl_tf.convert.pytorch import load_official_pytorch as load_official_pytorch

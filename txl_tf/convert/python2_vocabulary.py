@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.storage.files import make_folder, write_file
-from txl_tf.storage.staging import require_absent
 
 _MAX_BYTES = 16 * 2**30
 # Errors that the unpickler raises for content that is not a pickle.
@@ -138,32 +136,6 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
             where=str(path),
             remedy="Only what the official code wrote of a corpus or vocabulary is read.",
         ) from error
-
-
-def write_symbols(vocabulary: Python2Vocabulary, path: str | Path) -> Path:
-    """Writes the symbols as UTF-8 text, one per line, in the order of their ids.
-
-    Args:
-        vocabulary: `Python2Vocabulary`.
-        path: path of the file to create.
-
-    Raises:
-        OutputExistsError: If the file exists; it is left alone.
-        DataDamagedError: If a symbol contains a line break.
-    """
-    path = Path(path)
-    for number, symbol in enumerate(vocabulary.symbols):
-        if "\n" in symbol or "\r" in symbol:
-            raise DataDamagedError(
-                f"Symbol {number} has a line break in it: {symbol[:50]!r}.",
-                where=str(path),
-                remedy="Such a vocabulary is not text with one symbol per line.",
-            )
-    require_absent(str(path))
-    text = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
-    make_folder(str(path.parent))
-    write_file(str(path), text.encode("utf-8"))
-    return path
 
 
 def _vocabulary(root: Any) -> Python2Vocabulary:
