@@ -192,7 +192,7 @@ def _print_summary(model: Any, out: str) -> None:
 
 
 def _official_tokenizer(vocabulary: "Python2Vocabulary") -> Tokenizer:
-    """Returns the tokenizer with the ids of a vocabulary; raises ValueError if there is none."""
+    """Returns the tokenizer with the ids of a vocabulary; raises ValueError for other text."""
     name = vocabulary.dataset or ""
     name = _CORPORA.get(name, name)
     if name not in CORPORA:

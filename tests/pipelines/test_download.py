@@ -81,6 +81,14 @@ def test_official_weights_come_with_their_tokenizer(name, tmp_path, address):
         np.testing.assert_allclose(log_probs.numpy()[..., BYTES], expected, atol=1e-5)
     else:
         assert_same_weights(lm.model, original)
+    if name == "wt103":
+        (tmp_path / "text").write_bytes(text * 20)
+        for job in (
+            ("prepare", "--train-file", "text", "--vocabulary", "model", "--out", "data"),
+            ("evaluate", "--workdir", "model", "--data", "data", "--split", "train"),
+        ):
+            finished = run_txl(*job, cwd=tmp_path)
+            assert finished.returncode == 0, finished.stderr
     # The files stay, so that only the conversion is repeated.
     shutil.rmtree(served)
     shutil.rmtree(tmp_path / "model")
