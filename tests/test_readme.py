@@ -1,6 +1,7 @@
 """README: its links, its claims about the repository, and every block of it, run as it stands."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -123,6 +124,18 @@ def test_every_block_of_the_readme_runs(tmp_path):
     assert "bits/byte" in output or "bits per byte" in output
     for made in ("data/mine", "runs/mine", "export/mine/1", "converted/mine"):
         assert (tmp_path / made).is_dir(), made
+
+
+@pytest.mark.slow
+def test_the_cells_of_the_notebook_run(tmp_path):
+    """In their order, but for the installation; training is shortened."""
+    make_folder(tmp_path)
+    notebook = json.loads((ROOT / ".github" / "colab.ipynb").read_text())
+    cells = ["".join(each["source"]) for each in notebook["cells"] if each["cell_type"] == "code"]
+    assert [cell.split()[0] for cell in cells] == ["%pip", "!txl", "!txl", "import"]
+    for cell in cells[1:3]:
+        run_block("sh", cell.removeprefix("!"), tmp_path)
+    assert "import os" in run_block("python", cells[3], tmp_path)
 
 
 def test_ten_lines_make_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
