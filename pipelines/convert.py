@@ -94,7 +94,9 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
     if way == "to_system":
         source = open_model(arguments.workdir, arguments.step)
         return functools.partial(_write_hugging_face, source, arguments.out)
-    _require_input("--source", arguments.source, arguments.source, f"{arguments.source}.index")
+    if not any(map(os.path.exists, (arguments.source, f"{arguments.source}.index"))):
+        what = "There is no such file or folder."
+        raise InputMissingError(what, where=f"--source {arguments.source}")
     return functools.partial(
         convert_weights,
         arguments.from_system,
@@ -109,12 +111,6 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
 def run(convert: Callable[[], None]) -> None:
     """Converts, and prints a summary."""
     convert()
-
-
-def _require_input(option: str, given: str, *paths: str) -> None:
-    if not any(map(os.path.exists, paths)):
-        what = "There is no such file or folder."
-        raise InputMissingError(what, where=f"{option} {given}")
 
 
 def checked_settings(overrides: list[str]) -> dict[str, Any]:

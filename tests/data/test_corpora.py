@@ -243,12 +243,9 @@ def test_every_sentence_is_there_once_in_an_order_of_the_seed(lm1b_folder):
 
 
 def test_every_pass_has_an_order_of_its_own(lm1b_folder):
-    train = lm1b_lines(lm1b_folder, num_passes=3)
-    passes = [train[:6], train[6:12], train[12:]]
-    assert passes[0] == lm1b_lines(lm1b_folder)
-    for one, other in ((0, 1), (1, 2), (0, 2)):
-        assert passes[one] != passes[other]
-        assert sorted(map(sorted, passes[one])) == sorted(map(sorted, passes[other]))
+    train = lm1b_lines(lm1b_folder, num_passes=2)
+    assert train[:6] == lm1b_lines(lm1b_folder) != train[6:]
+    assert sorted(map(sorted, train[:6])) == sorted(map(sorted, train[6:]))
     assert lm1b(num_passes=3).counts["train"]["tokens"] == 3 * lm1b().counts["train"]["tokens"]
 
 

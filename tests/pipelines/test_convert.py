@@ -42,7 +42,7 @@ def test_a_converted_model_is_the_original(converted):
 
 
 @pytest.mark.slow
-def test_the_tokenizer_of_the_data_is_kept_and_text_takes_three_lines(tmp_path):
+def test_the_tokenizer_of_the_data_is_kept(tmp_path):
     size = Golden("tf1_wt103_like").load().config.vocabulary_size
     words = [f"w{index}" for index in range(size)]
     tokenizer = WordTokenizer(words, WordRule())
@@ -53,17 +53,11 @@ def test_the_tokenizer_of_the_data_is_kept_and_text_takes_three_lines(tmp_path):
     assert finished.returncode == 0, finished.stderr
     lm = txl_tf.load(tmp_path / "model")
     assert lm.tokenizer.fingerprint == tokenizer.fingerprint
-    written = lm.generate("w3 w1", max_tokens=5, sampler="greedy")
-    assert written.startswith("w3 w1 w") and len(written.split()) == 7
-    other = run_txl(*convert, tmp_path / "other", "--data", data_of_bytes(tmp_path))
+    prepare_dataset({"train": [b"some bytes"]}, ByteTokenizer(), str(tmp_path / "bytes"), "toy")
+    other = run_txl(*convert, tmp_path / "other", "--data", tmp_path / "bytes")
     assert other.returncode == 78, other.stderr
     assert "must have" in error_lines(other)[0]
     assert not (tmp_path / "other").exists()
-
-
-def data_of_bytes(tmp_path):
-    prepare_dataset({"train": [b"some bytes"]}, ByteTokenizer(), str(tmp_path / "bytes"), "toy")
-    return tmp_path / "bytes"
 
 
 @pytest.mark.parametrize(

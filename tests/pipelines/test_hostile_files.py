@@ -5,7 +5,6 @@ import importlib.util
 import io
 import json
 import pickle
-import tarfile
 import zipfile
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 from pipelines.command_line import main
 from tests.convert.goldens import FOLDER
-from tests.convert.test_hostile_pickles import live_payloads
 
 CHECKPOINT = FOLDER / "tf1_wt103_like"
 
@@ -39,15 +37,6 @@ def npy(array):
     return content.getvalue()
 
 
-def tar_with_link():
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as file:
-        link = tarfile.TarInfo("../outside")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        file.addfile(link)
-    return content.getvalue()
-
-
 def safetensors(header):
     return len(header).to_bytes(8, "little") + header
 
@@ -55,7 +44,6 @@ def safetensors(header):
 INDEX = (CHECKPOINT / "model.ckpt-0.index").read_bytes()
 HUGE = {"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}
 CONVERT = "convert --out out --from"
-PICKLE = live_payloads("marker")["os.system"] + b"."
 # The files of each case, the command and its exit code.
 CASES = {
     "configuration, nested": ({"a.toml": b"a = " + b"[" * 10**5}, "config --config a.toml", 2),
@@ -78,11 +66,6 @@ CASES = {
         f"{CONVERT} official_tensorflow --source m",
         65,
     ),
-    "vocabulary, code": (
-        {"cache.pkl": PICKLE, "m.index": INDEX},
-        f"{CONVERT} official_tensorflow --source m --vocabulary cache.pkl",
-        65,
-    ),
     "PyTorch, code": (
         {"model.pt": pickle.dumps(Attack())},
         f"{CONVERT} official_pytorch --source model.pt",
@@ -93,12 +76,6 @@ CASES = {
         f"{CONVERT} hugging_face --source hf",
         65,
     ),
-    "zip of a corpus": (
-        {"a.zip": archive(other=b"")},
-        "prepare --corpus enwik8 --archive a.zip",
-        65,
-    ),
-    "tar of a corpus": ({"a.tar": tar_with_link()}, "prepare --corpus lm1b --archive a.tar", 65),
     "gzip of a text": ({"a.gz": gzip.compress(b"text " * 99)[:-9]}, "prepare --text a.gz", 65),
     "JSON Lines": ({"a.jsonl": b'{"text": 3}\n'}, "prepare --text a.jsonl --format jsonl", 65),
 }

@@ -180,20 +180,7 @@ def text8() -> Corpus:
 
 
 def _stripped(*stretch: Any) -> Iterator[Document]:
-    yield split_at_lines(_without_outer_spaces(_stretch(*stretch)))
-
-
-def _without_outer_spaces(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    held = b""
-    is_first = True
-    for block in blocks:
-        text = held + (block.lstrip() if is_first else block)
-        is_first = is_first and not text
-        # Trailing white space may be the end of the split.
-        kept = text.rstrip()
-        held = text[len(kept) :]
-        if kept:
-            yield kept
+    yield split_at_lines([b"".join(_stretch(*stretch)).strip()])
 
 
 def wikitext103() -> Corpus:
