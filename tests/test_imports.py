@@ -16,6 +16,7 @@ import txl_tf.data
 import txl_tf.serving
 import txl_tf.tasks
 from pipelines.command_line import main
+from txl_tf import imports
 from txl_tf.errors import BackendError, UsageError
 from txl_tf.imports import lazy_names, require_extra
 
@@ -77,6 +78,9 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
         "f",
         "Install the extra in the checkout: pip install -e '.[convert]'",
     ]
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    with pytest.raises(UsageError, match="tokenizers need tensorflow_text"):
+        _ = imports.tensorflow_text.Tokenizer
 
 
 @pytest.mark.parametrize("name", ["load", "generate", "export_saved_model"])
@@ -95,12 +99,12 @@ def test_a_job_on_another_backend_ends_with_a_sentence(monkeypatch, capsys):
 def test_the_file_of_keras_is_named_where_it_has_the_backend(tmp_path):
     (tmp_path / "keras.json").write_text('{"backend": "jax"}')
     finished = subprocess.run(
-        [sys.executable, "-c", "import txl_tf; txl_tf.load"],
+        [sys.executable, "-c", "import txl_tf; txl_tf.load_task"],
         env={**os.environ, "KERAS_BACKEND": "", "KERAS_HOME": str(tmp_path)},
         **{"capture_output": True, "text": True, "cwd": ROOT, "check": False},
     )
     assert finished.stderr.splitlines()[-3:-1] == [
-        "txl_tf.errors.BackendError: The backend of Keras is jax; texts, jobs and exports need "
+        "txl_tf.errors.BackendError: The backend of Keras is jax; jobs, tasks, exports need "
         "tensorflow.",
         "keras.json in ~/.keras or $KERAS_HOME",
     ]

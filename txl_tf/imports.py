@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.errors import BackendError, UsageError
 
+_ON_TENSORFLOW = ("txl_tf.causal_lm.text_task", "txl_tf.export", "txl_tf.harness")
 # Layers and models also run on other Keras backends.
-_ON_TENSORFLOW = ("txl_tf.causal_lm", "txl_tf.export", "txl_tf.generation", "txl_tf.harness")
+_ON_JAX_TOO = ("txl_tf.causal_lm", "txl_tf.generation")
+_PACKAGES = ("tensorflow", "jax", "torch")
 # Classes registered with Keras besides the public layers.
 _KERAS_CLASSES = {
     "txl_tf.models.headed": ("TransformerXLWithHead",),
@@ -30,6 +32,29 @@ _KERAS_CLASSES = {
         "WarmupPlateau",
     ),
 }
+
+
+class _LazyPackage:
+    """Package that is imported on first use; UsageError if it is not installed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(importlib.import_module(self._name), name)
+        except ModuleNotFoundError as error:
+            if error.name != self._name:
+                raise
+            what = f"Remote folders, exports and some tokenizers need {self._name}."
+            raise UsageError(what, remedy="Install it, or use another environment.") from error
+
+
+if TYPE_CHECKING:
+    import tensorflow as tensorflow
+    import tensorflow_text as tensorflow_text
+else:
+    tensorflow, tensorflow_text = map(_LazyPackage, ("tensorflow", "tensorflow_text"))
 
 
 def lazy_names(
@@ -47,12 +72,18 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if modules[name].startswith(_ON_TENSORFLOW):
             require_tensorflow_backend()
+        elif modules[name].startswith(_ON_JAX_TOO):
+            require_tensorflow_backend("jax")
         try:
             module = importlib.import_module(modules[name])
         except ModuleNotFoundError as error:
-            if error.name in ("jax", "torch"):
-                require_tensorflow_backend()
-            raise
+            if error.name not in _PACKAGES:
+                raise
+            raise BackendError(
+                f"`{package}.{name}` needs the package {error.name}, which is not installed.",
+                where="KERAS_BACKEND in the environment",
+                remedy=f"Install {error.name}, or set KERAS_BACKEND to a backend that is there.",
+            ) from error
         return module if modules[name] == f"{package}.{name}" else getattr(module, name)
 
     def names() -> list[str]:
@@ -124,8 +155,8 @@ class _KerasFinder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def require_tensorflow_backend() -> None:
-    """Raises BackendError unless Keras runs on TensorFlow, as texts, jobs and exports need."""
+def require_tensorflow_backend(*others: str) -> None:
+    """Raises BackendError unless Keras runs on TensorFlow, or on one of the `others`."""
     backend, where = os.environ.get("KERAS_BACKEND"), "KERAS_BACKEND in the environment"
     if not backend:
         where = "keras.json in ~/.keras or $KERAS_HOME"
@@ -133,9 +164,10 @@ def require_tensorflow_backend() -> None:
             backend = importlib.import_module("keras").config.backend()
         except ModuleNotFoundError as error:
             backend = error.name
-    if backend != "tensorflow":
+    if backend not in ("tensorflow", *others):
+        needs = "texts need tensorflow or jax" if others else "jobs, tasks, exports need tensorflow"
         raise BackendError(
-            f"The backend of Keras is {backend}; texts, jobs and exports need tensorflow.",
+            f"The backend of Keras is {backend}; {needs}.",
             where=where,
             remedy="Set KERAS_BACKEND=tensorflow before Keras is imported.",
         )

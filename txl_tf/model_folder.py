@@ -3,7 +3,7 @@
 | kind | files |
 |---|---|
 | "run" | `run.json`, `config.json`, `vocabulary/`, `checkpoints/step-NNNNNNNN/`, perhaps `base/` |
-| "checkpoint" | `manifest.json` and `state.*`, in a run or alone |
+| "checkpoint" | `manifest.json` and `state.data`, in a run or alone |
 | "model" | `config.json`, `vocabulary/`, and the files of a checkpoint |
 | "export" | a SavedModel, with `config.json` and `vocabulary/` in `assets.extra/` |
 | "data set" | `manifest.json`, and the files that it lists |
@@ -37,6 +37,7 @@ from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer, read_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
+from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import first_line, list_folder, path_exists
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.staging import StagingFolder
@@ -79,7 +80,7 @@ _FREE_FIELDS = (
     "on_non_finite",
     "stop_after_evaluations",
 )
-_MANIFEST_FILE, _INDEX_FILE = "manifest.json", "state.index"
+_MANIFEST_FILE, _DATA_FILE = "manifest.json", "state.data"
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
 # TensorFlow writes `.S` for a slash in the name of a variable.
 _EXPORTED_WEIGHT = re.compile(r"weights/_numbers/(.+)/\.ATTRIBUTES/VARIABLE_VALUE")
@@ -447,7 +448,7 @@ def identify_folder(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, 
         if _has(place, CONFIG_FILE):
             return "model", place
         if _has(place, _MANIFEST_FILE):
-            return "checkpoint" if _has(place, _INDEX_FILE) else "data set", place
+            return "checkpoint" if _has(place, _DATA_FILE) else "data set", place
         numbers: list[str] = []
         with contextlib.suppress(NotADirectoryError):
             numbers = [name for name in list_folder(place) if name.isdecimal()]
@@ -516,8 +517,6 @@ def _inference_weights(arrays: Mapping[str, np.ndarray], with_head: bool) -> dic
 
 
 def _exported_weights(version: str) -> dict[str, np.ndarray]:
-    import tensorflow as tf
-
     verify_checksums(version)
     reader = tf.train.load_checkpoint(os.path.join(version, "variables", "variables"))
     stored = reader.get_variable_to_shape_map()

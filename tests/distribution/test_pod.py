@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.distribution.pod import Pod, running_pod, start_training
 from tests.pipelines.interrupted_run import EXPERIMENT
 from tests.pipelines.txl_process import run_txl
+from txl_tf.training.checkpoints import read_checkpoint
 
 NUM_STEPS = 120
 CHECKPOINT_EVERY_STEPS = 30
@@ -74,9 +74,8 @@ class PodRun:
         return max((int(path.parent.name[5:]) for path in folders), default=0)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        prefix = self.workdir / "checkpoints" / f"step-{NUM_STEPS:08d}" / "state"
-        reader = tf.train.load_checkpoint(str(prefix))
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        folder = self.workdir / "checkpoints" / f"step-{NUM_STEPS:08d}"
+        return read_checkpoint(str(folder))[1]
 
     def assert_same_as(self, other: "PodRun") -> None:
         """Fails unless both took the same steps on the same data.

@@ -10,10 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.small_experiments import MODEL
+from txl_tf.training.checkpoints import read_checkpoint
 from txl_tf.training.metrics import MetricsLog, run_time_of
 
 CHECKPOINT_EVERY_STEPS = 10
@@ -158,9 +157,8 @@ class InterruptedRun:
         assert different == []
 
     def _arrays(self) -> dict[str, Any]:
-        prefix = self.workdir / "checkpoints" / f"step-{self.num_steps:08d}" / "state"
-        reader = tf.train.load_checkpoint(str(prefix))
-        arrays = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        folder = self.workdir / "checkpoints" / f"step-{self.num_steps:08d}"
+        _, arrays = read_checkpoint(str(folder))
         return {name: (str(array.dtype), array.tobytes()) for name, array in arrays.items()}
 
     def _checkpoints(self, pattern: str) -> list[Path]:

@@ -58,7 +58,7 @@ def test_a_session_goes_on_where_it_stopped(generated, tmp_path):
     assert without_signs(first + second) == without_signs(at_once)
     assert third.startswith("more ")
     exit_code, message = generated("--session", file, "--memory-length", "9")
-    assert (exit_code, "another memory length" in message) == (78, True)
+    assert (exit_code, "or memory length" in message) == (78, True)
 
 
 def without_signs(text):

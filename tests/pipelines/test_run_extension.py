@@ -123,7 +123,7 @@ def test_an_unfinished_run_is_not_extended(tmp_path):
 
 def test_steps_of_before_are_not_done_again_with_the_longer_schedule(run, tmp_path):
     before = shutil.copytree(run, tmp_path / "before")
-    for data in (run / "checkpoints" / f"step-{NUM_STEPS:08d}").glob("state.data*"):
+    for data in (run / "checkpoints" / f"step-{NUM_STEPS:08d}").glob("state.data"):
         data.write_bytes(b"")
     described = (run / "run.json").read_bytes()
     with pytest.raises(DataDamagedError, match=f"extended at step {NUM_STEPS}") as raised:

@@ -25,6 +25,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_reader import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import list_folder, read_file
+from txl_tf.training.checkpoints import read_checkpoint
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 
 NUM_STEPS = 24
@@ -248,9 +249,8 @@ def result_of(workdir: str | Path) -> dict[str, object]:
     steps = [name for name in list_folder(f"{workdir}/checkpoints") if name.startswith("step-")]
     assert f"step-{NUM_STEPS:08d}" in steps
     for step in steps:
-        reader = tf.compat.v1.train.NewCheckpointReader(f"{workdir}/checkpoints/{step}/state")
-        for name in reader.get_variable_to_shape_map():
-            found[f"{step}/{name}"] = reader.get_tensor(name).tobytes()
+        _, arrays = read_checkpoint(f"{workdir}/checkpoints/{step}")
+        found |= {f"{step}/{name}": array.tobytes() for name, array in arrays.items()}
     found["best"] = read_file(f"{workdir}/checkpoints/best.json")
     found["vocabulary"] = read_file(f"{workdir}/vocabulary/vocabulary.txt")
     return found

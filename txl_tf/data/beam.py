@@ -21,6 +21,7 @@ from txl_tf.data.records import (
 )
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers.tokenizer import BatchEncoder, Tokenizer
+from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import make_folder, read_file, remove_folder, write_file
 
 _RESULTS = "results"
@@ -191,8 +192,6 @@ def write_shard(
     values: split, number, shard manifest, and the ids that occur as hexadecimal bits. Raises
     ValueError if tokens are missing.
     """
-    import tensorflow as tf
-
     (split, number), parts = item
     plan = plans[split]
     ordered = sorted(parts, key=operator.itemgetter(0))

@@ -18,6 +18,7 @@ from txl_tf.data.text import TextCounts
 from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
@@ -182,8 +183,6 @@ def verify_shard(
 
 def _num_sound_records(path: str) -> int:
     """Counts the records before the first one that does not match its own checksum."""
-    import tensorflow as tf
-
     records = tf.data.TFRecordDataset(path, buffer_size=4 << 20)
     number = 0
     try:
@@ -416,8 +415,6 @@ class PreparedDataset:
     def _read_shard(
         self, shard: ShardManifest, start: int, stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        import tensorflow as tf
-
         size = self.manifest.tokens_per_record
         first, last = start // size, (stop - 1) // size
         path = os.path.join(self.folder, shard.file)

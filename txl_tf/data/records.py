@@ -11,17 +11,14 @@ import bisect
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
 from txl_tf.errors import DataDamagedError
+from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import file_sha256
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 
 TOKENS_PER_RECORD = 4096
 """Tokens of a record unless told otherwise. A row begins in the middle of a record, and the
@@ -44,8 +41,6 @@ def token_dtype(token_bytes: int) -> np.dtype:
 
 def serialize_record(tokens: bytes, document_starts: bytes) -> bytes:
     """Returns the payload of a record from its stored tokens and its bit per token."""
-    import tensorflow as tf
-
     values = {TOKENS_FEATURE: tokens, DOCUMENT_STARTS_FEATURE: document_starts}
     feature = {
         name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
@@ -79,7 +74,6 @@ def parse_frame(
     frame: bytes, num_tokens: int, token_bytes: int, *, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Parses a frame into its tokens and a bool vector of document starts, or DataDamagedError."""
-    import tensorflow as tf
     from google.protobuf.message import DecodeError
 
     expected = frame_bytes(num_tokens, token_bytes)
@@ -213,8 +207,6 @@ class RecordWriter:
         return tuple(self._name_shard(index, num_shards) for index in range(num_shards))
 
     def _write_record(self, tokens: bytes) -> None:
-        import tensorflow as tf
-
         if self._writer is None:
             self._writer = tf.io.TFRecordWriter(self._partial_path(len(self._shard_tokens)))
             self._shard_tokens.append(0)
@@ -234,8 +226,6 @@ class RecordWriter:
 
     def _name_shard(self, index: int, num_shards: int) -> ShardManifest:
         """Renames a finished shard; the name holds the number of shards."""
-        import tensorflow as tf
-
         file = shard_file_name(self._split, index, num_shards)
         path = os.path.join(self._folder, file)
         tf.io.gfile.rename(self._partial_path(index), path)

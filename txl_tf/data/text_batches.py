@@ -6,8 +6,8 @@ Letters: B rows, T segment length, S segments of each row.
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
 
 from txl_tf.data.segment_reader import SegmentPlan
 from txl_tf.data.tokenizers.tokenizer import (
@@ -16,18 +16,17 @@ from txl_tf.data.tokenizers.tokenizer import (
     checked_token_ids,
     narrowest_token_dtype,
 )
+from txl_tf.imports import tensorflow as tf
 
 _PREFETCHED_BATCHES = 2
 
 
-# AutoGraph would take seconds, and nothing here needs it.
-@tf.autograph.experimental.do_not_convert
 def ordered_batches(
     texts_or_ids: Any,
     tokenizer: Tokenizer | None,
     batch_size: int,
     segment_length: int,
-) -> tf.data.Dataset:
+) -> Any:
     """Makes batches in which row `r` continues row `r` of the batch before.
 
     The texts are encoded one after the other, as `txl prepare` does, and cut into `B` pieces of
@@ -42,8 +41,8 @@ def ordered_batches(
         segment_length: int. Tokens `T` of a row in each batch.
 
     Returns:
-        `tf.data.Dataset` of `(x, y)`, int32 `(B, T)`. `y` has the token after each of `x`.
-        `len` of the data set is `S`, the number of steps.
+        `tf.data.Dataset` of `(x, y)`, int32 `(B, T)`; on JAX a `keras.utils.PyDataset`. `y` has
+        the token after each of `x`. `len` of the data set is `S`, the number of steps.
 
     Raises:
         TypeError: If a document is of another type.
@@ -71,15 +70,35 @@ def ordered_batches(
     plan = SegmentPlan(
         num_tokens=len(token_ids), num_rows=batch_size, segment_length=segment_length
     )
+    places = plan.positions(0)[:, None] + np.arange(segment_length + 1)
+    if keras.backend.backend() != "tensorflow":
+        return _Batches(token_ids, places, plan)
     stream = tf.constant(token_ids)
-    places = tf.constant(plan.positions(0)[:, None] + np.arange(segment_length + 1))
 
+    # AutoGraph would take seconds, and nothing here needs it.
+    @tf.autograph.experimental.do_not_convert
     def read(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         read_ids = tf.cast(tf.gather(stream, places + step * segment_length), tf.int32)
         return read_ids[:, :-1], read_ids[:, 1:]
 
     steps = tf.data.Dataset.range(plan.steps_per_epoch)
     return steps.map(read).prefetch(_PREFETCHED_BATCHES)
+
+
+class _Batches(keras.utils.PyDataset):
+    """Batches of `ordered_batches` without TensorFlow."""
+
+    def __init__(self, token_ids: np.ndarray, places: np.ndarray, plan: SegmentPlan) -> None:
+        super().__init__()
+        self._token_ids, self._places, self._plan = token_ids, places, plan
+
+    def __len__(self) -> int:
+        return self._plan.steps_per_epoch
+
+    def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        places = self._places + step * self._plan.segment_length
+        read_ids = self._token_ids[places].astype(np.int32)
+        return read_ids[:, :-1], read_ids[:, 1:]
 
 
 def token_stream(

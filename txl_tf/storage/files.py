@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 from txl_tf.errors import DataDamagedError, OutputExistsError
+from txl_tf.imports import tensorflow as tf
 
 _BLOCK_BYTES = 4 << 20
 _LISTING_TRIES = 3
@@ -34,7 +35,6 @@ READ_SETTINGS = {
 }
 """Environment variables of the client and their values."""
 _REQUEST_BYTES = 8 << 20
-_FAILURES = ("retry attempts failed", "Error executing an HTTP request")
 
 
 def no_check() -> None:
@@ -123,8 +123,6 @@ def path_exists(path: str) -> bool:
     """True if there is a file or folder at the path."""
     if not is_remote(path):
         return os.path.lexists(path)
-    import tensorflow as tf
-
     with _as_os_errors(path):
         return tf.io.gfile.exists(path)
 
@@ -134,8 +132,6 @@ def file_bytes(path: str) -> int:
     with _as_os_errors(path):
         if not is_remote(path):
             return os.stat(path).st_size
-        import tensorflow as tf
-
         return tf.io.gfile.stat(path).length
 
 
@@ -146,8 +142,6 @@ def list_folder(folder: str) -> list[str]:
             return sorted(os.listdir(folder))
         except FileNotFoundError:
             return []
-    import tensorflow as tf
-
     with _as_os_errors(folder):
         # `listdir` reports every failure to find the folder as "not found". In a store, a file of
         # this name counts as an empty folder.
@@ -165,8 +159,6 @@ def is_folder(path: str) -> bool:
     """True if there is a folder at the path; raises OSError if this is unknown."""
     if not is_remote(path):
         return os.path.isdir(path)
-    import tensorflow as tf
-
     with _as_os_errors(path):
         try:
             # Not `isdir`, which is false on every failure.
@@ -178,8 +170,6 @@ def is_folder(path: str) -> bool:
 def make_folder(folder: str) -> None:
     """Creates a folder and its parents, if missing; local ones are on the disk afterwards."""
     if is_remote(folder):
-        import tensorflow as tf
-
         with _as_os_errors(folder):
             tf.io.gfile.makedirs(folder)
         return
@@ -201,8 +191,6 @@ def remove_file(path: str) -> None:
         if not is_remote(path):
             os.unlink(path)
             return
-        import tensorflow as tf
-
         with _as_os_errors(path):
             tf.io.gfile.remove(path)
 
@@ -214,8 +202,6 @@ def remove_folder(folder: str) -> None:
             remove = os.unlink if os.path.islink(folder) else shutil.rmtree
             remove(folder)
             return
-        import tensorflow as tf
-
         with _as_os_errors(folder):
             try:
                 tf.io.gfile.rmtree(folder)
@@ -234,9 +220,19 @@ def _open_for_reading(path: str) -> IO[bytes]:
     """Opens a file; plain files read a local disk four times as fast as TensorFlow's."""
     if not is_remote(path):
         return open_regular_file(path)
-    import tensorflow as tf
-
     return tf.io.gfile.GFile(path, "rb")
+
+
+@contextlib.contextmanager
+def open_new(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file for writing, which must not exist yet where it is local."""
+    with _as_os_errors(path):
+        if not is_remote(path):
+            with open(path, "xb") as local_file:
+                yield local_file
+            return
+        with tf.io.gfile.GFile(path, "wb") as file:
+            yield file
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
@@ -263,8 +259,6 @@ def write_remote_file(
     `check` is called before both, and raises an error if this process may no longer write. The old
     object stays untouched on failure.
     """
-    import tensorflow as tf
-
     check()
     try:
         with _as_os_errors(path):
@@ -280,8 +274,6 @@ def write_remote_file(
 
 def rename_remote_file(source: str, target: str) -> None:
     """Renames an object of a store, replacing an object of the new name."""
-    import tensorflow as tf
-
     with _as_os_errors(source):
         tf.io.gfile.rename(source, target, overwrite=True)
 
@@ -297,8 +289,6 @@ def _as_os_errors(path: str) -> Iterator[None]:
             what = "A link to itself is where a file must be."
             raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
         return
-    import tensorflow as tf
-
     try:
         yield
     except tf.errors.OpError as error:
@@ -306,8 +296,6 @@ def _as_os_errors(path: str) -> Iterator[None]:
 
 
 def _os_error(error: Exception, path: str) -> OSError:
-    import tensorflow as tf
-
     numbers = {
         tf.errors.NotFoundError: errno.ENOENT,
         tf.errors.ResourceExhaustedError: errno.ENOSPC,
@@ -389,11 +377,6 @@ def set_read_ahead() -> None:
         os.environ.setdefault(name, value)
 
 
-def is_store_failure(error: BaseException) -> bool:
-    """True if an error is a failed request of the client, which may be any RuntimeError."""
-    return any(text in str(error) for text in _FAILURES)
-
-
 def _read_blocks(path: str, num_bytes: int, block_bytes: int) -> Iterator[bytes]:
     """Yields the blocks of a store's file in order, with large requests.
 
@@ -411,8 +394,6 @@ def _read_blocks(path: str, num_bytes: int, block_bytes: int) -> Iterator[bytes]
 
 
 def _read_parts(path: str, num_bytes: int) -> Iterator[bytes]:
-    import tensorflow as tf
-
     options = tf.data.Options()
     # The autotuning thread may sleep for a minute after the last part.
     options.autotune.enabled = False

@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
     first_line,
     is_folder,
     is_remote,
-    is_store_failure,
     list_folder,
     read_file,
 )
@@ -209,37 +209,6 @@ def verify_checksums(folder: str, progress: Callable[[int], None] | None = None)
     return names
 
 
-def reading_failed(error: Exception, prefix: str, remedy: str) -> DataDamagedError | StorageError:
-    """Tells a store that does not answer from damaged files, by an error of TensorFlow's reader.
-
-    `prefix` is the beginning of the paths of the files.
-    """
-    import tensorflow as tf
-
-    out_of_reach_errors = (
-        tf.errors.UnavailableError,
-        tf.errors.DeadlineExceededError,
-        tf.errors.AbortedError,
-        tf.errors.PermissionDeniedError,
-        tf.errors.UnauthenticatedError,
-    )
-    data = f"{prefix}.data-00000-of-00001"
-    what = f"the arrays cannot be read: {first_line(error)}"
-    out_of_reach = StorageError(what, where=data, remedy="Start again when the storage answers.")
-    if isinstance(error, out_of_reach_errors) or is_store_failure(error):
-        return out_of_reach
-    damage = DataDamagedError(what, where=data, remedy=remedy)
-    try:
-        # The reader looks for the files by a pattern, and finds no file if the store fails.
-        for path in (f"{prefix}.index", data):
-            file_bytes(path)
-    except FileNotFoundError:
-        return damage
-    except OSError:
-        return out_of_reach
-    return out_of_reach if "Failed to find any matching files" in str(error) else damage
-
-
 # More than the index of a model with a hundred thousand variables.
 _MAX_INDEX_BYTES = 16 << 20
 _FOOTER_BYTES = 48
@@ -251,17 +220,11 @@ def open_tensor_bundle(
     prefix: str, *, remedy: str
 ) -> tuple[Any, dict[str, tuple[str, tuple[int, ...]]]]:
     """Opens a checkpoint whose index fits its data; returns reader, and dtype and shape by name."""
-    import tensorflow as tf
-
     folder, name = os.path.split(prefix)
     path = listed_file(folder, f"{name}.index", listed_in=f"{prefix}.*", remedy=remedy)
     content = read_file(path, max_bytes=_MAX_INDEX_BYTES)
     try:
         _check_footer(content)
-    except (ValueError, struct.error) as error:
-        what = f"The index of the tensors is damaged: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy=remedy) from error
-    try:
         # `tf.train.load_checkpoint` would look for a folder of its own kind first.
         reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         dtypes = reader.get_variable_to_dtype_map()
@@ -273,9 +236,11 @@ def open_tensor_bundle(
             math.prod(shape) * max(tf.as_dtype(dtype).size or 1, 1)
             for dtype, shape in tensors.values()
         )
-        found = _data_bytes(folder, name)
-    except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
-        raise reading_failed(error, prefix, remedy) from error
+    except (ValueError, TypeError, RuntimeError, struct.error, tf.errors.OpError) as error:
+        what = f"The index of the tensors is damaged: {first_line(error)}"
+        raise DataDamagedError(what, where=path, remedy=remedy) from error
+    files = [file for file in list_folder(folder) if file.startswith(f"{name}.data-")]
+    found = sum(file_bytes(listed_file(folder, file, listed_in=path)) for file in files)
     if needed > found:
         what = f"The tensors take {needed:,} bytes; the data have {found:,}."
         raise DataDamagedError(what, where=path, remedy=remedy)
@@ -298,16 +263,6 @@ def _check_footer(content: bytes) -> None:
     for start, size in (numbers[:2], numbers[2:4]):
         if start + size + _TRAILER_BYTES > len(content):
             raise ValueError("a block is not in the file")
-
-
-def _data_bytes(folder: str, name: str) -> int:
-    """Returns the size of all data files of a checkpoint, which must be regular files."""
-    import tensorflow as tf
-
-    paths = tf.io.gfile.glob(os.path.join(folder, f"{name}.data-*"))
-    files = [os.path.basename(path) for path in paths]
-    listed = [listed_file(folder, file, listed_in=f"{name}.index") for file in files]
-    return sum(file_bytes(path) for path in listed)
 
 
 # Weights and ids hardly compress; this leaves room for arrays of zeros.

@@ -1,42 +1,41 @@
 """Checkpoints: written in one piece, verified when read, kept, and saved in the background.
 
-A checkpoint is a folder `step-NNNNNNNN` with arrays in TensorFlow's format, and a manifest that
-is written last: size of the files, SHA-256 of the arrays' index, and the identity of the run. The
-index has a CRC-32C of each array. `read_checkpoint` decides whether a checkpoint is valid.
+A checkpoint is a folder `step-NNNNNNNN` with two files. `state.data` has the bytes of all arrays,
+one after the other. `manifest.json` is written last: type, shape and CRC-32 of each array in order,
+the identity of the run, and its own SHA-256. `read_checkpoint` decides whether it is valid.
 """
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
 import threading
 import uuid
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
-import tensorflow as tf
 
 from txl_tf.config.base import describe_differences
-from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
-from txl_tf.storage.files import file_bytes, file_sha256, first_line, is_remote, path_exists
+from txl_tf.storage.files import file_blocks, first_line, is_remote, open_new, path_exists
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.untrusted_files import (
     json_sha256,
     listed_file,
-    open_tensor_bundle,
     read_json_object,
-    reading_failed,
     storage_errors,
 )
 
 MANIFEST_FILE = "manifest.json"
-FORMAT_VERSION = 3
-_PREFIX = "state"
-_INDEX, _DATA = f"{_PREFIX}.index", f"{_PREFIX}.data-00000-of-00001"
-_FIELDS = {"step": int, "index_sha256": str, "identity": dict}
+DATA_FILE = "state.data"
+FORMAT_VERSION = 4
+_FIELDS = {"step": int, "arrays": dict, "identity": dict}
+_WRITTEN_BYTES = 8 << 20  # at once
 _BEST_FILE = "best.json"
 _UNFINISHED_FILE = "unfinished"
 _CHECKSUM = "sha256"
@@ -52,21 +51,40 @@ def read_checkpoint(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     Raises DataDamagedError if a file is missing or altered, MismatchError for another version, and
     StorageError if a store does not answer.
     """
-    manifest, prefix = read_manifest(folder), os.path.join(folder, _PREFIX)
-    index, listed_in = os.path.join(folder, _INDEX), os.path.join(folder, MANIFEST_FILE)
+    manifest, path = read_manifest(folder), os.path.join(folder, DATA_FILE)
     try:
-        for name, field in ((_INDEX, "index_bytes"), (_DATA, "data_bytes")):
-            listed_file(folder, name, listed_in=listed_in, num_bytes=manifest.get(field))
-        if file_sha256(index) != manifest["index_sha256"]:
-            raise DataDamagedError("the file is not what was written", where=index, remedy=_REMEDY)
-        reader, stored = open_tensor_bundle(prefix, remedy=_REMEDY)
+        return manifest, _read_arrays(folder, manifest["arrays"])
     except OSError as error:
-        raise _unreadable(error, index) from error
-    try:
-        # Reading compares each array with its CRC-32C in the index.
-        return manifest, {name: np.asarray(reader.get_tensor(name)) for name in sorted(stored)}
-    except (OSError, tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise reading_failed(error, prefix, _REMEDY) from error
+        raise _unreadable(error, path) from error
+    except (TypeError, ValueError) as error:
+        what = f"the arrays cannot be read: {first_line(error)}"
+        raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
+
+
+def _read_arrays(folder: str, listed: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    dtypes = [np.dtype(ml_dtypes.bfloat16 if n == "bfloat16" else n) for n, _, _ in listed.values()]
+    sizes = [
+        math.prod(shape) * dtype.itemsize
+        for dtype, (_, shape, _) in zip(dtypes, listed.values(), strict=True)
+    ]
+    if min(sizes, default=0) < 0:
+        raise ValueError("an array has a negative size")
+    listed_in = os.path.join(folder, MANIFEST_FILE)
+    path = listed_file(folder, DATA_FILE, listed_in=listed_in, num_bytes=sum(sizes))
+    arrays, blocks, held = {}, file_blocks(path), memoryview(b"")
+    for dtype, size, (name, (_, shape, crc32)) in zip(dtypes, sizes, listed.items(), strict=True):
+        content, filled = np.empty(size, np.uint8), 0
+        while filled < size:
+            held = held or memoryview(next(blocks, b""))
+            part = np.frombuffer(held[: size - filled], np.uint8)
+            if not len(part):
+                raise ValueError("the file has become shorter")
+            content[filled : filled + len(part)] = part
+            filled, held = filled + len(part), held[len(part) :]
+        if zlib.crc32(content) != crc32:
+            raise ValueError(f"`{name}` is not what was written")
+        arrays[name] = content.view(dtype).reshape(shape)
+    return arrays
 
 
 def read_manifest(folder: str) -> dict[str, Any]:
@@ -100,22 +118,18 @@ def write_checkpoint(
     ledger: dict[str, Any] | None = None,
 ) -> bytes:
     """Writes arrays to a folder; returns the content of the manifest, to be written last."""
-    names = sorted(arrays)
-    # TensorFlow might place this on an accelerator or another host.
-    with this_host():
-        tf.raw_ops.SaveV2(
-            prefix=os.path.join(folder, _PREFIX),
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[tf.convert_to_tensor(arrays[name]) for name in names],
-        )
-    index = os.path.join(folder, _INDEX)
+    listed = {}
+    with open_new(os.path.join(folder, DATA_FILE)) as file:
+        for name in sorted(arrays):
+            array = np.asarray(arrays[name])
+            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            for start in range(0, len(content), _WRITTEN_BYTES):
+                file.write(content[start : start + _WRITTEN_BYTES].tobytes())
+            listed[name] = (array.dtype.name, array.shape, zlib.crc32(content))
     manifest = {
         "format_version": FORMAT_VERSION,
         "step": step,
-        "index_bytes": file_bytes(index),
-        "index_sha256": file_sha256(index),
-        "data_bytes": file_bytes(os.path.join(folder, _DATA)),
+        "arrays": listed,
         "identity": identity,
     }
     return _sealed(manifest if ledger is None else manifest | {"ledger": ledger})
@@ -173,7 +187,7 @@ class CheckpointStore:
     A checkpoint of another `identity`, which has the settings that decide a step, is refused, and
     a damaged one makes way for the one before it. The `num_kept` newest checkpoints and the best
     one are kept. One process writes at a time, with the folder of its `DirectoryLock`; any number
-    may read. `tf.train.load_checkpoint(folder + "/state")` reads the arrays anywhere.
+    may read.
     """
 
     def __init__(
@@ -260,7 +274,7 @@ class CheckpointStore:
                 manifest = write_checkpoint(written.path, step, arrays, self._identity, ledger)
                 self._commit(step, written, manifest)
                 self._remove_old(step, best)
-            except (OSError, tf.errors.OpError) as error:
+            except OSError as error:
                 # If the folder was lost meanwhile, raise that error instead.
                 self._folder.check()
                 # The next save removes leftovers.
@@ -318,8 +332,8 @@ class CheckpointStore:
         # A store renames file by file, so a note comes before the files, and the manifest last.
         target = self._folder.subfolder(name)
         target.write(_UNFINISHED_FILE, b"")
-        for file in (_DATA, _INDEX):  # by name, because a listing may be outdated
-            self._folder.rename(os.path.join(hidden, file), os.path.join(name, file))
+        # By name, because a listing may be outdated.
+        self._folder.rename(os.path.join(hidden, DATA_FILE), os.path.join(name, DATA_FILE))
         target.write(MANIFEST_FILE, manifest)
         target.remove_file(_UNFINISHED_FILE)
         self._folder.remove_folder(hidden)
@@ -334,7 +348,7 @@ class CheckpointStore:
             return
         folder = self._folder.subfolder(name)
         folder.write(_UNFINISHED_FILE, b"")
-        for file in (MANIFEST_FILE, _DATA, _INDEX):
+        for file in (MANIFEST_FILE, DATA_FILE):
             folder.remove_file(file)
         self._folder.remove_folder(name)
 
@@ -350,8 +364,7 @@ class CheckpointStore:
         if not self._folder.is_remote:
             return False
         names = self._folder.subfolder(_name(step)).names()
-        has_arrays = any(name.startswith(_PREFIX) for name in names)
-        if MANIFEST_FILE in names or (has_arrays and _UNFINISHED_FILE not in names):
+        if MANIFEST_FILE in names or (DATA_FILE in names and _UNFINISHED_FILE not in names):
             return False
         # A listing may be outdated; a lookup of the file itself is not.
         return not path_exists(os.path.join(self.path(step), MANIFEST_FILE))

@@ -17,7 +17,8 @@ from txl_tf.data.tokenizers.tokenizer import (
     decode_utf8,
     narrowest_token_dtype,
 )
-from txl_tf.imports import require_extra
+from txl_tf.imports import require_extra, tensorflow_text
+from txl_tf.imports import tensorflow as tf
 
 # SentencePiece writes spaces as U+2581, so U+2581 itself is substituted.
 BLOCK_CHARACTER = "\u2581"
@@ -53,9 +54,6 @@ class SentencePieceTokenizer(Tokenizer):
         return {_MODEL_FILE: self.model}
 
     def token_texts(self) -> list[bytes]:
-        import tensorflow as tf
-        import tensorflow_text
-
         pieces = tensorflow_text.SentencepieceTokenizer(model=self.model)
         return list(pieces.id_to_string(tf.range(self.vocabulary_size)).numpy())
 
@@ -71,16 +69,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _decode(self, ids: np.ndarray) -> bytes:
         # Invalid byte sequences become U+FFFD; `encode` does not return such ids.
-        import tensorflow as tf
-
         row = tf.RaggedTensor.from_row_lengths(ids.astype(np.int32), np.array([len(ids)], np.int64))
         return self.operations[1](row).numpy()[0]
 
     @functools.cached_property
     def operations(self) -> tuple[Any, Any]:
         """Graph functions of UTF-8 lines to int32 ragged ids, without checks, and back."""
-        import tensorflow as tf
-        import tensorflow_text
 
         def operation() -> tensorflow_text.SentencepieceTokenizer:
             # Created within each function and never kept: the operation that loads the model owns
@@ -96,9 +90,6 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _size_and_unknown_id(model: bytes) -> tuple[int, int]:
-    import tensorflow as tf
-    import tensorflow_text
-
     try:
         pieces = tensorflow_text.SentencepieceTokenizer(model=model)
         return int(pieces.vocab_size()), int(pieces.string_to_id(BLOCK_SUBSTITUTE))

@@ -5,16 +5,13 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from txl_tf.data.text import PIECE_BYTES
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer, WordRule
-
-if TYPE_CHECKING:
-    import tensorflow_text
-
+from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import tensorflow_text
 
 # The no-break space is white space, so no word contains it; a word can begin with the usual "##".
 SUFFIX_INDICATOR = "\u00a0"
@@ -76,9 +73,6 @@ class WordPieceTokenizer(RuleTokenizer):
     @functools.cached_property
     def operation(self) -> "tensorflow_text.FastWordpieceTokenizer":
         """The operation of tensorflow-text on words."""
-        import tensorflow as tf
-        import tensorflow_text
-
         return tensorflow_text.FastWordpieceTokenizer(
             vocab=self.pieces,
             suffix_indicator=SUFFIX_INDICATOR,
