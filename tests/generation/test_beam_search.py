@@ -5,7 +5,7 @@ import pytest
 
 from tests.generation.models import expressive, prompt
 from txl_tf.generation import GenerationSession, generate
-from txl_tf.samplers import BeamSampler, GreedySampler
+from txl_tf.samplers import BeamSampler
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,6 @@ def test_memory_goes_with_the_beams(model):
     more = session.write([further], max_tokens=2)[0]
     text = np.concatenate([row, beams[0], further])
     assert more.tolist() == by_reading_again(model, text, 2, 4)
-
-
-@pytest.mark.slow
-def test_one_compiled_beam_is_greedy(model):
-    greedy, _ = generate(model, prompt(5), max_tokens=7, sampler=GreedySampler())
-    beam, _ = generate(model, prompt(5), max_tokens=7, sampler=BeamSampler(1), jit_compile=True)
-    np.testing.assert_array_equal(beam, greedy)
 
 
 def test_nothing_is_said_twice_under_a_large_penalty(model):

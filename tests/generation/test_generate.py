@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.generation.models import expressive, greedy_by_reading_again, prompt
 from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.generation import generate
-from txl_tf.samplers import GreedySampler, RandomSampler
+from txl_tf.samplers import GreedySampler
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,6 @@ def test_the_sampler_gets_logits_and_a_seed_of_its_own_for_every_token_and_row(m
     generate(model, prompt(4, num_rows=2), max_tokens=3, sampler=sampler, seed=[9, 10])
     assert [shape for shape, _ in seen] == [(2, VOCABULARY_SIZE)] * 3
     assert len({tuple(row) for _, rows in seen for row in rows}) == 6
-
-
-def test_settings_take_the_place_of_a_sampler(model):
-    settings = {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1}
-    found, _ = generate(model, prompt(4), max_tokens=9, seed=3, **settings)
-    sampler = RandomSampler(**settings)
-    expected, _ = generate(model, prompt(4), max_tokens=9, seed=3, sampler=sampler)
-    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,6 @@ def test_a_row_ends_with_a_stop_token_and_goes_on_from_it(model, greedy):
         np.testing.assert_array_equal(further[None], greedy_by_reading_again(model, text, 1))
 
 
-def test_nothing_is_said_twice_under_a_large_penalty(model):
-    penalized = session(model, num_rows=1, repetition_penalty=1e6)
-    first = penalized.write([[4, 7]], max_tokens=6)
-    second = penalized.write([[4]], max_tokens=5)
-    said = [4, 7, *first[0], *second[0]]
-    assert sorted(said) == list(range(VOCABULARY_SIZE))
-
-
 @pytest.mark.slow
 def test_compiled_text_is_the_same(model, greedy):
     greedy.restart()

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.measurements import texts_on_jax
 from tests.measurements.compare_backends import write
 from tests.models.variants import ADAPTIVE, config_of
 from tests.slow_case import QUICK_XLA
@@ -55,6 +56,14 @@ def test_forward_gradients_training_and_dropout_equal_those_of_tensorflow(tmp_pa
     for name in MODELS:
         assert max(report[f"{name}/float32"].values()) <= 1e-4, (name, report)
         assert report[f"{name}/float32"]["losses"] <= 1e-5
+
+
+def test_a_run_opens_scores_writes_trains_and_is_saved_without_tensorflow(tmp_path):
+    texts_on_jax.write(tmp_path)
+    report = printed_on_jax("texts_on_jax", "compare", str(tmp_path))
+    assert report.pop("same texts")
+    assert max(report["score"], report["features"]) <= 1e-5
+    assert max(report.values()) <= 1e-4
 
 
 def test_compiled_evaluation_and_generation_equal_the_model():

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from txl_tf import samplers
 from txl_tf.causal_lm.layer_reader import LayerReader, text_features
@@ -44,16 +43,6 @@ from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
 # Most sessions, evaluators and readers that stay compiled.
 _MAX_COMPILED = 4
-# `score` keeps weights fixed.
-_WITHOUT_DYNAMIC_EVALUATION = dict.fromkeys(
-    (
-        "dynamic_learning_rate",
-        "dynamic_decay",
-        "dynamic_statistics_segments",
-        "dynamic_epsilon",
-    )
-)
-
 Folder = str | os.PathLike[str]
 
 
@@ -103,11 +92,13 @@ class TransformerXLCausalLM:
         self.step = 0
         self.folder: str | None = None
         evaluation = EvaluationConfig() if evaluation is None else evaluation
-        self.evaluation = evaluation.replace(batch_size=1, **_WITHOUT_DYNAMIC_EVALUATION)
+        dynamic = [name for name in vars(evaluation) if name.startswith("dynamic_")]
+        self.evaluation = evaluation.replace(batch_size=1, **dict.fromkeys(dynamic))
         keep_compiled = functools.lru_cache(_MAX_COMPILED)
         variables = {variable.path: variable for variable in model.weights}
-        evaluator = functools.partial(Evaluator, model.config, variables=variables)
-        self._evaluator_of = keep_compiled(evaluator)
+        self._evaluator_of = keep_compiled(
+            functools.partial(Evaluator, model.config, variables=variables)
+        )
         self._session_of = keep_compiled(functools.partial(GenerationSession, model))
         self._reader_of = keep_compiled(functools.partial(LayerReader, model))
         self.compile()
@@ -233,7 +224,7 @@ class TransformerXLCausalLM:
 
         Args:
             x: texts or token ids, as for `txl_tf.data.ordered_batches`; or its result, a
-                `tf.data.Dataset` of `(x, y)`.
+                `tf.data.Dataset` or `keras.utils.PyDataset` of `(x, y)`.
             batch_size: int. Rows that are read side by side. Defaults to `32`. A data set
                 of batches has its own.
             segment_length: optional int. Tokens of a row in each step. Defaults to
@@ -264,7 +255,7 @@ class TransformerXLCausalLM:
         steps_per_epoch = options.get("steps_per_epoch")
         optimizer = self._optimizer
         if isinstance(optimizer, OptimizerConfig):
-            num_steps = epochs * (steps_per_epoch or int(batches.cardinality()))
+            num_steps = epochs * (steps_per_epoch or len(batches))
             optimizer = self._create_optimizer(optimizer, num_steps)
         if self._trained is None or self._trained.batch_size != num_rows:
             self._trained = StatefulTransformerXL(self.model, num_rows)
@@ -272,14 +263,16 @@ class TransformerXLCausalLM:
         if getattr(trained, "optimizer", None) is not optimizer:
             trained.compile(optimizer=optimizer, **self._options)
 
+        step_before = self.step
+
         def begin(epoch: int, logs: Any) -> None:
+            nonlocal step_before
+            step_before = self.step
             if steps_per_epoch is None or epoch == options.get("initial_epoch", 0):
                 trained.reset_state()
 
-        steps_before, step_before = int(optimizer.iterations), self.step
-
         def count(batch: int, logs: Any) -> None:
-            self.step = step_before + int(optimizer.iterations) - steps_before
+            self.step = step_before + batch + 1
             # They hold values that were computed from the weights before.
             for cached in (self._session_of, self._evaluator_of, self._reader_of):
                 cached.cache_clear()
@@ -292,8 +285,8 @@ class TransformerXLCausalLM:
 
     def _batches(
         self, data: Any, batch_size: int, segment_length: int, takes_fewer_rows: bool = False
-    ) -> tf.data.Dataset:
-        if isinstance(data, tf.data.Dataset) and isinstance(data.element_spec, tuple):
+    ) -> Any:
+        if isinstance(_spec_of(data), tuple):
             return data
         ids = token_stream(data, self.tokenizer, self.model.config.vocabulary_size)
         if takes_fewer_rows:
@@ -304,8 +297,6 @@ class TransformerXLCausalLM:
         self, config: OptimizerConfig, num_steps: int
     ) -> keras.optimizers.Optimizer:
         """Creates the optimizer of a run, which clips as the trainer does."""
-        if num_steps <= 0:
-            raise ValueError(f"Give `steps_per_epoch` for this data set. Received: {num_steps}")
         variables = self.model.trainable_variables
         optimizer = create_optimizer(config, num_steps, variables)
         optimizer.global_clipnorm = config.clip_norm
@@ -559,8 +550,15 @@ def _with_lengths(
     return evaluation.replace(**{name: each for name, each in lengths.items() if each is not None})
 
 
-def _num_rows(batches: tf.data.Dataset, batch_size: int) -> int:
-    return keras.tree.flatten(batches.element_spec)[0].shape[0] or batch_size
+def _spec_of(data: Any) -> Any:
+    """Returns a batch, or its specification, of a data set of batches; `None` for other data."""
+    return (
+        data[0] if isinstance(data, keras.utils.PyDataset) else getattr(data, "element_spec", None)
+    )
+
+
+def _num_rows(batches: Any, batch_size: int) -> int:
+    return keras.tree.flatten(_spec_of(batches))[0].shape[0] or batch_size
 
 
 def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:

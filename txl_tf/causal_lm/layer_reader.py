@@ -5,18 +5,19 @@ Shape letters used in this module:
   width, V vocabulary.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from txl_tf.causal_lm.text import POOLINGS, Pooling
 from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.evaluator import exact_products
 from txl_tf.inference.engine import InferenceEngine, device_of
+from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.sizes import hidden_layer
 
 # Positions per softmax: with a large vocabulary more would fill the memory.
@@ -41,11 +42,9 @@ class LayerReader:
         layer = hidden_layer(model.config, layer)
         self._index = layer if isinstance(model.config, ModelConfig) else -1
         self.segment_length: int = self._engine.segment_length
-        self._step = tf.function(
-            self._hidden, jit_compile=self._engine.plan.compile_read, autograph=False
-        )
+        self._step = compiled(self._hidden, model, self._engine.plan.compile_read)
 
-    def _hidden(self, token_ids: tf.Tensor, memory: Any, constants: Any) -> tuple[tf.Tensor, Any]:
+    def _hidden(self, token_ids: Any, memory: Any, constants: Any) -> tuple[Any, Any]:
         states, memory = self._engine.hidden_states(token_ids, memory, constants=constants)
         return ops.cast(states[self._index], "float32"), memory
 
@@ -73,8 +72,8 @@ class LayerReader:
             for index, piece in enumerate(pieces):
                 token_ids[index, : len(piece)] = piece
             # Whole segments, because absolute positions count from the end of a segment.
-            hidden, memory = self._step(tf.constant(token_ids), memory, constants)
-            states = hidden.numpy()
+            hidden, memory = self._step(ops.convert_to_tensor(token_ids), memory, constants)
+            states = np.asarray(hidden)
             for index, piece in enumerate(pieces):
                 if len(piece):
                     yield index, start, states[index, : len(piece)]
@@ -117,38 +116,34 @@ def _pooled(states: np.ndarray, pooling: Pooling, segment_length: int) -> np.nda
 
 
 class Continuation(NamedTuple):
-    """Tokens of a text, of a context and the continuation to score."""
+    """Tokens of a text, int32 vector; those after the first `num_context`, at least 1, count."""
 
     token_ids: np.ndarray
-    """int32 vector of the tokens: the context and its continuation."""
     num_context: int
-    """Number of context tokens, at least 1, which are read but not scored."""
 
 
 class ContinuationScore(NamedTuple):
-    """Negative log-likelihood of a continuation."""
+    """Nats of each token, float64 `(S,)`, and true if each token is the most probable one."""
 
     nats: np.ndarray
-    """float64 vector `(S,)` of the nats of each token."""
     is_greedy: bool
-    """True if each token is the most probable one."""
 
 
 class ContinuationScorer:
-    """Scorer of continuations, many side by side.
+    """Scorer of continuations, many side by side, each read from an empty memory.
 
-    Each text may have any length and is read from an empty memory. With the model of an
-    `Evaluator` the results are equal. The softmax is computed only for the scored tokens.
-
-    A call yields pairs: the index of a continuation and its `ContinuationScore`; texts of similar
-    length come together. Without `checks_greedy`, `is_greedy` is False, which saves the
-    probabilities of all other tokens.
+    With the model of an `Evaluator` the results are equal. The softmax is computed only for the
+    scored tokens. A call yields the index of a continuation and its `ContinuationScore`; texts of
+    similar length come together. Without `checks_greedy`, `is_greedy` is false.
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 8) -> None:
         self._model = model
         self._reader = LayerReader(model, batch_size, None)
-        self._step = tf.function(self._score_positions, autograph=False)
+        self._steps = [
+            compiled(functools.partial(self._score_positions, checks), model)
+            for checks in (False, True)
+        ]
 
     def __call__(
         self, continuations: Sequence[Continuation], *, checks_greedy: bool = True
@@ -176,39 +171,31 @@ class ContinuationScorer:
         kept: list[list[np.ndarray]] = [[] for _ in texts]
         # Nothing follows the last token, so it is only a target.
         for row, start, states in self._reader.read([each.token_ids[:-1] for each in texts]):
-            first = max(0, texts[row].num_context - 1 - start)
-            kept[row].append(states[first:].copy())
-        targets = [each.token_ids[each.num_context :] for each in texts]
-        hidden = np.concatenate([states for row in kept for states in row])
-        nats, is_best = self._score(hidden, np.concatenate(targets), checks_greedy)
-        stops = np.cumsum([len(each) for each in targets])[:-1]
-        pairs = zip(np.split(nats, stops), np.split(is_best, stops), strict=True)
-        return [ContinuationScore(each, bool(best.all())) for each, best in pairs]
-
-    def _score(
-        self, hidden: np.ndarray, target_ids: np.ndarray, checks_greedy: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores targets `(S,)` from hidden states `(S, D)`, some positions at a time."""
-        nats = np.zeros(len(target_ids), np.float64)
-        is_best = np.zeros(len(target_ids), bool)
-        for start in range(0, len(target_ids), _POSITIONS_AT_ONCE):
+            kept[row].append(states[max(0, texts[row].num_context - 1 - start) :].copy())
+        hidden = np.concatenate([states for row in kept for states in row])  # [S, D]
+        rows = [each.token_ids[each.num_context :].astype(np.int32) for each in texts]
+        targets, parts = np.concatenate(rows), []
+        for start in range(0, len(targets), _POSITIONS_AT_ONCE):
             piece = slice(start, start + _POSITIONS_AT_ONCE)
-            count = len(target_ids[piece])
+            count = len(targets[piece])
             # Powers of two limit the number of programs.
-            padding = (1 << (count - 1).bit_length()) - count
-            states = np.pad(hidden[piece], [(0, padding), (0, 0)])
-            targets = np.pad(target_ids[piece].astype(np.int32), (0, padding))
-            found = self._step(tf.constant(states), tf.constant(targets), checks_greedy)
-            nats[piece], is_best[piece] = (each.numpy()[:count] for each in found)
-        return nats, is_best
+            padding = (0, (1 << (count - 1).bit_length()) - count)
+            padded = np.pad(hidden[piece], [padding, (0, 0)]), np.pad(targets[piece], padding)
+            found = self._steps[checks_greedy](*map(ops.convert_to_tensor, padded))
+            parts.append([np.asarray(each)[:count] for each in found])
+        stops = np.cumsum([len(each) for each in rows])[:-1]
+        nats, is_best = (np.split(np.concatenate(each), stops) for each in zip(*parts, strict=True))
+        return [
+            ContinuationScore(each.astype(np.float64), bool(best.all()))
+            for each, best in zip(nats, is_best, strict=True)
+        ]
 
     def _score_positions(
-        self, hidden: tf.Tensor, target_ids: tf.Tensor, checks_greedy: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        self, checks_greedy: bool, hidden: Any, target_ids: Any
+    ) -> tuple[Any, Any]:
         states = ops.cast(hidden, self._model.compute_dtype)[None]  # [1, S, D]
         nats = self._model.negative_log_likelihood(states, target_ids[None])[0]  # [S]
         if not checks_greedy:
-            return nats, tf.zeros_like(target_ids, tf.bool)
+            return nats, ops.zeros_like(target_ids, "bool")
         log_probs = self._model.log_probs_of(states)[0]  # [S, V]
-        best = tf.argmax(log_probs, axis=1, output_type=target_ids.dtype)
-        return nats, tf.equal(best, target_ids)
+        return nats, ops.equal(ops.cast(ops.argmax(log_probs, axis=1), "int32"), target_ids)

@@ -12,13 +12,11 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
-from txl_tf.distribution.strategy import chip_of
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.dynamic import DynamicEvaluation
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.evaluation.text_rows import (
     EvaluationBatch,
@@ -30,11 +28,18 @@ from txl_tf.evaluation.text_rows import (
 )
 from txl_tf.inference.engine import InferenceEngine, tokens_on_chip
 from txl_tf.layers.adaptive_softmax import check_token_ids
+from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models import create_model
 from txl_tf.models.language_model import assign_weights
 from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
 
-ConcreteFunction = tf.types.experimental.ConcreteFunction
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    from txl_tf.distribution.strategy import chip_of
+    from txl_tf.evaluation.dynamic import DynamicEvaluation
+
+    ConcreteFunction = tf.types.experimental.ConcreteFunction
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
@@ -46,6 +51,12 @@ _ALIGNMENT_BYTES = 64
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
     """Disables TF32 in the block, so that float32 products are exact."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        with jax.default_matmul_precision("highest"):
+            yield
+        return
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
@@ -72,7 +83,7 @@ class Evaluator:
         *,
         keeps: str = "auto",
         masks_documents: bool = False,
-        strategy: tf.distribute.Strategy | None = None,
+        strategy: "tf.distribute.Strategy | None" = None,
         variables: Mapping[str, keras.Variable] | None = None,
     ) -> None:
         changes = {
@@ -92,7 +103,10 @@ class Evaluator:
         self._evaluation_config = evaluation_config
         self._masks_documents = masks_documents
         self._jit_compile = jit_compile
-        self.strategy = None if strategy is tf.distribute.get_strategy() else strategy
+        if strategy is not None:
+            strategy = None if strategy is tf.distribute.get_strategy() else strategy
+        self.strategy = strategy
+        self._variables = variables
         self.reads_given_variables = variables is not None
         own = self.config, evaluation_config.dtype_policy, self.strategy
         self.model = create_evaluation_model(*own, variables)
@@ -101,14 +115,14 @@ class Evaluator:
         # Engines and programs by the number of rows of a replica, on demand.
         self._engines: dict[int, InferenceEngine] = {}
         self._steps: dict[int, Callable[..., Any]] = {}
-        # Made once: every tf.function is traced separately.
-        self._begin_function = tf.function(self._run_begin, autograph=False)
+        # Made once: every program is traced separately.
+        self._begin_function = compiled(self._run_begin, self.model)
 
     @property
     def _stride(self) -> int | None:
         return self._evaluation_config.window_stride_tokens
 
-    def _dynamic_evaluation(self) -> DynamicEvaluation | None:
+    def _dynamic_evaluation(self) -> "DynamicEvaluation | None":
         if self._evaluation_config.dynamic_learning_rate is None:
             return None
         if self.strategy is not None or self.reads_given_variables:
@@ -164,6 +178,9 @@ class Evaluator:
         than two tokens or an id outside `[0, V)`, or if statistics have no text.
         """
         begin = time.perf_counter()
+        if self._variables is not None and keras.backend.backend() != "tensorflow":
+            for variable in self.model.weights:
+                variable.assign(self._variables[variable.path].value)
         rows = self._rows(text)
         batches = rows.batches(text)
         if track is not None:
@@ -207,7 +224,7 @@ class Evaluator:
     @exact_products()
     def trace(
         self, batch_size: int, segments_per_step: int | None = None
-    ) -> tuple[ConcreteFunction, ConcreteFunction]:
+    ) -> "tuple[ConcreteFunction, ConcreteFunction]":
         """Traces the functions of `evaluate`: memory and constants, and the scores of a batch."""
         rows = ReplicaRows(self.strategy, batch_size)
         at_once = segments_per_step or self.segments_per_read(rows.rows_per_replica)
@@ -281,7 +298,7 @@ class Evaluator:
         finally:
             self._dynamic.end()
 
-    def _measure(self, dynamic: DynamicEvaluation, text: EvaluationText) -> None:
+    def _measure(self, dynamic: "DynamicEvaluation", text: EvaluationText) -> None:
         """Measures the gradients of training text."""
         rows = EvaluationRows(text.num_tokens, 1, self.config.segment_length)
         num_segments = self._evaluation_config.dynamic_statistics_segments
@@ -353,25 +370,25 @@ class Evaluator:
 
     def _compiled(self, function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
         if self.strategy is None:
-            return tf.function(function, jit_compile=jit_compile, autograph=False)
+            return compiled(function, self.model, jit_compile)
 
         # A TPU names its program after the function, so it needs a name.
         def run_on_replicas(*arguments: Any) -> Any:
             return self.strategy.run(function, args=arguments)
 
         # TPUStrategy compiles anyway; XLA would read a mirrored variable of the wrong device.
-        return tf.function(run_on_replicas, autograph=False)
+        return compiled(run_on_replicas, self.model)
 
     def score_batch(
         self,
-        token_ids: tf.Tensor,
-        target_ids: tf.Tensor,
-        is_scored: tf.Tensor,
-        document_starts: tf.Tensor,
+        token_ids: Any,
+        target_ids: Any,
+        is_scored: Any,
+        document_starts: Any,
         memory: Any,
         constants: tuple[Any, ...],
-        learn: Callable[[list[tf.Tensor]], None] | None = None,
-    ) -> tuple[tf.Tensor, Any]:
+        learn: Callable[[list[Any]], None] | None = None,
+    ) -> tuple[Any, Any]:
         """Scores one or several segments of every row; memory comes from `begin` or a call.
 
         `is_scored` is false for padding and warm-up. `document_starts` matter only where
@@ -390,18 +407,18 @@ class Evaluator:
             nll, memory = self._engine(token_ids.shape[0]).score(
                 token_ids, target_ids, memory, constants=constants, document_starts=starts
             )
-        return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
+        return ops.where(is_scored, nll, 0.0), memory
 
     def score_windows(
         self,
-        token_ids: tf.Tensor,
-        target_ids: tf.Tensor,
-        is_scored: tf.Tensor,
-        document_starts: tf.Tensor,
-        positions: tf.Tensor,
+        token_ids: Any,
+        target_ids: Any,
+        is_scored: Any,
+        document_starts: Any,
+        positions: Any,
         memory: Any,
         constants: tuple[Any, ...],
-    ) -> tuple[tf.Tensor, Any]:
+    ) -> tuple[Any, Any]:
         """Scores positions `(B, S)` of windows `(B, T)`, read from the empty memory of `begin`.
 
         Only these positions go through the softmax. Targets and `is_scored` are `(B, S)`. Returns
@@ -411,9 +428,11 @@ class Evaluator:
         hidden, _ = self._engine(token_ids.shape[0]).read(
             token_ids, memory, constants=constants, document_starts=starts
         )
-        hidden = tf.gather(hidden, positions, batch_dims=1)  # [B, S, D]
+        num_rows, num_tokens, width = hidden.shape
+        firsts = ops.arange(num_rows, dtype="int32")[:, None] * num_tokens
+        hidden = ops.take(ops.reshape(hidden, [-1, width]), firsts + positions, axis=0)  # [B, S, D]
         nll = self.model.negative_log_likelihood(hidden, target_ids)
-        return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
+        return ops.where(is_scored, nll, 0.0), memory
 
     def _warm_up_tokens(self, text: EvaluationText) -> int:
         number = self._evaluation_config.warm_up_tokens or 0
@@ -425,7 +444,7 @@ class Evaluator:
 class ReplicaRows:
     """Division of rows over replicas, padded with empty rows, and the joining of their results."""
 
-    def __init__(self, strategy: tf.distribute.Strategy | None, num_rows: int) -> None:
+    def __init__(self, strategy: "tf.distribute.Strategy | None", num_rows: int) -> None:
         self._strategy = strategy
         self._num_rows = num_rows
         num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
@@ -435,10 +454,10 @@ class ReplicaRows:
     def split(self, arrays: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
         """Distributes the rows of arrays `(B, T)`: tensors, or values per replica."""
         if self._strategy is None:
-            return tuple(map(tf.constant, arrays))
+            return tuple(map(ops.convert_to_tensor, arrays))
         padded = [np.pad(array, [(0, self._num_padded), (0, 0)]) for array in arrays]
 
-        def part_of(context: tf.distribute.ReplicaContext) -> tuple[tf.Tensor, ...]:
+        def part_of(context: tf.distribute.ReplicaContext) -> tuple[Any, ...]:
             first = context.replica_id_in_sync_group * self.rows_per_replica
             rows = slice(first, first + self.rows_per_replica)
             return tuple(tf.constant(array[rows]) for array in padded)
@@ -448,7 +467,7 @@ class ReplicaRows:
     def join(self, values: Any) -> np.ndarray:
         """Joins the rows of all replicas, `(B, ...)`."""
         if self._strategy is None:
-            return values.numpy()
+            return np.asarray(values)
         if isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):
             # Each worker only has the values of its own replicas.
             rows = self._strategy.gather(values, axis=0).numpy()
@@ -479,14 +498,14 @@ def unallocated_variables() -> Iterator[None]:
         yield
 
 
-def _spec_of(initial_value: Any) -> tf.TensorSpec:
+def _spec_of(initial_value: Any) -> "tf.TensorSpec":
     if callable(initial_value):
         with tf.Graph().as_default():
             return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value()))
     return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value))
 
 
-def _untouched_zeros(spec: tf.TensorSpec) -> tf.Tensor:
+def _untouched_zeros(spec: "tf.TensorSpec") -> "tf.Tensor":
     num_bytes = spec.shape.num_elements() * spec.dtype.size
     pages = np.zeros(num_bytes + _ALIGNMENT_BYTES, np.uint8)
     first = -pages.ctypes.data % _ALIGNMENT_BYTES
@@ -500,11 +519,11 @@ def _untouched_zeros(spec: tf.TensorSpec) -> tf.Tensor:
 def create_evaluation_model(
     config: ModelConfig | LSTMConfig | QRNNConfig,
     dtype_policy: str,
-    strategy: tf.distribute.Strategy | None = None,
+    strategy: "tf.distribute.Strategy | None" = None,
     variables: Mapping[str, keras.Variable] | None = None,
 ) -> keras.Model:
-    """Builds a model; with `variables` it reads existing ones."""
-    if variables is not None:
+    """Builds a model; with `variables` it reads existing ones, on TensorFlow."""
+    if variables is not None and keras.backend.backend() == "tensorflow":
         # On the host and without memory: its own variables are replaced at once.
         with tf.device("CPU:0"), unallocated_variables():
             model = create_model(config, dtype=dtype_policy)

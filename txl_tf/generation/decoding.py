@@ -9,16 +9,17 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.adaptive_softmax import check_token_ids
+from txl_tf.layers.compiled_parts import compiled
 from txl_tf.samplers import BeamSampler, RepetitionPenalty
 from txl_tf.stateless_random import mixed
 
-Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+Sampler = Callable[[Any, Any], Any]
 """A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""
 
 NOTHING = -1
@@ -44,7 +45,7 @@ class PromptReader:
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine = engine
         self._segment_length = engine.model.config.segment_length
-        self._read = tf.function(engine.read, autograph=False)
+        self._read = compiled(engine.read, engine.model)
         # Only the newest length: the keys of all distances take memory.
         self._constants = functools.lru_cache(maxsize=1)(engine.constants)
 
@@ -52,16 +53,16 @@ class PromptReader:
         """Reads `B` int vectors, some of them possibly empty; returns the next memory."""
         if self._engine.keeps_states and len({len(row) for row in rows}) > 1:
             alone = [
-                self([row], tf.nest.map_structure(lambda each, b=b: each[b : b + 1], memory))
+                self([row], keras.tree.map_structure(lambda each, b=b: each[b : b + 1], memory))
                 for b, row in enumerate(rows)
             ]
-            return tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *alone)
+            return joined_rows(alone)
         while any(len(row) for row in rows):
             _, memory, length = self.read_piece(rows, memory)
             rows = [row[length:] for row in rows]
         return memory
 
-    def read_piece(self, rows: list[np.ndarray], memory: Any) -> tuple[tf.Tensor, Any, int]:
+    def read_piece(self, rows: list[np.ndarray], memory: Any) -> tuple[Any, Any, int]:
         """Reads the next segment of `B` int vectors, or less where they end.
 
         Where the engine keeps states, they must have equal lengths. Returns the hidden states
@@ -71,20 +72,26 @@ class PromptReader:
         if self._engine.keeps_states:
             length = min(longest, self._segment_length)
             token_ids = np.stack([row[:length] for row in rows])
-            return *self._read(tf.constant(token_ids, tf.int32), memory), length
+            return *self._read(ops.convert_to_tensor(token_ids, "int32"), memory), length
         # A power of 2 below a whole segment: every length costs one more program to compile.
         length = min(self._segment_length, 1 << (longest - 1).bit_length())
         token_ids = [np.pad(row[:length], (0, max(0, length - len(row)))) for row in rows]
-        lengths = tf.constant(common_length([min(len(row), length) for row in rows]), tf.int32)
-        token_ids = tf.constant(np.stack(token_ids), tf.int32)
-        read = self._read(token_ids, memory, lengths=lengths, constants=self._constants(length))
+        lengths = common_length([min(len(row), length) for row in rows])
+        ids = ops.convert_to_tensor(np.stack(token_ids), "int32")
+        read = self._read(ids, memory, lengths=lengths, constants=self._constants(length))
         return *read, length
 
 
-def common_length(lengths: Any) -> np.ndarray:
-    """Returns a scalar if all lengths are equal, which is faster."""
+def joined_rows(memories: list[Any]) -> Any:
+    """Returns the rows of several memories as one memory."""
+    return keras.tree.map_structure(lambda *each: ops.concatenate(each, axis=0), *memories)
+
+
+def common_length(lengths: Any) -> Any:
+    """Returns lengths as a tensor, which is a scalar if all are equal: that is faster."""
     lengths = np.asarray(lengths, np.int32)
-    return lengths[0] if (lengths == lengths[0]).all() else lengths
+    is_common = (lengths == lengths[0]).all()
+    return ops.convert_to_tensor(lengths[0] if is_common else lengths, "int32")
 
 
 class TokenRules(NamedTuple):
@@ -98,42 +105,41 @@ class TokenRules(NamedTuple):
     stop_token_ids: Any = ()
     excluded_token_ids: Any = ()
 
-    def apply(self, logits: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
+    def apply(self, logits: Any, is_used: Any) -> Any:
         """Returns the scores `(R, V)` to choose by; `is_used` is `(R, 0)` without penalty."""
         logits = self.penalty(logits, is_used)
         excluded = _id_rows(self.excluded_token_ids)
         if excluded.shape[1] == 0:
             return logits
-        token_ids = tf.range(logits.shape[-1])[:, None]
-        is_excluded = tf.reduce_any(token_ids == excluded[:, None], axis=2)
-        return tf.where(is_excluded, -np.inf, logits)
+        token_ids = ops.arange(logits.shape[-1], dtype="int32")[:, None]
+        is_excluded = ops.any(ops.equal(token_ids, excluded[:, None]), axis=2)
+        return ops.where(is_excluded, -float("inf"), logits)
 
-    def use(self, is_used: tf.Tensor, token_ids: tf.Tensor) -> tf.Tensor:
-        """Returns the next `is_used`, with tokens `(R,)` marked as used."""
-        if is_used.shape[1] == 0:
-            return is_used
-        return is_used | tf.one_hot(token_ids, is_used.shape[1], True, False)
-
-    def is_stop(self, token_ids: tf.Tensor) -> tf.Tensor:
+    def is_stop(self, token_ids: Any) -> Any:
         """Marks the tokens that end their texts, bool `(R,)`."""
-        return tf.reduce_any(token_ids[:, None] == _id_rows(self.stop_token_ids), axis=1)
+        return ops.any(ops.equal(token_ids[:, None], _id_rows(self.stop_token_ids)), axis=1)
 
 
-def _id_rows(token_ids: Any) -> tf.Tensor:
-    if isinstance(token_ids, tf.Tensor):
+def _id_rows(token_ids: Any) -> Any:
+    if ops.is_tensor(token_ids):
         return token_ids
-    return tf.constant([list(token_ids)], tf.int32)
+    return ops.convert_to_tensor(np.array([list(token_ids)], np.int32))
 
 
-def drawing_seeds(seeds: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+def _is_id(token_ids: Any, vocabulary_size: int) -> Any:
+    """Marks tokens `(R,)` among all ids, bool `(R, V)`."""
+    return ops.equal(token_ids[:, None], ops.arange(vocabulary_size, dtype="int32"))
+
+
+def drawing_seeds(seeds: Any, position: Any) -> Any:
     """Returns the seeds of one token, int32 `(R, 2)`, which do not depend on the row's index.
 
     `position` is a number, or `(R,)`.
     """
-    first = mixed(tf.cast(position, tf.uint32))
-    of_zero = tf.cast(tf.stack([first, mixed(first)], axis=-1), tf.int32)  # [2] or [R, 2]
+    first = mixed(ops.cast(position, "uint32"))
+    of_zero = ops.cast(ops.stack([first, mixed(first)], axis=-1), "int32")  # [2] or [R, 2]
     # Not a stack with zeros: TensorFlow folds it to one row if the seed is a constant.
-    return of_zero + seeds[:, None] * tf.constant([[1, 0]])
+    return of_zero + seeds[:, None] * ops.convert_to_tensor([[1, 0]], "int32")
 
 
 class DecodingState(NamedTuple):
@@ -154,55 +160,63 @@ class DecodingState(NamedTuple):
 
 
 def write_tokens(
-    step: Callable[[tf.Tensor, tf.Tensor, Any], tuple[tf.Tensor, Any]],
+    step: Callable[[Any, Any, Any], tuple[Any, Any]],
     rules: TokenRules,
-    seeds: tf.Tensor,
+    seeds: Any,
     state: DecodingState,
-    max_tokens: tf.Tensor | int,
-    capacity: tf.Tensor | int,
+    max_tokens: Any,
+    capacity: Any,
     *,
     with_nats: bool = False,
-) -> tuple[list[tf.Tensor], DecodingState]:
+) -> tuple[list[Any], DecodingState]:
     """Samples tokens: reads the newest of each row, samples the next, and repeats.
 
     `step` maps tokens `(R,)`, the rows at work, bool `(R,)`, and `recent` to log-probabilities
     `(R, V)` and the next `recent`. `max_tokens`, a number or `(R,)`, is at most `capacity`; the
     loop stops earlier when all rows have ended. Returns int32 tokens `(C, R)`, `NOTHING` where a
-    row had ended and invalid after the last step; with nats their float32 `(C, R)` too.
+    row had ended; with nats their float32 `(C, R)` too.
     """
-    shape = state.pending.shape
 
-    def is_active(index: tf.Tensor, state: DecodingState) -> tf.Tensor:
-        return tf.logical_not(state.is_finished) & (index < max_tokens)
+    def is_active(index: Any, state: DecodingState) -> Any:
+        return ops.logical_and(ops.logical_not(state.is_finished), index < max_tokens)
 
-    def goes_on(index: tf.Tensor, state: DecodingState, _: Any) -> tf.Tensor:
-        return tf.reduce_any(is_active(index, state))
+    def goes_on(index: Any, state: DecodingState, _: Any) -> Any:
+        return ops.any(is_active(index, state))
 
-    def body(index: tf.Tensor, state: DecodingState, written: list[tf.TensorArray]) -> Any:
+    def body(index: Any, state: DecodingState, written: list[Any]) -> Any:
         is_written = is_active(index, state)
         log_probs, recent = step(state.pending, is_written, state.recent)
         scores = rules.apply(log_probs, state.is_used)
         token_ids = rules.sampler(scores, drawing_seeds(seeds, state.position))
-        pending = tf.where(is_written, tf.ensure_shape(token_ids, shape), state.pending)
-        new = [tf.where(is_written, pending, NOTHING)]
+        pending = ops.where(is_written, token_ids, state.pending)
+        is_pending = _is_id(pending, log_probs.shape[-1])
+        new = [ops.where(is_written, pending, NOTHING)]
         if with_nats:
-            nats = -tf.gather(log_probs, pending, batch_dims=1)
-            new.append(tf.where(is_written, nats, 0.0))
+            nats = -ops.sum(ops.where(is_pending, log_probs, 0.0), axis=-1)
+            new.append(ops.where(is_written, nats, 0.0))
         state = DecodingState(
             pending=pending,
-            is_finished=state.is_finished | rules.is_stop(pending),
-            is_used=rules.use(state.is_used, pending),
-            lengths=state.lengths + tf.cast(is_written, tf.int32),
+            is_finished=ops.logical_or(state.is_finished, rules.is_stop(pending)),
+            is_used=_with_used(state.is_used, is_pending),
+            lengths=state.lengths + ops.cast(is_written, "int32"),
             position=state.position + 1,
             recent=recent,
         )
-        written = [array.write(index, each) for array, each in zip(written, new, strict=True)]
-        return index + 1, state, written
+        row = ops.reshape(index, [1, 1])
+        pairs = zip(written, new, strict=True)
+        return index + 1, state, [ops.scatter_update(all_, row, one[None]) for all_, one in pairs]
 
-    dtypes = [tf.int32, tf.float32] if with_nats else [tf.int32]
-    written = [tf.TensorArray(dtype, size=capacity, element_shape=shape) for dtype in dtypes]
-    _, state, written = tf.while_loop(goes_on, body, (tf.constant(0), state, written))
-    return [array.stack() for array in written], state
+    shape = [capacity, ops.shape(state.pending)[0]]
+    written = [ops.full(shape, NOTHING, "int32")]
+    if with_nats:
+        written.append(ops.full(shape, 0.0, "float32"))
+    first = ops.convert_to_tensor(0, "int32")
+    _, state, written = ops.while_loop(goes_on, body, (first, state, written))
+    return written, state
+
+
+def _with_used(is_used: Any, is_pending: Any) -> Any:
+    return is_used if is_used.shape[1] == 0 else ops.logical_or(is_used, is_pending)
 
 
 class BeamSearch:
@@ -216,7 +230,7 @@ class BeamSearch:
         self._engine = engine
         self._sampler: BeamSampler = rules.sampler
         self._rules = rules
-        self._run = tf.function(self._search, autograph=False, jit_compile=engine.plan.compile_step)
+        self._run = compiled(self._search, engine.model, engine.plan.compile_step)
 
     def __call__(
         self, memory: Any, constants: Any, pending: np.ndarray, is_used: Any, max_tokens: int
@@ -232,50 +246,51 @@ class BeamSearch:
             memory,
             constants,
             recent,
-            tf.repeat(tf.constant(pending, tf.int32), width),
-            tf.repeat(is_used, width, axis=0),
-            tf.fill([max_tokens], NOTHING),
+            ops.repeat(ops.convert_to_tensor(pending, "int32"), width),
+            ops.repeat(is_used, width, axis=0),
+            ops.full([max_tokens], NOTHING, "int32"),
         )
-        return tokens.numpy(), best, lengths.numpy()
+        return np.asarray(tokens), best, np.asarray(lengths)
 
     def _search(self, memory, constants, recent, pending, is_used, empty):
         num_rows, max_tokens = pending.shape[0], empty.shape[0]
         width = self._sampler.num_beams
-        tokens = tf.tile(empty[None], [num_rows, 1])  # [R, S]
-        is_finished = tf.zeros([num_rows], tf.bool)
+        tokens = ops.tile(empty[None], [num_rows, 1])  # [R, S]
+        is_finished = ops.zeros([num_rows], "bool")
         scores = self._sampler.initial_scores(num_rows // width)
-        lengths = tf.zeros([num_rows], tf.int32)
+        lengths = ops.zeros([num_rows], "int32")
 
         def goes_on(index, pending, is_finished, *_):
-            return (index < max_tokens) & tf.logical_not(tf.reduce_all(is_finished))
+            return ops.logical_and(index < max_tokens, ops.logical_not(ops.all(is_finished)))
 
         def body(index, pending, is_finished, is_used, scores, lengths, tokens, recent):
-            log_probs, recent = self._engine.step(
-                pending, tf.logical_not(is_finished), memory, recent, constants
-            )
-            lengths += tf.cast(tf.logical_not(is_finished), tf.int32)
+            is_active = ops.logical_not(is_finished)
+            log_probs, recent = self._engine.step(pending, is_active, memory, recent, constants)
+            lengths = lengths + ops.cast(is_active, "int32")
             log_probs = self._rules.apply(log_probs, is_used)
             scores, parents, next_ids = self._sampler(
-                tf.reshape(log_probs, [-1, width, log_probs.shape[-1]]),
+                ops.reshape(log_probs, [-1, width, log_probs.shape[-1]]),
                 scores,
-                tf.reshape(is_finished, [-1, width]),
+                ops.reshape(is_finished, [-1, width]),
             )
-            parents += tf.range(parents.shape[0])[:, None] * width  # indices among all rows
-            parents, next_ids = tf.reshape(parents, [-1]), tf.reshape(next_ids, [-1])
+            # Indices among all rows.
+            parents = parents + ops.arange(num_rows // width, dtype="int32")[:, None] * width
+            parents, next_ids = ops.reshape(parents, [-1]), ops.reshape(next_ids, [-1])
             recent = self._engine.select(recent, parents)
             pending, is_finished, is_used, lengths, tokens = (
-                tf.gather(each, parents)
+                ops.take(each, parents, axis=0)
                 for each in (pending, is_finished, is_used, lengths, tokens)
             )
-            pending = tf.where(is_finished, pending, next_ids)
-            written = tf.where(is_finished, NOTHING, next_ids)
+            pending = ops.where(is_finished, pending, next_ids)
+            written = ops.where(is_finished, NOTHING, next_ids)
             tokens = ops.slice_update(tokens, [0, index], written[:, None])
-            is_finished |= self._rules.is_stop(pending)
-            is_used = self._rules.use(is_used, pending)
+            is_finished = ops.logical_or(is_finished, self._rules.is_stop(pending))
+            is_used = _with_used(is_used, _is_id(pending, log_probs.shape[-1]))
             return index + 1, pending, is_finished, is_used, scores, lengths, tokens, recent
 
-        state = (tf.constant(0), pending, is_finished, is_used, scores, lengths, tokens, recent)
-        *_, lengths, tokens, recent = tf.while_loop(goes_on, body, state)
+        first = ops.convert_to_tensor(0, "int32")
+        state = (first, pending, is_finished, is_used, scores, lengths, tokens, recent)
+        *_, lengths, tokens, recent = ops.while_loop(goes_on, body, state)
         # The best beam of each row is its first.
-        best = self._engine.select(recent, tf.range(0, num_rows, width))
-        return tf.reshape(tokens, [-1, width, max_tokens]), best, lengths[::width]
+        best = self._engine.select(recent, ops.arange(0, num_rows, width, dtype="int32"))
+        return ops.reshape(tokens, [-1, width, max_tokens]), best, lengths[::width]

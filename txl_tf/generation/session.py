@@ -16,7 +16,7 @@ from typing import IO, Any, Self
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from txl_tf import samplers
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
@@ -35,13 +35,14 @@ from txl_tf.generation.decoding import (
 )
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.adaptive_softmax import check_token_ids
+from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, Memory
 from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
 from txl_tf.storage.files import file_bytes, first_line, read_file, write_file
 from txl_tf.storage.untrusted_files import read_array_archive, storage_errors
 
-SETTINGS = dict(zip(samplers.SETTINGS, (tf.float32, tf.int32, tf.float32, tf.float32), strict=True))
+SETTINGS = dict(zip(samplers.SETTINGS, ("float32", "int32", "float32", "float32"), strict=True))
 """Arguments of `RandomSampler` with their types, where they are tensors with a value per row."""
 _DEFAULT_SETTINGS = RandomSampler()
 CAPACITY = 64
@@ -49,7 +50,7 @@ CAPACITY = 64
 FEWEST_COMPILED_TOKENS = 300
 """Fewer tokens take less time than the compilation by XLA."""
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 # Most tokens that a session of a file has written. Positions are int32, so as many may follow.
 _LAST_POSITION = 2**30
 # Most bytes of an archive besides the data of its arrays.
@@ -120,7 +121,7 @@ class GenerationSession:
             check_token_ids(list(token_ids), self._vocabulary_size, name)
         self._engine = writing_engine(model, memory_length, num_rows, jit_compile)
         self._prompt_reader = PromptReader(self._engine)
-        self._finish = tf.function(self._engine.finish, autograph=False)
+        self._finish = compiled(self._engine.finish, model)
         self._has_penalty = repetition_penalty != 1.0
         self._sampler = sampler
         self._num_rows = num_rows
@@ -151,7 +152,7 @@ class GenerationSession:
         num_rows = self._num_rows
         given = self._engine.initial_memory(num_rows) if memory is None else memory
         self._memory = self._engine.adopt(given)
-        found = tf.nest.flatten(self._memory)[0].shape[0]
+        found = keras.tree.flatten(self._memory)[0].shape[0]
         if found != num_rows:
             raise ValueError(f"`memory` must have {num_rows} rows. Received: a memory of {found}")
         seeds = np.atleast_1d(np.asarray(new_seed() if seed is None else seed))
@@ -162,7 +163,7 @@ class GenerationSession:
             )
         self.seeds = np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
         self._settings = [
-            tf.constant(np.full(num_rows, getattr(settings, name)), dtype)
+            ops.convert_to_tensor(np.full(num_rows, getattr(settings, name)), dtype)
             for name, dtype in SETTINGS.items()
         ]
         self._position = 0
@@ -191,7 +192,7 @@ class GenerationSession:
 
     def _settle(self) -> None:
         if self._filled:
-            lengths = tf.constant(common_length(self._lengths), tf.int32)
+            lengths = common_length(self._lengths)
             self._memory = self._finish(self._memory, self._recent, lengths)
             self._begin_recent()
 
@@ -222,7 +223,6 @@ class GenerationSession:
         if not isinstance(self._sampler, BeamSampler):
             return self._write_tokens(max_tokens)
         written = self._search(max_tokens)
-        self._note(written[:, 0])
         return written if self._sampler.return_all_beams else written[:, 0]
 
     def _read(self, prompt_ids: Any) -> None:
@@ -243,9 +243,8 @@ class GenerationSession:
             self._begin_recent()
         self._pending = np.array([row[-1] for row in rows], np.int32)
 
-    def _used_tokens(self) -> tf.Tensor:
-        is_used = self._is_used if self._has_penalty else self._is_used[:, :0]
-        return tf.constant(is_used, tf.bool)
+    def _used_tokens(self) -> Any:
+        return ops.convert_to_tensor(self._is_used if self._has_penalty else self._is_used[:, :0])
 
     def _write_tokens(self, max_tokens: int) -> np.ndarray:
         written = np.full((self._num_rows, max_tokens), NOTHING, np.int32)
@@ -256,29 +255,28 @@ class GenerationSession:
                 self._settle()
             count = min(max_tokens - done, CAPACITY - self._filled)
             state = DecodingState(
-                pending=tf.constant(self._pending),
-                is_finished=tf.constant(is_finished),
+                pending=ops.convert_to_tensor(self._pending),
+                is_finished=ops.convert_to_tensor(is_finished),
                 is_used=used,
-                lengths=tf.constant(self._lengths),
-                position=tf.constant(self._position, tf.int32),
+                lengths=ops.convert_to_tensor(self._lengths),
+                position=ops.convert_to_tensor(self._position, "int32"),
                 recent=self._recent,
             )
             (columns,), state = self._writer(
                 self._memory,
                 self._constants,
                 state,
-                tf.constant(self.seeds),
+                ops.convert_to_tensor(self.seeds),
                 self._settings,
-                tf.constant(count),
+                ops.convert_to_tensor(count, "int32"),
             )
-            steps = int(state.position) - self._position
-            written[:, done : done + steps] = columns.numpy()[:steps].T
-            is_finished, used = state.is_finished.numpy(), state.is_used
-            self._pending, self._lengths = state.pending.numpy(), state.lengths.numpy()
+            written[:, done : done + count] = np.asarray(columns)[:count].T
+            done += count
+            is_finished, used = np.asarray(state.is_finished), state.is_used
+            self._pending, self._lengths = np.asarray(state.pending), np.asarray(state.lengths)
+            self._filled += int(state.position) - self._position
             self._position, self._recent = int(state.position), state.recent
-            self._filled += steps
-            self._note(written[:, done : done + steps])
-            done += steps
+        self._note(written)
         return written
 
     def _search(self, max_tokens: int) -> np.ndarray:
@@ -286,12 +284,12 @@ class GenerationSession:
         tokens, recent, lengths = self._writer(
             self._memory, self._constants, self._pending, self._used_tokens(), max_tokens
         )
-        lengths = tf.constant(common_length(lengths), tf.int32)
-        self._memory = self._finish(self._memory, recent, lengths)
+        self._memory = self._finish(self._memory, recent, common_length(lengths))
         self._begin_recent()
         lengths = (tokens[:, 0] != NOTHING).sum(axis=1)
         self._pending = tokens[np.arange(self._num_rows), 0, lengths - 1]
         self._position += max_tokens
+        self._note(tokens[:, 0])
         return tokens
 
     def _note(self, written: np.ndarray) -> None:
@@ -332,8 +330,8 @@ class GenerationSession:
                 limits[part] = 0, self._engine.memory_length or 0
         arrays = read_session(os.fspath(path), expected, limits)
         _, position, pending, self._is_used, self.seeds, *memory = arrays.values()
-        tensors = [tf.constant(each) for each in memory]
-        self._memory = tf.nest.pack_sequence_as(self._memory, tensors)
+        tensors = [ops.convert_to_tensor(each) for each in memory]
+        self._memory = keras.tree.pack_sequence_as(self._memory, tensors)
         self._pending = None if (pending < 0).any() else pending
         self._position = int(position)
         self._begin_recent()
@@ -341,7 +339,7 @@ class GenerationSession:
     def _arrays(self) -> dict[str, np.ndarray]:
         """Returns the arrays of a session file."""
         nothing = np.full((self._num_rows,), NOTHING, np.int32)
-        leaves = enumerate(tf.nest.flatten(self.memory))
+        leaves = enumerate(keras.tree.flatten(self.memory))
         return {
             "model": np.array(model_identity(self._model)),
             "position": np.array(self._position),
@@ -354,7 +352,7 @@ class GenerationSession:
 
 def model_identity(model: keras.Model) -> str:
     """Returns the SHA-256 of a model's class, configuration and weights."""
-    own = [type(model).__name__, model.config.to_dict(), model.compute_dtype]
+    own = [_FORMAT_VERSION, type(model).__name__, model.config.to_dict(), model.compute_dtype]
     digest = hashlib.sha256(json.dumps(own).encode())
     for variable in sorted(model.weights, key=lambda each: each.path):
         digest.update(f"{variable.path} {tuple(variable.shape)} {variable.dtype}\n".encode())
@@ -364,15 +362,14 @@ def model_identity(model: keras.Model) -> str:
 
 def write_session(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes a file completely or not at all."""
-    stored = {name: array.view(_stored_dtype(array.dtype)) for name, array in arrays.items()}
     content = io.BytesIO()
-    np.savez(content, format_version=np.int64(_FORMAT_VERSION), **stored)
+    np.savez(content, **{name: array.view(_stored_dtype(array)) for name, array in arrays.items()})
     write_file(path, content.getvalue())
 
 
-def _stored_dtype(dtype: np.dtype) -> np.dtype:
+def _stored_dtype(array: np.ndarray) -> np.dtype:
     """NumPy's format does not know bfloat16."""
-    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
+    return np.dtype(np.uint16) if array.dtype.name == "bfloat16" else array.dtype
 
 
 def read_session(
@@ -384,66 +381,47 @@ def read_session(
     values within `limits`. Raises InputMissingError, MismatchError and DataDamagedError.
     """
     most = sum(each.nbytes for each in expected.values()) + _OVERHEAD_BYTES
+    differs = MismatchError(
+        "The session is of another model, number of rows or memory length.",
+        where=path,
+        remedy="Use those that it was begun with, or begin a new session.",
+    )
     with storage_errors("The session cannot be read", path, _REMEDY):
         try:
             if file_bytes(path) > most:
-                raise _size_mismatch(path)
-            content = read_file(path, max_bytes=most)
+                raise differs
+            found = _arrays_of(io.BytesIO(read_file(path, max_bytes=most)), most, path)
         except FileNotFoundError as error:
             raise InputMissingError("There is no session.", where=path, remedy=_REMEDY) from error
-    arrays = _unpack(io.BytesIO(content), most, path)
-    if arrays.keys() != expected.keys():
-        raise _damaged(f"{len(expected)} arrays are expected, and {len(arrays)} are there", path)
+    if found.keys() != expected.keys():
+        raise differs
     for name, like in expected.items():
-        array, where = arrays[name], f"{path}, {name}"
-        if array.dtype != _stored_dtype(like.dtype):
-            raise _damaged(f"{like.dtype} is expected, and {array.dtype} is there", where)
-        if array.shape != like.shape:
-            raise _size_mismatch(where)
-        arrays[name] = array = array.view(like.dtype)
+        array = found[name]
+        if array.dtype != _stored_dtype(like) or array.shape != like.shape:
+            raise differs
+        found[name] = array = array.view(like.dtype)
+        if name == "model" and array != like:
+            raise differs
         if array.dtype.kind not in "biuU" and not np.isfinite(array).all():
-            raise _damaged("it has numbers that are not finite", where)
-        least, most = limits.get(name, (None, None))
-        if least is not None and not least <= array.min() <= array.max() <= most:
-            what = f"it must be from {least} to {most}, and is from {array.min()} to {array.max()}"
-            raise _damaged(what, where)
-    if arrays["model"] != expected["model"]:
-        raise MismatchError(
-            "The session is of another model.",
-            where=path,
-            remedy="Use the checkpoint that it was begun with, or begin a new session.",
-        )
-    return {name: arrays[name] for name in expected}
+            raise _damaged(f"`{name}` has numbers that are not finite", path)
+        if name in limits and not limits[name][0] <= array.min() <= array.max() <= limits[name][1]:
+            raise _damaged(f"`{name}` must be from {limits[name][0]} to {limits[name][1]}", path)
+    return {name: found[name] for name in expected}
 
 
 def check_session(file: IO[bytes], where: str) -> int:
-    """Returns the number of arrays of a file, checked without its model as by `read_session`."""
-    return len(_unpack(file, None, where))
+    """Returns the number of arrays of a file, whatever its model; DataDamagedError without any."""
+    return len(_arrays_of(file, None, where))
 
 
-def _unpack(file: IO[bytes], max_bytes: int | None, where: str) -> dict[str, np.ndarray]:
+def _arrays_of(file: IO[bytes], max_bytes: int | None, where: str) -> dict[str, np.ndarray]:
     try:
         arrays = read_array_archive(file, max_bytes=max_bytes)
     except ValueError as error:
         raise _damaged(first_line(error), where) from error
-    version = arrays.pop("format_version", None)
-    if version is None or version.dtype != np.int64 or version.shape:
-        raise _damaged("it has no format_version", where)
-    if version != _FORMAT_VERSION:
-        raise MismatchError(
-            f"The session has format {version}; this version reads {_FORMAT_VERSION}.",
-            where=where,
-            remedy="Use the version of txl-tf that wrote it, or begin a new session.",
-        )
+    if "model" not in arrays:
+        raise _damaged("it names no model", where)
     return arrays
-
-
-def _size_mismatch(where: str) -> MismatchError:
-    return MismatchError(
-        "The session has another number of rows or another memory length.",
-        where=where,
-        remedy="Use those that it was begun with, or begin a new session.",
-    )
 
 
 def _damaged(what: str, where: str) -> DataDamagedError:
@@ -476,7 +454,7 @@ def _token_writer(engine: InferenceEngine, rules: TokenRules) -> Any:
         chosen = rules._replace(sampler=sampler)
         return write_tokens(step, chosen, seeds, state, max_tokens, CAPACITY)
 
-    return tf.function(write, autograph=False, jit_compile=engine.plan.compile_step)
+    return compiled(write, engine.model, engine.plan.compile_step)
 
 
 def generate(

@@ -74,6 +74,8 @@ class ExecutionPlan:
         `is_distributed` under a `tf.distribute.Strategy`, which compiles for itself.
         `jit_compile` overrides the choice.
         """
+        if keras.backend.backend() == "jax":
+            jit_compile = True  # as every program of JAX
         on_cpu = device == "CPU" and not is_distributed
         is_per_head = (
             on_cpu and num_rows == 1 and not keeps_states and not writes and not jit_compile

@@ -1,4 +1,4 @@
-"""Parts of a layer that XLA compiles, between products computed by TensorFlow.
+"""Functions as programs of the backend, and parts of a layer that XLA compiles on TensorFlow.
 
 On a processor, oneDNN has faster products, and XLA is faster where each number is visited
 once: dropout, residuals, normalisation, softmax.
@@ -59,3 +59,27 @@ def compiled_part(
         parts[key] = tf.function(of_any_layer, jit_compile=True, autograph=False)
     part, values = parts[key], [variable.value for variable in variables]
     return lambda *arguments: part(values, *arguments)
+
+
+def compiled(
+    function: Callable[..., Any], model: keras.Model, jit_compile: bool | None = None
+) -> Callable[..., Any]:
+    """Returns a function of tensors as a program, traced once for all tensors of their shapes.
+
+    It reads the weights of `model` as they are when it is called. XLA always compiles it on JAX,
+    and with `jit_compile` on TensorFlow.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=jit_compile, autograph=False)
+    import jax
+
+    weights = model.weights
+
+    @jax.jit
+    def run(values: list[Any], arguments: Any, named: Any) -> Any:
+        with keras.StatelessScope(list(zip(weights, values, strict=True))):
+            return function(*arguments, **named)
+
+    return lambda *arguments, **named: run([each.value for each in weights], arguments, named)

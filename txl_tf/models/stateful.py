@@ -90,6 +90,9 @@ class StatefulTransformerXL(ModelWithLoss):
             shape = (self.batch_size, config.effective_memory_length, config.hidden_dim)
             shapes = [shape] * config.num_layers
             self._states[use] = create_state(shapes, self.transformer_xl.compute_dtype)
+            if keras.backend.backend() == "jax":
+                # Its program is bound to the number of variables.
+                self.train_function = None
 
     @property
     def memory(self):
@@ -175,6 +178,8 @@ class StatefulTransformerXL(ModelWithLoss):
                 "`fit` must not shuffle: row `r` of every batch continues row `r` of the batch "
                 f"before. Received: shuffle={shuffle}"
             )
+        if kwargs.get("validation_data") is not None:
+            self._create_state("evaluate")
         return super().fit(x, y, self._checked_rows(batch_size), epochs, shuffle=False, **kwargs)
 
     def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):

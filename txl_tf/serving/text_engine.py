@@ -28,6 +28,7 @@ from txl_tf.generation.decoding import (
     DecodingState,
     PromptReader,
     TokenRules,
+    joined_rows,
     write_tokens,
 )
 from txl_tf.generation.session import CAPACITY, SETTINGS, writing_engine
@@ -36,7 +37,7 @@ from txl_tf.samplers import RandomSampler, RepetitionPenalty
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
 _SCORED_TOKENS = 64  # at once: a large vocabulary has a large array of scores
 _CONTEXT_TOKENS = 1024  # of a prompt, for the text of the tokens after it
-_SETTINGS = {**SETTINGS, "repetition_penalty": tf.float32, "allow_unknown": tf.bool}
+_SETTINGS = {**SETTINGS, "repetition_penalty": "float32", "allow_unknown": "bool"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -381,11 +382,10 @@ class TextEngine:
     def _begin_batch(self, memories: list[Any]) -> None:
         rows, size = self._rows, len(memories)
 
-        def tensor(values: list[Any], dtype: tf.DType = tf.int32) -> tf.Tensor:
-            padded = values + [1] * (size - len(rows))
-            return tf.constant(np.array(padded, dtype.as_numpy_dtype))
+        def tensor(values: list[Any], dtype: str = "int32") -> tf.Tensor:
+            return tf.constant(np.array(values + [1] * (size - len(rows)), dtype))
 
-        self._memory = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *memories)
+        self._memory = joined_rows(memories)
         is_used = np.zeros((size, self.vocabulary_size), bool)
         for place, row in enumerate(rows):
             is_used[place] = row.state.is_used
@@ -397,7 +397,7 @@ class TextEngine:
         recent = self._engine.begin(self._memory, capacity=CAPACITY)
         self._state = DecodingState(
             pending=tensor([row.state.pending[0] for row in rows]),
-            is_finished=tensor([False for _ in rows], tf.bool),
+            is_finished=tensor([False for _ in rows], "bool"),
             is_used=tf.constant(is_used),
             lengths=tf.zeros([size], tf.int32),
             position=tensor([row.state.num_written for row in rows]),

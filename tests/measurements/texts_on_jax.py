@@ -1,0 +1,103 @@
+"""Opens a run, scores, writes, trains and saves, on JAX without TensorFlow as on TensorFlow.
+
+    python -m tests.measurements.texts_on_jax write FOLDER
+    KERAS_BACKEND=jax python -m tests.measurements.texts_on_jax compare FOLDER
+
+`write` makes a run with drawn weights and notes the results. `compare` prints the largest
+differences and true for equal texts as JSON; TensorFlow may be missing, and is hidden if not.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+if os.environ.get("KERAS_BACKEND") == "jax":
+    sys.modules["tensorflow"] = None
+
+import keras
+import numpy as np
+
+import txl_tf
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.model_folder import RunDescription, settings_file
+from txl_tf.training.checkpoints import CheckpointStore
+
+TEXT = "Row r of a batch continues row r of the batch before it, and so on to the end. " * 9
+NUM_ROWS, NUM_STEPS = 2, 20
+EXPERIMENT = txl_tf.ExperimentConfig(
+    model=txl_tf.ModelConfig(
+        vocabulary_size=256,
+        num_layers=2,
+        hidden_dim=32,
+        num_heads=2,
+        head_dim=16,
+        intermediate_dim=64,
+        segment_length=len(TEXT) // (NUM_ROWS * NUM_STEPS),
+        memory_length=24,
+        dropout=0.0,
+    ),
+    training=txl_tf.TrainingConfig(global_batch_size=2, num_steps=7),
+    optimizer=txl_tf.OptimizerConfig(warmup_steps=0),
+)
+
+
+def write_run(folder):
+    """Writes a run with one checkpoint."""
+    kind, sha256 = ByteTokenizer.kind, ByteTokenizer().fingerprint
+    data = {"fingerprint": "none", "corpus": "text", "vocabulary_size": 256}
+    data |= {"tokenizer": kind, "tokenizer_sha256": sha256}
+    run = RunDescription(experiment=EXPERIMENT, data=data)
+    generator, weights = np.random.default_rng(0), {}
+    for weight in txl_tf.TransformerXL(EXPERIMENT.model).weights:
+        drawn = generator.normal(float("gamma" in weight.path), 0.3, weight.shape)
+        weights[f"model/{weight.path}"] = drawn.astype("float32")
+    CheckpointStore(folder / "checkpoints", run.identity()).save(7, weights)
+    (folder / "run.json").write_bytes(settings_file(run))
+
+
+def results_of(run, saved):
+    """Returns arrays to compare by tolerance, and texts that must be equal."""
+    lm = txl_tf.load(run)
+    lm.compile(keras.optimizers.Adam(1e-3, global_clipnorm=0.25), sampler="greedy")
+    session = lm.session(seed=5, temperature=0.8)
+    token_ids, _ = txl_tf.generate(txl_tf.load_model(run), [[82, 111]], sampler="greedy")
+    texts = [
+        token_ids.tolist(),
+        *lm.generate(["Row ", "the batch"], max_tokens=30),
+        lm.generate("Row ", max_tokens=8, sampler="beam"),
+        session.write("of a", max_tokens=8) + session.write(max_tokens=8),
+    ]
+    arrays = {"score": lm.score(TEXT[:150]).nats[1:], "features": lm.embed("Row r of")}
+    means = [0.0]
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: means.append(float(logs["loss"]))
+    )
+    lm.fit(TEXT, batch_size=NUM_ROWS, verbose=0, callbacks=[note], validation_data=TEXT[:99])
+    assert lm.step == 7 + NUM_STEPS
+    arrays["losses"] = np.diff(np.arange(NUM_STEPS + 1) * means)  # Keras has running means
+    arrays["score after training"] = lm.score(TEXT[:150]).nats[1:]
+    lm.save_to_preset(saved)
+    assert txl_tf.load(saved).score(TEXT[:150]).total_nats == lm.score(TEXT[:150]).total_nats
+    return arrays, texts
+
+
+def write(folder):
+    """Writes a run and the results of this backend."""
+    write_run(folder / "run")
+    arrays, texts = results_of(folder / "run", folder / "saved")
+    np.savez(folder / "results.npz", texts=json.dumps(texts), **arrays)
+
+
+def compare(folder):
+    """Returns the largest differences from the results in a folder, and if texts are equal."""
+    arrays, texts = results_of(folder / "run", folder / "saved on JAX")
+    expected = np.load(folder / "results.npz", allow_pickle=False)
+    report = {name: float(np.abs(each - expected[name]).max()) for name, each in arrays.items()}
+    return {**report, "same texts": texts == json.loads(str(expected["texts"]))}
+
+
+if __name__ == "__main__":
+    found = {"write": write, "compare": compare}[sys.argv[1]](Path(sys.argv[2]))
+    if found is not None:
+        print(json.dumps(found))
