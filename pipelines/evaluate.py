@@ -29,6 +29,7 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, UsageError
 from txl_tf.evaluation.result import EvaluationResult, perplexity
 from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.imports import tensorflow as tf
 from txl_tf.model_folder import ModelFolder, open_model
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
@@ -51,8 +52,6 @@ from .progress import say, show_progress
 from .workdir import Workdir, open_dataset
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from txl_tf.evaluation.evaluator import Evaluator
 
 _LEAST_SECONDS = 1e-3
@@ -271,8 +270,6 @@ def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chie
 def _create_evaluator(
     job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool
 ) -> "Evaluator":
-    import tensorflow as tf
-
     if is_chief and job.source.experiment.evaluation == EvaluationConfig():
         say("no lengths of evaluations are stored: unless set, they are those of the model")
     evaluator = create_evaluator(job.experiment, strategy)

@@ -23,6 +23,7 @@ from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
 from txl_tf.errors import UsageError
+from txl_tf.imports import tensorflow as tf
 
 from ..arguments import (
     MAX_COUNT,
@@ -96,8 +97,6 @@ VANILLA = Reading("none", 1)
 
 def run(job: tuple[argparse.Namespace, ExperimentConfig]) -> None:
     """Measures and prints a table."""
-    import tensorflow as tf
-
     arguments, experiment = job
     measurement = SpeedMeasurement(experiment, arguments.segment_length)
     rows = []
@@ -170,8 +169,6 @@ class SpeedMeasurement:
 
         Dai et al. (2019), Section 4.4: the window advances by one token and is read from scratch.
         """
-        import tensorflow as tf
-
         from txl_tf.evaluation.context import without_memory
         from txl_tf.models.transformer_xl import TransformerXL
 
@@ -200,8 +197,6 @@ class SpeedMeasurement:
         )
 
     def _segment_call(self, reading: Reading, attention_length: int) -> Callable[[], np.ndarray]:
-        import tensorflow as tf
-
         from txl_tf.inference.engine import InferenceEngine
 
         segment_length = reading.tokens_per_call

@@ -11,6 +11,8 @@ from typing import Any
 
 import keras
 
+from txl_tf.imports import tensorflow as tf
+
 # Parts by function and configuration; None outside `compiling_parts`.
 _PARTS: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
     "compiled_parts", default=None
@@ -44,8 +46,6 @@ def compiled_part(
     parts = _PARTS.get()
     if parts is None:
         return function
-    import tensorflow as tf
-
     layer = getattr(function, "__self__", None)
     if not isinstance(layer, keras.layers.Layer):
         return tf.function(function, jit_compile=True, autograph=False)
@@ -70,8 +70,6 @@ def compiled(
     and with `jit_compile` on TensorFlow.
     """
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
         return tf.function(function, jit_compile=jit_compile, autograph=False)
     import jax
 

@@ -6,6 +6,8 @@ Chen et al. (2016), "Training deep nets with sublinear memory cost".
 import keras
 from keras import ops
 
+from txl_tf.imports import tensorflow as tf
+
 _NEVER = 0x7FA5C31D
 """Bits of one float32 NaN among millions, which no arithmetic produces."""
 
@@ -36,8 +38,6 @@ def rematerialized_call(layer, tensors, constants):
 
 
 def _call_on_tensorflow(call, values, given):
-    import tensorflow as tf
-
     # Keras passes the variables themselves if no cast is needed.
     values, given = tf.nest.map_structure(tf.convert_to_tensor, (values, given))
     floats = [index for index, tensor in enumerate(given) if tensor.dtype.is_floating]
@@ -75,8 +75,6 @@ def _waiting_for(gradient, tensors):
     one particular NaN. XLA's operation for this, `OptimizationBarrier`, does not exist in
     TensorFlow without XLA.
     """
-    import tensorflow as tf
-
     first = tf.cast(tf.reshape(gradient, [-1])[0], tf.float32)
     is_never = tf.equal(tf.bitcast(first, tf.int32), _NEVER)
     return [tensor + tf.cast(is_never, tensor.dtype) for tensor in tensors]
