@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from txl_tf.data.segment_reader import SegmentPlan
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
@@ -67,38 +66,36 @@ def ordered_batches(
             f"{batch_size} rows of {segment_length} tokens need at least {needed} tokens: give "
             f"more text, fewer rows or shorter segments. Received: {len(token_ids)} tokens"
         )
-    plan = SegmentPlan(
-        num_tokens=len(token_ids), num_rows=batch_size, segment_length=segment_length
+    num_steps = (len(token_ids) - 1) // (batch_size * segment_length)
+    num_read = batch_size * num_steps * segment_length
+    inputs, targets = (
+        ids.reshape(batch_size, num_steps, segment_length).swapaxes(0, 1)  # [S, B, T]
+        for ids in (token_ids[:num_read], token_ids[1 : num_read + 1])
     )
-    places = plan.positions(0)[:, None] + np.arange(segment_length + 1)
     if keras.backend.backend() != "tensorflow":
-        return _Batches(token_ids, places, plan)
-    stream = tf.constant(token_ids)
+        return _Batches(inputs, targets)
 
     # AutoGraph would take seconds, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
-    def read(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        read_ids = tf.cast(tf.gather(stream, places + step * segment_length), tf.int32)
-        return read_ids[:, :-1], read_ids[:, 1:]
+    def widened(*ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return tuple(tf.cast(each, tf.int32) for each in ids)
 
-    steps = tf.data.Dataset.range(plan.steps_per_epoch)
-    return steps.map(read).prefetch(_PREFETCHED_BATCHES)
+    batches = tf.data.Dataset.from_tensor_slices((inputs, targets))
+    return batches.map(widened).prefetch(_PREFETCHED_BATCHES)
 
 
 class _Batches(keras.utils.PyDataset):
     """Batches of `ordered_batches` without TensorFlow."""
 
-    def __init__(self, token_ids: np.ndarray, places: np.ndarray, plan: SegmentPlan) -> None:
+    def __init__(self, *arrays: np.ndarray) -> None:
         super().__init__()
-        self._token_ids, self._places, self._plan = token_ids, places, plan
+        self._arrays = arrays
 
     def __len__(self) -> int:
-        return self._plan.steps_per_epoch
+        return len(self._arrays[0])
 
-    def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        places = self._places + step * self._plan.segment_length
-        read_ids = self._token_ids[places].astype(np.int32)
-        return read_ids[:, :-1], read_ids[:, 1:]
+    def __getitem__(self, step: int) -> tuple[np.ndarray, ...]:
+        return tuple(each[step].astype(np.int32) for each in self._arrays)
 
 
 def token_stream(
