@@ -93,6 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(rounds, "--turn-seconds", 1e-3, MAX_SECONDS, meaning, default=2.0, metavar="S")
     meaning = "Python with Hugging Face's model, to take turns with it"
     rounds.add_argument("--peer-python", metavar="PATH", help=meaning)
+    meaning = "take turns with generation that rounds nothing"
+    rounds.add_argument("--peer-float32", action="store_true", help=meaning)
     add_json_argument(parser)
 
 
@@ -171,7 +173,7 @@ def _with_lengths(
 def _case(suite: str, experiment: ExperimentConfig, num_rows: int) -> Case:
     model = experiment.model
     settings = experiment.training if suite == "train" else experiment.evaluation
-    policy = "float32" if suite == "generate" else settings.dtype_policy
+    policy = "auto" if suite == "generate" else settings.dtype_policy
     segment_length = 1 if suite == "generate" else model.segment_length
     lengths, flops = f"T {segment_length:,}", None
     if isinstance(model, ModelConfig):
@@ -279,7 +281,10 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
         folder = exits.enter_context(tempfile.TemporaryDirectory())
         own = Worker(command, {**case.request, "folder": folder}, seconds)
         workers = {"own": exits.enter_context(own)}
-        if arguments.peer_python is not None:
+        if arguments.peer_float32 and case.suite == "generate":
+            dtype, request = "float32", {**case.request, "storage_dtype": "float32"}
+            workers["peer"] = exits.enter_context(Worker(command, request, seconds))
+        elif arguments.peer_python is not None:
             dtype, peer = _start_peer(case, arguments.peer_python, seconds)
             workers["peer"] = exits.enter_context(peer)
         turns: dict[str, list[dict[str, Any]]] = {side: [] for side in workers}
@@ -291,7 +296,8 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     if dtype is not None:
         pairs = zip(turns["own"], turns["peer"], strict=True)
         ratios = spread([own["rate"] / peer["rate"] for own, peer in pairs])
-        row["peer"] = {"name": _PEER, "dtype": dtype, "times_faster": ratios}
+        name = "own" if arguments.peer_float32 else _PEER
+        row["peer"] = {"name": name, "dtype": dtype, "times_faster": ratios}
         row["peer"] |= _figures(turns["peer"])
     return row
 

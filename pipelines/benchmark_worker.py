@@ -35,8 +35,9 @@ def own_work(request: dict[str, Any]) -> Turn:
     experiment = ExperimentConfig.from_dict(request["experiment"])
     if request["work"] == "train":
         return _train(experiment, request["folder"])
-    generates = request["work"] == "generate"
-    return _generate(experiment, request["num_rows"]) if generates else _evaluate(experiment)
+    if request["work"] == "evaluate":
+        return _evaluate(experiment)
+    return _generate(experiment, request["num_rows"], request.get("storage_dtype", "auto"))
 
 
 def _train(experiment: Any, folder: str) -> Turn:
@@ -118,8 +119,8 @@ def _evaluate(experiment: Any) -> Turn:
     return turn
 
 
-def _generate(experiment: Any, num_rows: int) -> Turn:
-    """Generates with a full memory in float32; a single row token by token, as when streaming."""
+def _generate(experiment: Any, num_rows: int, storage_dtype: Any) -> Turn:
+    """Generates with a full memory; a single row token by token, as when streaming."""
     from txl_tf.generation import GenerationSession
     from txl_tf.generation.session import CAPACITY
     from txl_tf.models import create_model
@@ -127,7 +128,9 @@ def _generate(experiment: Any, num_rows: int) -> Turn:
 
     config = experiment.model
     model = create_model(config, dtype="float32")
-    session = GenerationSession(model, RandomSampler(top_p=0.9), num_rows=num_rows)
+    session = GenerationSession(
+        model, RandomSampler(top_p=0.9), num_rows=num_rows, storage_dtype=storage_dtype
+    )
     num_tokens = max(_PROMPT_TOKENS, getattr(config, "effective_memory_length", 0))
     session.write([_random_tokens(num_tokens, config.vocabulary_size)] * num_rows, max_tokens=1)
 

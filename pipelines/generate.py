@@ -98,6 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling")
     add_generation_arguments(sampling)
     add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
+    meaning = "read weights and memory rounded where it is faster, or not (default: auto)"
+    choices = ("auto", "float32")
+    sampling.add_argument("--storage-dtype", choices=choices, default="auto", help=meaning)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,7 @@ class GenerateJob:
     num_samples: int
     beams: int | None
     memory_length: int | None
+    storage_dtype: str
     joins_marks: bool
 
     def say_seed(self, seed: int | None) -> None:
@@ -134,6 +138,7 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
         num_samples=arguments.num_samples,
         beams=arguments.beams,
         memory_length=arguments.memory_length,
+        storage_dtype=arguments.storage_dtype,
         joins_marks=arguments.join_marks,
     )
     _check_combinations(job, [name for name in OF_DRAWING if getattr(arguments, name) is not None])
@@ -195,7 +200,8 @@ def run(job: GenerateJob) -> None:
     if tokenizer is not None and job.joins_marks:
         tokenizer.joins_marks = True
     lm = TransformerXLCausalLM(source.load_model(), tokenizer)
-    words = job.settings.to_dict() | {"memory_length": job.memory_length}
+    words = {name: getattr(job, name) for name in ("memory_length", "storage_dtype")}
+    words |= job.settings.to_dict()
     if job.num_samples > 1 or job.beams is not None:
         if job.beams is not None:
             words = {name: each for name, each in words.items() if name not in OF_DRAWING}

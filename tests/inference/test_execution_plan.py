@@ -42,6 +42,21 @@ def test_xla_compiles_where_it_is_faster():
     assert not plan(NARROW, num_rows=4, jit_compile=False).compile_read
 
 
+def test_one_row_is_written_with_rounded_numbers_where_they_exceed_the_caches():
+    sizes = {"num_heads": 8, "head_dim": 64, "num_layers": 12, "intermediate_dim": 2048}
+    large = {"config": WIDE.replace(**sizes), "writes": True, "memory_length": 1600}
+    assert plan(**large).rounds_steps
+    for other in (
+        {"config": NARROW},
+        {"num_rows": 2},
+        {"device": "GPU"},
+        {"jit_compile": False},
+        {"storage_dtype": "float32"},
+        {"memory_length": 1599},
+    ):
+        assert not plan(**{**large, **other}).rounds_steps
+
+
 def test_memory_of_hidden_states_is_read_by_the_model():
     recurrent = LSTMConfig(vocabulary_size=13, num_layers=1, hidden_dim=8, segment_length=5)
     for config in (NARROW, recurrent):

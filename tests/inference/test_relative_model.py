@@ -6,18 +6,19 @@ from keras import ops
 
 from tests.inference.variants import VARIANTS, T, engine_of, int32, made, tokens
 from tests.slow_case import slow_case
+from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
 
 
-def token_by_token(model, text, memory_length, capacity):
+def token_by_token(model, text, memory_length, capacity, engine=None):
     """Log-probabilities `(B, T, V)`; memory takes over every `capacity` tokens."""
-    engine, num_rows = engine_of(model, memory_length=memory_length), len(text)
+    engine, num_rows = engine or engine_of(model, memory_length=memory_length), len(text)
     memory, constants = engine.initial_memory(num_rows), engine.step_constants(num_rows)
     is_active, found = np.ones(num_rows, bool), []
     for start in range(0, text.shape[1], capacity):
-        recent = engine.begin(memory, capacity=capacity)
+        recent, read = engine.begin(memory, capacity=capacity), engine.memory_of_steps(memory)
         piece = text[:, start : start + capacity]
         for column in piece.T:
-            log_probs, recent = engine.step(int32(column), is_active, memory, recent, constants)
+            log_probs, recent = engine.step(int32(column), is_active, read, recent, constants)
             found.append(ops.convert_to_numpy(log_probs))
         memory = engine.finish(memory, recent, int32(piece.shape[1]))
     return np.stack(found, axis=1), memory
@@ -66,6 +67,17 @@ def test_rows_that_share_a_memory_read_as_if_each_had_its_own():
         found, shared = engine.step(column, is_active, memory, shared, constants)
         expected, alone = engine.step(column, is_active, own, alone, constants)
         np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["plain", "shaw"])
+def test_rounded_weights_and_memory_are_close(variant):
+    sizes = {"hidden_dim": 8, "num_heads": 2, "head_dim": 8, "intermediate_dim": 16}
+    model, text = made(**sizes, **VARIANTS[variant]), tokens(20, 1)
+    plan = ExecutionPlan(kernel="batched", compile_read=False, rounds_steps=True)
+    exact, _ = token_by_token(model, text, 8, capacity=5)
+    found, _ = token_by_token(model, text, 8, 5, InferenceEngine(model, 8, plan=plan))
+    np.testing.assert_allclose(found, exact, atol=0.1)
+    assert abs(found - exact).max() > 1e-5
 
 
 def test_half_precision_is_close():

@@ -314,11 +314,13 @@ class TransformerXLCausalLM:
         sampler: Any = None,
         num_samples: int = 1,
         memory_length: int | None = None,
+        storage_dtype: Literal["auto", "float32"] = "auto",
         **settings: Any,
     ) -> Any:
         """Continues one prompt or several, which may differ in length.
 
-        The same seed writes the same text after a prompt, for any other prompts in the call.
+        The same seed writes the same text after a prompt, for any other prompts in the call. A
+        call for one row of a large model may round, see `storage_dtype`.
 
         Args:
             inputs: str, or a list of str.
@@ -333,6 +335,7 @@ class TransformerXLCausalLM:
             num_samples: int. Texts for each prompt, in a list; each draws with its own seed, the
                 first with `seed`. Defaults to `1`.
             memory_length: optional int. Tokens to remember, if not the model's.
+            storage_dtype: str, see `txl_tf.GenerationSession`. Defaults to `"auto"`.
             **settings: fields of `GenerationConfig`: `max_tokens` after the prompt, unless
                 `max_length` is given, `temperature`, `top_k`, `top_p`, `min_p`,
                 `repetition_penalty`, `seed`, `stop` and `allow_unknown`.
@@ -376,6 +379,7 @@ class TransformerXLCausalLM:
             (*ends, *stop_tokens(tokenizer, asked.stop)),
             asked,
             memory_length,
+            storage_dtype,
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
         written = session.write(prompts, max_tokens=max(limits))
@@ -474,6 +478,7 @@ class TransformerXLCausalLM:
         stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
         sampler: Any = None,
         memory_length: int | None = None,
+        storage_dtype: Literal["auto", "float32"] = "auto",
         **settings: Any,
     ) -> TextSession:
         """Begins a text that is continued over many calls, with its memory.
@@ -497,7 +502,7 @@ class TransformerXLCausalLM:
                 f"last one. Received: sampler={chosen}"
             )
         seeds = [new_seed() if asked.seed is None else asked.seed]
-        session = self._session(chosen, seeds, (), asked, memory_length)
+        session = self._session(chosen, seeds, (), asked, memory_length, storage_dtype)
         return TextSession(session, tokenizer, asked, self._stop_token_ids(stop_token_ids))
 
     def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
@@ -518,6 +523,7 @@ class TransformerXLCausalLM:
         stop_token_ids: tuple[int, ...],
         settings: GenerationConfig,
         memory_length: int | None,
+        storage_dtype: str,
         is_compiled: bool = True,
     ) -> GenerationSession:
         """Returns a session with empty rows that may have been compiled for an earlier call."""
@@ -531,6 +537,7 @@ class TransformerXLCausalLM:
             stop_token_ids=stop_token_ids,
             excluded_token_ids=excluded_tokens(self.tokenizer, settings.allow_unknown),
             jit_compile=None if is_compiled else False,
+            storage_dtype=storage_dtype,
         )
         return session.sibling(seeds, sampler) if is_random else session.sibling(seeds)
 

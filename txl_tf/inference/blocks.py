@@ -76,7 +76,7 @@ class InferenceBlock:
         block = self._block
         return _normalized(block.attention_norm, hidden) if block.pre_norm else hidden
 
-    def _transform(self, hidden, attended):
+    def _transform(self, hidden, attended, kernels=()):
         """Applies residual, feed-forward layer and norms, `(B, T, D)`."""
         block = self._block
         hidden = hidden + attended
@@ -85,7 +85,7 @@ class InferenceBlock:
         transformed = _normalized(block.feed_forward_norm, hidden) if block.pre_norm else hidden
         # On a plain matrix of rows, the kernels fuse bias and ReLU into the product.
         rows = ops.reshape(transformed, [-1, transformed.shape[-1]])  # [B * T, D]
-        hidden = hidden + ops.reshape(self._feed_forward(rows), ops.shape(hidden))
+        hidden = hidden + ops.reshape(self._feed_forward(rows, *kernels), ops.shape(hidden))
         return hidden if block.pre_norm else _normalized(block.feed_forward_norm, hidden)
 
     def _feed_forward(self, rows):
@@ -319,7 +319,7 @@ class TokenBlock(InferenceBlock):
     first. Then one softmax over one tensor suffices, in half as many kernels on a GPU.
 
     Several rows may share a row of memory, such as the beams of one text. `product` multiplies
-    rows `(..., X)` by a kernel `(X, Y)`.
+    rows `(..., X)` by a kernel `(X, Y)`, or its pairs `(X / 2, Y)`.
     """
 
     def __init__(self, block, biases, product):
@@ -333,49 +333,57 @@ class TokenBlock(InferenceBlock):
         heads = ops.reshape(kernel, [-1, attention.num_heads, attention.head_dim])
         return ops.transpose(heads, [1, 2, 0])
 
-    def projection_kernel(self):
-        """The kernels of query, key and value side by side, `(D, 3 * N * H)`."""
-        attention = self._attention
-        kernels = [attention.key.kernel, attention.value.kernel]
-        kernels = [ops.cast(kernel, attention.compute_dtype) for kernel in kernels]
-        return ops.concatenate([scaled_query_kernel(attention), *kernels], axis=-1)
+    def kernels(self):
+        """The kernels of query, key and value side by side, `(D, 3 * N * H)`, and of other layers.
 
-    def __call__(self, hidden, memory, recent, position, mask_scores, kernel, over_distances):
+        The others are of the output projection and of both layers of the feed-forward layer.
+        """
+        attention, feed_forward = self._attention, self._block.feed_forward
+        layers = [attention.key, attention.value, attention.output_projection]
+        layers += [feed_forward.inner, feed_forward.outer]
+        key, value, *others = [ops.cast(each.kernel, attention.compute_dtype) for each in layers]
+        return ops.concatenate([scaled_query_kernel(attention), key, value], axis=-1), *others
+
+    def __call__(self, hidden, memory, recent, position, mask_scores, kernels, over_distances):
         """Reads one token per row; returns hidden states `(R, 1, D)` and the next `recent`.
 
-        `memory` is a pair of keys `(B, N, H, M)` and values `(B, N, M, H)`, `recent` of keys
-        `(R, N, H, C)` and values `(R, N, C, H)`, and `position` the index of the token in
-        `recent`. `mask_scores` `(R, 1, 1, M)` and `(R, 1, 1, C)` are 0 where attention is allowed
-        and very negative elsewhere, also at `position` if `M` is not 0. `over_distances` maps
-        distance queries `(R, N, 1, H)` to scores for memory, recent tokens and the token itself,
-        `(R, N, 1, _)`.
+        `memory` is keys `(B, N, H, M)` and values `(B, N, M, H)`, or their pairs
+        `(B, N, M, H / 2)` and `(B, N, M / 2, H)`; `recent` is keys `(R, N, H, C)` and values
+        `(R, N, C, H)`. The token is written at `position`. `mask_scores` `(R, 1, 1, M)` and
+        `(R, 1, 1, C)` are 0 where attention is allowed and very negative elsewhere, also at
+        `position` if `M` is not 0. `over_distances` maps distance queries `(R, N, 1, H)` to
+        scores for memory, recent tokens and the token itself, `(R, N, 1, _)`.
         """
-        (content_query, distance_query), key, value = self._project(hidden, kernel)
-        is_in_place = memory[0].shape[3] == 0
+        (content_query, distance_query), key, value = self._project(hidden, kernels[0])
+        is_in_place, is_in_pairs = memory[1].shape[2] == 0, memory[1].dtype == "uint32"
         if is_in_place:
             recent = _written(recent, position, key, value)
         of_memory, of_recent, of_itself = over_distances(distance_query)
         of_recent = of_recent + ops.matmul(content_query, recent[0])
         scores = [functional.at_least_float32(of_recent) + mask_scores[1]]
         if not is_in_place:
-            rows_per_memory = hidden.shape[0] // memory[0].shape[0]
+            of_rows = functools.partial(
+                _of_memory, rows_per_memory=hidden.shape[0] // memory[0].shape[0]
+            )
             of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
             scores.append(functional.at_least_float32(of_itself))
-            of_memory = of_memory + _of_memory(content_query, memory[0], rows_per_memory)
+            product = scores_of_pairs if is_in_pairs else of_rows
+            of_memory = of_memory + product(content_query, memory[0])
             scores.append(functional.at_least_float32(of_memory) + mask_scores[0])
         weights, total = _unnormalized_softmax(scores)
         weights = [ops.cast(each, value.dtype) for each in weights]
         attended = ops.matmul(weights[0], recent[1])  # [R, N, 1, H]
         if not is_in_place:
-            of_memory = _of_memory(weights[2], memory[1], rows_per_memory)
+            product = product_of_pairs if is_in_pairs else of_rows
+            of_memory = product(weights[2], memory[1])
             attended = attended + weights[1] * value + of_memory
             # After all reads, so that no compiler for processors keeps a copy for them.
             recent = _written(recent, position, key, value)
         # Divide last: the result is smaller than the weights.
         attended = ops.cast(functional.at_least_float32(attended) / total, value.dtype)
         attended = ops.reshape(attended, [hidden.shape[0], 1, -1])
-        hidden = self._transform(hidden, self._dense(self._attention.output_projection, attended))
-        return hidden, recent
+        attended = self._dense(self._attention.output_projection, kernels[1], attended)
+        return self._transform(hidden, attended, kernels[2:]), recent
 
     def _project(self, hidden, kernel):
         """Returns both queries, the key and the value of the token, each `(R, N, 1, H)`."""
@@ -388,13 +396,13 @@ class TokenBlock(InferenceBlock):
         queries = tuple(ops.reshape(each, shape) for each in queries)
         return queries, ops.reshape(key, shape), ops.reshape(value, shape)
 
-    def _feed_forward(self, rows):
-        feed_forward = self._block.feed_forward
-        return self._dense(feed_forward.outer, ops.relu(self._dense(feed_forward.inner, rows)))
+    def _feed_forward(self, rows, inner, outer):
+        layer = self._block.feed_forward
+        return self._dense(layer.outer, outer, ops.relu(self._dense(layer.inner, inner, rows)))
 
-    def _dense(self, layer, inputs):
-        """Applies a `Dense` layer to `(..., X)`."""
-        outputs = self._product(inputs, ops.cast(layer.kernel, inputs.dtype))
+    def _dense(self, layer, kernel, inputs):
+        """Applies a `Dense` layer with a stored kernel to `(..., X)`."""
+        outputs = self._product(inputs, kernel)
         if layer.use_bias:
             outputs = outputs + ops.cast(layer.bias, outputs.dtype)
         return layer.activation(outputs)
@@ -441,6 +449,48 @@ def product_in_halves(inputs, kernel):
     halves = ops.reshape(kernel, [2, width // 2, units])
     products = ops.matmul(ops.reshape(inputs, [2, 1, width // 2]), halves)  # [2, 1, Y]
     return ops.reshape(ops.sum(products, axis=0), [*inputs.shape[:-1], units])
+
+
+def in_pairs(tensor, axis):
+    """Rounds to bfloat16, a number of the first and one of the second half in each uint32.
+
+    XLA unpacks them as fast as it reads them, and its own products of bfloat16 are slow.
+    """
+    bits = ops.cast(ops.view(ops.cast(tensor, "bfloat16"), "uint16"), "uint32")
+    first, second = ops.split(bits, 2, axis=axis)
+    return ops.bitwise_or(first, ops.left_shift(second, 16))
+
+
+def _unpacked(pairs, inputs):
+    """Returns the float32 numbers of both halves, to be multiplied with inputs."""
+    # Zero, but not to XLA, which would unpack constants before the loop and read float32 in it.
+    zero = ops.cast(ops.reshape(inputs, [-1])[0] * 0, "uint32")
+    pairs = ops.bitwise_xor(pairs, zero)
+    upper = ops.bitwise_and(pairs, ops.full((), 0xFFFF0000, "uint32"))
+    return ops.view(ops.left_shift(pairs, 16), "float32"), ops.view(upper, "float32")
+
+
+def scores_of_pairs(inputs, pairs):
+    """Multiplies float32 `(..., 1, X)` with the pairs `(..., Y, X / 2)` of keys: `(..., 1, Y)`."""
+    (first, second), (low, high) = ops.split(inputs, 2, axis=-1), _unpacked(pairs, inputs)
+    return ops.expand_dims(ops.sum(low * first + high * second, axis=-1), axis=-2)
+
+
+def product_of_pairs(inputs, pairs):
+    """Multiplies float32 `(..., 1, X)` with pairs `(..., X / 2, Y)`: `(..., 1, Y)`.
+
+    XLA makes loops over vectors of four sums, but not of more.
+    """
+    *outer, length, width = pairs.shape
+    shape = [*outer, 4, length // 4]
+    halves = [ops.reshape(half, [*shape, 1]) for half in ops.split(inputs, 2, axis=-1)]
+    numbers = _unpacked(ops.reshape(pairs, [*shape, width]), inputs)
+    sums = sum(
+        number[..., i, :, :] * half[..., i, :, :]
+        for i in range(4)
+        for number, half in zip(numbers, halves, strict=True)
+    )
+    return ops.reshape(ops.sum(sums, axis=-2), [*inputs.shape[:-1], width])
 
 
 def _of_memory(rows, memory, rows_per_memory):

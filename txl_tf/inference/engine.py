@@ -30,6 +30,8 @@ _TOKENS_PER_READ_ON_CHIP = 1024
 # On a CPU, XLA fuses the elementwise work that dominates narrow models, but its products are
 # slower.
 _WIDEST_COMPILED_ON_CPU = 64
+# Caches of a CPU may hold fewer bytes of float32 weights and memory; rounding gains nothing there.
+_FEWEST_ROUNDED_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,9 @@ class ExecutionPlan:
     """True if XLA compiles the reading of single tokens."""
     splits_products: bool = True
     """True if the product of a single token is computed in two halves, for two threads."""
+    rounds_steps: bool = False
+    """True if single tokens read weights and memory in bfloat16, which are half the bytes. Sums
+    stay float32."""
 
     @classmethod
     def choose(
@@ -66,13 +71,15 @@ class ExecutionPlan:
         is_distributed: bool = False,
         jit_compile: bool | None = None,
         attention_kernel: AttentionKernel | None = None,
+        memory_length: int = 0,
+        storage_dtype: Literal["auto", "float32"] = "auto",
     ) -> "ExecutionPlan":
         """Returns the fastest plan for a device.
 
         `num_rows` are the rows read side by side, `None` if unknown. `keeps_states` is true if
         memory is the model's own, `writes` if tokens are also read one at a time, and
         `is_distributed` under a `tf.distribute.Strategy`, which compiles for itself.
-        `jit_compile` overrides the choice.
+        `jit_compile` overrides the choice, and `storage_dtype="float32"` rounds nothing.
         """
         if keras.backend.backend() == "jax":
             jit_compile = True  # as every program of JAX
@@ -99,12 +106,17 @@ class ExecutionPlan:
                 tokens_together=_TOKENS_TOGETHER_PER_HEAD,
                 compile_read=False,
             )
+        compiles_step = not is_distributed if jit_compile is None else jit_compile
+        may_round = on_cpu and num_rows == 1 and writes and compiles_step
         return cls(
             kernel="batched",
             tokens_per_read=_TOKENS_PER_READ,
             compile_read=compiles,
-            compile_step=not is_distributed if jit_compile is None else jit_compile,
+            compile_step=compiles_step,
             splits_products=device == "CPU",
+            rounds_steps=may_round
+            and storage_dtype == "auto"
+            and _gains_by_rounding(config, memory_length),
         )
 
     def num_places(self, memory_length: int) -> int:
@@ -114,6 +126,15 @@ class ExecutionPlan:
     def segments_per_read(self, num_rows: int, segment_length: int) -> int:
         """Returns how many segments of a row are best read at once, at least 1."""
         return max(1, self.tokens_per_read // (num_rows * segment_length))
+
+
+def _gains_by_rounding(config: ModelConfig, memory_length: int) -> bool:
+    """True if a step reads more than caches hold, in sizes that the products need."""
+    width = config.num_heads * config.head_dim
+    sizes = (memory_length, config.hidden_dim, config.head_dim, config.intermediate_dim)
+    layer = 2 * config.hidden_dim * (2 * width + config.intermediate_dim)
+    num_bytes = 4 * config.num_layers * (layer + 2 * memory_length * width)
+    return num_bytes >= _FEWEST_ROUNDED_BYTES and all(size % 8 == 0 for size in sizes)
 
 
 def tokens_on_chip(num_rows: int, segment_length: int) -> int:
@@ -194,8 +215,14 @@ class InferenceEngine:
             memory_length = 1 if self._is_recurrent else config.effective_memory_length
         self.memory_length = memory_length
         self.segment_length = segment_length or config.segment_length
+        if model.compute_dtype != "float32":
+            choice["storage_dtype"] = "float32"
         self.plan = plan or ExecutionPlan.choose(
-            config, device=device_of(model), keeps_states=self.keeps_states, **choice
+            config,
+            device=device_of(model),
+            keeps_states=self.keeps_states,
+            memory_length=memory_length,
+            **choice,
         )
         self._relative = (
             None if self.keeps_states else RelativeModel(model, self.plan, memory_length)
@@ -352,12 +379,16 @@ class InferenceEngine:
         num_rows = memory.valid_length.shape[0] * rows_per_memory
         return self._relative.initial_recent(num_rows, capacity)
 
+    def memory_of_steps(self, memory):
+        """Returns memory as `step` reads it until `finish`, rounded if the plan says so."""
+        return memory if self._relative is None else self._relative.memory_of_steps(memory)
+
     def step(self, token_ids, is_active, memory, recent, constants):
         """Reads one token `(R,)` per row; returns log-probabilities `(R, V)` and the next `recent`.
 
         `is_active`, bool `(R,)`, is false for rows whose tokens are not kept; with keys and values
-        `finish` drops them. `recent` comes from `begin` or `step`, `constants` from
-        `step_constants`.
+        `finish` drops them. `memory` comes from `memory_of_steps`, `recent` from `begin` or
+        `step`, `constants` from `step_constants`.
         """
         if self._relative is not None:
             return self._relative.step(token_ids, memory, recent, constants)

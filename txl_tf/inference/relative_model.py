@@ -18,7 +18,10 @@ from txl_tf.inference.blocks import (
     PerHeadBlock,
     TokenBlock,
     distance_keys,
+    in_pairs,
     product_in_halves,
+    product_of_pairs,
+    scores_of_pairs,
 )
 from txl_tf.layers.attention import VisibleKeys
 from txl_tf.models.memory import KeyValueMemory, Memory
@@ -78,6 +81,8 @@ class RelativeModel:
             self.biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
         self.blocks = [_BLOCKS[plan.kernel](block, self.biases) for block in model.blocks]
         product = product_in_halves if plan.splits_products else ops.matmul
+        if plan.rounds_steps:
+            product = product_of_pairs
         self._token_blocks = [TokenBlock(block, self.biases, product) for block in model.blocks]
 
     def initial_memory(self, num_rows, num_places=None):
@@ -216,10 +221,16 @@ class RelativeModel:
     def step_constants(self, num_rows, memory_length):
         """Computes what depends only on weights and sizes, for steps of `R` rows.
 
-        Returns the kernels `(D, 3 * N * H)` of all layers from inputs to query, key and value,
-        and a `FoldedDistances` or the `distance_keys` of all layers.
+        Returns the `kernels` of all blocks, and a `FoldedDistances` or the `distance_keys` of all
+        layers. If the plan rounds, kernels and keys are `in_pairs`.
         """
-        kernels = tuple(block.projection_kernel() for block in self._token_blocks)
+        kernels = tuple(block.kernels() for block in self._token_blocks)
+        if self._plan.rounds_steps:
+            kernels = tuple(tuple(in_pairs(each, 0) for each in block) for block in kernels)
+            distances = self.position_keys(memory_length + 1)
+            return kernels, tuple(
+                (in_pairs(ops.swapaxes(keys, 1, 2), -1), added) for keys, added in distances
+            )
         has_sinusoids = self.config.position_encoding == "transformer_xl"
         if not has_sinusoids or num_rows > _MAX_FOLDED_ROWS:
             return kernels, self.position_keys(memory_length + 1)
@@ -227,22 +238,32 @@ class RelativeModel:
         projections = tuple(block.folding_projection() for block in self._token_blocks)
         return kernels, FoldedDistances(projections, ops.transpose(sinusoids))
 
+    def memory_of_steps(self, memory):
+        """Returns memory as `step` reads it, rounded if the plan says so."""
+        if not self._plan.rounds_steps:
+            return memory
+        keys = tuple(in_pairs(ops.swapaxes(each, 2, 3), -1) for each in memory.keys)
+        return memory._replace(keys=keys, values=tuple(in_pairs(v, -2) for v in memory.values))
+
     def step(self, token_ids, memory, recent, constants):
         """Reads one token per row; `R / B` consecutive rows share a row of memory.
 
-        `recent` must have room for one more token. Returns the float32 log-probabilities `(R, V)`
-        of the next token and the next recent tokens.
+        `memory` is from `memory_of_steps`, and `recent` must have room for one more token.
+        Returns the float32 log-probabilities `(R, V)` of the next token and the next recent
+        tokens.
         """
         capacity, position = recent.keys[0].shape[3], recent.valid_length
         kernels, distances = constants
-        mask_scores = self._mask_scores(memory, token_ids.shape[0], capacity, position)
+        memory_length = memory.keys[0].shape[2 if self._plan.rounds_steps else 3]
+        shape = token_ids.shape[0], memory_length, capacity
+        mask_scores = self._mask_scores(memory.valid_length, *shape, position)
         hidden = self.model.embedding(ops.expand_dims(token_ids, 1))  # [R, 1, D]
         read = []
         for index, block in enumerate(self._token_blocks):
 
             def over_distances(query, index=index):
                 scores = _distance_scores(query, distances, index)  # [R, N, 1, M + 1]
-                return _by_place(scores, memory.memory_length, capacity, position)
+                return _by_place(scores, memory_length, capacity, position)
 
             hidden, keys_and_values = block(
                 hidden,
@@ -272,17 +293,17 @@ class RelativeModel:
         valid_length = functional.next_valid_length(memory.valid_length, memory_length, lengths)
         return KeyValueMemory(keys, values, valid_length)
 
-    def _mask_scores(self, memory, num_rows, capacity, position):
+    def _mask_scores(self, valid_length, num_rows, memory_length, capacity, position):
         """Returns masks as scores for all layers, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
-        memory_length, reach = memory.memory_length, self.memory_length
+        reach = self.memory_length
         farthest = self.model.positions.farthest(reach)
         farthest = reach if farthest is None else farthest
         places = ops.arange(memory_length + capacity, dtype="int32")
         distances = memory_length + position - places
         nearest = 1 if memory_length > 0 else 0  # a token in place is one of its own keys
         in_reach = ops.logical_and(distances >= nearest, distances <= farthest)
-        first_filled = reach - memory.valid_length
-        first_filled = ops.repeat(first_filled, num_rows // memory.valid_length.shape[0], axis=0)
+        first_filled = reach - valid_length
+        first_filled = ops.repeat(first_filled, num_rows // valid_length.shape[0], axis=0)
         filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
         allowed = ops.logical_and(filled, ops.expand_dims(in_reach, 0))
         allowed = ops.reshape(allowed, [num_rows, 1, 1, memory_length + capacity])
@@ -314,7 +335,8 @@ def _distance_scores(query, distances, index):
         scores = ops.reshape(scores, [num_heads, num_rows, scores.shape[-1]])
     else:
         keys, added = distances[index]
-        scores = ops.matmul(heads_first, keys)
+        is_rounded = keys.dtype == "uint32"
+        scores = (scores_of_pairs if is_rounded else ops.matmul)(heads_first, keys)
         if added is not None:
             scores = scores + added
         scores = scores[..., 1:]  # column 0 belongs to no distance
