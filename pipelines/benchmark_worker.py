@@ -49,18 +49,21 @@ def _train(experiment: Any, folder: str) -> Turn:
     from txl_tf.training.trainer import Trainer
 
     from .training_data import TrainingData
+    from .training_figures import with_faster_policy
 
     # As in a training run.
     tf.config.experimental.enable_op_determinism()
     # A short run must not end during the turns.
     experiment = experiment.with_overrides([f"training.num_steps={MAX_STEPS_PER_LOOP}"])
+    strategy = create_strategy()
+    experiment = with_faster_policy(experiment, strategy)
     training = experiment.training
     tokens_per_step = training.global_batch_size * experiment.model.segment_length
     num_tokens = _SEGMENTS_PER_ROW * tokens_per_step + 1
     dataset = _write_random_dataset(folder, num_tokens, experiment.model.vocabulary_size)
     reader = TrainingData(dataset, experiment)
     sources = reader.reader.dataset_fn, reader.reader.describe_row
-    trainer = Trainer(experiment, create_strategy(), *sources)
+    trainer = Trainer(experiment, strategy, *sources)
 
     def turn(count: int) -> dict[str, Any]:
         end = trainer.step + count

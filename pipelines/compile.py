@@ -95,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> CompileJob:
     """Checks the arguments before TensorFlow is imported."""
     experiment = load_experiment(arguments.config, arguments.overrides)
+    experiment = experiment.with_policy("mixed_bfloat16")
     topology = Topology.parse(arguments.topology)
     num_rows = experiment.training.global_batch_size
     if topology.num_replicas > num_rows:
@@ -134,8 +135,6 @@ def run(job: CompileJob) -> None:
             print_part(part)
     if arguments.json:
         print(json.dumps(report))
-    elif report["dtype_policy"] == "float32":
-        print("float32 was compiled; see also --set training.dtype_policy=mixed_bfloat16")
 
 
 def _save_program(job: CompileJob) -> None:

@@ -84,7 +84,7 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
     if os.environ.get("TF_CONFIG"):
         return needs  # machines share the rows
     rows = training.rows_per_replica(num_replicas) * num_replicas
-    item_bytes = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
+    item_bytes = _FLOAT_BYTES if training.dtype_policy == "float32" else 2
     # A replica reads the parts of its rows one after the other.
     rows_at_once = rows // training.gradient_accumulation_steps
     activations = model.segment_length * model.hidden_dim * num_layers  # [L, T, D]

@@ -5,8 +5,7 @@
 Prepares the source of the Python standard library, trains a small model on its
 bytes, evaluates it, writes a sample and exports a SavedModel. Killed at any
 moment, the same command resumes from the last checkpoint and gives the same
-figures. A new run takes mixed bfloat16 where the machine multiplies so much
-faster, and float32 elsewhere.
+figures.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from txl_tf.errors import PreemptedError, UsageError
 from txl_tf.model_folder import ModelDescription, build_model
 from txl_tf.storage.locks import DirectoryLock
 
-from .arguments import add_override_argument, overridden_settings, override
+from .arguments import add_override_argument, override
 from .configs import NAMED_EXPERIMENTS
 from .memory_needs import require_training_memory
 from .progress import say, show_progress
@@ -46,7 +45,6 @@ _SAMPLE_TOKENS = 400
 # A sample ends after a class, or in a run of spaces that a small model cannot leave.
 _SAMPLE_ENDS = ("\n\n\n", 40 * " ")
 _NUM_SAMPLES = 4
-_POLICY = "training.dtype_policy"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +65,6 @@ class Quickstart:
     folder: Path
     workdir: Workdir
     experiment: ExperimentConfig
-    chooses_policy: bool
-    """True if the precision is not set."""
 
 
 def check_arguments(arguments: argparse.Namespace) -> Quickstart:
@@ -82,8 +78,7 @@ def check_arguments(arguments: argparse.Namespace) -> Quickstart:
             "The quickstart reads bytes, of which there are 256.",
             where="--set model.vocabulary_size",
         )
-    chooses_policy = _POLICY not in overridden_settings(arguments.overrides)
-    return Quickstart(Path(arguments.workdir), workdir, experiment, chooses_policy)
+    return Quickstart(Path(arguments.workdir), workdir, experiment)
 
 
 def run(job: Quickstart) -> None:
@@ -99,8 +94,7 @@ def run(job: Quickstart) -> None:
     from .training_run import TrainingJob, train
 
     begin = time.perf_counter()
-    folder, workdir = job.folder, job.workdir
-    experiment = with_fastest_policy(job)
+    folder, workdir, experiment = job.folder, job.workdir, job.experiment
 
     say("1/5 prepare: the source of the Python standard library, as bytes")
     _prepare(folder / "data")
@@ -157,19 +151,6 @@ def run(job: Quickstart) -> None:
     print(workdir.tensorboard_line)
     print(f"serve: txl serve --model {workdir.folder}")
     print(f"done in {time.perf_counter() - begin:.0f} seconds")
-
-
-def with_fastest_policy(job: Quickstart) -> ExperimentConfig:
-    """Returns the experiment in this machine's fastest precision; a begun run keeps its own."""
-    from .training_figures import WORTHWHILE_GAIN, bfloat16_gain
-
-    if not job.chooses_policy:
-        return job.experiment
-    if job.workdir.has_run():
-        policy = job.workdir.describe().experiment.training.dtype_policy
-    else:
-        policy = "mixed_bfloat16" if bfloat16_gain() >= WORTHWHILE_GAIN else "float32"
-    return override(job.experiment, [f"{_POLICY}={policy}"])
 
 
 def _prepare(folder: Path) -> None:

@@ -25,7 +25,6 @@ from .arguments import (
     add_device_arguments,
     add_override_argument,
     load_experiment,
-    overridden_settings,
     override,
     overrides_of,
 )
@@ -128,7 +127,7 @@ def run(checked: Training) -> None:
         from .training_run import TrainingJob, train
 
         if arguments.config in NAMED_EXPERIMENTS and not checked.workdir.has_run():
-            _say_what_data_and_machine_decide(arguments, checked.experiment)
+            _say_what_data_decides(arguments.config, checked.experiment)
         job = TrainingJob(
             experiment=checked.experiment,
             data=TrainingData(checked.data_folder, checked.experiment),
@@ -143,30 +142,16 @@ def run(checked: Training) -> None:
     print(checked.workdir.tensorboard_line)
 
 
-def _say_what_data_and_machine_decide(
-    arguments: argparse.Namespace, experiment: ExperimentConfig
-) -> None:
-    """Prints the differences from the named experiment, and a faster precision of this machine."""
-    from .training_figures import WORTHWHILE_GAIN, bfloat16_gain
-
-    named, model = NAMED_EXPERIMENTS[arguments.config]().model, experiment.model
+def _say_what_data_decides(name: str, experiment: ExperimentConfig) -> None:
+    """Prints the differences from the named experiment."""
+    named, model = NAMED_EXPERIMENTS[name]().model, experiment.model
     changed = [
-        f"model.{name}={json.dumps(getattr(model, name))}"
-        for name in ("vocabulary_size", "cutoffs")
-        if getattr(model, name) != getattr(named, name)
+        f"model.{field}={json.dumps(getattr(model, field))}"
+        for field in ("vocabulary_size", "cutoffs")
+        if getattr(model, field) != getattr(named, field)
     ]
     if changed:
-        say(f"For the vocabulary of the data, {arguments.config} has {', '.join(changed)}.")
-    if arguments.tpu is None and "training.dtype_policy" not in overridden_settings(
-        arguments.overrides
-    ):
-        gain = bfloat16_gain()
-        advice = "float32, which this run takes, is the faster precision"
-        if gain >= WORTHWHILE_GAIN:
-            advice = "--set training.dtype_policy=mixed_bfloat16 makes a new run faster"
-        say(
-            f"Here large products in bfloat16 are {gain:.2g} times as fast as in float32: {advice}."
-        )
+        say(f"For the vocabulary of the data, {name} has {', '.join(changed)}.")
 
 
 def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:

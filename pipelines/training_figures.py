@@ -49,7 +49,7 @@ from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
 from .evaluation import split_text
-from .progress import plain_table
+from .progress import plain_table, say
 
 if TYPE_CHECKING:
     from .training_run import TrainingJob
@@ -62,7 +62,7 @@ _NUM_ROWS = 4  # whose attention is measured
 _SECONDS_BEFORE_PEAK = 1.0
 # Time of measuring large products, and the least number of rounds.
 _PRODUCT_SECONDS, _MIN_ROUNDS = 0.3, 2
-WORTHWHILE_GAIN = 1.3
+_WORTHWHILE_GAIN = 1.3
 """Gain of large products from which mixed bfloat16 pays: a step gains less."""
 
 
@@ -98,9 +98,24 @@ def measured_peak(experiment: ExperimentConfig, strategy: tf.distribute.Strategy
     return DevicePeak(num_devices * rate, f"measured by products in {dtype}{times}")
 
 
-def bfloat16_gain() -> float:
-    """Measures the gain in speed of large products from float32 to bfloat16."""
-    return product_rate("bfloat16") / product_rate("float32")
+def with_faster_policy(
+    experiment: ExperimentConfig, strategy: tf.distribute.Strategy
+) -> ExperimentConfig:
+    """Replaces the precision "auto" of a new run, and prints which one it takes.
+
+    Several processes would measure different rates, and take float32.
+    """
+    if experiment.training.dtype_policy != "auto":
+        return experiment
+    policy, reason = "float32", "several processes do not measure"
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        policy, reason = "mixed_bfloat16", "as TPUs multiply"
+    elif num_workers(strategy) == 1:
+        gain = product_rate("bfloat16") / product_rate("float32")
+        policy = "mixed_bfloat16" if gain >= _WORTHWHILE_GAIN else "float32"
+        reason = f"products in bfloat16 are {gain:.2g} times as fast as in float32 here"
+    say(f"This run takes training.dtype_policy={policy}: {reason}.")
+    return experiment.with_policy(policy)
 
 
 def product_rate(dtype: str) -> float:

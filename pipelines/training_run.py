@@ -30,7 +30,7 @@ from .exit_codes import finish, report
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .training_data import TrainingData
-from .training_figures import RunFigures, profiled_loop, start_banner
+from .training_figures import RunFigures, profiled_loop, start_banner, with_faster_policy
 from .workdir import Workdir
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class TrainingJob:
 
 def train(job: TrainingJob) -> "TrainingRun":
     """Trains a run to its end; a preemption saves the last step and raises PreemptedError."""
+    experiment = with_faster_policy(job.workdir.with_own_policy(job.experiment), job.strategy)
+    job = dataclasses.replace(job, experiment=experiment)
     # Parallel kernels otherwise add in a varying order.
     tf.config.experimental.enable_op_determinism()
     notice = None if job.watcher is None else job.watcher.notice

@@ -77,6 +77,12 @@ class Workdir:
         """Reads the description of the run; InputMissingError without one."""
         return RunDescription.read(self.folder)
 
+    def with_own_policy(self, experiment: ExperimentConfig) -> ExperimentConfig:
+        """Replaces the precision "auto" by that of the begun run, if there is one."""
+        if not self.has_run():
+            return experiment
+        return experiment.with_policy(self.describe().experiment.training.dtype_policy)
+
     def check_usable(self) -> None:
         """Raises OutputExistsError if the folder is in use by something else."""
         with self._storage_errors("read"), contextlib.suppress(NotADirectoryError):
@@ -96,6 +102,7 @@ class Workdir:
         if not self.has_run():
             return None
         before = self.describe()
+        experiment = self.with_own_policy(experiment)
         begun, asked = identity(before.experiment, before.data), identity(experiment, data)
         differences = describe_differences(begun, asked)
         what = f"Another run was begun here; {differences}"

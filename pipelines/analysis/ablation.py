@@ -242,7 +242,7 @@ def load_study(source: str, overrides: list[str]) -> AblationStudy:
     try:
         values = read_settings(Path(path))
         if isinstance(values.get("experiment"), str):
-            values["experiment"] = load_experiment(values["experiment"], [])
+            values["experiment"] = load_experiment(values["experiment"], []).with_policy("float32")
         study = AblationStudy.from_dict(values)
         study = study.replace(experiment=override(study.experiment, [*study.set, *overrides]))
         study.runs()

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, ExperimentConfig]:
     """Checks the arguments before TensorFlow is imported; returns them and the experiment."""
-    experiment = load_experiment(arguments.config, arguments.overrides)
+    experiment = load_experiment(arguments.config, arguments.overrides).with_policy("float32")
     model = experiment.model
     if not model.has_relative_positions:
         raise UsageError(

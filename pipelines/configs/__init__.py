@@ -12,8 +12,10 @@ _SECTIONS = tomllib.loads((Path(__file__).parent / "experiments.toml").read_text
 
 
 def _experiment(name: str) -> ExperimentConfig:
-    """Returns the experiment that trains the preset of the same name."""
-    return ExperimentConfig.from_dict({"model": preset(name).to_dict(), **_SECTIONS[name]})
+    """Returns the experiment that trains the preset of the same name, in the faster precision."""
+    training = {"dtype_policy": "auto", **_SECTIONS[name]["training"]}
+    sections = {"model": preset(name).to_dict(), **_SECTIONS[name], "training": training}
+    return ExperimentConfig.from_dict(sections)
 
 
 NAMED_EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {

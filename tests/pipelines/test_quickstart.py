@@ -1,6 +1,5 @@
 """The main job: whole in minutes, and the same when it is repeated."""
 
-import dataclasses
 import itertools
 import re
 import time
@@ -9,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.configs import NAMED_EXPERIMENTS
-from pipelines.quickstart import Quickstart, with_fastest_policy
+from pipelines.training_figures import with_faster_policy
 from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import run_new_txl, run_txl
@@ -60,15 +59,14 @@ def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
     rate, policy, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("pipelines.training_figures.product_rate", product_rates(rate))
-    workdir = Workdir(str(tmp_path / "run"))
-    job = Quickstart(tmp_path, workdir, NAMED_EXPERIMENTS["quickstart"](), chooses_policy=True)
-    chosen = with_fastest_policy(job)
+    named, workdir = NAMED_EXPERIMENTS["quickstart"](), Workdir(str(tmp_path / "run"))
+    data, strategy = {**TOY_DATA, "vocabulary_size": 256}, tf.distribute.get_strategy()
+    chosen = with_faster_policy(workdir.with_own_policy(named), strategy)
     assert chosen.training.dtype_policy == policy
-    workdir.begin(chosen, {**TOY_DATA, "vocabulary_size": 256})
-    monkeypatch.setattr("pipelines.training_figures.product_rate", product_rates(7e10))
-    assert with_fastest_policy(job) == chosen
-    job = dataclasses.replace(job, chooses_policy=False)
-    assert with_fastest_policy(job) == NAMED_EXPERIMENTS["quickstart"]()
+    workdir.begin(chosen, data)
+    monkeypatch.setattr("pipelines.training_figures.product_rate", None)
+    assert workdir.check_same(named, data).experiment == chosen
+    assert with_faster_policy(workdir.with_own_policy(named), strategy) == chosen
 
 
 @pytest.mark.slow

@@ -53,8 +53,9 @@ class TrainingConfig(FrozenConfig):
     """Whether each epoch cuts the corpus at other positions, chosen by the seed."""
     seed: Annotated[int, not_negative(MAX_STEPS)] = 0
     """Seed of initial weights, dropout masks and rotations."""
-    dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
-    """Keras dtype policy of the model."""
+    dtype_policy: Literal["float32", "mixed_bfloat16", "auto"] = "float32"
+    """Keras dtype policy of the model. "auto", which named experiments have, is mixed_bfloat16 on
+    TPUs, and elsewhere the one whose products are faster when a run begins."""
     tensor_float_32: bool = False
     """Whether products may round float32 inputs, on a TPU to bfloat16 and on a GPU to TF32. Exact
     products take a TPU six passes instead of one. Evaluations always use exact products."""
@@ -518,6 +519,11 @@ class ExperimentConfig(FrozenConfig):
             if getattr(config, field) != getattr(type(config), field):
                 reason = f"`{name}` must be {getattr(type(config), field)!r} for {use}."
                 self.refuse(reason, name)
+
+    def with_policy(self, dtype_policy: str) -> Self:
+        """Returns a copy with another `training.dtype_policy` if it is "auto"."""
+        is_auto = self.training.dtype_policy == "auto"
+        return self.with_overrides([f"training.dtype_policy={dtype_policy}"] if is_auto else [])
 
     def with_overrides(self, assignments: list[str]) -> Self:
         """Returns a copy with values changed by dotted names.

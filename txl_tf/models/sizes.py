@@ -285,7 +285,7 @@ def checkpoint_cost(experiment: ExperimentConfig) -> dict[str, Any]:
     num_bytes = copies * num_stored * _FLOAT_BYTES
     # Some vectors of a recurrent model are negligible beside millions of weights.
     if isinstance(model, ModelConfig):
-        width = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
+        width = _FLOAT_BYTES if training.dtype_policy == "float32" else 2
         row_bytes = model.num_layers * model.memory_length * model.hidden_dim * width
         num_bytes += training.global_batch_size * row_bytes
     seconds = num_bytes / UPLOAD_BYTES_PER_SECOND
