@@ -44,7 +44,8 @@ def test_xla_compiles_where_it_is_faster():
 
 def test_one_row_is_written_with_rounded_numbers_where_they_exceed_the_caches():
     sizes = {"num_heads": 8, "head_dim": 64, "num_layers": 12, "intermediate_dim": 2048}
-    large = {"config": WIDE.replace(**sizes), "writes": True, "memory_length": 1600}
+    large = {"config": WIDE.replace(**sizes), "storage_dtype": "auto"}
+    large |= {"writes": True, "memory_length": 1600}
     assert plan(**large).rounds_steps
     for other in (
         {"config": NARROW},

@@ -128,9 +128,8 @@ class GenerationSession:
                 f'`storage_dtype` must be "auto" or "float32". Received: {storage_dtype!r}'
             )
         width = sampler.num_beams if isinstance(sampler, BeamSampler) else 1
-        self._engine = writing_engine(
-            model, memory_length, num_rows * width, jit_compile, storage_dtype
-        )
+        choice = {"jit_compile": jit_compile, "storage_dtype": storage_dtype}
+        self._engine = writing_engine(model, memory_length, num_rows * width, **choice)
         self._prompt_reader = PromptReader(self._engine)
         self._finish = compiled(self._engine.finish, model)
         self._has_penalty = repetition_penalty != 1.0
@@ -440,25 +439,14 @@ def _damaged(what: str, where: str) -> DataDamagedError:
 
 
 def writing_engine(
-    model: keras.Model,
-    memory_length: int | None,
-    num_rows: int,
-    jit_compile: bool | None,
-    storage_dtype: str = "auto",
+    model: keras.Model, memory_length: int | None, num_rows: int, **choice: Any
 ) -> InferenceEngine:
     """Returns the engine that writes with a model, see `GenerationSession`."""
     config = model.config
     if memory_length is None and config.has_relative_positions and not config.recurrence:
         # A model without recurrence remembers the rest of a segment while it writes.
         memory_length = config.segment_length - 1
-    return InferenceEngine(
-        model,
-        memory_length,
-        num_rows=num_rows,
-        writes=True,
-        jit_compile=jit_compile,
-        storage_dtype=storage_dtype,
-    )
+    return InferenceEngine(model, memory_length, num_rows=num_rows, writes=True, **choice)
 
 
 def _token_writer(engine: InferenceEngine, rules: TokenRules) -> Any:

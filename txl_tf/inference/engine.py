@@ -72,14 +72,15 @@ class ExecutionPlan:
         jit_compile: bool | None = None,
         attention_kernel: AttentionKernel | None = None,
         memory_length: int = 0,
-        storage_dtype: Literal["auto", "float32"] = "auto",
+        storage_dtype: Literal["auto", "float32"] = "float32",
     ) -> "ExecutionPlan":
         """Returns the fastest plan for a device.
 
         `num_rows` are the rows read side by side, `None` if unknown. `keeps_states` is true if
         memory is the model's own, `writes` if tokens are also read one at a time, and
         `is_distributed` under a `tf.distribute.Strategy`, which compiles for itself.
-        `jit_compile` overrides the choice, and `storage_dtype="float32"` rounds nothing.
+        `jit_compile` overrides the choice. `storage_dtype="auto"` lets steps round, which then read
+        `memory_of_steps`.
         """
         if keras.backend.backend() == "jax":
             jit_compile = True  # as every program of JAX
@@ -134,7 +135,8 @@ def _gains_by_rounding(config: ModelConfig, memory_length: int) -> bool:
     sizes = (memory_length, config.hidden_dim, config.head_dim, config.intermediate_dim)
     layer = 2 * config.hidden_dim * (2 * width + config.intermediate_dim)
     num_bytes = 4 * config.num_layers * (layer + 2 * memory_length * width)
-    return num_bytes >= _FEWEST_ROUNDED_BYTES and all(size % 8 == 0 for size in sizes)
+    is_large = memory_length > 0 and num_bytes >= _FEWEST_ROUNDED_BYTES
+    return is_large and all(size % 8 == 0 for size in sizes)
 
 
 def tokens_on_chip(num_rows: int, segment_length: int) -> int:
@@ -215,13 +217,12 @@ class InferenceEngine:
             memory_length = 1 if self._is_recurrent else config.effective_memory_length
         self.memory_length = memory_length
         self.segment_length = segment_length or config.segment_length
-        if model.compute_dtype != "float32":
-            choice["storage_dtype"] = "float32"
         self.plan = plan or ExecutionPlan.choose(
             config,
             device=device_of(model),
             keeps_states=self.keeps_states,
-            memory_length=memory_length,
+            # Models in bfloat16 read half the bytes already.
+            memory_length=memory_length if model.compute_dtype == "float32" else 0,
             **choice,
         )
         self._relative = (

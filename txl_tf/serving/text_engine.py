@@ -160,7 +160,7 @@ class TextEngine:
         self.num_prompt_tokens = self.num_written_tokens = 0
         self._max_rows, self._max_waiting = max_rows, max_waiting
         self._max_sessions, self._session_seconds = max_sessions, session_seconds
-        self._engine = writing_engine(lm.model, None, max_rows, None)
+        self._engine = writing_engine(lm.model, None, max_rows)
         self._reader = PromptReader(self._engine)
         self._finish = tf.function(self._engine.finish, autograph=False)
         self._step = tf.function(
