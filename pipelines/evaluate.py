@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from txl_tf.causal_lm.text import score_text
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
-from txl_tf.errors import DataDamagedError, UsageError
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError
+from txl_tf.errors import UsageError
 from txl_tf.evaluation.result import EvaluationResult, perplexity
-from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.imports import tensorflow as tf
 from txl_tf.model_folder import ModelFolder, open_model
 from txl_tf.storage.files import write_file
@@ -248,23 +248,29 @@ def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chie
         dataset = job.open_dataset()
         tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
     assert tokenizer is not None
-    scores = TextScores(arguments.text, tokenizer)
+    content = _read(arguments.text)
     step, weights = job.source.read_weights()
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
-    text = scores.text
-    if arguments.num_words is not None:
-        text = dataclasses.replace(text, num_words=arguments.num_words)
-    result = evaluator.evaluate(
-        text,
-        step=step,
-        track=show_progress,
-        observe=scores.observe,
-        statistics_text=statistics_text(evaluator, dataset),
-    )
-    if arguments.per_token and is_chief:
-        scores.print_scores(arguments.json)
-    job.report(result, is_chief=is_chief)
+    options = {"track": show_progress, "statistics_text": statistics_text(evaluator, dataset)}
+    try:
+        score = score_text(
+            evaluator, tokenizer, content, num_words=arguments.num_words, step=step, **options
+        )
+    except InvalidTextError as error:
+        where = "standard input" if arguments.text == STANDARD_INPUT else arguments.text
+        remedy = "Give at least two tokens, all of which the tokenizer knows."
+        raise error.damaged(where, remedy) from error
+    tokens = zip(score.token_ids.tolist(), score.pieces, score.nats.tolist(), strict=True)
+    for token, (token_id, text, nats) in enumerate(
+        tokens if arguments.per_token and is_chief else ()
+    ):
+        if arguments.json:
+            values = {"id": token_id, "text": text, "nats": nats if token else None}
+            print(json.dumps({"token": token, **values}))
+        else:
+            print(f"{token:>8} {f'{nats:.6f}' if token else '-':>12}  {text!r}")
+    job.report(score, is_chief=is_chief)
 
 
 def _create_evaluator(
@@ -327,52 +333,8 @@ def _document_starts(dataset: PreparedDataset, split: str, num_tokens: int) -> n
     return np.unique(np.concatenate(found))
 
 
-class TextScores:
-    """User text with its tokens and, after an evaluation, their scores.
-
-    `path` is a file, or `-` for the standard input. Text that the tokenizer cannot encode, or of
-    fewer than two tokens, is a DataDamagedError.
-    """
-
-    def __init__(self, path: str, tokenizer: Tokenizer) -> None:
-        where = "standard input" if path == STANDARD_INPUT else path
-        self._tokenizer = tokenizer
-        if path == STANDARD_INPUT:
-            content = sys.stdin.buffer.read()
-        else:
-            with storage_errors("The text cannot be read", path, "Check the file."):
-                content = Path(path).read_bytes()
-        try:
-            self._token_ids = tokenizer.encode(content).astype(np.int32)
-        except InvalidTextError as error:
-            remedy = "Correct the text, or take out what the tokenizer does not know."
-            raise error.damaged(where, remedy) from error
-        if len(self._token_ids) < 2:
-            raise DataDamagedError(
-                f"The text has {len(self._token_ids)} tokens: there is nothing to score.",
-                where=where,
-                remedy="Give at least two; nothing comes before the first.",
-            )
-        self.text = EvaluationText.of_content(
-            content,
-            self._token_ids,
-            tokenizer_kind=tokenizer.kind,
-            unknown_id=tokenizer.unknown_id,
-        )
-        self._nats = np.full(len(self._token_ids), np.nan)
-
-    def observe(self, places: np.ndarray, nats: np.ndarray) -> None:
-        """Stores the scores of some tokens; see `Evaluator.evaluate`."""
-        self._nats[places] = nats
-
-    def print_scores(self, as_json: bool) -> None:
-        """Prints a line for each token, a JSON object if `as_json`; the first has no nats."""
-        for place, token_id in enumerate(self._token_ids.tolist()):
-            nats = float(self._nats[place]) if place else None
-            piece = self._tokenizer.decode_bytes([token_id])
-            text = piece.decode("utf-8", errors="backslashreplace")
-            if as_json:
-                print(json.dumps({"token": place, "id": token_id, "text": text, "nats": nats}))
-            else:
-                shown = "-" if nats is None else f"{nats:.6f}"
-                print(f"{place:>8} {shown:>12}  {text!r}")
+def _read(path: str) -> bytes:
+    if path == STANDARD_INPUT:
+        return sys.stdin.buffer.read()
+    with storage_errors("The text cannot be read", path, "Check the file."):
+        return Path(path).read_bytes()

@@ -154,8 +154,8 @@ def statistics_text(
 
 
 def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) -> str:
-    """Formats the perplexity of word tokens, or bits per byte of other tokens."""
-    if has_words:
+    """Formats the perplexity of words and of ids, or bits per byte of other tokens."""
+    if has_words or not bytes_per_token:
         value = perplexity(nats_per_token)
         return f"perplexity {value:,.{0 if value >= 1000 else 2}f}"
     return f"{bits(nats_per_token) / bytes_per_token:.4f} bits/byte"
@@ -163,10 +163,8 @@ def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) 
 
 def result_line(result: EvaluationResult) -> str:
     """Formats an evaluation during training in one line."""
-    return (
-        f"{result.split} at step {result.step:,}: {result.bits_per_byte:.4f} bits/byte, "
-        f"perplexity {result.perplexity:,.2f}"
-    )
+    in_bytes = "" if result.bits_per_byte is None else f"{result.bits_per_byte:.4f} bits/byte, "
+    return f"{result.split} at step {result.step:,}: {in_bytes}perplexity {result.perplexity:,.2f}"
 
 
 def result_table(results: Sequence[EvaluationResult]) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.errors import StorageError, UsageError
 from txl_tf.model_folder import ModelFolder, open_model
 from txl_tf.storage.files import is_remote, path_exists
@@ -86,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory_length_argument(add_model_arguments(parser))
     text = parser.add_argument_group("text")
     text.add_argument("--prompt", help="text to continue (default: the standard input)")
+    text.add_argument("--ids", action="store_true", help="prompt and text are token ids")
     add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     text.add_argument(
         "--join-marks",
@@ -116,6 +118,7 @@ class GenerateJob:
     memory_length: int | None
     storage_dtype: str
     joins_marks: bool
+    as_ids: bool
 
     def say_seed(self, seed: int | None) -> None:
         """Prints a seed that decides the text."""
@@ -126,7 +129,8 @@ class GenerateJob:
 def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     """Checks the arguments before TensorFlow is imported."""
     source = open_model(arguments.workdir, arguments.step)
-    tokenizer = required_tokenizer(source, f"--workdir {arguments.workdir}")
+    where = f"--workdir {arguments.workdir}"
+    tokenizer = None if arguments.ids else required_tokenizer(source, where)
     if arguments.join_marks and not getattr(tokenizer, "has_marks", False):
         what = "The vocabulary of the model has no marks like @-@."
         raise UsageError(what, where="--join-marks", remedy="Leave it out.")
@@ -140,6 +144,7 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
         memory_length=arguments.memory_length,
         storage_dtype=arguments.storage_dtype,
         joins_marks=arguments.join_marks,
+        as_ids=arguments.ids,
     )
     _check_combinations(job, [name for name in OF_DRAWING if getattr(arguments, name) is not None])
     model, memory_length = source.description.model, job.memory_length
@@ -197,6 +202,8 @@ def run(job: GenerateJob) -> None:
 
     source = with_chosen_step(job.source)
     tokenizer = source.tokenizer()
+    if job.as_ids:
+        tokenizer = IdTokenizer(source.description.model.vocabulary_size)
     if tokenizer is not None and job.joins_marks:
         tokenizer.joins_marks = True
     lm = TransformerXLCausalLM(source.load_model(), tokenizer)

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from txl_tf.config.base import MAX_TOKEN_IDS
 from txl_tf.data.corpora import CORPORA, SPLITS, Corpus, python_standard_library_splits
 from txl_tf.data.downloads import download
+from txl_tf.data.id_files import IdDocuments
 from txl_tf.data.records import SHARD_BYTES
 from txl_tf.data.splits import split_by_fraction
 from txl_tf.data.text import Document
-from txl_tf.data.text_files import TextDocuments, text_blocks, text_files
+from txl_tf.data.text_files import TextDocuments, text_blocks, text_files, validated_text
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import (
@@ -31,7 +33,7 @@ from txl_tf.data.vocabulary_training import (
     WordPieceTraining,
     WordTraining,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.storage.staging import require_absent
 
 from .arguments import MAX_STEP, add_number
@@ -110,8 +112,8 @@ def _add_text_arguments(text: Any) -> None:
     add_number(text, "--shuffle-seed", -MAX_STEP, MAX_STEP, "order of lm1b (default: 0)")
     add_number(text, "--passes", 1, _MAX_PASSES, "passes over lm1b (default: 1)")
     meaning = "format of the files (default: text)"
-    text.add_argument("--format", choices=["text", "jsonl"], help=meaning)
-    text.add_argument("--field", metavar="NAME", help="field of JSON Lines (default: text)")
+    text.add_argument("--format", choices=["text", "jsonl", "ids"], help=meaning)
+    text.add_argument("--field", metavar="NAME", help="field of JSON Lines (text: text)")
     meaning = "file or line (default: file)"
     text.add_argument("--one-document-per", choices=["file", "line"], metavar="UNIT", help=meaning)
     text.add_argument(
@@ -135,7 +137,7 @@ def _add_tokenizer_arguments(group: Any) -> None:
         metavar="KIND",
         help=f"{', '.join(_TOKENIZERS)} (default: the corpus's, or bytes)",
     )
-    meaning = "most ids (default: 32000 pieces, or all words)"
+    meaning = "most ids (default: 32000 pieces, or all words); ids: their number"
     add_number(group, "--vocabulary-size", 1, MAX_TOKEN_IDS, meaning)
     add_number(group, "--min-frequency", 0, MAX_STEP, "least count of a word or character")
     for option, meaning in (
@@ -153,7 +155,7 @@ def _add_tokenizer_arguments(group: Any) -> None:
     group.add_argument(
         "--vocabulary",
         metavar="PATH",
-        help="data set or model whose tokenizer to use, or file of words",
+        help="data set or model with the tokenizer, or file of words or labels",
     )
 
 
@@ -196,7 +198,11 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             remedy="Give the line without its end.",
         )
     has_train = arguments.train_file or arguments.text or arguments.corpus
-    if _tokenizer_kind(arguments) != "bytes" and vocabulary is None and not has_train:
+    kind = _tokenizer_kind(arguments)
+    if kind == "ids" and vocabulary is None and arguments.vocabulary_size is None:
+        remedy = "Give --vocabulary with a label per line, or --vocabulary-size."
+        raise UsageError("Ids need a vocabulary.", where="--format ids", remedy=remedy)
+    if kind not in ("bytes", "ids") and vocabulary is None and not has_train:
         raise UsageError(
             "A vocabulary is made of the train split, and there is none.",
             where=f"--tokenizer {arguments.tokenizer}",
@@ -214,8 +220,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 def _fitting(arguments: argparse.Namespace) -> dict[str, bool]:
     """Returns which options have an effect, with the other options as they are."""
     corpus, kind, vocabulary = arguments.corpus, _tokenizer_kind(arguments), arguments.vocabulary
-    is_jsonl, is_beam = arguments.format == "jsonl", arguments.runner == "beam"
-    is_plain = corpus is None and not is_jsonl
+    is_beam = arguments.runner == "beam"
+    is_plain = corpus is None and arguments.format in (None, "text")
     is_folder = vocabulary is not None and not os.path.isfile(vocabulary)
     splits_words = kind in ("words", "wordpiece") and not is_folder
     return {
@@ -224,15 +230,15 @@ def _fitting(arguments: argparse.Namespace) -> dict[str, bool]:
             ("valid_fraction", "test_fraction", "split_seed"), arguments.text is not None
         ),
         "format": corpus is None,
-        "field": is_jsonl,
+        "field": not is_plain,
         "one_document_per": is_plain and arguments.document_separator is None,
         "document_separator": is_plain,
         **dict.fromkeys(("archive", "download_folder"), corpus in CORPORA),
         "newlines": corpus == "enwik8",
         **dict.fromkeys(("shuffle_seed", "passes"), corpus == "lm1b"),
         # A data set has a tokenizer; a file is a list of words.
-        "tokenizer": not is_folder,
-        "vocabulary": is_folder or kind == "words",
+        "tokenizer": not is_folder and arguments.format != "ids",
+        "vocabulary": is_folder or kind in ("words", "ids"),
         "vocabulary_size": vocabulary is None and kind != "bytes",
         "min_frequency": vocabulary is None and kind in ("characters", "words"),
         **dict.fromkeys(("lower_case", "add_eos"), splits_words),
@@ -248,6 +254,8 @@ def _tokenizer_kind(arguments: argparse.Namespace) -> str:
     """Returns the kind of tokens, such as `"words"`; a corpus has a kind of its own."""
     if arguments.tokenizer is not None:
         return arguments.tokenizer
+    if arguments.format == "ids":
+        return "ids"
     corpus = CORPORA.get(arguments.corpus)
     return "bytes" if corpus is None else corpus().tokenizer.kind
 
@@ -282,14 +290,14 @@ def run(arguments: argparse.Namespace) -> None:
     from txl_tf.data.preparation import prepare_dataset
 
     tokenizer = choose_tokenizer(arguments)
-    splits = _splits(arguments, check_utf8=tokenizer.kind != "bytes")
+    splits = _splits(arguments, tokenizer)
     paths, corpus = _paths(arguments), _corpus(arguments)
     name = arguments.corpus or os.path.basename(os.path.abspath(paths[0].replace("\\", "/")))
-    # Bytes need no tokenization; passing them to a worker would be slower.
-    num_workers = 1 if tokenizer.kind == "bytes" else _num_cores()
-    # The total is not known of a corpus, nor where a part is read twice.
+    # Where there is nothing to tokenize, passing text to a worker would be slower.
+    num_workers = 1 if tokenizer.kind in ("bytes", "ids") else _num_cores()
+    # The total is not known of a corpus or of ids, nor where a part is read twice.
     total_bytes = None
-    if paths and isinstance(tokenizer, Tokenizer):
+    if paths and isinstance(tokenizer, Tokenizer) and arguments.format != "ids":
         total_bytes = sum(map(os.path.getsize, text_files(paths)))
     with byte_progress(total_bytes, "preparing") as progress:
         manifest = prepare_dataset(
@@ -306,8 +314,10 @@ def run(arguments: argparse.Namespace) -> None:
     _print_manifest(manifest, arguments.out)
 
 
-def _splits(arguments: argparse.Namespace, *, check_utf8: bool) -> Mapping[str, Iterable[Document]]:
-    """Opens the text as documents by split; `check_utf8` refuses text that is not UTF-8."""
+def _splits(
+    arguments: argparse.Namespace, tokenizer: Tokenizer | VocabularyTraining
+) -> Mapping[str, Iterable[Document]]:
+    """Opens the text as documents by split."""
     if arguments.corpus == _BUILT_IN:
         return python_standard_library_splits()
     if (corpus := _corpus(arguments)) is not None:
@@ -317,19 +327,18 @@ def _splits(arguments: argparse.Namespace, *, check_utf8: bool) -> Mapping[str, 
             folder = arguments.download_folder or _DEFAULT_FOLDER
             return corpus.splits(download(corpus.archive, folder, progress=progress))
 
-    def documents(paths: Sequence[str]) -> TextDocuments:
+    def documents(paths: Sequence[str]) -> Any:
+        if isinstance(tokenizer, IdTokenizer) and arguments.format == "ids":
+            return IdDocuments(paths, tokenizer.vocabulary_size, arguments.field)
         separator = arguments.document_separator
         return TextDocuments(
             paths,
             one_per=arguments.one_document_per or "file",
             separator=None if separator is None else os.fsencode(separator),
             json_field=(arguments.field or "text") if arguments.format == "jsonl" else None,
-            check_utf8=check_utf8,
+            check_utf8=tokenizer.kind != "bytes",
         )
 
-    separator = arguments.document_separator
-    if separator is not None and not documents(_paths(arguments)).has_separator():
-        print(f"note: no line is the separator {separator!r}: every file is one document")
     if arguments.text is None:
         return {name: documents(paths) for name, paths in _split_files(arguments).items()}
     return split_by_fraction(
@@ -346,7 +355,18 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
     if path is not None and not os.path.isfile(path):
         from txl_tf.model_folder import tokenizer_from
 
-        return tokenizer_from(path)
+        tokenizer = tokenizer_from(path)
+        if arguments.format == "ids" and tokenizer.kind != "ids":
+            what = f"The vocabulary is one of {tokenizer.kind}, and the data are ids."
+            remedy = f"Use --vocabulary-size {tokenizer.vocabulary_size}."
+            raise MismatchError(what, where=f"--vocabulary {path}", remedy=remedy)
+        return tokenizer
+    if arguments.format == "ids":
+        if path is None:
+            return IdTokenizer(arguments.vocabulary_size)
+        content = b"".join(validated_text(text_blocks(path), path)).decode()
+        labels = content.removesuffix("\n").split("\n")
+        return IdTokenizer(len(labels), labels)
     kind, corpus = _tokenizer_kind(arguments), _corpus(arguments)
     chosen = _TOKENIZERS[kind]
     if corpus is not None and corpus.tokenizer.kind == kind:
@@ -404,8 +424,9 @@ def _print_manifest(manifest: "Manifest", folder: str) -> None:
                 for stop in [min(start + _READ_TOKENS, split.tokens)]
             )
             unknown = f" ({100 * count / split.tokens:.2g} % unknown)"
+        in_bytes = f", {split.bytes} bytes" if split.bytes else ""
         print(
-            f"{split.name}: {split.tokens} tokens{unknown}, {split.bytes} bytes, "
+            f"{split.name}: {split.tokens} tokens{unknown}{in_bytes}, "
             f"{split.documents} documents, {len(split.shards)} shards"
         )
     print(f"vocabulary: {manifest.vocabulary_size} ids of {manifest.tokenizer_kind}")

@@ -9,7 +9,6 @@ import tensorflow as tf
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset, dataset_tokenizer
 from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
-from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator, Track
@@ -64,8 +63,6 @@ class TrainingData:
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
         """Names and contents of the files that define the tokenizer, checked; none for bytes."""
-        if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
-            return {}  # users keep their custom tokenizers
         return self.tokenizer.vocabulary_files
 
     def describe_plan(self) -> tuple[str, str]:

@@ -22,7 +22,6 @@ from txl_tf.config.base import flat_settings
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.distribution.strategy import chip_of, is_chief, num_workers
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, perplexity
@@ -419,16 +418,14 @@ class RunFigures:
     def _write_sample(
         self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check
     ) -> None:
-        manifest = dataset.manifest
-        is_known = manifest.tokenizer_kind in (each.kind for each in TOKENIZERS)
-        if not is_known or not SampleWriter.is_possible(evaluator.config):
+        if not SampleWriter.is_possible(evaluator.config):
             return
         if self._sampler is None:
             self._sampler = SampleWriter(evaluator.model, evaluator.strategy)
         num_tokens = min(SampleWriter.PROMPT_TOKENS, dataset.num_tokens(_SPLIT))
         prompt = dataset.read_tokens(_SPLIT, 0, num_tokens)
         written, perplexity = self._sampler(prompt, check)
-        tokenizer = dataset_tokenizer(dataset.folder, manifest)
+        tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
         text = tokenizer.decode_text([*prompt.tolist(), *written.tolist()])
         self._board.write_sample(step, text, perplexity, _SPLIT)
 

@@ -62,7 +62,6 @@ FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py", "txl_tf/layers/rematerial
 LOADED_FIRST = (
     "txl_tf",
     "txl_tf.config.*",
-    "txl_tf.data.beam",
     "txl_tf.data.corpora",
     "txl_tf.data.preparation",
     "txl_tf.data.tokenizers.[!g]*",

@@ -156,7 +156,7 @@ def test_a_published_size_has_new_weights(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda lm: lm.generate(3), TypeError, "`inputs` must be a str or a list of str.*int"),
+        (lambda lm: lm.generate(3), TypeError, "`inputs` must be a str or a vector.*int"),
         (lambda lm: lm.generate(["a", 3]), TypeError, "Received: list of int, str"),
         (lambda lm: lm.generate([]), ValueError, "at least one text"),
         (lambda lm: lm.generate(""), UsageError, "no token in the prompt"),
@@ -191,3 +191,24 @@ def test_what_needs_a_tokenizer_says_where_to_get_it(model):
         TransformerXLCausalLM(model, CharacterTokenizer(["a"]))
     with pytest.raises(TypeError, match="folder of a prepared data set"):
         TransformerXLCausalLM.from_preset("enwik8_base", tokenizer=3)
+
+
+def test_token_ids_are_taken_and_given(lm, model):
+    greedy = {"max_tokens": 9, "sampler": "greedy"}
+    expected = [ids_of(text) for text in lm.generate(PROMPTS[:2], **greedy)]
+    rows = [ids_of(text).tolist() for text in PROMPTS[:2]]
+    for some in (lm, TransformerXLCausalLM(model)):
+        np.testing.assert_array_equal(some.generate(rows[0], **greedy), expected[0])
+        for found, ids in zip(some.generate(rows, **greedy), expected, strict=True):
+            np.testing.assert_array_equal(found, ids)
+        assert some.score(rows[1]).total_nats == lm.score(PROMPTS[1]).total_nats
+        np.testing.assert_array_equal(some.embed(np.array(rows[1])), lm.embed(PROMPTS[1]))
+        with pytest.raises(ValueError, match=r"\[0, 27\)"):
+            some.generate([27])
+    stop = lm.tokenizer.decode(expected[0][-1:])
+    end = lm.generate(rows[0], **greedy, stop=stop, strip_prompt=True).tolist()
+    assert end == expected[0][5:].tolist()[: len(end)] and expected[0][-1] not in end
+    assert lm.score(rows[1]).num_bytes == lm.score(PROMPTS[1]).num_bytes
+    assert TransformerXLCausalLM(model).score(rows[1]).bits_per_byte is None
+    with pytest.raises(ValueError, match="needs a tokenizer"):
+        TransformerXLCausalLM(model).generate("text")

@@ -7,21 +7,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.records import frame_bytes
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-
-
-class WideTokenizer(ByteTokenizer):
-    """Pairs of bytes: tokens of two bytes, to see widths other than one."""
-
-    kind = "pairs"
-    vocabulary_size = 65536
-    token_dtype = np.dtype("<u2")
-
-    def encode_piece(self, text, begins_line, ends_document):
-        return np.frombuffer(text[: len(text) // 2 * 2], dtype="<u2")
-
-
-def random_text(num_bytes, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, num_bytes, dtype=np.uint8).tobytes()
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 
 
 @pytest.fixture
@@ -33,13 +19,15 @@ def make_dataset(tmp_path):
         *,
         tokens_per_record=64,
         records_per_shard=5,
-        tokenizer=None,
+        is_wide=False,
         name="data",
         verify=True,
     ):
-        tokenizer = tokenizer or ByteTokenizer()
+        tokenizer = IdTokenizer(1 << 16) if is_wide else ByteTokenizer()
         width = tokenizer.token_dtype.itemsize
-        text = random_text(num_tokens * width, seed=num_tokens)
+        drawn = np.random.default_rng(num_tokens)
+        tokens = drawn.integers(0, tokenizer.vocabulary_size, num_tokens, dtype=np.int32)
+        text = b"%d " * num_tokens % tuple(tokens) if is_wide else bytes(tokens.tolist())
         folder = str(tmp_path / name)
         prepare_dataset(
             {"train": [text]},
@@ -49,15 +37,9 @@ def make_dataset(tmp_path):
             tokens_per_record=tokens_per_record,
             shard_bytes=records_per_shard * frame_bytes(tokens_per_record, width),
         )
-        tokens = np.frombuffer(text, tokenizer.token_dtype).astype(np.int32)
         return PreparedDataset.open(folder, verify=verify), tokens
 
     return make
-
-
-@pytest.fixture
-def wide_tokenizer():
-    return WideTokenizer()
 
 
 @pytest.fixture

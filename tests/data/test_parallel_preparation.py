@@ -1,4 +1,6 @@
-"""Any number of processes gives the same bytes."""
+"""Any number of processes, or Apache Beam, gives the same bytes."""
+
+import sys
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from txl_tf.data.vocabulary_training import (
     WordPieceTraining,
     WordTraining,
 )
+from txl_tf.errors import DataDamagedError, UsageError
 
+SMALL = {"tokens_per_record": 64, "shard_bytes": 300}
 KINDS = {
     "bytes": ByteTokenizer(),
     "characters": CharacterTraining(unknown_token="?"),
@@ -77,3 +81,26 @@ def test_one_and_three_processes_write_the_same(tmp_path, monkeypatch, kind):
         dataset.read_tokens("train", 0, tokens),
         np.concatenate([tokenizer.encode(text) for text in pieces]),
     )
+
+
+def test_without_beam_the_error_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(UsageError, match=r"pip install -e '\.\[beam\]'"):
+        splits = {"train": [b"text"]}
+        prepare_dataset(splits, ByteTokenizer(), str(tmp_path / "out"), "test", beam_arguments=[])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", ["words", "sentencepiece"])
+def test_a_pipeline_writes_what_one_process_writes(tmp_path, monkeypatch, kind):
+    pytest.importorskip("apache_beam")
+    monkeypatch.setattr(text_module, "BATCH_BYTES", 100)
+    splits = {"train": documents(3, 100), "valid": documents(2, 10)}
+    splits["valid"].append([b""])
+    prepare_dataset(splits, KINDS[kind], str(tmp_path / "one"), "test", **SMALL)
+    beam = {**SMALL, "beam_arguments": []}
+    prepare_dataset(splits, KINDS[kind], str(tmp_path / "beam"), "test", **beam)
+    assert contents(tmp_path / "beam") == contents(tmp_path / "one")
+    with pytest.raises(DataDamagedError, match="empty"):
+        prepare_dataset({"train": [b""]}, ByteTokenizer(), str(tmp_path / "no"), "test", **beam)

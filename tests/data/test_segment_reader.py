@@ -78,8 +78,8 @@ def test_batches_say_on_request_where_documents_begin(tmp_path, with_document_st
 
 
 @pytest.mark.parametrize("rotate", [slow_case(False), True])
-def test_every_batch_of_several_epochs_is_planned(make_dataset, wide_tokenizer, rotate):
-    dataset, tokens = make_dataset(1000, tokenizer=wide_tokenizer)
+def test_every_batch_of_several_epochs_is_planned(make_dataset, rotate):
+    dataset, tokens = make_dataset(1000, is_wide=True)
     plan = plan_of(dataset, 6, 13, rotate=rotate, seed=5)
     num_steps = 4 * plan.segments_per_epoch + 2
     batches = batches_of(dataset, plan, 0, num_steps)

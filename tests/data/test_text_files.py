@@ -264,8 +264,6 @@ MARK = b"<|endoftext|>"
 def test_lines_that_are_the_separator_separate(tmp_path, separator, text, expected):
     found = documents(tmp_path / "text", text, separator=separator)
     assert found == ([text] if expected is None else expected)
-    has_separator = TextDocuments([str(tmp_path / "text")], separator=separator).has_separator()
-    assert has_separator == (expected is not None)
 
 
 def test_long_texts_are_separated_as_short_ones(tmp_path):
@@ -278,9 +276,3 @@ def test_long_texts_are_separated_as_short_ones(tmp_path):
     texts[70] = b"x" * 2_500_000 + MARK + b"\n"
     texts[71] = b"x " * 1_500_000 + b"\n"
     assert documents(tmp_path / "text", (MARK + b"\n").join(texts), separator=MARK) == texts
-
-
-@pytest.mark.parametrize("separator", [b"two\nlines", b"x" * 2000])
-def test_a_separator_must_be_a_line(tmp_path, separator):
-    with pytest.raises(ValueError, match="Received: "):
-        documents(tmp_path / "text", b"text", separator=separator)

@@ -10,6 +10,7 @@ from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from tests.slow_case import slow_case
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import CharacterTraining, WordTraining
@@ -37,6 +38,7 @@ def characters():
 MAKERS = {
     "bytes": ByteTokenizer,
     "characters": characters,
+    "ids": lambda: IdTokenizer(9999, [word.decode() for word in trained_words().words]),
     "words": trained_words,
     "words, unknown": lambda: trained_words(
         {"vocabulary_size": 20, "unknown_token": "<unk>"}, lower_case=True, add_eos=True

@@ -1,19 +1,25 @@
 import argparse
 import dataclasses
+import itertools
+import json
 import random
+import re
+import sys
+import types
+from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from pipelines import prepare
 from tests.data.corpus_files import of_files
 from txl_tf.data.corpora import CORPORA, enwik8, lm1b
+from txl_tf.data.id_files import IdDocuments
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
-from txl_tf.errors import (
-    DataDamagedError,
-    UsageError,
-)
+from txl_tf.errors import DataDamagedError, MismatchError, UsageError
 
 
 def parsed(*arguments):
@@ -145,16 +151,6 @@ def test_a_test_file_is_enough_where_there_is_a_vocabulary(tmp_path, text, capsy
         prepared(tmp_path / "none", *source, "--tokenizer", "words")
 
 
-def test_a_separator_that_is_no_line_is_noted(tmp_path, capsys):
-    (tmp_path / "text").write_bytes(b"one\n==\ntwo\n")
-    files = ("--train-file", tmp_path / "text")
-    prepared(tmp_path / "no", *files, "--document-separator", "***")
-    note = "note: no line is the separator '***': every file is one document"
-    assert note in capsys.readouterr().out.splitlines()
-    prepared(tmp_path / "yes", *files, "--document-separator", "==")
-    assert "note: " not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("kind", ["bytes", "characters", "words", "wordpiece", "sentencepiece"])
 def test_a_small_text_in_one_line_is_enough_for_every_tokenizer(tmp_path, kind, capsys):
     num_bytes = 1000
@@ -260,3 +256,123 @@ def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch):
         prepare.check_arguments(arguments)
         prepare.run(arguments)
     assert given == [None, [], ["--runner=Flink"]]
+
+
+IDS = [[3, 1, 299], [0], [7] * 70_000, [2, 2, 13]]
+VECTORS = {f"piece {number}": np.array(ids, np.int16) for number, ids in enumerate(IDS)}
+ID_FILES = {
+    "vectors.npz": lambda path: np.savez(path, **VECTORS),
+    "lines.txt": lambda path: path.write_text("\n\n".join(" ".join(map(str, x)) for x in IDS)),
+    "lines.jsonl": lambda path: path.write_text("\r\n".join(map(json.dumps, IDS))),
+    "tracks.json": lambda path: path.write_text(json.dumps({"programs": [], "ids": IDS})),
+}
+
+
+@pytest.mark.parametrize("name", ID_FILES)
+def test_ids_of_every_format_are_what_they_were(tmp_path, name):
+    ID_FILES[name](tmp_path / name)
+    options = ("--format", "ids", "--vocabulary-size", 300)
+    options += ("--field", "ids") if name == "tracks.json" else ()
+    dataset, tokenizer = prepared(tmp_path / "out", "--train-file", tmp_path / name, *options)
+    assert (tokenizer.kind, tokenizer.vocabulary_size) == ("ids", 300)
+    (split,) = dataset.manifest.splits
+    assert (split.documents, split.bytes) == (len(IDS), 0)
+    assert dataset.read_tokens("train", 0, split.tokens).tolist() == list(itertools.chain(*IDS))
+    starts = np.flatnonzero(dataset.read_document_starts("train", 0, split.tokens))
+    assert starts.tolist() == [0, 3, 4, 70_004]
+
+
+@pytest.mark.parametrize("num_ids", [40, 200_000])
+def test_a_vector_is_a_document_cut_between_ids_and_a_matrix_has_one_in_each_row(tmp_path, num_ids):
+    ids = np.random.default_rng(0).integers(0, 10**6, num_ids)
+    np.save(tmp_path / "ids.npy", ids)
+    options = ("--format", "ids", "--vocabulary-size", 10**6)
+    dataset, _ = prepared(tmp_path / "out", "--text", tmp_path / "ids.npy", *options)
+    splits = dataset.manifest.splits
+    found = [dataset.read_tokens(split.name, 0, split.tokens).tolist() for split in splits]
+    assert list(itertools.chain(*found)) == ids.tolist()
+    assert len(found[1]) == pytest.approx(num_ids / 20, abs=2 + num_ids / 200)
+    np.save(tmp_path / "ids.npy", ids.reshape(10, -1))
+    dataset, _ = prepared(tmp_path / "rows", "--train-file", tmp_path / "ids.npy", *options)
+    assert dataset.manifest.split("train").documents == 10
+
+
+BAD_IDS = {
+    "7 x 8": "line 2, index 1",
+    "7 -1": "line 2, index 1",
+    "[7, 8, 1.0]": "line 2, index 2",
+    "[[7], [8, 300]]": "line 2, list 1, index 1",
+    "[true]": "line 2, index 0",
+    "9" * 5000: "line 2, index 0",
+    "[" + "9" * 5000 + "]": "line 2, byte 2",
+    '{"ids": [7]}': "line 2",
+}
+
+
+@pytest.mark.parametrize("line", BAD_IDS, ids=range(len(BAD_IDS)))
+def test_a_bad_id_is_named_with_file_line_and_place(tmp_path, line):
+    path = tmp_path / "ids.txt"
+    path.write_text(f"1\n{line}\n")
+    with pytest.raises(DataDamagedError) as caught:
+        list(map(b"".join, IdDocuments([str(path)], 300)))
+    assert f"\n{path}, {BAD_IDS[line]}\n" in str(caught.value)
+
+
+def test_bad_arrays_are_named(tmp_path):
+    arrays = {"cube": np.zeros([1, 1, 1], int), "large": np.array([[1, 2], [3, 300]])}
+    arrays |= {"float": np.zeros(3), "object": np.array([None])}
+    for name, array in arrays.items():
+        np.savez(tmp_path / "ids.npz", **{name: array})
+        with pytest.raises(DataDamagedError, match=r"ids.npz") as caught:
+            list(map(b"".join, IdDocuments([str(tmp_path / "ids.npz")], 300)))
+        assert name == "object" or f"array {name}" in str(caught.value)
+        assert name != "large" or "row 1, index 1" in str(caught.value)
+
+
+def test_ids_need_a_vocabulary_of_ids(tmp_path, text):
+    ids = ("--train-file", text, "--format", "ids")
+    with pytest.raises(UsageError, match="vocabulary"):
+        prepared(tmp_path / "none", *ids)
+    prepared(tmp_path / "bytes", "--train-file", text)
+    with pytest.raises(MismatchError, match="one of bytes"):
+        prepared(tmp_path / "other", *ids, "--vocabulary", tmp_path / "bytes")
+    text.write_text("0 1 2\n")
+    (tmp_path / "labels").write_text("Bar\r\nNote On\n\n")
+    prepared(tmp_path / "labelled", *ids, "--vocabulary", tmp_path / "labels")
+    _, tokenizer = prepared(tmp_path / "same", *ids, "--vocabulary", tmp_path / "labelled")
+    assert tokenizer.decode([0, 1, 2]) == "Bar Note_On 2"
+
+
+class Remi:
+    """Writes files as the tokenizers of MidiTok do."""
+
+    vocab: ClassVar = {"PAD_None": 0, "Bar_None": 1, "Pitch_60": 2}
+
+    def tokenize_dataset(self, files_paths, out_dir):
+        Path(out_dir).mkdir()
+        Path(out_dir, "tokenizer.json").write_text(json.dumps({"tokenization": "REMI"}, indent=4))
+        for number in range(30):
+            music = {"ids": [[1, 2] * (number + 1), [1]], "ids_encoded": [False, False]}
+            Path(out_dir, f"{number}.json").write_text(json.dumps(music))
+
+
+def test_the_recipes_of_music_and_dna_run(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "pipelines" / "README.md"
+    recipes = page.read_text().split("### Token ids")[1].split("\n## ")[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "miditok", types.SimpleNamespace(REMI=Remi))
+    Path("genome.fa").write_text("".join(f">{n} name\nACgt\nN{'G' * n}\n" for n in range(30)))
+    for code in re.findall(r"```python\n(.*?)```", recipes, re.DOTALL):
+        exec(compile(code, "recipe", "exec"), {})
+    for command in re.findall(r"^    txl prepare (.*)$", recipes, re.MULTILINE):
+        folder = command.split()[-1]
+        prepare.run(checked := parsed(*command.split()))
+        assert checked.out == folder
+        dataset = PreparedDataset.open(folder)
+        documents = {split.name: split.documents for split in dataset.manifest.splits}
+        tokenizer = dataset_tokenizer(folder, dataset.manifest)
+        text = tokenizer.decode(dataset.read_tokens("train", 0, 9))
+        if "music" in folder:
+            assert sum(documents.values()) == 60 and text.startswith("Bar_None Pitch_60 Bar_None")
+        else:
+            assert sum(documents.values()) == 30 and text.startswith("0 1 2 3 4")

@@ -17,6 +17,7 @@ from tests.small_run import write_run
 from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError
@@ -24,6 +25,7 @@ from txl_tf.model_folder import open_model
 
 KINDS = [
     *(slow_case(kind) for kind in ("bytes", "characters", "wordpiece")),
+    "ids",
     "words",
     "sentencepiece",
 ]
@@ -37,6 +39,8 @@ def tokenizer_of_kind(kind):
         return ByteTokenizer()
     if kind == "characters":
         return CharacterTokenizer(sorted(set(TEXT)), unknown_token="?")
+    if kind == "ids":
+        return IdTokenizer(len(words), words)
     if kind == "words":
         rule = WordRule(add_eos=True)
         return WordTokenizer(
@@ -82,7 +86,7 @@ def test_own_text_is_scored_token_by_token_like_the_split_of_that_text(run, tmp_
     split = json.loads(capsys.readouterr().out)
     for name in ("total_nats", "num_tokens", "num_bytes", "num_characters", "num_words"):
         assert result[name] == pytest.approx(split[name], rel=1e-6), name
-    share = 1 - 1 / len(tokens)
+    share = 0 if tokenizer.kind == "ids" else 1 - 1 / len(tokens)
     assert result["num_bytes"] == pytest.approx(len(TEXT) * share)
     assert result["num_words"] == pytest.approx(len(TEXT.split()) * share)
 
@@ -95,8 +99,13 @@ def test_what_is_generated_is_the_text_of_the_tokens(run, capsys):
     assert written.startswith(PROMPT)
     # Twenty-five tokens of a model that knows nothing are some text, and it can be read again.
     assert len(written) > len(PROMPT) + 10
-    if tokenizer.kind in ("characters", "words"):
+    if tokenizer.kind in ("characters", "ids", "words"):
         assert len(tokenizer.encode(written.rstrip("\n").encode())) >= 25
+    if tokenizer.kind == "ids":
+        arguments[4] = " ".join(map(str, tokenizer.encode(PROMPT)))
+        assert main([*arguments, "--ids", "--max-tokens", "25", "--top-p", "1"]) == 0
+        ids = [int(each) for each in capsys.readouterr().out.split()]
+        assert tokenizer.decode(ids) == written.rstrip("\n")
 
 
 @pytest.mark.slow
@@ -127,7 +136,7 @@ def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
         with pytest.raises(DataDamagedError, match="bytes"):
             open_model(copy.folder).tokenizer()
         return
-    name = next(each for each in tokenizer.vocabulary_files if not each.endswith(".json"))
+    name = sorted(tokenizer.vocabulary_files)[-1]
     path = tmp_path / "run" / "vocabulary" / name
     content = path.read_bytes()
     path.write_bytes(

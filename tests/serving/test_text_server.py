@@ -69,10 +69,14 @@ def test_several_prompts_and_samples_are_numbered(client, lm):
     assert [choice.text for choice in answer.choices] == expected
     assert answer.usage.prompt_tokens == len(PROMPT) + 3
     ids = [list(PROMPT.encode()), list(b"A b")]
-    assert [each.text for each in complete(client, ids, n=2, seed=5, max_tokens=9).choices] == [
+    answer = complete(client, ids, n=2, seed=5, max_tokens=9, return_token_ids=True)
+    written = [
         text.removeprefix(prompt)
         for text, prompt in zip(expected, [PROMPT] * 2 + ["A b"] * 2, strict=True)
     ]
+    assert [each.text for each in answer.choices] == written
+    found = [lm.tokenizer.decode(each.token_ids) for each in answer.choices]
+    assert found == written
 
 
 def test_a_stream_has_the_same_text_and_begins_at_once(client):

@@ -14,6 +14,7 @@ from txl_tf.causal_lm.text import (
     Pooling,
     TextSession,
     checked_texts,
+    is_one_text,
     prompt_tokens,
     score_text,
     text_until,
@@ -21,7 +22,13 @@ from txl_tf.causal_lm.text import (
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.text_batches import ordered_batches, token_stream
-from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens, stop_tokens
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
+from txl_tf.data.tokenizers.tokenizer import (
+    Tokenizer,
+    checked_token_ids,
+    excluded_tokens,
+    stop_tokens,
+)
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import (
@@ -56,7 +63,7 @@ class TransformerXLCausalLM:
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
             `StatefulTransformerXL` its inner model is used.
-        tokenizer: optional `Tokenizer` of the model. Without one only `fit` works, on token ids.
+        tokenizer: optional `Tokenizer` of the model. Without one texts are token ids.
         evaluation: optional `EvaluationConfig`: how `score` reads, without dynamic evaluation.
             Defaults to `None`: with the model's own lengths, in float32.
 
@@ -323,7 +330,7 @@ class TransformerXLCausalLM:
         call for one row of a large model may round, see `storage_dtype`.
 
         Args:
-            inputs: str, or a list of str.
+            inputs: str or vector of token ids, or a list of them.
             max_length: optional int. The most tokens of a row, its prompt included,
                 as in KerasHub.
             stop_token_ids: optional ints. A row ends before the first of them. Defaults to
@@ -338,10 +345,11 @@ class TransformerXLCausalLM:
             storage_dtype: str, see `txl_tf.GenerationSession`. Defaults to `"auto"`.
             **settings: fields of `GenerationConfig`: `max_tokens` after the prompt, unless
                 `max_length` is given, `temperature`, `top_k`, `top_p`, `min_p`,
-                `repetition_penalty`, `seed`, `stop` and `allow_unknown`.
+                `repetition_penalty`, `seed`, `stop` (for token ids, of one token each) and
+                `allow_unknown`.
 
         Returns:
-            str, or a list of str for a list or for several samples.
+            str, or int32 vector for token ids; a list for a list or for several samples.
 
         Raises:
             TypeError: If a prompt is of another type.
@@ -349,11 +357,11 @@ class TransformerXLCausalLM:
                 sampler is unknown, or there is no tokenizer, see `txl_tf.generate`.
             UsageError: If the tokenizer cannot encode a prompt, or a prompt has no token.
         """
-        tokenizer = self._required_tokenizer("generate")
         if num_samples < 1:
             raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
         asked = GenerationConfig.from_dict(settings)
         befores = checked_texts(inputs, "inputs")
+        tokenizer = self._required_tokenizer("generate", befores)
         prompts = [prompt_tokens(tokenizer, text) for text in befores]
         self.last_seed = new_seed() if asked.seed is None else asked.seed
         seeds = sample_seeds(self.last_seed, num_samples) * len(prompts)
@@ -373,26 +381,30 @@ class TransformerXLCausalLM:
                 f"Received: max_length={max_length}, shortest={min(map(len, prompts))}"
             )
         ends = self._stop_token_ids(stop_token_ids)
+        stop_ids = (*ends, *stop_tokens(tokenizer, asked.stop))
         session = self._session(
             samplers.choose(sampler, settings, self._sampler),
             seeds,
-            (*ends, *stop_tokens(tokenizer, asked.stop)),
+            stop_ids,
             asked,
             memory_length,
             storage_dtype,
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
         written = session.write(prompts, max_tokens=max(limits))
-        texts = []
+        texts: list[str | np.ndarray] = []
         for before, ids, row, limit in zip(befores, prompts, written, limits, strict=True):
-            text = text_until(tokenizer, ids, _until(row[:limit], ends), asked.stop)
-            texts.append(text if strip_prompt else before + text)
-        is_single = isinstance(inputs, str) and num_samples == 1
-        return texts[0] if is_single else texts
+            if isinstance(before, str):
+                text = text_until(tokenizer, ids, _until(row[:limit], ends), asked.stop)
+                texts.append(text if strip_prompt else before + text)
+            else:
+                row = _until(row[:limit], stop_ids)
+                texts.append(row if strip_prompt else np.concatenate([ids, row]))
+        return texts[0] if is_one_text(inputs) and num_samples == 1 else texts
 
     def score(
         self,
-        text: str | Sequence[str],
+        text: Any,
         *,
         memory_length: int | None = None,
         segment_length: int | None = None,
@@ -403,7 +415,7 @@ class TransformerXLCausalLM:
         run's evaluations, see `evaluation`.
 
         Args:
-            text: str of at least two tokens, or a list of such texts.
+            text: str of at least two tokens or vector of their ids, or a list of such texts.
             memory_length: optional int. Tokens to remember instead.
             segment_length: optional int. Tokens to read at once instead.
 
@@ -418,10 +430,10 @@ class TransformerXLCausalLM:
             InvalidTextError: If the tokenizer cannot encode the text.
         """
         texts = checked_texts(text, "text")
-        tokenizer = self._required_tokenizer("score")
+        tokenizer = self._required_tokenizer("score", texts)
         evaluator = self.evaluator(memory_length, segment_length)
         scores = [score_text(evaluator, tokenizer, each, step=self.step) for each in texts]
-        return scores[0] if isinstance(text, str) else scores
+        return scores[0] if is_one_text(text) else scores
 
     def evaluator(
         self, memory_length: int | None = None, segment_length: int | None = None
@@ -436,7 +448,7 @@ class TransformerXLCausalLM:
 
     def embed(
         self,
-        texts: str | Sequence[str],
+        texts: Any,
         layer: int | None = None,
         pooling: Pooling = "mean",
         *,
@@ -445,7 +457,7 @@ class TransformerXLCausalLM:
         """Returns features of texts of any length, read segment by segment with memory.
 
         Args:
-            texts: str of at least one token, or a list of such texts.
+            texts: str of at least one token or vector of ids, or a list of such texts.
             layer: optional int. 0 is the embedding layer, `L` the last block; negative
                 ones count from the last, -1. Defaults to `None`: the last.
             pooling: str. `"tokens"` keeps every token, `"segments"` takes the mean of
@@ -465,10 +477,11 @@ class TransformerXLCausalLM:
             InvalidTextError: If the tokenizer cannot encode a text.
         """
         found = checked_texts(texts, "texts")
-        tokenizer = self._required_tokenizer("embed")
-        rows = [tokenizer.encode(text).astype(np.int32) for text in found]
+        tokenizer = self._required_tokenizer("embed", found)
+        encoded = [tokenizer.encode(each) if isinstance(each, str) else each for each in found]
+        rows = [checked_token_ids(ids, tokenizer.vocabulary_size) for ids in encoded]
         features = text_features(self._reader_of(min(batch_size, len(rows)), layer), rows, pooling)
-        if isinstance(texts, str):
+        if is_one_text(texts):
             return features[0]
         return np.stack(features) if features[0].ndim == 1 else features
 
@@ -541,7 +554,9 @@ class TransformerXLCausalLM:
         )
         return session.sibling(seeds, sampler) if is_random else session.sibling(seeds)
 
-    def _required_tokenizer(self, purpose: str) -> Tokenizer:
+    def _required_tokenizer(self, purpose: str, texts: Sequence[Any] = ("",)) -> Tokenizer:
+        if self.tokenizer is None and not any(isinstance(each, str) for each in texts):
+            return IdTokenizer(self.model.config.vocabulary_size)
         if self.tokenizer is None:
             raise ValueError(
                 f"`{purpose}` needs a tokenizer: give `tokenizer=` the folder of the prepared "

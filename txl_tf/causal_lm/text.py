@@ -1,6 +1,7 @@
 """Text of a language model: prompts, text piece by piece, stop texts, and scores by token."""
 
 import dataclasses
+import functools
 import itertools
 import logging
 import os
@@ -11,7 +12,7 @@ import numpy as np
 
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.text import document_bytes
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, checked_token_ids
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.evaluation.text_rows import EvaluationText
@@ -191,25 +192,38 @@ def text_until(
     return text[: _first_stop(text, stops)]
 
 
-def checked_texts(texts: Any, argument: str) -> list[str]:
-    """Returns a text or several as a list; TypeError for other types, ValueError for none."""
-    found = [texts] if isinstance(texts, str) else texts
-    if not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
+def is_one_text(value: Any) -> bool:
+    """True for a text, or its token ids in a vector or list."""
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return isinstance(value, str)
+    return len(value) > 0 and all(isinstance(each, int | np.integer) for each in value)
+
+
+def checked_texts(texts: Any, argument: str) -> list[str | np.ndarray]:
+    """Returns texts or vectors of token ids, one or several, as a list.
+
+    Raises TypeError for other types, and ValueError for none.
+    """
+    found = [texts] if is_one_text(texts) else texts
+    if not isinstance(found, Sequence | np.ndarray) or not all(map(is_one_text, found)):
         kinds = type(texts).__name__
         if isinstance(texts, Sequence):
             kinds = f"{kinds} of {', '.join(sorted({type(each).__name__ for each in texts}))}"
-        raise TypeError(f"`{argument}` must be a str or a list of str. Received: {kinds}")
-    if not found:
+        what = "must be a str or a vector of token ids, or a list of them"
+        raise TypeError(f"`{argument}` {what}. Received: {kinds}")
+    if not len(found):
         raise ValueError(f"`{argument}` must have at least one text. Received: {texts!r}")
-    return list(found)
+    return [each if isinstance(each, str) else np.asarray(each) for each in found]
 
 
-def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
+def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
     """Encodes a prompt as an int32 vector; UsageError if that is not possible or gives no token.
 
-    If the tokenizer marks line ends, the last line has such a token only if the prompt ends in a
-    line feed.
+    Token ids are returned after a check. If the tokenizer marks line ends, the last line has such a
+    token only if the prompt ends in a line feed.
     """
+    if isinstance(prompt, np.ndarray):
+        return checked_token_ids(prompt, tokenizer.vocabulary_size).astype(np.int32)
     where = f"prompt {prompt[:80]!a}"
     try:
         content = document_bytes(prompt)
@@ -240,35 +254,50 @@ class TextScore(EvaluationResult):
     The first token is predicted from nothing and has no score.
     """
 
-    pieces: list[str]
-    """Text of each token alone; bytes that are not UTF-8 are escaped."""
     token_ids: np.ndarray
     """int32 vector of the tokens."""
     nats: np.ndarray
     """float64 vector of the nats of each token; NaN for the first."""
+    tokenizer: Tokenizer
+    """Tokenizer of the text."""
+
+    @functools.cached_property
+    def pieces(self) -> list[str]:
+        """Text of each token alone; bytes that are not UTF-8 are escaped."""
+        return pieces_of(self.tokenizer, self.token_ids)
 
     def __str__(self) -> str:
         return self.describe()
 
 
 def score_text(
-    evaluator: "Evaluator", tokenizer: Tokenizer, text: str, *, step: int = 0
+    evaluator: "Evaluator",
+    tokenizer: Tokenizer,
+    text: str | bytes | np.ndarray,
+    *,
+    num_words: int | None = None,
+    **options: Any,
 ) -> TextScore:
-    """Scores a text; InvalidTextError if it has no encoding, ValueError for less than 2 tokens."""
-    content = text.encode()
-    token_ids = tokenizer.encode(content).astype(np.int32)
+    """Scores a text, or token ids; `options` are those of `Evaluator.evaluate`.
+
+    Raises InvalidTextError if it has no encoding or less than 2 tokens.
+    """
+    content = text.encode() if isinstance(text, str) else text
+    if isinstance(content, bytes):
+        token_ids = tokenizer.encode(content).astype(np.int32)
+    else:
+        content, token_ids = tokenizer.decode_bytes(content), content.astype(np.int32)
     if len(token_ids) < 2:
-        raise ValueError(
-            "A text must have at least 2 tokens, for the first has no score. "
-            f"Received: {len(token_ids)} tokens of {text[:80]!r}"
-        )
+        reason = "A text must have at least 2 tokens, for the first has no score."
+        raise InvalidTextError.at(reason, content, len(content))
     nats = np.full(len(token_ids), np.nan)
     read = EvaluationText.of_content(
         content, token_ids, tokenizer_kind=tokenizer.kind, unknown_id=tokenizer.unknown_id
     )
-    result = evaluator.evaluate(read, step=step, observe=nats.__setitem__)
-    pieces = pieces_of(tokenizer, token_ids)
-    return TextScore(**vars(result), pieces=pieces, token_ids=token_ids, nats=nats)
+    if num_words is not None:
+        read = dataclasses.replace(read, num_words=num_words)
+    result = evaluator.evaluate(read, observe=nats.__setitem__, **options)
+    return TextScore(**vars(result), token_ids=token_ids, nats=nats, tokenizer=tokenizer)
 
 
 def pieces_of(tokenizer: Tokenizer, token_ids: np.ndarray) -> list[str]:

@@ -385,7 +385,6 @@ def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
         tokenizer=WordTraining(
             rule=WordRule(add_double_eos=True),
             special_tokens=("<S>", "<UNK>"),
-            eos_token="<S>",
             unknown_token="<UNK>",
             min_frequency=3,
         ),

@@ -2,21 +2,29 @@
 
 import contextlib
 import functools
+import io
+import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from txl_tf.data.beam import write_with_beam
 from txl_tf.data.prepared_dataset import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
 from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordSizes, RecordWriter
-from txl_tf.data.text import Splits, TextCounts, work_batches
-from txl_tf.data.tokenizers.tokenizer import BatchEncoder, Tokenizer
+from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
+from txl_tf.data.tokenizers.tokenizer import BatchEncoder, EncodedBatch, Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.imports import require_extra
-from txl_tf.storage.files import first_line, write_file
+from txl_tf.storage.files import (
+    first_line,
+    list_folder,
+    make_folder,
+    read_file,
+    remove_folder,
+    write_file,
+)
 from txl_tf.storage.staging import StagingFolder
 
 # Receives the splits written, the vocabulary size, and the number of ids that occur.
@@ -58,11 +66,10 @@ def prepare_dataset(
         progress: optional function, called with the name of the split and the bytes of text read
             since the last call. Building a vocabulary takes a separate pass.
         beam_arguments: optional sequence of str. Options of Apache Beam, such as
-            `--runner=DataflowRunner`; an empty one runs Beam locally. If given, Beam writes the
-            records, and `num_workers` processes of this machine build the vocabulary before.
-            Documents must be picklable and iterable more than once. Every machine must read the
-            text under the same paths, and write into the output folder, which may be remote
-            (`gs://`).
+            `--runner=DataflowRunner`; an empty one runs Beam locally. If given, Beam tokenizes,
+            and `num_workers` processes of this machine build the vocabulary before. Documents must
+            be picklable. Every machine must read the text under the same paths, and write into the
+            output folder, which may be remote (`gs://`).
 
     Raises:
         OutputExistsError: If the folder exists or is being written.
@@ -90,11 +97,10 @@ def prepare_dataset(
         if isinstance(tokenizer, VocabularyTraining):
             tokenizer = tokenizer.train(splits, num_workers, report)
         sizes = RecordSizes(tokenizer.token_dtype.itemsize, tokens_per_record, shard_bytes)
-        if beam_arguments is None:
-            write = functools.partial(_write_splits, num_workers=num_workers, report=report)
-        else:
-            write = functools.partial(write_with_beam, beam_arguments=beam_arguments)
-        written, num_used = write(splits, tokenizer, staging.path, sizes)
+        with _encoder(splits, tokenizer, staging.path, num_workers, beam_arguments) as encode:
+            written, num_used = _write_splits(
+                splits, encode, tokenizer, staging.path, sizes, report
+            )
         if check is not None:
             check(written, tokenizer.vocabulary_size, num_used)
         manifest = Manifest(
@@ -117,27 +123,103 @@ def prepare_dataset(
 
 def _write_splits(
     splits: Splits,
+    encode: Callable[[str], Iterator[EncodedBatch]],
     tokenizer: Tokenizer,
     folder: str,
     sizes: RecordSizes,
-    *,
-    num_workers: int,
     report: Progress,
 ) -> tuple[list[SplitManifest], int]:
     """Writes the records; returns their splits and the number of ids that occur."""
     is_used = np.zeros(tokenizer.vocabulary_size, bool)
     written = []
-    with OrderedWorkers(BatchEncoder(tokenizer), num_workers) as workers:
-        for name, documents in splits.items():
-            with RecordWriter(folder, name, sizes) as writer:
-                counts = TextCounts()
-                for token_ids, starts, more in workers.map(work_batches(name, documents)):
-                    writer.write(token_ids, document_starts=starts.tolist())
-                    is_used[token_ids] = True
-                    counts = counts.plus(more)
-                    report(name, more.bytes)
-                written.append(SplitManifest.of(name, counts, writer.finish()))
+    for name in splits:
+        with RecordWriter(folder, name, sizes) as writer:
+            counts = TextCounts()
+            for token_ids, starts, more in encode(name):
+                writer.write(token_ids, document_starts=starts.tolist())
+                is_used[token_ids] = True
+                counts = counts.plus(more)
+                report(name, more.bytes)
+            if tokenizer.kind == "ids":  # which are no text
+                counts = TextCounts(documents=counts.documents)
+            written.append(SplitManifest.of(name, counts, writer.finish()))
     return written, int(np.count_nonzero(is_used))
+
+
+@contextlib.contextmanager
+def _encoder(
+    splits: Splits,
+    tokenizer: Tokenizer,
+    folder: str,
+    num_workers: int,
+    beam_arguments: Sequence[str] | None,
+) -> Iterator[Callable[[str], Iterator[EncodedBatch]]]:
+    """Provides a function that yields the encoded batches of a split in order.
+
+    Beam writes them into a folder, from which this process reads them.
+    """
+    encode = BatchEncoder(tokenizer)
+    if beam_arguments is None:
+        with OrderedWorkers(encode, num_workers) as workers:
+            yield lambda name: workers.map(work_batches(name, splits[name]))
+        return
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    results = os.path.join(folder, "results")
+    make_folder(results)
+    with beam.Pipeline(options=PipelineOptions(list(beam_arguments))) as pipeline:
+        (
+            pipeline
+            | "Splits" >> beam.Create(list(splits))
+            | "Spread splits" >> beam.Reshuffle()
+            | "Read" >> beam.FlatMap(functools.partial(_numbered_batches, dict(splits)))
+            | "Spread batches" >> beam.Reshuffle()
+            | "Encode" >> beam.MapTuple(functools.partial(_encoded_part, encode))
+            | "Group" >> beam.GroupByKey()
+            | "Write" >> beam.MapTuple(functools.partial(_write_group, results))
+        )
+    yield functools.partial(_read_groups, results)
+    remove_folder(results)
+
+
+_BATCHES_PER_GROUP = 32
+_Part = tuple[int, EncodedBatch]
+
+
+def _numbered_batches(splits: Splits, split: str) -> Iterator[tuple[str, int, list[DocumentPiece]]]:
+    for number, pieces in enumerate(work_batches(split, splits[split])):
+        yield split, number, pieces
+
+
+def _encoded_part(
+    encode: BatchEncoder, split: str, number: int, pieces: list[DocumentPiece]
+) -> tuple[tuple[str, int], _Part]:
+    return (split, number // _BATCHES_PER_GROUP), (number, encode(pieces))
+
+
+def _write_group(folder: str, group: tuple[str, int], parts: Iterable[_Part]) -> None:
+    """Writes consecutive batches as one; Beam may repeat it, with equal bytes."""
+    split, number = group
+    batches = [batch for _, batch in sorted(parts, key=operator.itemgetter(0))]
+    token_ids, starts, counts = zip(*batches, strict=True)
+    places = np.cumsum([0, *map(len, token_ids[:-1])])
+    arrays = {
+        "token_ids": np.concatenate(token_ids),
+        "starts": np.concatenate(
+            [each + place for each, place in zip(starts, places, strict=True)]
+        ),
+        "counts": np.sum(counts, axis=0),
+    }
+    np.savez(content := io.BytesIO(), **arrays)
+    write_file(os.path.join(folder, f"{split}-{number:08d}.npz"), content.getvalue())
+
+
+def _read_groups(folder: str, split: str) -> Iterator[EncodedBatch]:
+    for name in list_folder(folder):
+        if name.startswith(f"{split}-"):
+            arrays = np.load(io.BytesIO(read_file(os.path.join(folder, name))))
+            yield arrays["token_ids"], arrays["starts"], TextCounts(*arrays["counts"].tolist())
 
 
 @contextlib.contextmanager

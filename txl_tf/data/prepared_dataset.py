@@ -15,7 +15,7 @@ import numpy as np
 from txl_tf.config.base import FrozenConfig
 from txl_tf.data.records import ShardManifest, frame_bytes, parse_frame
 from txl_tf.data.text import TextCounts
-from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
+from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
 from txl_tf.imports import tensorflow as tf
@@ -60,8 +60,8 @@ class SplitManifest(FrozenConfig):
 
     @classmethod
     def of(cls, name: str, counts: TextCounts, shards: tuple[ShardManifest, ...]) -> Self:
-        """Describes a written split; raises DataDamagedError if it has no token or no text."""
-        if not shards or not counts.bytes:
+        """Describes a written split; raises DataDamagedError if it has no token."""
+        if not shards:
             raise DataDamagedError(
                 "A split of the input is empty.",
                 where=f"split {name}",
@@ -295,9 +295,7 @@ class PreparedDataset:
 
     @functools.cached_property
     def unknown_id(self) -> int | None:
-        """Id of text outside the vocabulary; `None` without one, and for a custom tokenizer."""
-        if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
-            return None
+        """Id of text outside the vocabulary; `None` if there is no such token."""
         return dataset_tokenizer(self.folder, self.manifest).unknown_id
 
     def _all_shards(self) -> list[ShardManifest]:
@@ -320,28 +318,20 @@ class PreparedDataset:
             StorageError: If a file cannot be read.
         """
         shards = self._all_shards()
-        named = {shard.file for shard in shards}
-        for name in list_folder(self.folder):
-            # The listing of an object store may be outdated, so ask for the file itself.
+        for name in set(list_folder(self.folder)) - {shard.file for shard in shards}:
             path = os.path.join(self.folder, name)
-            if ".tfrecord" in name and name not in named and path_exists(path):
-                raise DataDamagedError(
-                    "A record file is not in the manifest.",
-                    where=path,
-                    remedy="Remove the file if it is not wanted, or prepare the data set again.",
-                )
-        if self.manifest.tokenizer_kind in (tokenizer.kind for tokenizer in TOKENIZERS):
-            dataset_tokenizer(self.folder, self.manifest)
+            # The listing of an object store may be outdated, so ask for the file itself.
+            if ".tfrecord" in name and path_exists(path):
+                what = "A record file is not in the manifest."
+                remedy = "Remove the file if it is not wanted, or prepare the data set again."
+                raise DataDamagedError(what, where=path, remedy=remedy)
+        dataset_tokenizer(self.folder, self.manifest)
         verify = functools.partial(
             verify_shard, self.folder, progress=progress, with_checksums=with_checksums
         )
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
-            results = [executor.submit(verify, shard) for shard in shards]
-            try:
-                for result in results:
-                    result.result()
-            finally:
-                executor.shutdown(cancel_futures=True)
+            for _ in executor.map(verify, shards):
+                pass  # raises for the first damaged shard in order
 
     def num_tokens(self, split: str) -> int:
         """Returns the number of tokens of a split. Raises ValueError for an unknown split."""

@@ -7,7 +7,6 @@ Tokenizers of characters, words and subwords need UTF-8:
 | input | text tokenizers |
 |---|---|
 | bytes that are not UTF-8 (Latin-1, other binary data) | refused |
-| UTF-16 or UTF-32, with or without byte order mark | refused, and named as such |
 | surrogates encoded as three bytes, over-long forms | refused |
 | NUL | kept; more than one byte in five of the first 4096 is UTF-16 or no text: refused |
 | UTF-8 byte order mark | left out at the beginning of a file or document, also of bytes |
@@ -61,7 +60,6 @@ class TextDocuments:
 
     Raises:
         InputMissingError: If a path has no file.
-        ValueError: If the separator is not one line of at most 1024 bytes.
     """
 
     def __init__(
@@ -91,25 +89,13 @@ class TextDocuments:
             else:
                 yield from grouped_documents((0, piece) for piece in self._pieces(path))
 
-    def has_separator(self) -> bool:
-        """Reads the files up to the first separator; False if there is none."""
-        pieces = itertools.chain.from_iterable(map(self._pieces, self.files))
-        return self._mark is not None and any(map(self._mark.search, pieces))
-
     def _pieces(self, path: str) -> Iterator[bytes]:
         blocks = text_blocks(path)
         return split_at_lines(validated_text(blocks, path) if self._check_utf8 else blocks)
 
 
 def line_pattern(line: bytes) -> re.Pattern[bytes]:
-    """Returns the pattern of a line that is exactly these bytes, ended by LF, CR LF or the text.
-
-    Raises ValueError if the line is too long or holds a line feed.
-    """
-    if b"\n" in line or len(line) > 1024:
-        raise ValueError(
-            f"A separator must be one line of at most 1024 bytes. Received: {line[:80]!r}"
-        )
+    """Returns the pattern of a line that is exactly these bytes, ended by LF, CR LF or the text."""
     # Without the look-ahead, an empty line would be found after the last line feed.
     return re.compile(rb"(?m)^(?=[\s\S])" + re.escape(line) + rb"(?:\r?\n|\r?\Z)")
 
@@ -207,26 +193,37 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
     line = document_bytes(line)
     if not line.strip():
         return b""
-    try:
-        values = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise _bad_line(f"The line is not UTF-8, from its byte {error.start} on.", place) from error
-    except (ValueError, RecursionError) as error:
-        raise _bad_line(f"The line is not JSON: {error}", place) from error
-    if not isinstance(values, dict):
-        raise _bad_line("The line is not a JSON object.", place)
-    if field not in values:
-        known = ", ".join(list(values)[:8])
-        raise _bad_line(f"The line has no field {field!r}, but: {known}", place)
-    if not isinstance(values[field], str):
-        kind = type(values[field]).__name__
+    text = json_of_line(line, field, place)
+    if not isinstance(text, str):
+        kind = type(text).__name__
         raise _bad_line(f"The field {field!r} must be a string, not {kind}.", place)
     try:
-        return values[field].encode("utf-8")
+        return text.encode("utf-8")
     except UnicodeEncodeError as error:
         # JSON can escape a lone surrogate; UTF-8 cannot encode one.
         what = f"The field {field!r} has a lone surrogate at character {error.start}."
         raise _bad_line(what, place) from error
+
+
+def json_of_line(line: bytes, field: str | None, place: str) -> Any:
+    """Returns a field of the object that a line of JSON has, or without a field the whole value.
+
+    Raises DataDamagedError, with `place`, if there is none.
+    """
+    try:
+        value = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise _bad_line(f"The line is not UTF-8, from its byte {error.start} on.", place) from error
+    except (ValueError, RecursionError) as error:
+        raise _bad_line(f"The line is not JSON: {error}", place) from error
+    if field is None:
+        return value
+    if not isinstance(value, dict):
+        raise _bad_line("The line is not a JSON object.", place)
+    if field not in value:
+        known = ", ".join(list(value)[:8])
+        raise _bad_line(f"The line has no field {field!r}, but: {known}", place)
+    return value[field]
 
 
 def _bad_line(what: str, place: str) -> DataDamagedError:
@@ -378,12 +375,6 @@ def _missing(what: str, path: str) -> InputMissingError:
 
 _EXAMINED_BYTES = 4096
 _MAX_NUL_PART = 0.2
-_MARKS = {
-    b"\xff\xfe\x00\x00": "UTF-32",
-    b"\x00\x00\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
 
 
 def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
@@ -395,7 +386,7 @@ def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
     lines_before = offset = 0
     for piece in pieces:
         if offset == 0:
-            _refuse_other_encodings(piece, where)
+            _refuse_many_nuls(piece[:_EXAMINED_BYTES], where)
         pending = len(decoder.getstate()[0])
         try:
             decoder.decode(piece)
@@ -413,11 +404,7 @@ def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
         raise _not_utf8(what, where, lines_before + 1, offset - len(held))
 
 
-def _refuse_other_encodings(piece: bytes, where: str) -> None:
-    encoding = next((name for mark, name in _MARKS.items() if piece.startswith(mark)), None)
-    if encoding is not None:
-        raise _not_utf8(f"The text is {encoding}, not UTF-8.", where, 1, 0)
-    start = piece[:_EXAMINED_BYTES]
+def _refuse_many_nuls(start: bytes, where: str) -> None:
     if start.count(0) > _MAX_NUL_PART * len(start):
         what = "The text has so many NUL bytes that it must be UTF-16, UTF-32 or no text."
         first_nul = start.index(0)

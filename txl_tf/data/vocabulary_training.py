@@ -160,13 +160,12 @@ class WordPieceTraining(VocabularyTraining):
 class WordTraining(VocabularyTraining):
     """Training of a word vocabulary, in the order of the official code.
 
-    Special tokens come first, then words by falling count, ties by first occurrence. `eos_token`
-    is put first and `unknown_token` last unless they are among the others.
+    Special tokens come first, then words by falling count, ties by first occurrence. The token of
+    a line is put first and `unknown_token` last unless they are among the others.
 
     Args:
         rule: `WordRule`. How text is split into words.
         special_tokens: tuple of str. Defaults to none.
-        eos_token: optional str. Defaults to `"<eos>"` or `"<S>"`, if the rule marks lines.
         unknown_token: optional str. Defaults to `None`.
         min_frequency: int. Defaults to `0`.
         vocabulary_size: optional int, with all tokens. Defaults to all words.
@@ -176,7 +175,6 @@ class WordTraining(VocabularyTraining):
 
     rule: WordRule
     special_tokens: tuple[str, ...] = ()
-    eos_token: str | None = None
     unknown_token: str | None = None
     min_frequency: int = 0
     vocabulary_size: int | None = None
@@ -186,9 +184,8 @@ class WordTraining(VocabularyTraining):
 
     def build(self, counts: Counter[bytes]) -> WordTokenizer:
         special, eos_token = self.special_tokens, self.rule.default_eos_token
-        if eos_token is not None:
-            eos_token = self.eos_token or eos_token
-            special = special if eos_token in special else (eos_token, *special)
+        if eos_token is not None and eos_token not in special:
+            special = (eos_token, *special)
         kept = [
             word.decode()
             for word, count in counts.most_common()

@@ -34,7 +34,7 @@ class EvaluationResult:
     num_tokens: int
     """Targets scored."""
     num_bytes: float
-    """Bytes of text that these tokens represent."""
+    """Bytes of text that these tokens represent; 0 where the data are token ids."""
     num_characters: float
     """UTF-8 code points of that text."""
     num_words: float
@@ -83,9 +83,9 @@ class EvaluationResult:
         return perplexity(self.nats_per_token)
 
     @property
-    def bits_per_byte(self) -> float:
-        """Bits per byte of text, which do not depend on the tokenizer."""
-        return bits(self.total_nats) / self.num_bytes
+    def bits_per_byte(self) -> float | None:
+        """Bits per byte of text, which do not depend on the tokenizer; None without bytes."""
+        return bits(self.total_nats) / self.num_bytes if self.num_bytes else None
 
     @property
     def criterion(self) -> float:
@@ -105,16 +105,12 @@ class EvaluationResult:
     @property
     def bits_per_character(self) -> float | None:
         """Bits per UTF-8 code point of text; None without characters."""
-        if not self.num_characters:
-            return None
-        return bits(self.total_nats) / self.num_characters
+        return bits(self.total_nats) / self.num_characters if self.num_characters else None
 
     @property
     def word_perplexity(self) -> float | None:
         """Exponential of the nats per word; None without words."""
-        if not self.num_words:
-            return None
-        return perplexity(self.total_nats / self.num_words)
+        return perplexity(self.total_nats / self.num_words) if self.num_words else None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields and all figures as plain JSON types."""
@@ -132,7 +128,9 @@ class EvaluationResult:
 
     def describe(self) -> str:
         """Returns the figures, their denominators and the conditions in one line."""
-        figures = [f"{self.bits_per_byte:.6f} bits/byte ({self.num_bytes:,.0f} bytes)"]
+        figures = []
+        if self.bits_per_byte is not None:
+            figures.append(f"{self.bits_per_byte:.6f} bits/byte ({self.num_bytes:,.0f} bytes)")
         if self.bits_per_character is not None:
             figures.append(
                 f"{self.bits_per_character:.6f} bits/character "

@@ -197,13 +197,9 @@ class GraphWordTokenizer(GraphTokenizer):
         self._rule = tokenizer.rule
         self.marks_lines = tokenizer.rule.marks_lines
         self._mark_id, unknown_id = tokenizer.mark_id, tokenizer.unknown_id
-        words = tokenizer.token_texts()
-        self._words = tf.constant(words)
-        keys, ids = list(words), list(range(len(words)))
-        if self._mark_id is not None:
-            keys.append(LINE_MARK)
-            ids.append(self._mark_id)
-        initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.constant(ids, tf.int64))
+        self._words = tf.constant(tokenizer.token_texts())
+        keys, ids = list(tokenizer.ids), tf.constant(list(tokenizer.ids.values()), tf.int64)
+        initializer = tf.lookup.KeyValueTensorInitializer(keys, ids)
         default = -1 if unknown_id is None else unknown_id
         self._table = tf.lookup.StaticHashTable(initializer, default_value=default)
 
@@ -220,6 +216,7 @@ class GraphWordTokenizer(GraphTokenizer):
 _FORMS: dict[str, Any] = {
     "bytes": GraphByteTokenizer,
     "characters": GraphCharacterTokenizer,
+    "ids": GraphWordTokenizer,
     "words": GraphWordTokenizer,
     "wordpiece": GraphWordPieceTokenizer,
     "sentencepiece": GraphSentencePieceTokenizer,

@@ -54,6 +54,8 @@ class CompletionRequest(GenerationConfig):
     """Whether texts begin with their prompts."""
     logprobs: Annotated[int | None, not_negative(5)] = None
     """Alternatives that are returned for each token."""
+    return_token_ids: bool = False
+    """Whether choices have `token_ids` too."""
     stream: bool = False
     """Whether texts are sent as they are written."""
     include_usage: bool = False
@@ -86,6 +88,7 @@ class TextPiece(NamedTuple):
     choice: int
     text: str = ""
     scores: Sequence[TokenScore] = ()
+    token_ids: Sequence[int] = ()
     finish_reason: str | None = None
     error: str | None = None
 
@@ -131,6 +134,7 @@ class Completion:
     unread: np.ndarray = dataclasses.field(init=False)
     pieces: TextPieces = dataclasses.field(init=False)
     scores: list[TokenScore] = dataclasses.field(init=False, default_factory=list)
+    token_ids: list[int] = dataclasses.field(init=False, default_factory=list)
 
     @property
     def scores_prompt(self) -> bool:
@@ -444,6 +448,7 @@ class TextEngine:
         if token_id == self.tokenizer.end_token_id:
             self._deliver(row, row.pieces.rest(), "stop")
             return
+        row.token_ids.append(token_id)
         offset = row.num_echoed + row.pieces.num_characters
         piece = row.pieces.add(token_id)
         state.newest_ids = row.pieces.newest_ids
@@ -460,8 +465,8 @@ class TextEngine:
 
     def _deliver(self, row: Completion, text: str, finish_reason: str | None = None) -> None:
         row.is_finished = finish_reason is not None
-        scores, row.scores = row.scores, []
-        row.deliver(TextPiece(row.index, text, scores, finish_reason))
+        scores, ids, row.scores, row.token_ids = row.scores, row.token_ids, [], []
+        row.deliver(TextPiece(row.index, text, scores, ids, finish_reason))
 
     def _release(self, row: Completion) -> None:
         with self._changed:

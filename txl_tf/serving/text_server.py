@@ -312,6 +312,8 @@ class TextServer:
                 "logprobs": None if asked.logprobs is None else _logprobs(piece.scores),
                 "finish_reason": piece.finish_reason,
             }
+            if asked.return_token_ids:
+                choice["token_ids"] = piece.token_ids
             yield {"choices": [choice]}
         # Several texts of one prompt count it once.
         read = sum(len(row.prompt_ids) for row in completions[:: asked.n])
@@ -329,6 +331,8 @@ class TextServer:
                 choice = choices.setdefault(part["index"], part)
                 if choice is not part:
                     choice["text"] += part["text"]
+                    if asked.return_token_ids:
+                        choice["token_ids"] += part["token_ids"]
                     choice["finish_reason"] = part["finish_reason"]
                     for name, values in (part["logprobs"] or {}).items():
                         choice["logprobs"][name] += values

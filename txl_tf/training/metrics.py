@@ -103,8 +103,8 @@ def training_figures(
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
-    `bytes_per_token`, of the training split, is `None` for a task. `peak_tokens_per_second` is the
-    rate at the peak of the devices.
+    `bytes_per_token`, of the training split, is `None` for a task and 0 for ids.
+    `peak_tokens_per_second` is the rate at the peak of the devices.
     """
     nats, rate = report.nats_per_token, report.tokens_per_second
     if bytes_per_token is None:
@@ -113,8 +113,9 @@ def training_figures(
         losses = {
             "loss/nats_per_token": nats,
             "loss/perplexity": perplexity(nats),
-            "loss/bits_per_byte": bits(nats) / bytes_per_token,
         }
+    if bytes_per_token:
+        losses["loss/bits_per_byte"] = bits(nats) / bytes_per_token
     figures = {
         **losses,
         "optimizer/learning_rate": report.learning_rate,

@@ -1,6 +1,8 @@
 import functools
 from collections import Counter
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
 from tests.data.tokenizers.hostile_texts import encode_in_pieces
@@ -9,6 +11,7 @@ from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from txl_tf.data.text import document_pieces, split_at_lines
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, map_pieces
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
@@ -18,6 +21,7 @@ from txl_tf.errors import DataDamagedError
 MAKERS = {
     "bytes": ByteTokenizer,
     "characters": lambda: CharacterTokenizer(list("ab \n")),
+    "ids": lambda: IdTokenizer(4, ["a", "b"]),
     "words": lambda: WordTokenizer(["a", "b"], WordRule(), unknown_token="a"),
     "wordpiece": lambda: WordPieceTokenizer(["a", "b"], WordRule(), unknown_token="a"),
     "sentencepiece": lambda: trained_sentence_piece("bpe"),
@@ -42,6 +46,15 @@ def test_every_token_has_a_text_of_its_own(kind):
     if kind != "sentencepiece":  # whose pieces have a mark instead of a space
         ids = range(tokenizer.vocabulary_size)
         assert texts == [tokenizer.decode_bytes([token_id]) for token_id in ids]
+
+
+@hypothesis.given(st.lists(st.text(st.sampled_from("a1 \n\u2028"), max_size=3), max_size=20))
+def test_ids_are_read_as_they_were_written_whatever_their_labels_are(labels):
+    tokenizer, ids = IdTokenizer(20, labels), list(range(20))
+    assert tokenizer.encode(tokenizer.decode(ids)).tolist() == ids
+    assert tokenizer.encode(" ".join(map(str, ids))).tolist() == ids
+    for index, (label, text) in enumerate(zip(labels, tokenizer.token_texts(), strict=False)):
+        assert text.decode() in ("_".join(label.split()), str(index))
 
 
 def test_text_outside_of_the_vocabulary_has_the_unknown_id():
@@ -128,6 +141,8 @@ def made(kind):
         rule = WordRule(add_eos=True)
         words = [word for each in KEPT.values() for word in rule.split(each.encode())]
         return WordTraining(rule=rule).build(Counter(words))
+    if kind == "ids":
+        return IdTokenizer(9999, [word.decode() for word in made("words").words])
     return MAKERS[kind]()
 
 

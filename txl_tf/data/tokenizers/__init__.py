@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.sentence_piece_tokenizer import SentencePieceTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
@@ -13,6 +14,7 @@ _REMEDY = "Prepare the data set again."
 TOKENIZERS = (
     ByteTokenizer,
     CharacterTokenizer,
+    IdTokenizer,
     WordTokenizer,
     WordPieceTokenizer,
     SentencePieceTokenizer,

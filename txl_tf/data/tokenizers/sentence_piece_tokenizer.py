@@ -103,8 +103,6 @@ def _size_and_unknown_id(model: bytes) -> tuple[int, int]:
 _NUM_THREADS = 2
 # The trainer skips longer lines; the learned pieces are far shorter.
 _MAX_LINE_BYTES = 4096
-# Smallest sample of the trainer.
-_MIN_LINES = 100
 
 
 def train_sentence_piece(
@@ -122,10 +120,6 @@ def train_sentence_piece(
     used. Raises ValueError for an impossible size, InvalidTextError, or UsageError without the
     package `sentencepiece`.
     """
-    if model_type not in ("bpe", "unigram"):
-        raise ValueError(f"`model_type` must be 'bpe' or 'unigram'. Received: {model_type!r}")
-    if max_lines <= _MIN_LINES:
-        raise ValueError(f"`max_lines` must be more than {_MIN_LINES}. Received: {max_lines}")
     require_extra("sentencepiece", "sentencepiece", purpose="Training this tokenizer")
     import sentencepiece
 

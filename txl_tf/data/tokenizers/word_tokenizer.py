@@ -234,8 +234,8 @@ class WordTokenizer(RuleTokenizer):
     ) -> None:
         super().__init__(words, rule, eos_token=eos_token, unknown_token=unknown_token)
         self.words = self._encoded
-        self._ids = self._ids_of_words()
-        self.has_marks = all(mark in self._ids for mark in _MARKS)
+        self.ids = self._ids_of_words()
+        self.has_marks = all(mark in self.ids for mark in _MARKS)
 
     def _ids_of_words(self) -> dict[bytes, int]:
         # Words of the vocabulary file are separated by line ends only.
@@ -305,11 +305,11 @@ class WordTokenizer(RuleTokenizer):
 
         Raises KeyError if a word is unknown and there is no `unknown_token`.
         """
-        return np.fromiter(map(self._ids.__getitem__, words), self.token_dtype, len(words))
+        return np.fromiter(map(self.ids.__getitem__, words), self.token_dtype, len(words))
 
     def _unknown_word(self, text: bytes, words: list[bytes]) -> InvalidTextError:
         unmarked = [word for word in words if word != LINE_MARK]
-        index = next(i for i, word in enumerate(unmarked) if word not in self._ids)
+        index = next(i for i, word in enumerate(unmarked) if word not in self.ids)
         characters = text.decode()
         found = next(itertools.islice(re.finditer(r"\S+", characters), index, None))
         reason = (
