@@ -230,7 +230,7 @@ def _fitting(arguments: argparse.Namespace) -> dict[str, bool]:
             ("valid_fraction", "test_fraction", "split_seed"), arguments.text is not None
         ),
         "format": corpus is None,
-        "field": not is_plain,
+        "field": arguments.format in ("jsonl", "ids"),
         "one_document_per": is_plain and arguments.document_separator is None,
         "document_separator": is_plain,
         **dict.fromkeys(("archive", "download_folder"), corpus in CORPORA),
