@@ -282,11 +282,11 @@ def score_text(
 
     Raises InvalidTextError if it has no encoding or less than 2 tokens.
     """
-    content = text.encode() if isinstance(text, str) else text
-    if isinstance(content, bytes):
-        token_ids = tokenizer.encode(content).astype(np.int32)
+    if isinstance(text, np.ndarray):
+        content, token_ids = tokenizer.decode_bytes(text), text.astype(np.int32)
     else:
-        content, token_ids = tokenizer.decode_bytes(content), content.astype(np.int32)
+        content = text.encode() if isinstance(text, str) else text
+        token_ids = tokenizer.encode(content).astype(np.int32)
     if len(token_ids) < 2:
         reason = "A text must have at least 2 tokens, for the first has no score."
         raise InvalidTextError.at(reason, content, len(content))
