@@ -385,8 +385,6 @@ def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     lines_before = offset = 0
     for piece in pieces:
-        if offset == 0:
-            _refuse_many_nuls(piece[:_EXAMINED_BYTES], where)
         pending = len(decoder.getstate()[0])
         try:
             decoder.decode(piece)
@@ -396,6 +394,8 @@ def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
             line = lines_before + piece.count(b"\n", 0, max(0, place)) + 1
             what = f"The text is not UTF-8: byte 0x{error.object[error.start]:02x}."
             raise _not_utf8(what, where, line, offset + place) from error
+        if offset == 0:
+            _refuse_many_nuls(piece[:_EXAMINED_BYTES], where)
         lines_before += piece.count(b"\n")
         offset += len(piece)
         yield piece
