@@ -484,8 +484,10 @@ def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
 
 def describe_schedule(optimizer: OptimizerConfig) -> str:
     """Describes the learning rate of a run in a few words."""
+    lowest = f"{optimizer.learning_rate * optimizer.final_learning_rate_fraction:g}"
     schedule = {
-        "cosine": f"cosine to {optimizer.learning_rate * optimizer.final_learning_rate_fraction:g}",
+        "cosine": f"cosine to {lowest}",
+        "wsd": f"constant, to {lowest} in the last {optimizer.decay_fraction:.0%}",
         "inverse_square_root": "inverse square root",
         "constant": "constant",
         "plateau": f"times {optimizer.plateau_factor:g} at each plateau",

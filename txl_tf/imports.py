@@ -25,11 +25,8 @@ _KERAS_CLASSES = {
     "txl_tf.models.stateful": ("StatefulTransformerXL",),
     "txl_tf.models.transformer_xl": ("TransformerXL",),
     "txl_tf.training.optimizers": (
-        *("Adafactor", "Lamb", "Muon"),
-        "WarmupConstant",
-        "WarmupCosineDecay",
-        "WarmupInverseSquareRoot",
-        "WarmupPlateau",
+        *("Adafactor", "Lamb", "Muon", "WarmupConstant", "WarmupCosineDecay"),
+        *("WarmupInverseSquareRoot", "WarmupStableDecay"),
     ),
 }
 

@@ -251,13 +251,16 @@ def test_a_plateau_lowers_the_learning_rate_of_a_traced_step(num_replicas):
     ("schedule", "rates"),
     [
         ("cosine", [0.0, 0.2, 0.4, 0.1 * 0.4]),
+        ("wsd", [0.0, 0.2, 0.4, 0.1 * 0.4]),
         ("inverse_square_root", [0.0, 0.2, 0.4, 0.4 * (2 / NUM_STEPS) ** 0.5]),
         ("constant", [0.0, 0.2, 0.4, 0.4]),
         ("plateau", [0.0, 0.2, 0.4, 0.4]),
     ],
 )
 def test_the_learning_rate_is_that_of_the_schedule(schedule, rates):
-    floor = {"final_learning_rate_fraction": 0.1} if schedule in ("cosine", "plateau") else {}
+    floor = (
+        {"final_learning_rate_fraction": 0.1} if schedule in ("cosine", "wsd", "plateau") else {}
+    )
     config = config_of("sgd", schedule=schedule, learning_rate=0.4, **floor)
     plateau_scale = create_plateau_scale(config)
     optimizer = create_optimizer(config, NUM_STEPS, plateau_scale=plateau_scale, variables=[])

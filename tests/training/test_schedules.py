@@ -1,4 +1,4 @@
-"""Learning-rate schedules: warm-up, then constant, cosine, inverse square root or plateau."""
+"""Learning-rate schedules: rates after the warm-up, and the scale that falls at a plateau."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from txl_tf.training.optimizers import (
     WarmupConstant,
     WarmupCosineDecay,
     WarmupInverseSquareRoot,
-    WarmupPlateau,
+    WarmupStableDecay,
 )
 
 
@@ -84,7 +84,11 @@ SCHEDULES = [
         WarmupInverseSquareRoot(0.8 / 4, warmup_steps=16),
         {step: 0.8 * min(step**-0.5, step * 16**-1.5) for step in (1, 7, 16, 17, 1000)},
     ),
-    (WarmupPlateau(0.4, 10, PlateauScale()), {0: 0.0, 5: 0.2, 10: 0.4, 99: 0.4}),
+    (
+        # Stable up to step 75; after 9 of 25 steps of the fall the root is 0.6.
+        WarmupStableDecay(0.4, 10, num_steps=100, final_fraction=0.1, decay_fraction=0.25),
+        {0: 0.0, 5: 0.2, 10: 0.4, 75: 0.4, 84: 0.04 + 0.36 * (1 - 0.6), 100: 0.04, 999: 0.04},
+    ),
 ]
 
 

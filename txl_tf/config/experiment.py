@@ -161,6 +161,7 @@ _FIELDS_OF_OPTIMIZER = {
 }
 _FIELDS_OF_SCHEDULE = {
     "cosine": frozenset({"final_learning_rate_fraction"}),
+    "wsd": frozenset({"final_learning_rate_fraction", "decay_fraction"}),
     "inverse_square_root": frozenset(),
     "constant": frozenset(),
     "plateau": frozenset({"final_learning_rate_fraction", "plateau_factor", "plateau_patience"}),
@@ -180,14 +181,17 @@ class OptimizerConfig(FrozenConfig):
 
     name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
     """The optimizer."""
-    schedule: Literal["cosine", "inverse_square_root", "constant", "plateau"] = "cosine"
-    """Learning rate after the warm-up. "plateau" lowers it when validation stalls."""
+    schedule: Literal["cosine", "wsd", "inverse_square_root", "constant", "plateau"] = "cosine"
+    """Learning rate after the warm-up. "wsd" is stable and falls at the end, "plateau" falls when
+    validation stalls."""
     learning_rate: Annotated[float, positive()] = 2.5e-4
     """Peak of the learning rate, at the end of the warm-up."""
     warmup_steps: Annotated[int, not_negative()] = 0
     """Steps over which the learning rate rises linearly from 0."""
     final_learning_rate_fraction: Annotated[float, FRACTION] = 0.004
-    """Lowest learning rate of "cosine" and "plateau", as a fraction of the peak."""
+    """Lowest learning rate of "cosine", "wsd" and "plateau", as a fraction of the peak."""
+    decay_fraction: Annotated[float, FRACTION_WITHIN] = 0.2
+    """Last fraction of the steps, in which "wsd" falls."""
     plateau_factor: Annotated[float, FRACTION_WITHIN] = 0.5
     """Factor by which "plateau" lowers the learning rate."""
     plateau_patience: Annotated[int, not_negative()] = 0

@@ -79,13 +79,9 @@ class PlateauScale:
         self.scale.assign(max(before * self.factor, self.minimum))
         return float(self.scale.numpy()) < before
 
-    def get_config(self) -> dict[str, float]:
-        """Returns the arguments of the constructor."""
-        return {"factor": self.factor, "patience": self.patience, "minimum": self.minimum}
-
 
 class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Schedule that rises linearly to a peak; subclasses define the rest."""
+    """Schedule that rises linearly to a peak; 0 warm-up steps start there."""
 
     def __init__(self, peak, warmup_steps):
         super().__init__()
@@ -96,10 +92,14 @@ class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.peak = peak
         self.warmup_steps = warmup_steps
 
-    def _risen(self, rate, step):
-        if not self.warmup_steps:
-            return rate
-        return rate * ops.minimum(ops.cast(step, "float32") / self.warmup_steps, 1.0)
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        rate = self.peak * self._share(step)
+        return rate * ops.minimum(step / self.warmup_steps, 1.0) if self.warmup_steps else rate
+
+    def _share(self, step):
+        """Returns the share of the peak that is left at a step, 1 during the warm-up."""
+        return ops.ones_like(step)
 
     def get_config(self):
         return {"peak": self.peak, "warmup_steps": self.warmup_steps}
@@ -107,18 +107,11 @@ class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class WarmupConstant(_WarmupSchedule):
-    """Constant learning rate after a linear warm-up; 0 warm-up steps start at the peak."""
-
-    def __call__(self, step):
-        return self._risen(ops.convert_to_tensor(self.peak, "float32"), step)
+    """Constant learning rate after a linear warm-up."""
 
 
-@keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupCosineDecay(_WarmupSchedule):
-    """Cosine decay to a floor after a linear warm-up.
-
-    The floor is `final_fraction` of the peak, and holds from step `num_steps` of the run on.
-    """
+class _WarmupDecay(_WarmupSchedule):
+    """Schedule that falls to `final_fraction` of the peak, from step `num_steps` of the run on."""
 
     def __init__(self, peak, warmup_steps, num_steps, final_fraction=0.0):
         if not 0 <= warmup_steps < num_steps:
@@ -130,17 +123,45 @@ class WarmupCosineDecay(_WarmupSchedule):
         self.num_steps = num_steps
         self.final_fraction = final_fraction
 
-    def __call__(self, step):
-        step = ops.cast(step, "float32")
-        rise = step / max(self.warmup_steps, 1)
-        done = (step - self.warmup_steps) / (self.num_steps - self.warmup_steps)
-        cosine = 0.5 * (1.0 + ops.cos(math.pi * ops.clip(done, 0.0, 1.0)))
-        fall = self.final_fraction + (1.0 - self.final_fraction) * cosine
-        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
+    def _done(self, step, num_decay_steps):
+        return ops.clip(1.0 - (self.num_steps - step) / num_decay_steps, 0.0, 1.0)
+
+    def _above_floor(self, share):
+        return self.final_fraction + (1.0 - self.final_fraction) * share
 
     def get_config(self):
         own = {"num_steps": self.num_steps, "final_fraction": self.final_fraction}
         return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class WarmupCosineDecay(_WarmupDecay):
+    """Cosine decay to `final_fraction` of the peak after a linear warm-up."""
+
+    def _share(self, step):
+        done = self._done(step, self.num_steps - self.warmup_steps)
+        return self._above_floor(0.5 * (1.0 + ops.cos(math.pi * done)))
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class WarmupStableDecay(_WarmupDecay):
+    """Constant learning rate after a linear warm-up, and a fall in the last steps.
+
+    In the last `decay_fraction` of the steps, it falls as `1 - sqrt(t)`, `t` from 0 to 1, to
+    `final_fraction` of the peak. Before, it does not depend on `num_steps`: a checkpoint from there
+    can be continued to any length. See Hägele et al. (2024), https://arxiv.org/abs/2405.18392.
+    """
+
+    def __init__(self, peak, warmup_steps, num_steps, final_fraction=0.0, decay_fraction=0.2):
+        super().__init__(peak, warmup_steps, num_steps, final_fraction)
+        self.decay_fraction = decay_fraction
+
+    def _share(self, step):
+        done = self._done(step, self.num_steps * self.decay_fraction)
+        return self._above_floor(1.0 - ops.sqrt(done))
+
+    def get_config(self):
+        return {**super().get_config(), "decay_fraction": self.decay_fraction}
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -152,14 +173,11 @@ class WarmupInverseSquareRoot(_WarmupSchedule):
     (2017), Section 5.3, https://arxiv.org/abs/1706.03762.
     """
 
-    def __call__(self, step):
-        step = ops.cast(step, "float32")
-        top = max(self.warmup_steps, 1)
-        fall = math.sqrt(top) * ops.rsqrt(ops.maximum(step, float(top)))
-        return self.peak * ops.where(step < self.warmup_steps, step / top, fall)
+    def _share(self, step):
+        top = float(max(self.warmup_steps, 1))
+        return math.sqrt(top) * ops.rsqrt(ops.maximum(step, top))
 
 
-@keras.saving.register_keras_serializable(package="txl_tf")
 class WarmupPlateau(_WarmupSchedule):
     """Constant learning rate after a linear warm-up, times a `PlateauScale`."""
 
@@ -167,16 +185,8 @@ class WarmupPlateau(_WarmupSchedule):
         super().__init__(peak, warmup_steps)
         self.plateau_scale = plateau_scale
 
-    def __call__(self, step):
-        return self._risen(self.peak * ops.convert_to_tensor(self.plateau_scale.scale), step)
-
-    def get_config(self):
-        return {**super().get_config(), "plateau_scale": self.plateau_scale.get_config()}
-
-    @classmethod
-    def from_config(cls, config):
-        plateau_scale = PlateauScale(**config["plateau_scale"])
-        return cls(**{**config, "plateau_scale": plateau_scale})
+    def _share(self, step):
+        return ops.convert_to_tensor(self.plateau_scale.scale)
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -319,10 +329,12 @@ def create_schedule(
             f"Received: schedule={config.schedule!r}, plateau_scale={plateau_scale}"
         )
     peak, warmup_steps = config.learning_rate, config.warmup_steps
+    decay = (num_steps, config.final_learning_rate_fraction)
     match config.schedule:
         case "cosine":
-            floor = config.final_learning_rate_fraction
-            return WarmupCosineDecay(peak, warmup_steps, num_steps, floor)
+            return WarmupCosineDecay(peak, warmup_steps, *decay)
+        case "wsd":
+            return WarmupStableDecay(peak, warmup_steps, *decay, config.decay_fraction)
         case "inverse_square_root":
             return WarmupInverseSquareRoot(peak, warmup_steps)
         case "constant":
