@@ -121,6 +121,29 @@ def normalised(vectors, weights, name, epsilon):
     return result
 
 
+def gru_gate(old, new, weights):
+    """The gating layer of Parisotto et al. (2019), Section 3.2, of two vectors."""
+    new = np.array([max(value, 0.0) for value in new])
+
+    def sigmoid(values):
+        return np.array([1.0 / (1.0 + math.exp(-value)) for value in values])
+
+    reset = sigmoid(new @ weights["W_r"] + old @ weights["U_r"])
+    update = sigmoid(new @ weights["W_z"] + old @ weights["U_z"] - weights["b_g"])
+    candidate = np.tanh(new @ weights["W_g"] + (reset * old) @ weights["U_g"])
+    return (1.0 - update) * old + update * candidate
+
+
+def residual(old, new, weights, name):
+    """The sum of two arrays (B, n, D), or their gates."""
+    if name not in weights:
+        return old + new
+    result = np.zeros_like(old)
+    for place in np.ndindex(old.shape[:2]):
+        result[place] = gru_gate(old[place], new[place], weights[name])
+    return result
+
+
 def decoder_block(inputs, memory, weights, epsilon=1e-12, pre_norm=False, **options):
     """One block; with `pre_norm` the memory is normalised like the segment."""
     inputs, memory = np.asarray(inputs, "float64"), np.asarray(memory, "float64")
@@ -137,8 +160,9 @@ def decoder_block(inputs, memory, weights, epsilon=1e-12, pre_norm=False, **opti
         attended = attention(
             normal(inputs, "attention_norm"), normal(memory, "attention_norm"), weights, **options
         )
-        hidden = inputs + attended
-        return hidden + _each(feed_forward, normal(hidden, "feed_forward_norm"), weights)
+        hidden = residual(inputs, attended, weights, "attention_gate")
+        transformed = _each(feed_forward, normal(hidden, "feed_forward_norm"), weights)
+        return residual(hidden, transformed, weights, "feed_forward_gate")
     hidden = normal(inputs + attention(inputs, memory, weights, **options), "attention_norm")
     return normal(hidden + _each(feed_forward, hidden, weights), "feed_forward_norm")
 
@@ -233,6 +257,14 @@ def attention_weights(layer, content_bias=None, position_bias=None):
     return weights
 
 
+def gate_weights(gate):
+    """Weights of a `GRUGate` by their names in the paper."""
+    kernels = [gate.of_outputs.kernel, gate.of_inputs.kernel, gate.of_reset.kernel]
+    joint = np.concatenate([_float64(kernel) for kernel in kernels], axis=1)
+    names = ("W_r", "W_z", "W_g", "U_r", "U_z", "U_g")
+    return dict(zip(names, np.split(joint, 6, axis=1), strict=True)) | {"b_g": _float64(gate.bias)}
+
+
 def block_weights(block, content_bias=None, position_bias=None):
     """Weights of a `DecoderBlock` as the dict that this module reads."""
     weights = attention_weights(block.attention, content_bias, position_bias)
@@ -242,6 +274,8 @@ def block_weights(block, content_bias=None, position_bias=None):
     for name in ("inner", "outer"):
         weights[f"{name}_kernel"] = _float64(getattr(block.feed_forward, name).kernel)
         weights[f"{name}_bias"] = _float64(getattr(block.feed_forward, name).bias)
+    for name in ("attention_gate", "feed_forward_gate") if block.residual_gate else ():
+        weights[name] = gate_weights(getattr(block, name))
     if block.positions.encoding == "learned":
         weights["positions"] = _float64(block.position_table)
     return weights

@@ -56,6 +56,7 @@ def test_nothing_is_left_of_what_could_not_be_written(tmp_path, monkeypatch):
     [
         ("enwik8", {"same_length": True}, "same_length_keys"),
         ("enwik8", {"variational_dropout": True}, "variational_dropout"),
+        ("enwik8", {"pre_norm": True, "residual_gate": "gru"}, "residual_gate"),
         ("lm1b", {}, "project_same_dim"),
     ],
 )

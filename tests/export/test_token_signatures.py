@@ -31,6 +31,7 @@ VARIANTS = {
         "clamp_length": 6,
         "share_attention_biases": True,
         "pre_norm": True,
+        "residual_gate": "gru",
     },
     "adaptive": {"cutoffs": (4, 8), "division_factor": 2, "tie_weights": False},
 }

@@ -67,7 +67,7 @@ def test_rows_of_several_lengths_remember_as_by_the_batched_kernel():
 
 
 def test_memory_is_taken_over_from_the_model():
-    model = made(pre_norm=True)
+    model = made(pre_norm=True, residual_gate="gru")
     on_chip = engine_of(model, "on_chip")
     _, states = read(model, tokens(9), (T, T), model.initial_memory(B))
     adopted = on_chip.adopt(states)

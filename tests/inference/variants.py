@@ -24,7 +24,7 @@ CONFIG = small_config(
 VARIANTS = {
     "plain": {},
     "shared biases": {"share_attention_biases": True},
-    "pre norm": {"pre_norm": True},
+    "gates": {"pre_norm": True, "residual_gate": "gru"},
     "clamped": {"clamp_length": 3},
     "same length": {"same_length": True},
     "official same length": {"same_length": True, "same_length_keys": "memory"},

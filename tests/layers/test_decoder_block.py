@@ -1,3 +1,5 @@
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -79,6 +81,25 @@ def test_variational_dropout_draws_one_mask_for_all_positions_of_a_row(variation
         assert max(agreements) < 0.65
     for row in (1, 2):
         assert np.mean(kept[0] == kept[row]) < 0.65
+
+
+def test_gates_of_a_large_bias_let_the_inputs_pass():
+    block = made(pre_norm=True, residual_gate="gru")
+    inputs = random(B, T, D)
+    assert max_difference(block(inputs), inputs) > 0.1
+    for gate in (block.attention_gate, block.feed_forward_gate):
+        gate.bias.assign(np.full(D, 30.0))
+    assert max_difference(block(inputs), inputs) < 1e-6
+    initial = DecoderBlock(**SIZES, pre_norm=True, residual_gate="gru")
+    assert max_difference(initial(inputs), inputs * (1 - 1 / (1 + math.exp(2))) ** 2) < 0.05
+
+
+@pytest.mark.parametrize(
+    "changes", [{"residual_gate": "gru"}, {"residual_gate": "lstm", "pre_norm": True}]
+)
+def test_gates_need_pre_norm_and_a_known_name(changes):
+    with pytest.raises(ValueError, match=r"`residual_gate` must be .* Received: residual_gate="):
+        DecoderBlock(**SIZES, **changes)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ _VOCABULARY = {"vocabulary_size": 12, "hidden_dim": _WIDTH, "cutoffs": (5,), "di
 _HIDDEN = {"input_data": _SEGMENT, "expected_output_shape": _SEGMENT.shape}
 
 # Two parts of the test, training and mixed precision, call a layer with its first argument alone.
-# They do not apply to the layer that needs the encodings of distances; its own tests do both.
+# They do not apply to layers that need another one; their own tests do both.
 CASES = {
     "AbsoluteAttention": {"init_kwargs": _ATTENTION, **_HIDDEN},
     "ShawAttention": {"init_kwargs": {**_ATTENTION, "num_positions": 3}, **_HIDDEN},
@@ -34,7 +34,20 @@ CASES = {
         **_HIDDEN,
     },
     "DecoderBlock": {
-        "init_kwargs": {**_ATTENTION, "intermediate_dim": 16, "dropout": 0.1},
+        "init_kwargs": {
+            **_ATTENTION,
+            "intermediate_dim": 16,
+            "dropout": 0.1,
+            "pre_norm": True,
+            "residual_gate": "gru",
+        },
+        **_HIDDEN,
+    },
+    "GRUGate": {
+        "init_kwargs": {},
+        "call_kwargs": {"outputs": _SEGMENT},
+        "run_training_check": False,
+        "run_mixed_precision_check": False,
         **_HIDDEN,
     },
     "FeedForward": {"init_kwargs": {"intermediate_dim": 16, "dropout": 0.1}, **_HIDDEN},

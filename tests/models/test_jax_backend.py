@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DROPPED = {"dropout": 0.1, "attention_dropout": 0.1}
 MODELS = {
     "transformer_xl": config_of(**DROPPED),
-    "shaw": config_of("shaw", pre_norm=True),
+    "shaw": config_of("shaw", pre_norm=True, residual_gate="gru"),
     "sinusoidal": config_of("sinusoidal", **ADAPTIVE, tie_weights=False),
     "adaptive": config_of(**ADAPTIVE, **DROPPED, share_attention_biases=True),
 }

@@ -54,7 +54,7 @@ def test_the_smallest_published_model_is_built_as_counted():
         {"position_encoding": "shaw", "num_positions": 5},
         {"position_encoding": "sinusoidal"},
         {"position_encoding": "learned", "num_positions": 5},
-        {"pre_norm": True, "num_layers": 3},
+        {"pre_norm": True, "residual_gate": "gru"},
         {"recurrence": False},
     ],
     ids=str,

@@ -58,7 +58,7 @@ def assert_equal(results, expected, tolerance):
         ("transformer_xl", {"share_attention_biases": True, "pre_norm": True}),
         ("shaw", {}),
         ("sinusoidal", {}),
-        ("learned", {"pre_norm": True}),
+        ("learned", {"pre_norm": True, "residual_gate": "gru"}),
         ("learned", {"recurrence": False}),
     ],
 )

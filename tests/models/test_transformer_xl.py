@@ -53,6 +53,7 @@ OPTIONS = {
     "clamp": {"clamp_length": 3},
     "all": {"share_attention_biases": True, "same_length": True, "clamp_length": 2},
     "epsilon": {"layer_norm_epsilon": 0.1, "num_layers": 3},
+    "gates": {"pre_norm": True, "residual_gate": "gru"},
     "narrow": {"embedding_dim": 4},
     "clusters": ADAPTIVE,
     "own clusters": {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True},

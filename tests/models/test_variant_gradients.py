@@ -22,6 +22,7 @@ from tests.reference import max_difference
 OTHERS = [
     ("learned", {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True}),
     ("transformer_xl", {**ADAPTIVE, "share_attention_biases": True}),
+    ("learned", {"pre_norm": True, "residual_gate": "gru"}),
 ]
 pytestmark = pytest.mark.slow
 

@@ -99,7 +99,7 @@ def test_a_part_is_compiled_once_for_layers_alike_and_reads_the_weights_of_each(
     [
         (DROPOUT, {}),
         slow_case(
-            {**DROPOUT, "pre_norm": True, "share_attention_biases": True},
+            {**DROPOUT, "pre_norm": True, "residual_gate": "gru", "share_attention_biases": True},
             {
                 "rematerialize": True,
                 "gradient_accumulation_steps": 2,

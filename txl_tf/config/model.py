@@ -211,6 +211,9 @@ class ModelConfig(_LanguageModelConfig):
     """Whether the model has a memory. Without, `memory_length` has no effect."""
     pre_norm: bool = False
     """Whether layer normalisation precedes attention and feed-forward."""
+    residual_gate: Literal["gru"] | None = None
+    """Gates in the place of residual connections: "gru" of GTrXL (Parisotto et al., 2019), which
+    needs `pre_norm`. None adds."""
     variational_dropout: bool = False
     """Whether a dropout mask is the same for all positions of a row."""
     attention_dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.0
@@ -280,5 +283,7 @@ class ModelConfig(_LanguageModelConfig):
         if self.share_attention_biases and self.position_encoding != "transformer_xl":
             reason = '`share_attention_biases` is for `position_encoding="transformer_xl"`.'
             self.refuse(reason, "position_encoding")
+        if self.residual_gate is not None and not self.pre_norm:
+            self.refuse("`residual_gate` needs `pre_norm`.", "residual_gate", "pre_norm")
         self.require("cutoffs", len(self.cutoffs) < MAX_CLUSTERS, f"be fewer than {MAX_CLUSTERS}")
         _ = self.clusters  # refuses cutoffs and widths that do not fit

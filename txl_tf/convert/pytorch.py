@@ -492,6 +492,7 @@ def _hugging_face_config(config: ModelConfig) -> dict[str, Any]:
         "position_encoding": "transformer_xl",
         "recurrence": True,
         "variational_dropout": False,
+        "residual_gate": None,
     }
     if config.same_length:
         needed["same_length_keys"] = "memory"

@@ -77,16 +77,23 @@ class InferenceBlock:
         return _normalized(block.attention_norm, hidden) if block.pre_norm else hidden
 
     def _transform(self, hidden, attended, kernels=()):
-        """Applies residual, feed-forward layer and norms, `(B, T, D)`."""
+        """Applies residual or gate, feed-forward layer and norms, `(B, T, D)`."""
         block = self._block
-        hidden = hidden + attended
+        hidden = self._add(block.attention_gate, hidden, attended)
         if not block.pre_norm:
             hidden = _normalized(block.attention_norm, hidden)
         transformed = _normalized(block.feed_forward_norm, hidden) if block.pre_norm else hidden
         # On a plain matrix of rows, the kernels fuse bias and ReLU into the product.
         rows = ops.reshape(transformed, [-1, transformed.shape[-1]])  # [B * T, D]
-        hidden = hidden + ops.reshape(self._feed_forward(rows, *kernels), ops.shape(hidden))
+        transformed = ops.reshape(self._feed_forward(rows, *kernels), ops.shape(hidden))
+        hidden = self._add(block.feed_forward_gate, hidden, transformed)
         return hidden if block.pre_norm else _normalized(block.feed_forward_norm, hidden)
+
+    def _add(self, gate, hidden, outputs):
+        return hidden + outputs if gate is None else gate.mix(hidden, outputs, self._dense)
+
+    def _dense(self, layer, inputs):
+        return layer(inputs)
 
     def _feed_forward(self, rows):
         return self._block.feed_forward(rows)

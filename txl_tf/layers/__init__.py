@@ -3,7 +3,7 @@
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from txl_tf.layers.attention import AbsoluteAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
-from txl_tf.layers.feed_forward import FeedForward, SeededDropout
+from txl_tf.layers.feed_forward import FeedForward, GRUGate, SeededDropout
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "ChoiceHead",
     "DecoderBlock",
     "FeedForward",
+    "GRUGate",
     "PooledHead",
     "RelativeAttention",
     "SeededDropout",

@@ -17,7 +17,7 @@ from txl_tf.config.base import FrozenConfig
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
 from txl_tf.layers.attention import AbsoluteAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.compiled_parts import compiled_part
-from txl_tf.layers.feed_forward import FeedForward, SeededDropout, normal_unless
+from txl_tf.layers.feed_forward import FeedForward, GRUGate, SeededDropout, normal_unless
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,9 @@ class Positions(FrozenConfig):
 
 # Arguments of a `DecoderBlock` that are kept as they are.
 _PLAIN_OPTIONS = (
-    *("num_heads", "head_dim", "intermediate_dim", "pre_norm", "dropout", "variational_dropout"),
-    *("attention_dropout", "own_biases", "layer_norm_epsilon", "stateful", "memory_length"),
+    *("num_heads", "head_dim", "intermediate_dim", "pre_norm", "residual_gate", "dropout"),
+    *("variational_dropout", "attention_dropout", "own_biases", "layer_norm_epsilon"),
+    *("stateful", "memory_length"),
 )
 
 
@@ -147,6 +148,8 @@ class DecoderBlock(keras.layers.Layer):
             positions of Transformer-XL. A clamp only has an effect without the call argument
             `position_encoding`, `same_length` only without `attention_mask`.
         pre_norm: bool. If `True`, normalisation comes first.
+        residual_gate: optional str. `"gru"` puts a `GRUGate` in the place of each residual, as in
+            GTrXL; it needs `pre_norm`. `None` adds.
         dropout: float in `[0, 1)`. Rate on both results and the inner
             activations.
         variational_dropout: bool. If `True`, a dropout mask is the same for all positions of a
@@ -203,9 +206,15 @@ class DecoderBlock(keras.layers.Layer):
         kernel_initializer=None,
         stateful=False,
         memory_length=0,
+        residual_gate=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if residual_gate not in (None, "gru") or (residual_gate and not pre_norm):
+            raise ValueError(
+                '`residual_gate` must be None, or "gru" with `pre_norm=True`. '
+                f"Received: residual_gate={residual_gate!r}, pre_norm={pre_norm}"
+            )
         if stateful and memory_length <= 0:
             raise ValueError(
                 "A block with `stateful=True` needs a positive `memory_length`. "
@@ -217,6 +226,7 @@ class DecoderBlock(keras.layers.Layer):
         is_made = isinstance(positions, Positions)
         self.positions = positions if is_made else Positions.from_dict(positions or {})
         self.pre_norm = pre_norm
+        self.residual_gate = residual_gate
         self.dropout = dropout
         self.variational_dropout = variational_dropout
         self.attention_dropout = attention_dropout
@@ -252,6 +262,11 @@ class DecoderBlock(keras.layers.Layer):
         self.feed_forward_norm = keras.layers.LayerNormalization(
             epsilon=self.layer_norm_epsilon, name="feed_forward_norm", **common
         )
+        self.attention_gate = self.feed_forward_gate = None
+        if self.residual_gate is not None:
+            common["kernel_initializer"] = self.kernel_initializer
+            self.attention_gate = GRUGate(name="attention_gate", **common)
+            self.feed_forward_gate = GRUGate(name="feed_forward_gate", **common)
 
     def _create_attention(self):
         arguments = {
@@ -290,6 +305,9 @@ class DecoderBlock(keras.layers.Layer):
         self.attention_norm.build((None, None, hidden_dim))
         self.feed_forward.build(inputs_shape)
         self.feed_forward_norm.build((None, None, hidden_dim))
+        if self.residual_gate is not None:
+            self.attention_gate.build(inputs_shape)
+            self.feed_forward_gate.build(inputs_shape)
         if self.positions.encoding == "learned":
             self.position_table = self.add_weight(
                 shape=(self.positions.num_positions, hidden_dim),
@@ -366,14 +384,16 @@ class DecoderBlock(keras.layers.Layer):
             training=training,
             **position,
         )
+        # The products of gates are faster outside of compiled parts.
+        part = compiled_part if self.residual_gate is None else lambda method, weights: method
         # One or two tensors: a compiled part copies a result that it returns twice.
         norm = self.feed_forward_norm if self.pre_norm else self.attention_norm
-        added = compiled_part(self._add_attended, norm.weights)(inputs, attended, seed, training)
+        added = part(self._add_attended, norm.weights)(inputs, attended, seed, training)
         transformed = self.feed_forward(
             added[-1], dropout_seed=functional.fold_seed(seed, 2), training=training
         )
         weights = () if self.pre_norm else self.feed_forward_norm.weights
-        return compiled_part(self._add_transformed, weights)(added[0], transformed, seed, training)
+        return part(self._add_transformed, weights)(added[0], transformed, seed, training)
 
     def _add_attended(self, inputs, attended, seed, training):
         """Returns the residual with the attended values, and last the feed-forward inputs."""
@@ -381,7 +401,7 @@ class DecoderBlock(keras.layers.Layer):
             attended, seed=functional.fold_seed(seed, 1), training=training
         )
         # The residual adds the inputs, not their norm, so one path has no layer.
-        hidden = inputs + attended  # [B, T, D]
+        hidden = (self.attention_gate or ops.add)(inputs, attended)  # [B, T, D]
         if self.pre_norm:
             return hidden, self.feed_forward_norm(hidden)
         return (self.attention_norm(hidden),)
@@ -390,7 +410,7 @@ class DecoderBlock(keras.layers.Layer):
         transformed = self.feed_forward_dropout(
             transformed, seed=functional.fold_seed(seed, 3), training=training
         )
-        hidden = hidden + transformed
+        hidden = (self.feed_forward_gate or ops.add)(hidden, transformed)
         return hidden if self.pre_norm else self.feed_forward_norm(hidden)  # [B, T, D]
 
     def _add_positions(self, inputs, memory):

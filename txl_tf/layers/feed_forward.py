@@ -1,4 +1,4 @@
-"""Feed-forward layer of a decoder block, with the dropout that all layers use.
+"""Feed-forward layer and gate of a decoder block, with the dropout that all layers use.
 
 Shape letters used in this module: B rows, T segment length, D hidden width,
 F inner width.
@@ -185,3 +185,74 @@ class FeedForward(keras.layers.Layer):
             "variational_dropout": self.variational_dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class GRUGate(keras.layers.Layer):
+    """Gate of GTrXL in the place of a residual connection (Parisotto et al., 2019).
+
+    The inputs `x` of a layer and its outputs `y` after a ReLU give, in Section 3.2 of the paper,
+
+        r = sigmoid(W_r y + U_r x)
+        z = sigmoid(W_z y + U_z x - b)
+        h = tanh(W_h y + U_h (r * x))
+        x + z * (h - x)
+
+    The bias `b` starts at 2, so that the result is near `x` at first. The kernels of `y` are side
+    by side in one, as are those of `x` without `U_h`.
+
+    Args:
+        kernel_initializer: initializer of all kernels. Defaults to a normal
+            distribution of stddev 0.02.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor `(B, T, D)`.
+        outputs: float tensor `(B, T, D)`, before the ReLU.
+
+    Returns:
+        Float tensor `(B, T, D)`.
+
+    References:
+     - [Parisotto et al., 2019](https://arxiv.org/abs/1910.06764)
+    """
+
+    def __init__(self, kernel_initializer=None, **kwargs):
+        super().__init__(**kwargs)
+        self.kernel_initializer = normal_unless(kernel_initializer)
+
+    def build(self, inputs_shape, outputs_shape=None):
+        width = inputs_shape[-1]
+        self.of_outputs = self._dense(3 * width, "of_outputs", width)
+        self.of_inputs = self._dense(2 * width, "of_inputs", width)
+        self.of_reset = self._dense(width, "of_reset", width)
+        self.bias = self.add_weight(
+            shape=(width,), initializer=keras.initializers.Constant(2.0), name="bias"
+        )
+
+    def _dense(self, units, name, width):
+        initializer = self.kernel_initializer.clone()
+        options = {"kernel_initializer": initializer, "dtype": self.dtype_policy, "name": name}
+        dense = keras.layers.Dense(units, use_bias=False, **options)
+        dense.build((None, None, width))
+        return dense
+
+    def call(self, inputs, outputs):
+        return self.mix(inputs, outputs, lambda dense, tensor: dense(tensor))
+
+    def mix(self, inputs, outputs, apply):
+        """Computes the gate, where `apply(dense, tensor)` computes each product."""
+        of_outputs = apply(self.of_outputs, ops.relu(outputs))
+        reset, update, candidate = ops.split(of_outputs, 3, axis=-1)
+        reset_of_inputs, update_of_inputs = ops.split(apply(self.of_inputs, inputs), 2, axis=-1)
+        reset = ops.sigmoid(reset + reset_of_inputs)
+        update = ops.sigmoid(update + update_of_inputs - ops.cast(self.bias, inputs.dtype))
+        candidate = ops.tanh(candidate + apply(self.of_reset, reset * inputs))
+        return inputs + update * (candidate - inputs)
+
+    def compute_output_shape(self, inputs_shape, outputs_shape=None):
+        return inputs_shape
+
+    def get_config(self):
+        initializer = keras.initializers.serialize(self.kernel_initializer)
+        return {**super().get_config(), "kernel_initializer": initializer}

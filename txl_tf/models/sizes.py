@@ -66,7 +66,8 @@ def _block_parameters(config: ModelConfig) -> int:
         + config.hidden_dim
     )
     norms = 2 * 2 * config.hidden_dim
-    return _attention_parameters(config) + feed_forward + norms
+    gates = 2 * (6 * config.hidden_dim**2 + config.hidden_dim) if config.residual_gate else 0
+    return _attention_parameters(config) + feed_forward + norms + gates
 
 
 def num_adapter_parameters(config: ModelConfig, rank: int) -> int:
@@ -75,6 +76,8 @@ def num_adapter_parameters(config: ModelConfig, rank: int) -> int:
     # Query, key, value and output, and the position's if its encoding is a vector.
     num_projections = 4 + (config.position_encoding == "transformer_xl")
     sides = num_projections * (hidden_dim + width) + 2 * (hidden_dim + config.intermediate_dim)
+    # Each gate has kernels to three, two and one times the width.
+    sides += 2 * 9 * hidden_dim if config.residual_gate else 0
     return config.num_layers * rank * sides
 
 
@@ -175,6 +178,8 @@ def row_numbers(model: ModelConfig) -> int:
         + 2 * keys * width
         + model.num_heads * segment * keys
         + 2 * segment * model.intermediate_dim
+        # Of each gate the outputs after the ReLU, r, z, h and r * x.
+        + (2 * 5 * segment * model.hidden_dim if model.residual_gate else 0)
     )
 
 

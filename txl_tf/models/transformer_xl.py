@@ -173,6 +173,7 @@ class TransformerXL(LanguageModel):
             config.intermediate_dim,
             positions=self.positions,
             pre_norm=config.pre_norm,
+            residual_gate=config.residual_gate,
             dropout=config.dropout,
             variational_dropout=config.variational_dropout,
             attention_dropout=config.attention_dropout,
