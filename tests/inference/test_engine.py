@@ -51,7 +51,7 @@ def test_equals_memory_of_hidden_states(variant, kernel, memory_length):
     np.testing.assert_array_equal(own_memory.valid_length, memory.valid_length)
 
 
-@pytest.mark.parametrize("variant", ["plain", "pre norm", "shaw", "shaw two terms"])
+@pytest.mark.parametrize("variant", ["plain", "gates", "shaw", "shaw two terms"])
 def test_memory_goes_from_model_and_kernel_to_kernel(variant):
     model = made(**VARIANTS[variant])
     engines = {kernel: engine_of(model, kernel) for kernel in KERNELS}

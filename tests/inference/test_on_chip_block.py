@@ -46,7 +46,7 @@ def assert_same_memory(found, batched, atol=1e-6):
 @pytest.mark.parametrize(
     ("variant", "memory_length"),
     # Each shape is a kernel of its own, which takes seconds to compile.
-    [slow_case("plain", 0), slow_case("shared biases", 9), slow_case("pre norm", 9)],
+    [slow_case("plain", 0), slow_case("shared biases", 9), slow_case("gates", 9)],
 )
 def test_equals_memory_of_hidden_states(variant, memory_length):
     model, lengths = made_for(variant, memory_length), (T, T, 1, 3, T)

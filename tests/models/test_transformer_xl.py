@@ -19,6 +19,7 @@ from tests.models.variants import (
 )
 from tests.reference import max_difference
 from txl_tf.config.model import ModelConfig
+from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -118,6 +119,9 @@ def test_embedded_inputs_take_the_place_of_token_ids(changes):
     assert max_difference(hidden, expected) == 0.0
     for state, other in zip(following.states, expected_memory.states, strict=True):
         assert max_difference(state, other) == 0.0
+    engine = InferenceEngine(model)
+    read, _ = engine.read(embedded, engine.initial_memory(B))
+    assert max_difference(read, model(tokens, model.initial_memory(B))[0]) < 1e-6
     # The last position depends on every input of the segment.
     assert np.abs(tape.gradient(total, embedded).numpy()).max(axis=(0, 2)).min() > 0.0
     assert max_difference(model(embedded.numpy() + 1.0, memory)[0], expected) > 1e-2

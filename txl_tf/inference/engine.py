@@ -13,7 +13,7 @@ from keras import ops
 
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.inference.relative_model import RelativeModel
-from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
+from txl_tf.layers.adaptive_softmax import check_rank
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, check_memory
 from txl_tf.tpu_kernels.attention_plan import places_of
@@ -271,7 +271,8 @@ class InferenceEngine:
         one after the other.
 
         Args:
-            token_ids: int tensor `(B, T)` with values in `[0, V)`.
+            token_ids: int tensor `(B, T)` with values in `[0, V)`, or embedded inputs, see
+                `TransformerXL`.
             memory: memory of the preceding tokens.
             lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each row that
                 enter memory. With relative positions the tokens after them have no influence;
@@ -287,7 +288,7 @@ class InferenceEngine:
         Raises:
             ValueError: If ids are out of range, or `lengths` are not possible for the model.
         """
-        check_rank(token_ids, (2,), "(B, T)")
+        check_rank(token_ids, (2, 3), "(B, T)")
         num_tokens = token_ids.shape[1]
         if self._relative is None and num_tokens is not None and num_tokens > self.segment_length:
             return self._read_segments(token_ids, memory, lengths, document_starts)
@@ -318,8 +319,7 @@ class InferenceEngine:
         hidden states are a list of the embeddings and the output of every block, `L + 1` tensors
         `(B, T, D)`; for a recurrent model only the last output.
         """
-        check_rank(token_ids, (2,), "(B, T)")
-        check_token_ids(token_ids, self.model.config.vocabulary_size)
+        self.model.check_inputs(token_ids)
         if lengths is not None and document_starts is not None:
             raise ValueError("`lengths` and `document_starts` are not for one call.")
         if self._relative is not None:

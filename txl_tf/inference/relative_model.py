@@ -156,7 +156,7 @@ class RelativeModel:
 
     def __call__(self, token_ids, memory, lengths, document_starts, position_keys, segment_length):
         num_tokens = ops.shape(token_ids)[1]
-        hidden = self.model.embedding(token_ids)  # [B, T, D]
+        hidden = self.model.embed(token_ids)  # [B, T, D]
         hidden_states = [hidden]
         masks = self._masks(num_tokens, memory, segment_length, document_starts)
         remembered = []

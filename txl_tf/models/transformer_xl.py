@@ -223,6 +223,11 @@ class TransformerXL(LanguageModel):
                 f"`hidden_dim`. Received: shape {tuple(token_ids.shape)}"
             )
 
+    def embed(self, inputs):
+        """Embeds token ids `(B, T)`; vectors `(B, T, D)` are only cast to the compute dtype."""
+        embedded = inputs if _is_embedded(inputs) else self.embedding(inputs)
+        return ops.cast(embedded, self.compute_dtype)
+
     def call(self, token_ids, memory, dropout_seed=None, document_starts=None, training=False):
         hidden_states, memory = self.hidden_states(
             token_ids, memory, dropout_seed, document_starts, training
@@ -250,9 +255,7 @@ class TransformerXL(LanguageModel):
 
         memory_length = memory.states[0].shape[1]
         segment_length = ops.shape(token_ids)[1]
-        embedded = token_ids if _is_embedded(token_ids) else self.embedding(token_ids)
-        embedded = ops.cast(embedded, self.compute_dtype)
-        hidden = drop(self.embedding_dropout, embedded, 0)  # [B, T, D]
+        hidden = drop(self.embedding_dropout, self.embed(token_ids), 0)  # [B, T, D]
         position = self._position_arguments(memory_length + segment_length, drop_positions)
         attention_mask = self._attention_mask(segment_length, memory, document_starts)
         run_block = self._run_again_in_backward_pass if self.rematerialize else _run

@@ -1,0 +1,36 @@
+"""A task that only a memory solves: the recipe for an agent, as it is written."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.layer_checks import tf
+from tests.reference import max_difference
+from tests.test_architecture import ROOT
+
+RECIPE = (ROOT / "txl_tf" / "HOW_IT_WORKS.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory_length", [16, 0])
+def test_an_agent_learns_what_it_has_to_remember(memory_length):
+    """Cue and decision are further apart than a segment; the turn is 1 or -1 by chance."""
+    (code,) = re.findall(r"```python\n(.*?)```", RECIPE, re.DOTALL)
+    names = {}
+    exec(code.replace("MEMORY = 32, 4, 16", f"MEMORY = 32, 4, {memory_length}"), names)
+    assert names["model"].config.memory_length == memory_length
+    reward = np.mean(names["rewarded"][-500:])
+    assert reward > 0.95 if memory_length else abs(reward) < 0.2
+    # Learning from a segment has the numbers of acting, also where an episode ends within it.
+    observations, is_new, *_ = (
+        np.stack(each, axis=1) for each in zip(*names["steps"], strict=True)
+    )
+    assert is_new[:, 1:].any()
+    memory, logits = names["before"], []
+    for step in range(names["STEPS"]):
+        found, memory = names["act"](observations[:, step], is_new[:, step], memory)
+        logits.append(found)
+    encoded = names["encoder"](observations)
+    hidden, _ = names["model"](encoded, names["before"], document_starts=tf.constant(is_new))
+    assert max_difference(names["policy"](hidden), np.stack(logits, axis=1)) < 1e-4
