@@ -233,30 +233,16 @@ def test_the_certain_token_costs_nothing_and_large_logits_stay_finite():
     assert np.all(nll[target_ids == 25] == 0.0)
 
 
-@pytest.mark.parametrize(
-    ("shared", "message"),
-    [
-        ({}, "needs the embedding's 4 `tables`.*Received"),
-        ({"tables": [np.zeros((40, 8), "float32")]}, "needs the embedding's 4 `tables`.*Received"),
-        ({"tables": None}, "Cluster 1 needs the embedding's projection 1 of 4.*Received"),
-    ],
-)
-def test_what_is_shared_must_be_given(shared, message):
-    pair = Pair(share=True)
-    if "tables" in shared and shared["tables"] is None:
-        shared = {"tables": pair.embedding.tables}
-    for compute in (
-        pair.softmax,
-        lambda hidden, **rest: pair.softmax.negative_log_likelihood(hidden, TARGET_IDS, **rest),
+def test_exactly_what_is_shared_must_be_given():
+    pair, own = Pair(share=True), Pair(tie=False)
+    for softmax, shared, message in (
+        (pair.softmax, {}, "needs 4 `tables` of the embedding"),
+        (pair.softmax, {"tables": pair.embedding.tables[:1]}, "needs 4 `tables` of the embedding"),
+        (pair.softmax, {"tables": pair.embedding.tables}, "Cluster 1 needs .* projection 1 of 4"),
+        (own.softmax, {"tables": own.embedding.tables}, "needs 0 `tables` of the embedding"),
     ):
-        with pytest.raises(ValueError, match=message):
-            compute(HIDDEN, **shared)
-
-
-def test_tables_are_refused_where_the_layer_has_its_own():
-    pair = Pair(tie=False)
-    with pytest.raises(ValueError, match=r"has tables of its own.*Received"):
-        pair.softmax(HIDDEN, pair.embedding.tables)
+        with pytest.raises(ValueError, match=rf"{message}.*Received"):
+            softmax(HIDDEN, **shared)
 
 
 def made(dtype="float32", **changes):

@@ -267,20 +267,6 @@ def test_the_learning_rate_is_that_of_the_schedule(schedule, rates):
     for step, rate in zip((0, 1, 2, NUM_STEPS), rates, strict=True):
         optimizer.iterations.assign(step)
         assert float(optimizer.learning_rate) == pytest.approx(rate), step
-    if plateau_scale is not None:
-        for _ in range(9):
-            plateau_scale.observe(1.0)
-        assert float(optimizer.learning_rate) == pytest.approx(0.1 * 0.4)
-
-
-def test_a_plateau_scale_is_given_if_and_only_if_it_is_used():
-    plateau = OptimizerConfig(schedule="plateau")
-    with pytest.raises(ValueError, match=r"PlateauScale.*plateau_scale=None"):
-        create_optimizer(plateau, NUM_STEPS, [])
-    with pytest.raises(ValueError, match=r"PlateauScale.*schedule='cosine'"):
-        create_optimizer(
-            OptimizerConfig(), NUM_STEPS, [], plateau_scale=create_plateau_scale(plateau)
-        )
 
 
 def variables_of(*shapes):

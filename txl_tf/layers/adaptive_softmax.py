@@ -77,16 +77,7 @@ def _on_host(values: Any) -> np.ndarray | None:
 
 
 class VocabularyLayer(keras.layers.Layer):
-    """Base class of layers that have weights for every token id, cluster by cluster.
-
-    The arguments are the same as in `AdaptiveEmbedding`.
-
-    Attributes:
-        clusters: `VocabularyClusters` made from the arguments.
-
-    Raises:
-        ValueError: If the arguments are invalid for `VocabularyClusters`.
-    """
+    """Base class of layers that have weights for every token id, cluster by cluster."""
 
     def __init__(
         self,
@@ -118,11 +109,15 @@ class VocabularyLayer(keras.layers.Layer):
             project_same_dim=project_same_dim,
         )
 
-    def _weight(self, name, shape, initializer, **options):
-        """Creates a weight; `None` where a cluster has none."""
-        if shape is None:
-            return None
-        return self.add_weight(shape=shape, initializer=initializer.clone(), name=name, **options)
+    def _weights(self, name, shapes, initializer, **options):
+        """Creates a weight of each shape, and `None` for `None`."""
+        names = [name] if len(shapes) == 1 else [f"{name}_{index}" for index in range(len(shapes))]
+        return [
+            None
+            if shape is None
+            else self.add_weight(shape=shape, initializer=initializer.clone(), name=each, **options)
+            for each, shape in zip(names, shapes, strict=True)
+        ]
 
     def get_config(self):
         return {
@@ -183,18 +178,11 @@ class AdaptiveEmbedding(VocabularyLayer):
     """
 
     def build(self, token_ids_shape):
-        shapes = zip(self.clusters.table_shapes, self.clusters.projection_shapes, strict=True)
-        self.tables = []
-        self.projections = []
-        for index, (table, projection) in enumerate(shapes):
-            suffix = f"_{index}" if len(self.clusters.table_shapes) > 1 else ""
-            # Only the rows that are looked up are cast, not the whole table.
-            self.tables.append(
-                self._weight(f"table{suffix}", table, self.embeddings_initializer, autocast=False)
-            )
-            self.projections.append(
-                self._weight(f"projection{suffix}", projection, self.projection_initializer)
-            )
+        shapes = self.clusters.table_shapes
+        # Only the rows that are looked up are cast, not the whole table.
+        self.tables = self._weights("table", shapes, self.embeddings_initializer, autocast=False)
+        shapes = self.clusters.projection_shapes
+        self.projections = self._weights("projection", shapes, self.projection_initializer)
 
     def __call__(self, token_ids, *args, **kwargs):
         check_token_ids(token_ids, self.vocabulary_size)
@@ -295,23 +283,16 @@ class AdaptiveSoftmax(VocabularyLayer):
         self.tie_weights = tie_weights
 
     def build(self, hidden_shape, **other_shapes):
+        clusters, zeros = self.clusters, keras.initializers.Zeros()
         if not self.tie_weights:
-            names = self._numbered("table", len(self.clusters.table_shapes))
-            self.tables = [
-                self._weight(name, shape, self.embeddings_initializer)
-                for name, shape in zip(names, self.clusters.table_shapes, strict=True)
-            ]
-        sizes = self.clusters.sizes
-        self.biases = [
-            self.add_weight(shape=(size,), initializer="zeros", autocast=False, name=name)
-            for name, size in zip(self._numbered("bias", len(sizes)), sizes, strict=True)
+            self.tables = self._weights("table", clusters.table_shapes, self.embeddings_initializer)
+        shapes = [(size,) for size in clusters.sizes]
+        self.biases = self._weights("bias", shapes, zeros, autocast=False)
+        shapes = [
+            None if self._shares_projection(index) else shape
+            for index, shape in enumerate(clusters.output_projection_shapes)
         ]
-        self.projections = [
-            None
-            if self._shares_projection(index)
-            else self._weight(f"projection_{index}", shape, self.projection_initializer)
-            for index, shape in enumerate(self.clusters.output_projection_shapes)
-        ]
+        self.projections = self._weights("projection", shapes, self.projection_initializer)
         if self.cutoffs:
             count = len(self.cutoffs)
             self.cluster_weight = self.add_weight(
@@ -320,10 +301,6 @@ class AdaptiveSoftmax(VocabularyLayer):
             self.cluster_bias = self.add_weight(
                 shape=(count,), initializer="zeros", autocast=False, name="cluster_bias"
             )
-
-    @staticmethod
-    def _numbered(name, count):
-        return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
 
     def _shares_projection(self, index):
         return not self.cutoffs or (self.share_tail_projections and index > 0)
@@ -417,7 +394,13 @@ class AdaptiveSoftmax(VocabularyLayer):
         def cast(tensor):
             return None if tensor is None else ops.cast(tensor, self.compute_dtype)
 
-        tables = [cast(table) for table in self._checked_tables(tables)]
+        needed = len(self.clusters.table_shapes) if self.tie_weights else 0
+        if len(tables or ()) != needed:
+            raise ValueError(
+                f"A softmax with tie_weights={self.tie_weights} needs {needed} `tables` of the "
+                f"embedding. Received: tables={tables}"
+            )
+        tables = [cast(table) for table in tables or self.tables]
         if self.division_factor == 1 and self.cutoffs:
             # The gradient of one split is one concatenation; slices would give a sum of whole
             # tables.
@@ -429,22 +412,6 @@ class AdaptiveSoftmax(VocabularyLayer):
             for index, own_projection in enumerate(self.projections)
         ]
         return list(zip(tables, self.biases, [cast(each) for each in used], strict=True))
-
-    def _checked_tables(self, tables):
-        if not self.tie_weights:
-            if tables is not None:
-                raise ValueError(
-                    "A softmax with `tie_weights=False` has tables of its own. "
-                    f"Received: tables={tables}"
-                )
-            return self.tables
-        needed = len(self.clusters.table_shapes)
-        if tables is None or len(tables) != needed:
-            raise ValueError(
-                f"A softmax with `tie_weights=True` needs the embedding's {needed} `tables`. "
-                f"Received: tables={tables}"
-            )
-        return tables
 
     def _shared_projection(self, index, projections):
         shapes = self.clusters.projection_shapes

@@ -15,7 +15,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.layers.compiled_parts import compiled_part
-from txl_tf.layers.feed_forward import SeededDropout, normal_unless
+from txl_tf.layers.feed_forward import SeededDropout, normal_unless, projection_of
 from txl_tf.stateless_random import random_keys
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
@@ -73,21 +73,10 @@ class MemoryAttention(keras.layers.Layer):
 
     def build(self, inputs_shape, **other_shapes):
         hidden_dim, width = inputs_shape[-1], self.num_heads * self.head_dim
-        self.query = self._projection(hidden_dim, width, "query")
-        self.key = self._projection(hidden_dim, width, "key")
-        self.value = self._projection(hidden_dim, width, "value")
-        self.output_projection = self._projection(width, hidden_dim, "output")
-
-    def _projection(self, input_dim, units, name):
-        projection = keras.layers.Dense(
-            units,
-            use_bias=False,
-            kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        projection.build((None, None, input_dim))
-        return projection
+        self.query = projection_of(self, width, "query", hidden_dim)
+        self.key = projection_of(self, width, "key", hidden_dim)
+        self.value = projection_of(self, width, "value", hidden_dim)
+        self.output_projection = projection_of(self, hidden_dim, "output", width)
 
     def _weight(self, name, shape):
         return self.add_weight(shape=shape, initializer=self.kernel_initializer.clone(), name=name)
@@ -224,9 +213,8 @@ class RelativeAttention(MemoryAttention):
 
     def build(self, inputs_shape, **other_shapes):
         super().build(inputs_shape)
-        self.position = self._projection(
-            inputs_shape[-1], self.num_heads * self.head_dim, "position"
-        )
+        width = self.num_heads * self.head_dim
+        self.position = projection_of(self, width, "position", inputs_shape[-1])
         if self.own_biases:
             self.content_bias = self._weight("content_bias", (self.num_heads, self.head_dim))
             self.position_bias = self._weight("position_bias", (self.num_heads, self.head_dim))

@@ -98,6 +98,19 @@ def normal_unless(initializer, stddev=0.02):
     return keras.initializers.get(initializer)
 
 
+def projection_of(layer, units, name, input_dim, use_bias=False):
+    """Returns a built `Dense` with the initializer and the dtypes of the layer it is part of."""
+    dense = keras.layers.Dense(
+        units,
+        use_bias=use_bias,
+        kernel_initializer=layer.kernel_initializer.clone(),
+        dtype=layer.dtype_policy,
+        name=name,
+    )
+    dense.build((None, None, input_dim))
+    return dense
+
+
 @keras.saving.register_keras_serializable(package="txl_tf")
 class FeedForward(keras.layers.Layer):
     """Two dense layers with a ReLU between them, applied to every position.
@@ -151,20 +164,10 @@ class FeedForward(keras.layers.Layer):
             name="inner_dropout",
         )
 
-    def _dense(self, units, name):
-        return keras.layers.Dense(
-            units,
-            kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
     def build(self, inputs_shape, dropout_seed_shape=None):
-        hidden_dim = inputs_shape[-1]
-        self.inner = self._dense(self.intermediate_dim, "inner")
-        self.outer = self._dense(hidden_dim, "outer")
-        self.inner.build((None, None, hidden_dim))
-        self.outer.build((None, None, self.intermediate_dim))
+        inner, outer = self.intermediate_dim, inputs_shape[-1]
+        self.inner = projection_of(self, inner, "inner", outer, use_bias=True)
+        self.outer = projection_of(self, outer, "outer", inner, use_bias=True)
 
     def call(self, inputs, dropout_seed=None, training=False):
         inner = compiled_part(self._activate)(self.inner(inputs), dropout_seed, training)
@@ -223,19 +226,12 @@ class GRUGate(keras.layers.Layer):
 
     def build(self, inputs_shape, outputs_shape=None):
         width = inputs_shape[-1]
-        self.of_outputs = self._dense(3 * width, "of_outputs", width)
-        self.of_inputs = self._dense(2 * width, "of_inputs", width)
-        self.of_reset = self._dense(width, "of_reset", width)
+        self.of_outputs = projection_of(self, 3 * width, "of_outputs", width)
+        self.of_inputs = projection_of(self, 2 * width, "of_inputs", width)
+        self.of_reset = projection_of(self, width, "of_reset", width)
         self.bias = self.add_weight(
             shape=(width,), initializer=keras.initializers.Constant(2.0), name="bias"
         )
-
-    def _dense(self, units, name, width):
-        initializer = self.kernel_initializer.clone()
-        options = {"kernel_initializer": initializer, "dtype": self.dtype_policy, "name": name}
-        dense = keras.layers.Dense(units, use_bias=False, **options)
-        dense.build((None, None, width))
-        return dense
 
     def call(self, inputs, outputs):
         return self.mix(inputs, outputs, lambda dense, tensor: dense(tensor))

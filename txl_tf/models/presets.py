@@ -266,21 +266,12 @@ def nvidia_wikitext103_large() -> ModelConfig:
     )
 
 
+_MODELS = (
+    *(quickstart, hour, night, enwik8_18_layers, enwik8_base, enwik8_large, lm1b_base, lm1b_large),
+    *(nvidia_wikitext103_base, nvidia_wikitext103_large, penn_treebank, text8_base, text8_large),
+    *(wikitext103_base, wikitext103_large),
+)
 PRESETS: dict[str, Callable[[], ModelConfig]] = {
-    "quickstart": quickstart,
-    "hour": hour,
-    "night": night,
-    "enwik8_18_layers": enwik8_18_layers,
-    "enwik8_base": enwik8_base,
+    **{model.__name__: model for model in _MODELS},
     "enwik8_hour": hour,
-    "enwik8_large": enwik8_large,
-    "lm1b_base": lm1b_base,
-    "lm1b_large": lm1b_large,
-    "nvidia_wikitext103_base": nvidia_wikitext103_base,
-    "nvidia_wikitext103_large": nvidia_wikitext103_large,
-    "penn_treebank": penn_treebank,
-    "text8_base": text8_base,
-    "text8_large": text8_large,
-    "wikitext103_base": wikitext103_base,
-    "wikitext103_large": wikitext103_large,
 }

@@ -101,11 +101,6 @@ class StatefulTransformerXL(ModelWithLoss):
         return Memory(tuple(states), valid_length)
 
     @property
-    def token_embedding(self):
-        """The layer that embeds token ids, named as in KerasHub's backbones."""
-        return self.transformer_xl.embedding
-
-    @property
     def variables(self):
         return [*super().variables, *itertools.chain(*self._states.values())]
 

@@ -122,14 +122,7 @@ class TransformerXL(LanguageModel):
     def _create_layers(self):
         config = self.config
         common = {"dtype": self.dtype_policy}
-        vocabulary = {
-            "vocabulary_size": config.vocabulary_size,
-            "hidden_dim": config.hidden_dim,
-            "embedding_dim": config.embedding_dim,
-            "cutoffs": config.cutoffs,
-            "division_factor": config.division_factor,
-            "project_same_dim": config.project_same_dim,
-        }
+        vocabulary = config.clusters.to_dict()
         self.embedding = AdaptiveEmbedding(
             embeddings_initializer=self._initializer(),
             projection_initializer=self._projection_initializer(),

@@ -320,14 +320,8 @@ def create_schedule(
 ) -> keras.optimizers.schedules.LearningRateSchedule:
     """Creates the learning-rate schedule of a run of `num_steps`.
 
-    Raises ValueError if `plateau_scale` is missing for the schedule "plateau", or given for
-    another.
+    The schedule "plateau" needs a `plateau_scale`.
     """
-    if (plateau_scale is None) == (config.schedule == "plateau"):
-        raise ValueError(
-            'A `PlateauScale` is for the schedule "plateau", and needed there. '
-            f"Received: schedule={config.schedule!r}, plateau_scale={plateau_scale}"
-        )
     peak, warmup_steps = config.learning_rate, config.warmup_steps
     decay = (num_steps, config.final_learning_rate_fraction)
     match config.schedule:
