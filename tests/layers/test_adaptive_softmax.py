@@ -107,15 +107,10 @@ def gradients(function, weights, hidden, target_ids):
     return loss, [tf.convert_to_tensor(each) for each in results]
 
 
-def compiled(function, mode):
-    signature = None
-    if mode == "unknown shape":
-        signature = [
-            tf.TensorSpec((None, None, 8), "float64"),
-            tf.TensorSpec((None, None), "int32"),
-        ]
+def compiled(function, mode, *unknown):
     if mode == "eager":
         return function
+    signature = unknown if mode == "unknown shape" else None
     return tf.function(function, jit_compile=mode == "xla", input_signature=signature)
 
 
@@ -204,7 +199,8 @@ def test_gradients_are_those_of_the_dense_computation(mode, changes):
         return gradients(pair.nll, pair.weights, hidden, target_ids)
 
     wanted_loss, wanted = gradients(pair.dense_nll, pair.weights, hidden, target_ids)
-    loss, results = compiled(ours, mode)(hidden, target_ids)
+    unknown = tf.TensorSpec((None, None, 8), "float64"), tf.TensorSpec((None, None), "int32")
+    loss, results = compiled(ours, mode, *unknown)(hidden, target_ids)
     assert abs(loss - wanted_loss) <= 1e-10 * abs(wanted_loss)
     for name, one, other in zip(["hidden", *pair.weights], results, wanted, strict=True):
         assert max_difference(one, other) <= 1e-10 * max(1.0, np.abs(other).max()), name
@@ -323,9 +319,7 @@ def test_gradients_of_the_embedding_are_those_of_the_dense_computation(mode, tok
     def ours(token_ids):
         return gradients(layer, token_ids)
 
-    if mode != "eager":
-        signature = [tf.TensorSpec((None, None), "int32")] if mode == "unknown shape" else None
-        ours = tf.function(ours, jit_compile=mode == "xla", input_signature=signature)
+    ours = compiled(ours, mode, tf.TensorSpec((None, None), "int32"))
     wanted = gradients(lambda token_ids: dense(layer, token_ids), token_ids)
     for weight, one, other in zip(weights, ours(tf.constant(token_ids)), wanted, strict=True):
         assert max_difference(one, other) <= 1e-10 * max(1.0, np.abs(other).max()), weight.name

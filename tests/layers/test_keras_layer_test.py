@@ -23,15 +23,14 @@ _HIDDEN = {"input_data": _SEGMENT, "expected_output_shape": _SEGMENT.shape}
 
 # Two parts of the test, training and mixed precision, call a layer with its first argument alone.
 # They do not apply to layers that need another one; their own tests do both.
+_OF_TWO_INPUTS = {"run_training_check": False, "run_mixed_precision_check": False, **_HIDDEN}
 CASES = {
     "AbsoluteAttention": {"init_kwargs": _ATTENTION, **_HIDDEN},
     "ShawAttention": {"init_kwargs": {**_ATTENTION, "num_positions": 3}, **_HIDDEN},
     "RelativeAttention": {
         "init_kwargs": _ATTENTION,
         "call_kwargs": {"position_encoding": _ENCODING},
-        "run_training_check": False,
-        "run_mixed_precision_check": False,
-        **_HIDDEN,
+        **_OF_TWO_INPUTS,
     },
     "DecoderBlock": {
         "init_kwargs": {
@@ -46,9 +45,7 @@ CASES = {
     "GRUGate": {
         "init_kwargs": {},
         "call_kwargs": {"outputs": _SEGMENT},
-        "run_training_check": False,
-        "run_mixed_precision_check": False,
-        **_HIDDEN,
+        **_OF_TWO_INPUTS,
     },
     "FeedForward": {"init_kwargs": {"intermediate_dim": 16, "dropout": 0.1}, **_HIDDEN},
     # It has nothing to train.

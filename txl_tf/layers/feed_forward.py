@@ -194,7 +194,8 @@ class FeedForward(keras.layers.Layer):
 class GRUGate(keras.layers.Layer):
     """Gate of GTrXL in the place of a residual connection (Parisotto et al., 2019).
 
-    The inputs `x` of a layer and its outputs `y` after a ReLU give, in Section 3.2 of the paper,
+    The inputs `x` of a layer and its outputs `y` after a ReLU give, in Section 3.2 of
+    https://arxiv.org/abs/1910.06764,
 
         r = sigmoid(W_r y + U_r x)
         z = sigmoid(W_z y + U_z x - b)
@@ -215,9 +216,6 @@ class GRUGate(keras.layers.Layer):
 
     Returns:
         Float tensor `(B, T, D)`.
-
-    References:
-     - [Parisotto et al., 2019](https://arxiv.org/abs/1910.06764)
     """
 
     def __init__(self, kernel_initializer=None, **kwargs):
@@ -245,9 +243,6 @@ class GRUGate(keras.layers.Layer):
         update = ops.sigmoid(update + update_of_inputs - ops.cast(self.bias, inputs.dtype))
         candidate = ops.tanh(candidate + apply(self.of_reset, reset * inputs))
         return inputs + update * (candidate - inputs)
-
-    def compute_output_shape(self, inputs_shape, outputs_shape=None):
-        return inputs_shape
 
     def get_config(self):
         initializer = keras.initializers.serialize(self.kernel_initializer)

@@ -16,28 +16,14 @@ _FIRST, _SECOND = "lora_kernel_a", "lora_kernel_b"
 class Adapters:
     """Low-rank adapters of all projections of a language model (Hu et al., 2022).
 
-    All weights of the model are frozen. Each of its `keras.layers.Dense` layers, the projections
-    of attention and both feed-forward layers, gets two factors `(X, R)` and `(R, Y)`, and adds
-    `alpha / R` times their product to its kernel. The second factor starts at zero, so the model
-    is unchanged at first.
+    All weights of the model are frozen. Each of its `keras.layers.Dense` layers, in attention,
+    feed-forward layers and gates, gets two factors `(X, R)` and `(R, Y)`, and adds `alpha / R`
+    times their product to its kernel. The second factor starts at zero, so the model is unchanged
+    at first.
 
     `Dense.enable_lora` creates the factors in the current strategy scope, with initial values
-    from Keras' global seed. The optimizer must be built afterwards.
-
-    Args:
-        model: `LanguageModel` with `Dense` projections, a `TransformerXL`. It is changed.
-        rank: int. `R`.
-        alpha: optional float. Scale of the product before division by the rank. Defaults to
-            `None`: the rank, which leaves the product unscaled.
-
-    Attributes:
-        factors: dict of the path of each factor to its Keras variable.
-
-    Raises:
-        ValueError: If the model has no `Dense` projection.
-
-    References:
-     - [Hu et al., 2022](https://arxiv.org/abs/2106.09685), Section 4.1
+    from Keras' global seed. The optimizer must be built afterwards. `factors` are all variables by
+    path. See Section 4.1 of https://arxiv.org/abs/2106.09685.
     """
 
     def __init__(self, model: LanguageModel, rank: int, alpha: float | None = None) -> None:

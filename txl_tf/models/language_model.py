@@ -35,18 +35,8 @@ class LanguageModel(keras.Model):
     A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and returns hidden
     states `(B, T, D)` and the next memory. A subclass sets `config_class`, creates `embedding` and
     `softmax`, and defines `call`, `initial_memory`, `num_states` and `numbered_layers`, the layers
-    between embedding and softmax.
-
-    Args:
-        config: configuration of the class `config_class`, or the dict that its
-            `to_dict` returns.
-        **kwargs: other keyword arguments passed to `keras.Model`, including
-            `name` and `dtype`.
-
-    Raises:
-        ValueError: If `config` is of another class; in all methods, if known ids are not in
-            `[0, V)`, see `check_token_ids`. In a compiled function the result for such an id is
-            undefined.
+    between embedding and softmax. All methods raise ValueError for known ids that are not in
+    `[0, V)`; in a compiled function the result for such an id is undefined.
     """
 
     config_class: type = ModelConfig

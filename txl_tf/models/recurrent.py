@@ -118,11 +118,6 @@ class RecurrentLanguageModel(LanguageModel):
     It scores like a `TransformerXL`. A subclass has a `config_class`, `create_layer` for a width
     and an index, `run_layer` from hidden states and a state to the next ones, and `state_widths`,
     of the two states of every layer.
-
-    Args:
-        config: `RecurrentConfig`, or the dict that its `to_dict` returns.
-        **kwargs: other keyword arguments passed to `keras.Model`, including
-            `name` and `dtype`.
     """
 
     config_class = RecurrentConfig
@@ -217,24 +212,7 @@ class LSTMLanguageModel(RecurrentLanguageModel):
     stop at the segment boundary: truncated back-propagation through time.
 
     Under a mixed policy the LSTM layers stay in float32, because a cell state in half precision
-    would lose small updates.
-
-    Args:
-        config: `LSTMConfig`, or the dict that its `to_dict` returns.
-        **kwargs: other keyword arguments passed to `keras.Model`, including
-            `name` and `dtype`.
-
-    Call arguments:
-        token_ids: int tensor `(B, T)` with values in `[0, V)`.
-        memory: `Memory` of the segments before, from `initial_memory` or a call.
-        dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`. It determines all dropout masks.
-        training: bool. If `True`, dropout is active.
-
-    Returns:
-        Tuple of the hidden states `(B, T, E)` and the next `Memory`.
-
-    Raises:
-        ValueError: If `memory` does not have `L` layers.
+    would lose small updates. Arguments are as in `TransformerXL`, with an `LSTMConfig`.
 
     References:
      - [Hochreiter and Schmidhuber, 1997](https://doi.org/10.1162/neco.1997.9.8.1735)
@@ -277,8 +255,7 @@ class QRNNLanguageModel(RecurrentLanguageModel):
     A layer carries its last input, for the convolution, and its cell state. Embedding and softmax
     share one table, so the last layer is as wide as the embedding, as in Merity et al. (2018).
     Dropout acts between the layers. Gradients stop at the segment boundary: truncated
-    back-propagation through time. Arguments, call arguments and results are as in
-    `LSTMLanguageModel`, with a `QRNNConfig`.
+    back-propagation through time. Arguments are as in `TransformerXL`, with a `QRNNConfig`.
 
     References:
      - [Bradbury et al., 2017](https://arxiv.org/abs/1611.01576)

@@ -318,10 +318,7 @@ def create_plateau_scale(config: OptimizerConfig) -> PlateauScale | None:
 def create_schedule(
     config: OptimizerConfig, num_steps: int, plateau_scale: PlateauScale | None = None
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Creates the learning-rate schedule of a run of `num_steps`.
-
-    The schedule "plateau" needs a `plateau_scale`.
-    """
+    """Creates the schedule of a run of `num_steps`; "plateau" needs a `plateau_scale`."""
     peak, warmup_steps = config.learning_rate, config.warmup_steps
     decay = (num_steps, config.final_learning_rate_fraction)
     match config.schedule:
