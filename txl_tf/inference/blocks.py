@@ -90,9 +90,9 @@ class InferenceBlock:
         return hidden if block.pre_norm else _normalized(block.feed_forward_norm, hidden)
 
     def _add(self, gate, hidden, outputs):
-        return hidden + outputs if gate is None else gate.mix(hidden, outputs, self._dense)
+        return hidden + outputs if gate is None else gate.mix(hidden, outputs, self._gate_product)
 
-    def _dense(self, layer, inputs):
+    def _gate_product(self, layer, inputs):
         return layer(inputs)
 
     def _feed_forward(self, rows):
@@ -406,6 +406,9 @@ class TokenBlock(InferenceBlock):
     def _feed_forward(self, rows, inner, outer):
         layer = self._block.feed_forward
         return self._dense(layer.outer, outer, ops.relu(self._dense(layer.inner, inner, rows)))
+
+    def _gate_product(self, layer, inputs):
+        return self._dense(layer, ops.cast(layer.kernel, inputs.dtype), inputs)
 
     def _dense(self, layer, kernel, inputs):
         """Applies a `Dense` layer with a stored kernel to `(..., X)`."""
