@@ -118,11 +118,11 @@ def run_until(server, folder, num_workers, seconds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_kill_at_any_point(tmp_path, whole, server, num_workers):
+@pytest.mark.parametrize(("num_workers", "stride"), [(1, 2), (2, 5)])
+def test_a_kill_at_any_point(tmp_path, whole, server, num_workers, stride):
     num_killed = 0
     out = tmp_path / "out"
-    for point in range(0, POINTS, num_workers):
+    for point in range(0, POINTS, stride):
         if point % 10 == 0:  # how long it takes changes with what else runs
             longest = run_until(server, tmp_path / "whole", num_workers, None)
             assert contents(tmp_path / "whole") == whole
@@ -136,7 +136,7 @@ def test_a_kill_at_any_point(tmp_path, whole, server, num_workers):
         assert contents(out) == whole
         assert os.listdir(tmp_path) == ["out"]
         shutil.rmtree(out)
-    assert num_killed > POINTS // (3 * num_workers)
+    assert num_killed > POINTS // (3 * stride)
 
 
 def test_two_at_once_into_one_folder(tmp_path, whole):
@@ -173,26 +173,23 @@ import resource, sys
 import tensorflow
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.text_files import TextDocuments
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 
-text, out, kind = sys.argv[1:]
-tokenizer = ByteTokenizer() if kind == "bytes" else WordTraining(rule=WordRule())
+text, out = sys.argv[1:]
 begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-documents = TextDocuments([text], check_utf8=kind != "bytes")
-prepare_dataset({"train": documents}, tokenizer, out, "line")
+documents = TextDocuments([text], check_utf8=True)
+prepare_dataset({"train": documents}, WordTraining(rule=WordRule()), out, "line")
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin) // 1024)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bytes", "words"])
-def test_memory_for_a_line_of_100_megabytes(tmp_path, kind):
+def test_memory_for_a_line_of_100_megabytes(tmp_path):
     path = tmp_path / "line.txt"
     with open(path, "wb") as file:
         for _ in range(100):
             file.write(b"some text and " * 71_429)
-    command = [sys.executable, "-W", "ignore", "-c", MEMORY, str(path), str(tmp_path / "out"), kind]
+    command = [sys.executable, "-W", "ignore", "-c", MEMORY, str(path), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 300

@@ -8,7 +8,6 @@ from txl_tf.models.transformer_xl import TransformerXL
 # Memory for all that the tests read and write; segments of 5.
 CONFIG = toy_experiment(
     model={
-        "num_layers": 2,
         "hidden_dim": 16,
         "head_dim": 8,
         "intermediate_dim": 32,

@@ -13,7 +13,7 @@ from txl_tf.samplers import BeamSampler, GreedySampler
 
 SIZES = {
     "vocabulary_size": VOCABULARY_SIZE,
-    "num_layers": 2,
+    "num_layers": 1,
     "hidden_dim": 6,
     "segment_length": SEGMENT_LENGTH,
     "dropout": 0.0,

@@ -18,9 +18,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DROPPED = {"dropout": 0.1, "attention_dropout": 0.1}
 MODELS = {
     "transformer_xl": config_of(**DROPPED),
-    "shaw": config_of("shaw", pre_norm=True, residual_gate="gru"),
-    "sinusoidal": config_of("sinusoidal", **ADAPTIVE, tie_weights=False),
-    "adaptive": config_of(**ADAPTIVE, **DROPPED, share_attention_biases=True),
+    "shaw": config_of("shaw", pre_norm=True, residual_gate="gru", num_layers=1),
+    "sinusoidal": config_of("sinusoidal", **ADAPTIVE, tie_weights=False, num_layers=1),
+    "adaptive": config_of(**ADAPTIVE, **DROPPED, share_attention_biases=True, num_layers=1),
 }
 pytestmark = [
     pytest.mark.slow,

@@ -91,10 +91,9 @@ def test_the_table_has_time_and_arithmetic_beside_each_other():
 
 @pytest.mark.slow
 def test_every_suite_is_measured(capsys):
-    assert benchmark("train", "evaluate", "generate", "--memory-lengths", "4,8") == 0
+    assert benchmark("train", "evaluate", "generate", "--memory-lengths", "4") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    suites = [*("train", "train", "evaluate", "evaluate"), *["generate"] * 4]
-    assert [row["suite"] for row in rows] == suites
+    assert [row["suite"] for row in rows] == ["train", "evaluate", "generate", "generate"]
     assert all(row["tokens_per_second"]["least"] > 0.0 for row in rows)
     assert all(row["peak_bytes"] > 100 << 20 for row in rows)
 

@@ -11,7 +11,7 @@ from tests.pipelines.txl_process import command, run_txl
 from txl_tf.training.ledger import parse_line
 
 PREEMPTED = 75
-NUM_STEPS = 150
+NUM_STEPS = 90
 SETTINGS = [
     # Every replica is traced apart: more layers only take longer.
     "--set",
@@ -21,7 +21,7 @@ SETTINGS = [
     "--set",
     "training.global_batch_size=8",
     "--set",
-    "training.checkpoint_every_steps=30",
+    "training.checkpoint_every_steps=15",
     "--set",
     "training.steps_per_loop=15",
 ]
@@ -51,7 +51,7 @@ def test_any_number_of_replicas_and_workers_goes_on_with_the_run_of_another(
     finished = run_txl(*settings, "--workdir", single)
     assert finished.returncode == 0, finished.stderr
     base = (*settings, "--workdir", workdir)
-    checkpoints = [workdir / "checkpoints" / f"step-{step:08d}" for step in (30, 90)]
+    checkpoints = [workdir / "checkpoints" / f"step-{step:08d}" for step in (15, 45)]
     # Three do not divide the rows.
     replicas = ("--cpu-replicas", "3")
     process = server.start(*base, *replicas, output=tmp_path / "output")

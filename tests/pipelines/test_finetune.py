@@ -54,7 +54,7 @@ def write_rows(path, rows):
 def model_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "model.json"
     training = {"global_batch_size": 1, "num_steps": 1}
-    path.write_text(json.dumps({"model": MODEL, "training": training}))
+    path.write_text(json.dumps({"model": {**MODEL, "num_layers": 1}, "training": training}))
     return path
 
 

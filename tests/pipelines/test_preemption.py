@@ -1,6 +1,6 @@
 """Runs that are stopped at random moments (SIGTERM, Ctrl-C, SIGHUP) and resumed by one command.
 
-The test stops a run five times. As many times as one likes, with figures:
+The test stops a run four times. As many times as one likes, with figures:
 
     python -m tests.pipelines.test_preemption --stops 50 --steps 300
 """
@@ -131,12 +131,12 @@ class Leaver(Stopper):
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_ends_a_run_within_a_second(server, tmp_path):
-    Leaver(server, tmp_path, num_steps=200, seed=1).interrupt(4)
+    Leaver(server, tmp_path, num_steps=120, seed=1).interrupt(4)
 
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_again_and_again_loses_nothing(server, tmp_path):
-    assert Stopper(server, tmp_path, num_steps=200, seed=1).interrupt(5) == set(KINDS)
+    assert Stopper(server, tmp_path, num_steps=120, seed=1).interrupt(4) == set(KINDS)
 
 
 def main() -> None:

@@ -68,7 +68,8 @@ def test_a_training_step_lowers_through_the_tpu_wheel(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
     text = f"tensorflow-text=={TESTED['tensorflow-text']}"
     for words in (["--require-hashes", "-r", str(REQUIREMENTS)], ["--no-deps", text]):
-        pip = [tmp_path / "bin" / "pip", "install", *words]
+        # Byte code of all modules takes longer than the test needs the few that it imports.
+        pip = [tmp_path / "bin" / "pip", "install", "--no-compile", *words]
         finished = subprocess.run(pip, capture_output=True, text=True)
         if "connection" in finished.stderr.lower() and finished.returncode:
             pytest.skip("the package registry cannot be reached")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def trained(num_rows, num_replicas=1, **training):
     batches = ToyBatches(toy_tokens(), num_rows, restarts=[(2, 1)])
     experiment = toy_experiment(
-        model={"num_layers": 2, "dropout": 0.2, "attention_dropout": 0.1},
+        model={"dropout": 0.2, "attention_dropout": 0.1},
         training={"num_steps": NUM_STEPS, "global_batch_size": num_rows, **training},
         optimizer={"clip_norm": 1.0},
     )

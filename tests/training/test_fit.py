@@ -11,7 +11,6 @@ from txl_tf.training.optimizers import WarmupCosineDecay
 
 NUM_STEPS = 12
 SECTIONS = {
-    "model": {"num_layers": 2},
     "training": {"num_steps": NUM_STEPS},
     "optimizer": {"warmup_steps": 3},
 }

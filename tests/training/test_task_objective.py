@@ -42,7 +42,7 @@ def experiment_of(kind, **sections):
     optimizer = {"learning_rate": 0.01, "epsilon": 1e-3}
     return ExperimentConfig.from_dict(
         {
-            "model": small_config(T, T, vocabulary_size=256, dropout=0.1).to_dict(),
+            "model": small_config(T, T, vocabulary_size=256, num_layers=1, dropout=0.1).to_dict(),
             "training": {
                 **{"global_batch_size": 4, "num_steps": 6, "steps_per_loop": 3, "seed": 1},
                 "jit_compile": False,
