@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tests.generation.models import expressive, greedy_by_reading_again, prompt
-from tests.slow_case import slow_case
 from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.config.generation import sample_seeds
 from txl_tf.generation import GenerationSession
@@ -60,9 +59,8 @@ def test_seeds_of_samples_differ_and_fit_32_bits():
     assert len(seeds) == 5000 and all(-(2**31) <= each < 2**31 for each in seeds)
 
 
-@pytest.mark.parametrize("memory_length", [slow_case(1), 7])
-def test_prompts_longer_than_memory_leave_what_fits(model, memory_length):
-    prompt_ids = prompt(17)
+def test_prompts_longer_than_memory_leave_what_fits(model):
+    memory_length, prompt_ids = 7, prompt(17)
     short = session(model, memory_length=memory_length)
     written = short.write(prompt_ids, max_tokens=12)
     memory, pieces = model.initial_memory(3, memory_length), np.split(prompt_ids, [5, 10, 15], 1)

@@ -92,7 +92,7 @@ def num_products(model, memory):
 
 @pytest.mark.slow
 def test_xla_does_compute_blocks_again():
-    plain, again = pair_of()
+    plain, again = pair_of(num_layers=1)
     memory = filled_memory(plain)
     once, twice = num_products(plain, memory), num_products(again, memory)
     # Queries, keys, values, positions, content and position scores, attended values and the

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from pipelines.configs import NAMED_EXPERIMENTS
-from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
@@ -24,7 +23,7 @@ from txl_tf.training.trainer import Trainer
 
 @pytest.mark.parametrize(
     ("name", "average"),
-    [("adam", None), slow_case("adamw", None), ("sgd", 1), slow_case("lamb", None)],
+    [("adam", None), ("sgd", 1)],
 )
 def test_the_bytes_are_those_of_the_state(name, average):
     experiment = toy_experiment()

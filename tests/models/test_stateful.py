@@ -79,8 +79,10 @@ class Reader(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("options", "validation"),
     [
-        slow_case({}, {"validation_freq": 2, "validation_batch_size": 3}),
-        slow_case({"run_eagerly": True}, {"callbacks": True, "num_rows": 12}),
+        slow_case(
+            {"run_eagerly": True},
+            {"callbacks": True, "num_rows": 12, "validation_freq": 2, "validation_batch_size": 3},
+        ),
         slow_case({"steps_per_execution": 2, "jit_compile": True}, {"callbacks": True}),
     ],
 )
