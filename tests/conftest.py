@@ -37,6 +37,7 @@ from tests.pipelines.fork_server import shared_server
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
+    from tensorflow.python import pywrap_tfe
 
     # Idle threads of a pool spin, and the arrays here are too small to be shared among them.
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -44,6 +45,10 @@ if keras.backend.backend() == "tensorflow":
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration(), tf.config.LogicalDeviceConfiguration()],
     )
+
+    # Every seed would also drop all kernels, and functions that tests share would be optimized
+    # again for each. That is for random operations with a state of their own, of which are none.
+    pywrap_tfe.TFE_ContextClearCaches = lambda context: None
 
     # The thread that tunes an iterator may miss that it ends: who frees the iterator then waits
     # until its next round, up to a minute. Ours have none, those of replicas and of Keras have.
