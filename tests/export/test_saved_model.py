@@ -24,8 +24,8 @@ SCORED = {"token_ids": IDS[:, :-1], "target_ids": IDS[:, 1:]}
 
 
 @pytest.fixture(scope="module")
-def version(exported):
-    return ServedModel(exported)
+def version(exported, loaded):
+    return ServedModel(exported, loaded)
 
 
 def test_everything_in_the_folder_is_in_its_list(exported):

@@ -17,12 +17,12 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 class ServedModel(prediction_service_pb2_grpc.PredictionServiceServicer):
     """A loaded SavedModel, asked with arrays or by gRPC; `failures` are codes to fail with."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, loaded=None):
         with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
             graph = saved_model_pb2.SavedModel.FromString(file.read())
         self.signatures = dict(graph.meta_graphs[0].signature_def)
         self.signatures.pop("__saved_model_init_op", None)
-        self._loaded = tf.saved_model.load(str(folder))
+        self._loaded = loaded or tf.saved_model.load(str(folder))
         self.failures = []
         self.num_requests = 0
 
