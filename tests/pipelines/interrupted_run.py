@@ -18,8 +18,7 @@ from txl_tf.training.metrics import MetricsLog, run_time_of
 CHECKPOINT_EVERY_STEPS = 10
 EVALUATE_EVERY_STEPS = 40
 EXPERIMENT = {
-    # Every process traces its steps: more layers only take longer.
-    "model": {**MODEL, "num_layers": 1, "segment_length": 8, "memory_length": 8},
+    "model": {**MODEL, "segment_length": 8, "memory_length": 8},
     "training": {
         "global_batch_size": 4,
         "checkpoint_every_steps": CHECKPOINT_EVERY_STEPS,

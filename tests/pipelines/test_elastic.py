@@ -13,9 +13,6 @@ from txl_tf.training.ledger import parse_line
 PREEMPTED = 75
 NUM_STEPS = 90
 SETTINGS = [
-    # Every replica is traced apart: more layers only take longer.
-    "--set",
-    "model.num_layers=1",
     "--set",
     f"training.num_steps={NUM_STEPS}",
     "--set",

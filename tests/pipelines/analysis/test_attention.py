@@ -34,7 +34,7 @@ def test_numbers_and_figures_are_written(analyzed):
     assert (report["memory_length"], report["segment_length"], report["step"]) == (M, T, 40)
     with np.load(analyzed / "attention.npz", allow_pickle=False) as arrays:
         profile = arrays["attention"]
-        assert profile.shape == (2, 2, M + 1)
+        assert profile.shape == (1, 2, M + 1)
         for name in ("attention", "term_a", "term_b", "term_d"):
             np.testing.assert_allclose(arrays[name].sum(axis=-1), 1.0, atol=1e-5)
         np.testing.assert_allclose(report["mean_distance"], profile @ np.arange(M + 1))
@@ -51,14 +51,14 @@ def test_numbers_and_figures_are_written(analyzed):
 
 
 def test_a_chosen_head_is_shown_and_layers_are_described(trained, data_folder, tmp_path, capsys):
-    more = ("--segments", "1", "--layer", "2", "--head", "1")
+    more = ("--segments", "1", "--layer", "1", "--head", "1")
     assert analyze(trained[0], data_folder, tmp_path / "out", *more) == 0
     report = json.loads((tmp_path / "out" / "attention.json").read_text())
-    assert report["shown_head"] == {"layer": 2, "head": 1}
+    assert report["shown_head"] == {"layer": 1, "head": 1}
     lines = capsys.readouterr().out.splitlines()
     assert "16 queries, each of which sees itself and the 12 tokens before it" in lines[0]
-    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "farthest:"]
-    assert f"{report['farthest_head']['mean_distance']:.2f} tokens back" in lines[4]
+    assert [line.split()[0] for line in lines[2:4]] == ["1", "farthest:"]
+    assert f"{report['farthest_head']['mean_distance']:.2f} tokens back" in lines[3]
 
 
 @pytest.mark.parametrize("rows", [1, slow_case(3)])
@@ -82,7 +82,7 @@ def test_a_whole_split_is_averaged_over(rows, trained, data_folder, tmp_path):
         (("--whole-split", "--rows", "900"), 2, "Take fewer --rows"),
         (("--whole-split", "--segments", "3"), 2, "--segments"),
         (("--segments", "0"), 2, "--segments 0"),
-        (("--layer", "3"), 2, "The model has 2 of these."),
+        (("--layer", "3"), 2, "The model has 1 of these."),
         (("--head", "1"), 2, "Give --layer too."),
         (("--segments", "9999"), 2, "Take fewer --segments"),
         (("--split", "dev"), 2, "There is no split dev"),
