@@ -96,6 +96,7 @@ def test_a_job_on_another_backend_ends_with_a_sentence(monkeypatch, capsys):
     assert "txl: The backend of Keras is jax; " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_file_of_keras_is_named_where_it_has_the_backend(tmp_path):
     (tmp_path / "keras.json").write_text('{"backend": "jax"}')
     finished = subprocess.run(

@@ -110,6 +110,7 @@ def test_lines_of_words_go_on_and_sentences_end(rule):
     assert found == [lm.generate(text, **settings) for text in texts]
 
 
+@pytest.mark.slow
 def test_unknown_words_are_read_and_not_written():
     tokenizer = words()
     model = model_of(tokenizer.vocabulary_size, memory_length=12)

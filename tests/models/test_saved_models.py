@@ -10,6 +10,7 @@ import pytest
 
 import txl_tf
 from tests.layers.test_keras_layer_test import CASES
+from tests.slow_case import slow_case
 from tests.test_architecture import ROOT
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
 from txl_tf.config.model import LSTMConfig, QRNNConfig
@@ -88,7 +89,7 @@ def saved(tmp_path_factory):
     return sorted(str(path) for path in folder.glob("*.keras"))
 
 
-@pytest.mark.parametrize("imports", ["import txl_tf, keras", "import keras, txl_tf"])
+@pytest.mark.parametrize("imports", ["import txl_tf, keras", slow_case("import keras, txl_tf")])
 def test_every_class_loads_in_a_process_of_its_own(saved, imports):
     # One class tells whether the other order registers them too.
     paths = [path for path in saved if "/TransformerXL." in path or "keras, txl" not in imports]

@@ -115,7 +115,7 @@ def dataset_function_of(chosen):
 
 
 # What these have is in the other configurations too, or they take longest to trace.
-SLOW = ("adam", "adapters", "frozen", "lamb", "sgd")
+SLOW = ("adafactor", "adam", "adapters", "frozen", "lamb", "muon", "sgd")
 PLAIN = [name for name in CONFIGURATIONS if name not in SLOW]
 
 

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.slow_case import slow_case
 from tests.toy_batches import largest_relative_difference, strategy_of, toy_experiment
 from tests.toy_trainers import toy_trainer
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
@@ -94,25 +93,14 @@ def test_a_part_is_compiled_once_for_layers_alike_and_reads_the_weights_of_each(
     assert traced == [layers[0], layers[2]]
 
 
-@pytest.mark.parametrize(
-    ("model", "training"),
-    [
-        (DROPOUT, {}),
-        slow_case(
-            {**DROPOUT, "pre_norm": True, "residual_gate": "gru", "share_attention_biases": True},
-            {
-                "rematerialize": True,
-                "gradient_accumulation_steps": 2,
-                "average_weights_from_step": 2,
-            },
-        ),
-    ],
-    ids=str,
-)
-def test_parts_give_the_numbers_of_the_uncompiled_step(in_parts, model, training):
+@pytest.mark.slow
+def test_parts_give_the_numbers_of_the_uncompiled_step(in_parts):
     """With the same masks of dropout: others would change the losses by far more."""
+    model = {**DROPOUT, "pre_norm": True, "residual_gate": "gru"}
+    model |= {"share_attention_biases": True}
     # After few steps: the step that Adam takes for a small gradient makes differences larger.
-    training = {**training, "num_steps": 4}
+    training = {"num_steps": 4, "rematerialize": True, "average_weights_from_step": 2}
+    training |= {"gradient_accumulation_steps": 2}
     parts = toy_trainer(model=model, training={**training, "jit_compile": None})
     plain = toy_trainer(model=model, training=training)
     for one, other in zip(parts.run(), plain.run(), strict=True):
