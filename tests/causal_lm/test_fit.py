@@ -63,18 +63,18 @@ def test_generation_and_scores_use_the_new_weights_during_and_after():
     lm.fit(TEXT, epochs=2, callbacks=keras.callbacks.LambdaCallback(on_epoch_end=read), **QUIET)
     new = TransformerXLCausalLM(lm.model, TOKENIZER)
     assert scores == sorted(scores, reverse=True) and scores[-1] < scores[0] - 0.1
-    assert lm.score(TEXT).nats_per_token == scores[-1] == new.score(TEXT).nats_per_token
+    assert lm.score(TEXT).nats_per_token == scores[-1]
     assert new.generate("the ", max_tokens=9, sampler="greedy") == texts[-1] != texts[0]
 
 
 def test_two_fits_are_one_of_two_epochs_and_batches_are_their_text():
     # So few steps are traced longer than they run.
-    whole, parts, text = text_lm(run_eagerly=True), text_lm(run_eagerly=True), TEXT[:132]
+    whole, parts, text = text_lm(run_eagerly=True), text_lm(run_eagerly=True), TEXT[:88]
     batches = ordered_batches(text, TOKENIZER, 4, SEGMENT_LENGTH)
-    expected = whole.fit(text, epochs=2, validation_data=[TEXT[:99]], **QUIET).history
+    expected = whole.fit(text, epochs=2, validation_data=[text], **QUIET).history
     found = [
-        parts.fit(batches, validation_data=ordered_batches(TEXT[:99], TOKENIZER, 4, 5), verbose=0),
-        parts.fit([text[:50], text[50:]], validation_data=TEXT[:99], **QUIET),
+        parts.fit(batches, validation_data=batches, verbose=0),
+        parts.fit([text[:50], text[50:]], validation_data=text, **QUIET),
     ]
     assert parts.fit(text, validation_data=TEXT[:12], **QUIET).history["val_loss"][0] > 0
     for name in ("loss", "val_loss"):
