@@ -102,6 +102,14 @@ def test_compiled_text_is_the_same(model, greedy):
     )
 
 
+def test_nothing_is_said_twice_under_a_large_penalty(model):
+    penalized = session(model, num_rows=1, repetition_penalty=1e6)
+    first = penalized.write([[4, 7]], max_tokens=6)
+    second = penalized.write([[4]], max_tokens=5)
+    said = [4, 7, *first[0], *second[0]]
+    assert sorted(said) == list(range(VOCABULARY_SIZE))
+
+
 def test_sessions_with_settings_of_their_own_are_compiled_once(model):
     first = session(model, sampler=None)
     for sampler in (RandomSampler(0.0), RandomSampler(0.8, top_k=5), RandomSampler(1.5, min_p=0.1)):

@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_layer, randomize_weights, tf
+from tests.layer_checks import randomize_weights, tf
 from txl_tf import functional
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout
 
@@ -125,14 +125,6 @@ def test_rows_cannot_share_a_mask(axes):
 def test_rate_out_of_range_is_refused(rate):
     with pytest.raises(ValueError, match=r"`rate` must be in \[0, 1\)\. Received: rate="):
         SeededDropout(rate)
-
-
-def test_basics():
-    check_layer(
-        FeedForward,
-        init_kwargs={"intermediate_dim": 6, "dropout": 0.1},
-        inputs={"inputs": INPUTS},
-    )
 
 
 def test_matches_the_oracle_at_every_position():
