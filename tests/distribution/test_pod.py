@@ -14,7 +14,7 @@ from tests.pipelines.interrupted_run import EXPERIMENT
 from tests.pipelines.txl_process import run_txl
 from txl_tf.training.checkpoints import read_checkpoint
 
-NUM_STEPS = 80
+NUM_STEPS = 100
 CHECKPOINT_EVERY_STEPS = 20
 PREEMPTED = 75
 
