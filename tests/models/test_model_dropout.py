@@ -17,7 +17,7 @@ def seed_of(first, second):
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_dropout_is_a_function_of_the_seed_and_rests_without_training(position_encoding):
     rates = {"dropout": 0.3, "attention_dropout": 0.3}
-    model = made(position_encoding, variational_dropout=True, **rates)
+    model = made(position_encoding, num_layers=1, variational_dropout=True, **rates)
     memory, tokens = filled_memory(model), token_ids(T)
 
     def hidden(first, second, training=True):
