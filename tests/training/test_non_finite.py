@@ -28,10 +28,10 @@ def spoil_weight(trainer):
     bias.assign(np.where(np.arange(bias.shape[0]) == 2, np.nan, bias.numpy()))
 
 
-def spoil_memory(trainer, row=2):
+def spoil_memory(trainer):
     arrays = trainer.replica_memory.to_global()
     states = arrays["states/000"].copy()
-    states[row, -1, 3] = np.nan
+    states[2, -1, 3] = np.nan
     trainer.replica_memory.from_global({**arrays, "states/000": states})
 
 
