@@ -148,7 +148,7 @@ def test_ten_lines_make_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
     assert len(code.splitlines()) <= 10
     monkeypatch.setitem(presets.PRESETS, "quickstart", lambda: toy_experiment().model)
     monkeypatch.chdir(tmp_path)
-    Path("my.txt").write_text("Once upon a time there was a reader.\n" * 60)
+    Path("my.txt").write_text("Once upon a time there was a reader.\n" * 300)
     names = {}
     exec(code, names)
     assert "Once upon a time" in capsys.readouterr().out
