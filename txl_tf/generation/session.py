@@ -140,7 +140,7 @@ class GenerationSession:
         create = BeamSearch if isinstance(sampler, BeamSampler) else _token_writer
         self._writer: Any = create(self._engine, rules)
         self._constants = self._engine.step_constants(num_rows * width)
-        self._memory_of_steps = tf.function(self._engine.memory_of_steps, autograph=False)
+        self._memory_of_steps = compiled(self._engine.memory_of_steps, model)
         self.restart(seed, memory)
 
     def restart(
