@@ -113,7 +113,7 @@ def test_a_recurrent_model_has_its_last_output():
         (lambda lm: lm.embed("a", pooling="max"), ValueError, "`pooling` must be one of"),
         (lambda lm: lm.embed("a", batch_size=0), ValueError, "`batch_size` must be positive"),
         (lambda lm: lm.embed(["a", ""]), ValueError, "at least 1 token.*in text 1"),
-        (lambda lm: lm.embed(b"a"), TypeError, "`texts` must be a str"),
+        (lambda lm: lm.embed(b"a"), ValueError, "`token_ids` must be integers"),
         (lambda lm: lm.embed("z"), ValueError, "not in the vocabulary"),
     ],
 )

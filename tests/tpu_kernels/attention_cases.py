@@ -86,10 +86,13 @@ class Columns(keras.layers.Layer):
 class UnprojectedAttention(RelativeAttention):
     """Attention whose inputs hold queries, keys and values side by side."""
 
-    def _projection(self, input_dim, units, name):
-        places = {"query": 0, "key": 1, "value": 2}
-        first = places.get(name, 0) * units
-        return Columns(slice(first, first + units), self.dtype_policy)
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        units = self.num_heads * self.head_dim
+        for place, name in enumerate(("query", "key", "value")):
+            columns = slice(place * units, (place + 1) * units)
+            setattr(self, name, Columns(columns, self.dtype_policy))
+        self.position = self.output_projection = Columns(slice(units), self.dtype_policy)
 
 
 def arrays_of(case, dtype="float32"):
