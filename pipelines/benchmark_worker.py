@@ -80,19 +80,11 @@ def _train(experiment: Any, folder: str) -> Turn:
 def _write_random_dataset(folder: str, num_tokens: int, vocabulary_size: int) -> str:
     """Writes a data set of random token ids and returns its path."""
     from txl_tf.data.preparation import prepare_dataset
-    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-    from txl_tf.data.tokenizers.tokenizer import narrowest_token_dtype
+    from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 
-    class NumberTokenizer(ByteTokenizer):
-        """Tokenizer of a text whose bytes are the bytes of token ids."""
-
-        kind = "numbers"
-
-    NumberTokenizer.vocabulary_size = vocabulary_size
-    NumberTokenizer.token_dtype = dtype = narrowest_token_dtype(vocabulary_size)
-    content = _random_tokens(num_tokens, vocabulary_size).astype(dtype).tobytes()
+    content = " ".join(map(str, _random_tokens(num_tokens, vocabulary_size))).encode()
     path = os.path.join(folder, "data")
-    prepare_dataset({"train": [content]}, NumberTokenizer(), path, "random")
+    prepare_dataset({"train": [content]}, IdTokenizer(vocabulary_size), path, "random")
     return path
 
 

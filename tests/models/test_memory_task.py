@@ -16,7 +16,8 @@ RECIPE = (ROOT / "txl_tf" / "HOW_IT_WORKS.md").read_text()
 @pytest.mark.parametrize("memory_length", [16, 0])
 def test_an_agent_learns_what_it_has_to_remember(memory_length):
     """Cue and decision are further apart than a segment; the turn is 1 or -1 by chance."""
-    (code,) = re.findall(r"```python\n(.*?)```", RECIPE, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", RECIPE, re.DOTALL)
+    (code,) = [block for block in blocks if "class Maze" in block]
     names = {}
     exec(code.replace("MEMORY = 32, 4, 16", f"MEMORY = 32, 4, {memory_length}"), names)
     assert names["model"].config.memory_length == memory_length

@@ -139,7 +139,7 @@ def list_folder(folder: str) -> list[str]:
     """Returns the sorted names in a folder, none without one; OSError if it cannot be listed."""
     if not is_remote(folder):
         try:
-            return sorted(os.listdir(folder))
+            return sorted(os.listdir(folder or "."))
         except FileNotFoundError:
             return []
     with _as_os_errors(folder):
