@@ -89,7 +89,7 @@ def add_numbers(
         try:
             return [number(part) for part in text.split(",")]
         except ValueError as error:
-            what = "Lengths are whole numbers, with commas between them."
+            what = "Lengths must be whole numbers, separated by commas."
             raise UsageError(what, where=f"{option} {text}") from error
 
     parser.add_argument(option, type=numbers, metavar=f"{unit},...", help=meaning, **settings)
@@ -125,7 +125,7 @@ def _step(text: str) -> int | str:
         return text
     if text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_STEP:
         return int(text)
-    raise UsageError("A checkpoint is named by its step, best or newest.", where=text[:100])
+    raise UsageError("The step must be a number, best or newest.", where=text[:100])
 
 
 def add_model_argument(parser: Any) -> None:
@@ -194,10 +194,9 @@ def load_experiment(
         experiment = ExperimentConfig.from_dict(values)
     except FileNotFoundError as error:
         raise InputMissingError(
-            "There is no configuration of this name and no such file."
-            f"{did_you_mean(source, NAMED_EXPERIMENTS)}",
+            f"No experiment and no file has this name.{did_you_mean(source, NAMED_EXPERIMENTS)}",
             where=where,
-            remedy=f"Names are: {', '.join(NAMED_EXPERIMENTS)}; files end in .json or .toml.",
+            remedy=f"Give a .json or .toml file, or one of: {', '.join(NAMED_EXPERIMENTS)}.",
         ) from error
     except ValueError as error:
         raise UsageError(f"{error}", where=where, remedy=remedy) from error
@@ -265,7 +264,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         return values
     values = parse_json(content)
     if not isinstance(values, dict):
-        raise ValueError(f"A configuration is an object. Received: {type(values).__name__}")
+        raise ValueError(f"A configuration must be an object. Received: {type(values).__name__}")
     return values
 
 
@@ -301,7 +300,7 @@ def check_text_file(path: str) -> None:
     if path == STANDARD_INPUT:
         return
     if os.path.isdir(path):
-        remedy = "Give a file; `txl prepare` takes folders."
-        raise UsageError("A text is a file.", where=f"--text {path}", remedy=remedy)
+        remedy = "Give the path of a text file. Only `txl prepare` reads folders."
+        raise UsageError("The path is a folder.", where=f"--text {path}", remedy=remedy)
     if not os.path.exists(path):
         raise InputMissingError("There is no such file.", where=f"--text {path}")

@@ -104,7 +104,7 @@ class EvaluationLog:
     def append(self, result: EvaluationResult) -> None:
         """Writes a result under these conditions to disk; needs `locked`."""
         if self._writable is None:
-            raise ValueError(f"It must be locked. Received: step={result.step}")
+            raise ValueError(f"`append` needs the lock of `locked()`. Received: step={result.step}")
         self.results[result.step] = result.to_dict()
         self._lines.append({"conditions": self._conditions, "result": self.results[result.step]})
         content = "".join(json.dumps(line) + "\n" for line in self._lines)

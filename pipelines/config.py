@@ -56,7 +56,7 @@ def check_arguments(arguments: argparse.Namespace) -> str:
     given = [arguments.section, arguments.config, arguments.schema or None]
     if sum(each is not None for each in given) > 1:
         raise UsageError(
-            "A section, --config and --schema show different things.",
+            "A section, --config and --schema exclude each other.",
             where="txl config",
             remedy="Give one of them.",
         )
@@ -64,7 +64,7 @@ def check_arguments(arguments: argparse.Namespace) -> str:
         experiment = load_experiment(arguments.config, arguments.overrides)
         return json.dumps(experiment.to_dict(), indent=2)
     if arguments.overrides:
-        raise UsageError("Only an experiment is changed.", where="--set", remedy="Add --config.")
+        raise UsageError("There is no experiment to change.", where="--set", remedy="Add --config.")
     if arguments.schema:
         schema = json_schema(ExperimentConfig)
         schema["properties"]["base"] = {"enum": list(NAMED_EXPERIMENTS)}

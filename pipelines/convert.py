@@ -89,7 +89,7 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
         if value is None and name in own[:1]:
             raise UsageError(f"This conversion needs --{name}.", where=f"--{name}")
         if value is not None and name not in own:
-            raise UsageError(f"This conversion has no use for --{name}.", where=f"--{name}")
+            raise UsageError(f"This conversion does not use --{name}.", where=f"--{name}")
     require_absent(arguments.out)
     if way == "to_system":
         source = open_model(arguments.workdir, arguments.step)
@@ -123,7 +123,7 @@ def checked_settings(overrides: list[str]) -> dict[str, Any]:
         for text in overrides:
             name, equals, value = text.partition("=")
             if not equals or not name.strip().startswith(_SECTION):
-                raise ValueError("A setting is model.FIELD=VALUE.")
+                raise ValueError("A setting must have the form model.FIELD=VALUE.")
             settings[name.strip().removeprefix(_SECTION)] = parse_setting(value.strip())
         check_settings(settings)
     except ValueError as error:

@@ -74,8 +74,8 @@ class EmbedJob:
 def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
     """Checks the arguments before TensorFlow is imported."""
     if not arguments.out.endswith((".npz", ".jsonl")):
-        what = "The ending says the format: .npz or .jsonl."
-        raise UsageError(what, where=f"--out {arguments.out}", remedy="Name such a file.")
+        what = "The output must end in .npz or .jsonl, which selects its format."
+        raise UsageError(what, where=f"--out {arguments.out}", remedy="Give such a name.")
     source = open_model(arguments.workdir, arguments.step)
     model = source.description.model
     try:
@@ -153,6 +153,6 @@ def _read_texts(job: EmbedJob) -> tuple[list[int], list["np.ndarray"]]:
         lines.append(number)
         rows.append(token_ids)
     if not rows:
-        what = "The file has no text."
-        raise DataDamagedError(what, where=job.text, remedy="Give a text per line.")
+        what = "The file has no text to embed."
+        raise DataDamagedError(what, where=job.text, remedy="Write one text on each line.")
     return lines, rows

@@ -151,12 +151,12 @@ def _check_options(arguments: argparse.Namespace) -> None:
     given = {name for name, value in vars(arguments).items() if value not in (None, False)}
     for option, other in _EXCLUDED.items():
         if {option, other} <= given:
-            what, where = "The two do not go together.", f"--{option} --{other}"
+            what, where = "The two options exclude each other.", f"--{option} --{other}"
             raise UsageError(what, where=where, remedy="Leave one of them out.")
     for option, needed in _NEEDED.items():
         if option in given and needed not in given:
             where = f"--{option.replace('_', '-')}"
-            raise UsageError(f"This goes with --{needed}.", where=where, remedy="Leave it out.")
+            raise UsageError(f"This option needs --{needed}.", where=where, remedy="Leave it out.")
 
 
 def _check_model(
@@ -172,12 +172,12 @@ def _check_model(
             remedy="Name the prepared data set of the model, which has its vocabulary: --data DIR.",
         )
     if arguments.watch and source.run is None:
-        what = "Only a run gets new checkpoints."
+        what = "The folder is not a run, so it gets no new checkpoints."
         raise UsageError(what, where="--watch", remedy="Leave it out, or name a run.")
     is_dynamic = experiment.evaluation.dynamic_learning_rate is not None
     if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(
-            "Weights that follow the text read one row, on one device.",
+            "Dynamic evaluation runs on a single device.",
             where="--set evaluation.dynamic_learning_rate",
             remedy="Leave out --tpu and --cpu-replicas.",
         )

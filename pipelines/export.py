@@ -143,7 +143,7 @@ def _completion(arguments: argparse.Namespace) -> GenerationConfig:
     config = generation_config(arguments, max_tokens=min(DEFAULT_NEW_TOKENS, most))
     if config.max_tokens > most:
         raise UsageError(
-            f"A request may have {most} tokens written.",
+            f"A request may only ask for {most} tokens.",
             where=f"--max-tokens {config.max_tokens}",
             remedy="Give fewer, or raise --max-output-tokens.",
         )
@@ -198,8 +198,8 @@ def _tokenizer(job: ExportJob) -> "Tokenizer | None":
         tokenizer = tokenizer or dataset_tokenizer(job.data, dataset.manifest)
     if tokenizer is None and job.completion.stop:
         raise UsageError(
-            "Without a vocabulary there are no texts to end before.",
+            "A stop text needs the vocabulary of the model.",
             where=f"--stop {job.completion.stop[0]}",
-            remedy="Give --data, or leave it out.",
+            remedy="Give --data, or leave --stop out.",
         )
     return tokenizer

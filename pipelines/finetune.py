@@ -155,7 +155,7 @@ def _examples_to_predict(
     named, out = arguments.predict, arguments.out
     if named is None:
         if out is not None:
-            raise UsageError("This goes with --predict.", where="--out")
+            raise UsageError("This option needs --predict.", where="--out")
         return None
     if arguments.format in ("own", "squad"):
         data = _read_task_data(arguments, {"test": named}, task.kind, task.labels)
@@ -168,7 +168,7 @@ def _examples_to_predict(
         )
     if out is not None:
         if data.kind not in _KINDS_OF_ENDING.get(os.path.splitext(out)[1], ()):
-            what = f"Answers of kind {data.kind} are not written in this form."
+            what = f"Answers of kind {data.kind} cannot be written in this format."
             raise UsageError(what, where=f"--out {out}", remedy="Name a .jsonl file.")
         require_absent(out)
     return data, data.splits[named]

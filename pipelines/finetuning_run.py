@@ -39,7 +39,7 @@ def finetuning_experiment(
             experiment = override(experiment, [f"training.num_steps={num_steps}"])
         return experiment
     if arguments.init_from is not None and arguments.config is not None:
-        raise UsageError("The model comes from --init-from.", where="--config")
+        raise UsageError("--config and --init-from exclude each other.", where="--config")
     if arguments.init_from is not None:
         model = open_model(arguments.init_from, arguments.init_step).description.model
     elif arguments.config is not None:

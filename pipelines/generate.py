@@ -68,7 +68,7 @@ def generation_config(arguments: argparse.Namespace, **defaults: Any) -> Generat
     """Returns the settings of the arguments, with `defaults` for options that were not given."""
     for text in arguments.stop:
         if not text or not _is_utf8(text):
-            what = "A text to end before has at least one character, in UTF-8."
+            what = "A stop text must have at least one character, in UTF-8."
             raise UsageError(what, where=f"--stop {text!a}")
     given = {name: getattr(arguments, name) for name in _NUMBERS}
     given = {name: value for name, value in given.items() if value is not None}
@@ -159,27 +159,28 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
 def _prompt(prompt: str | None) -> str | None:
     """Returns the prompt of the option, or of a pipe without the last line end."""
     if prompt == "":
-        raise UsageError("There must be something to go on from.", where="--prompt")
+        raise UsageError("The prompt is empty.", where="--prompt")
     if prompt is None and sys.stdin is not None and not sys.stdin.isatty():
         content = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
         if len(content) > _MAX_PROMPT_BYTES:
-            what = f"A prompt has at most {_MAX_PROMPT_BYTES:,} bytes."
+            what = f"A prompt must have at most {_MAX_PROMPT_BYTES:,} bytes."
             raise UsageError(what, where="standard input")
         content = content.removesuffix(b"\n").removesuffix(b"\r")
         prompt = content.decode("utf-8", "surrogateescape") or None
     if prompt is not None and not _is_utf8(prompt):
-        raise UsageError("The prompt is no UTF-8.", where=f"prompt {prompt[:80]!a}")
+        raise UsageError("The prompt is not valid UTF-8.", where=f"prompt {prompt[:80]!a}")
     return prompt
 
 
 def _check_combinations(job: GenerateJob, given: list[str]) -> None:
     if job.session is not None and (job.num_samples > 1 or job.beams is not None):
         where = "--session with --num-samples or --beams"
-        raise UsageError("A session is of one text that is drawn.", where=where)
+        what, remedy = "A session continues one sampled text.", "Leave one of the options out."
+        raise UsageError(what, where=where, remedy=remedy)
     if job.num_samples > 1 and job.beams is not None:
-        raise UsageError("Beams find one text.", where="--beams with --num-samples")
+        raise UsageError("Beam search writes a single text.", where="--beams with --num-samples")
     if given and job.beams is not None:
-        raise UsageError("Beams draw nothing.", where=f"--beams with {option_of(given[0])}")
+        raise UsageError("Beams are not sampled.", where=f"--beams with {option_of(given[0])}")
     is_recurrent = not isinstance(job.source.description.model, ModelConfig)
     if job.memory_length is not None and is_recurrent:
         raise UsageError("A recurrent model has no memory length.", where="--memory-length")
@@ -187,12 +188,12 @@ def _check_combinations(job: GenerateJob, given: list[str]) -> None:
     if job.session is not None and not is_remote(job.session):
         folder = os.path.dirname(job.session) or "."
         if not os.path.isdir(folder):
-            raise StorageError("There is no such folder.", where=folder, remedy="Make it first.")
+            raise StorageError("The folder is missing.", where=folder, remedy="Create it first.")
     continues = job.session is not None and path_exists(job.session)
     is_conversation = sys.stdin.isatty() and job.num_samples == 1 and job.beams is None
     if job.prompt is None and not (is_conversation or continues):
         remedy = "Give --prompt or a pipe, continue a --session, or use a terminal."
-        raise UsageError("There is nothing to go on from.", where="--prompt", remedy=remedy)
+        raise UsageError("There is no text to continue.", where="--prompt", remedy=remedy)
 
 
 def run(job: GenerateJob) -> None:

@@ -199,7 +199,7 @@ def initial_weights(
         for name in _OPTIONS:
             if getattr(arguments, name) is not None:
                 option = f"--{name.replace('_', '-')}"
-                raise UsageError("This goes with --init-from.", where=option)
+                raise UsageError("This option needs --init-from.", where=option)
     if workdir.has_run():
         start = workdir.describe().start
         if arguments.init_from is not None:
@@ -234,9 +234,9 @@ def _require_same_start(start: RunStart | None, arguments: argparse.Namespace) -
     differences = describe_differences({name: getattr(start, name, None) for name in asked}, asked)
     if differences:
         raise MismatchError(
-            f"Another run was begun here, from other initial weights; {differences}",
+            f"The run in this folder began from other initial weights; {differences}",
             where=arguments.workdir,
-            remedy="Give what the run was begun with, or choose a new --workdir.",
+            remedy="Give the arguments that the run began with, or choose a new --workdir.",
         )
 
 

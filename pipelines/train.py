@@ -83,7 +83,7 @@ def parse_steps(text: str) -> range:
     first, last = map(int, matched.groups()) if matched else (0, 0)
     if not 1 <= first <= last <= MAX_STEPS:
         raise UsageError(
-            "The steps to profile are a first and a last one, counted from 1.",
+            "The steps to profile must be a first and a last step, counted from 1.",
             where=f"--profile-steps {text[:100]}",
             remedy="Give them as FIRST:LAST, such as 100:110.",
         )
@@ -103,7 +103,7 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
     workdir.check_same(experiment, data)
     if experiment.task is not None:
         raise MismatchError(
-            "The settings are of a task, which is trained on examples.",
+            "The settings are for a task, which is trained on examples.",
             where=arguments.config or arguments.workdir,
             remedy="`txl finetune` trains it.",
         )

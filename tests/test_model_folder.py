@@ -116,8 +116,8 @@ def test_a_checkpoint_of_a_run_is_chosen(folders, step, found):
     ("name", "step", "said"),
     [
         ("run", 3, "There are: 2, 4, 6."),
-        ("checkpoint", BEST, "Only a run has several steps"),
-        ("export", BEST, "Only a run has several steps"),
+        ("checkpoint", BEST, "no step can be chosen"),
+        ("export", BEST, "no step can be chosen"),
     ],
 )
 def test_a_step_that_is_not_there(name, step, said, folders):
@@ -151,7 +151,7 @@ def test_folders_without_a_model(tmp_path, folders):
     with pytest.raises(InputMissingError, match="There is no checkpoint yet"):
         txl_tf.load_model(tmp_path)
     store.save(2, arrays_of(2))
-    with pytest.raises(InputMissingError, match="known to be the best"):
+    with pytest.raises(InputMissingError, match="has chosen a best checkpoint"):
         txl_tf.load_model(tmp_path, "best")
     copied = shutil.copytree(folders["checkpoint"], tmp_path / "copy")
     with pytest.raises(InputMissingError, match=r"not their config\.json"):

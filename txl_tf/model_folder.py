@@ -300,9 +300,9 @@ class ModelFolder:
         steps, best = store.steps(), store.best_step()
         if step == "best" and best is None:
             raise InputMissingError(
-                "No checkpoint is known to be the best.",
+                "No evaluation has chosen a best checkpoint.",
                 where=where,
-                remedy="`txl train` finds it where the data has a split `valid`.",
+                remedy="Give a step or newest, or train on data with a split `valid`.",
             )
         if not steps:
             what, remedy = "There is no checkpoint yet.", "`txl train` makes them."
@@ -412,7 +412,7 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
     """
     kind, place = identify_folder(folder)
     if step is not None and kind != "run":
-        what = "Only a run has several steps."
+        what = "The folder holds one set of weights, so no step can be chosen."
         raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
     inside = _run_of_checkpoint(place) if kind == "checkpoint" else None
     run: RunDescription | None = None
@@ -477,9 +477,9 @@ def checked_path(folder: str | os.PathLike[str]) -> str:
     path = os.fspath(folder)
     if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", path):
         raise UsageError(
-            "A remote folder has two slashes before its first name; a `pathlib.Path` has one.",
+            "The remote path lost a slash: `pathlib.Path` keeps one of the two in `://`.",
             where=path,
-            remedy="Give it as text, such as gs://BUCKET/FOLDER.",
+            remedy="Give it as a string, such as gs://BUCKET/FOLDER.",
         )
     return path
 
@@ -552,7 +552,7 @@ def write_model_folder(
     """
     if not isinstance(model.config, ModelConfig):
         raise ValueError(
-            "Only a `TransformerXL` is written as a folder of its own. "
+            "Only a `TransformerXL` can be saved as a model folder. "
             f"Received: {type(model).__name__}"
         )
     described = ModelDescription.of_model(model, tokenizer)

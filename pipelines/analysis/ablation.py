@@ -206,7 +206,7 @@ class AblationStudy(FrozenConfig):
         budgets = {row.name for row in self.rows if row.equal_memory_to is None} | {None}
         for row in self.rows:
             if row.equal_memory_to not in budgets:
-                reason = "`equal_memory_to` names a row whose segment length is given."
+                reason = "`equal_memory_to` must name a row without `equal_memory_to`."
                 row.refuse(reason, "equal_memory_to")
 
     def runs(self) -> list[AblationRun]:
@@ -235,7 +235,7 @@ def load_study(source: str, overrides: list[str]) -> AblationStudy:
     if path is None:
         names = sorted(file.stem for file in STUDIES_FOLDER.glob("*.toml"))
         raise InputMissingError(
-            "There is no study of this name and no such file.",
+            "No study and no file has this name.",
             where=f"--study {source}",
             remedy=f"Names are: {', '.join(names)}; files end in .json or .toml.",
         )
@@ -297,7 +297,7 @@ def check_arguments(arguments: argparse.Namespace) -> Ablation:
     study, folder = load_study(arguments.study, arguments.overrides), Path(arguments.out)
     if is_remote(arguments.out):
         raise UsageError(
-            "A study is written to a local folder.",
+            "A study cannot be written to a remote folder.",
             where=f"--out {arguments.out}",
             remedy="Give a path on this machine.",
         )

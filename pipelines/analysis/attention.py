@@ -105,7 +105,7 @@ class AttentionJob:
 def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
     """Checks the arguments before TensorFlow is imported."""
     if arguments.head is not None and arguments.layer is None:
-        raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
+        raise UsageError("A head needs its layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
     job = AttentionJob(arguments, open_model(arguments.workdir, arguments.step))
     model = job.source.experiment.model
@@ -114,7 +114,7 @@ def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
     for name, count in (("layer", model.num_layers), ("head", model.num_heads)):
         value = getattr(arguments, name)
         if value is not None and value > count:
-            raise UsageError(f"The model has {count} of these.", where=f"--{name} {value}")
+            raise UsageError(f"The {name} must be at most {count}.", where=f"--{name} {value}")
     where = f"--rows {arguments.rows}, --memory-length, --segment-length"
     needs = reading_needs(model, arguments.rows, where=where, **job.lengths)
     require_memory_of(needs, "The analysis")

@@ -144,7 +144,7 @@ def check_arguments(arguments: argparse.Namespace) -> ContextJob:
     steps = {second - first for first, second in itertools.pairwise(contexts)}
     if len(steps) != 1 or min(steps) <= 0:
         raise UsageError(
-            "Context lengths ascend in equal steps, from one to another at least.",
+            "Context lengths must be two or more, ascending in equal steps.",
             where=f"--context {','.join(map(str, contexts))}",
         )
     job = ContextJob(arguments, read_runs(arguments.workdirs))

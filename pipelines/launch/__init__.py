@@ -106,7 +106,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     for name, (pattern, remedy) in _PATTERNS.items():
         value = getattr(arguments, name)
         if value is not None and re.fullmatch(pattern, value) is None:
-            what = f"This is not a {name.replace('_', ' ')} that can be used."
+            what = f"The {name.replace('_', ' ')} is not valid."
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
     kind, chips = arguments.kind, accelerator.chip.name
@@ -126,10 +126,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         is_given, is_used = getattr(arguments, name) is not None, is_gke == (name in _OF_GKE)
         if is_given and not is_used:
             where = f"--kind {kind} {_option(name)}"
-            raise UsageError("The argument means nothing here.", where=where)
+            raise UsageError("This kind of machine does not use the option.", where=where)
         if is_gke and is_used and not is_given:
             remedy = "The page pipelines/launch/README.md says how to make it."
-            raise UsageError("A job set needs this.", where=_option(name), remedy=remedy)
+            raise UsageError("A GKE job set needs this option.", where=_option(name), remedy=remedy)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -85,7 +85,7 @@ def test_one_beam_is_greedy_and_several_score_higher():
 
 
 def test_a_memory_of_another_model_or_length_is_refused():
-    with pytest.raises(ValueError, match=r"has the length 1\. Received: memory_length=7"):
+    with pytest.raises(ValueError, match=r"a recurrent model\. Received: memory_length=7"):
         GenerationSession(made("lstm"), GreedySampler(), memory_length=7)
     memory = made("lstm").initial_memory(1)
     with pytest.raises(ValueError, match="must be like Memory"):

@@ -149,7 +149,7 @@ def test_a_model_without_recurrence_sees_the_segment(model):
         ({"excluded_token_ids": [-1]}, r"`excluded_token_ids` must be in \[0, 13\)"),
         ({"repetition_penalty": 0.5}, "`penalty` must be at least 1"),
         ({"memory": "mine"}, "Received: memory of type str"),
-        ({}, r"something to go on from\. Received: prompt_ids=None"),
+        ({}, r"A new session needs `prompt_ids`\. Received: prompt_ids=None"),
     ],
 )
 def test_values_out_of_range_are_refused(model, options, message):

@@ -185,7 +185,7 @@ def test_results_are_handed_to_a_cache_as_they_come(lm):
     "arguments, message",
     [
         ({"max_length": 0}, "at least 1 token"),
-        ({"batch_size": "auto"}, "none is searched for"),
+        ({"batch_size": "auto"}, "must be a positive number"),
     ],
 )
 def test_wrong_arguments_are_named(lm, arguments, message):

@@ -89,7 +89,7 @@ def test_a_field_of_json_lines_becomes_json_lines(embedded, folder, tmp_path):
         (b'{"other": "a"}', ("--field", "text"), 65, "no field 'text'"),
         (b"abc", ("--layer", "3"), 2, "`layer` must be 0 to 2"),
         (b"abc", ("--pooling", "max"), 2, "Known are: tokens"),
-        (b"abc", ("--step", "4"), 2, "Only a run has several steps"),
+        (b"abc", ("--step", "4"), 2, "no step can be chosen"),
     ],
 )
 def test_what_cannot_be_read_is_refused(embedded, tmp_path, content, options, code, message):

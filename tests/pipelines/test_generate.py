@@ -121,11 +121,11 @@ def test_a_prompt_that_is_no_utf_8_is_refused(generated, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        ([], 2, "There is nothing to go on from."),
-        (["--session", "none.npz"], 2, "There is nothing to go on from."),
-        (["--prompt", ""], 2, "There must be something to go on from."),
-        (["--prompt", "a", "--session", "a", "--num-samples", "2"], 2, "A session is of one"),
-        (["--prompt", "a", "--beams", "2", "--num-samples", "2"], 2, "Beams find one text."),
+        ([], 2, "There is no text to continue."),
+        (["--session", "none.npz"], 2, "There is no text to continue."),
+        (["--prompt", ""], 2, "The prompt is empty."),
+        (["--prompt", "a", "--session", "a", "--num-samples", "2"], 2, "one sampled text"),
+        (["--prompt", "a", "--beams", "2", "--num-samples", "2"], 2, "writes a single text."),
         (["--prompt", "a", "--min-p", "2"], 2, "--min-p 2.0"),
         (["--prompt", "a", "--beams", "2", "--top-k", "3"], 2, "--beams with --top-k"),
         (["--prompt", "a", "--join-marks"], 2, "has no marks like @-@"),

@@ -110,7 +110,7 @@ def test_ids_name_the_examples(tmp_path):
         ("classification", TEXT, {"label": 0.5}, 65, "must be a name"),
         ("choice", Columns(choices=("c",)), {"c": ["x"], "label": 0}, 65, "two options"),
         ("choice", Columns(choices=("c",)), {"c": ["x", "y"], "label": 2}, 65, "0 to 1"),
-        ("span", Columns(text=("text", "p")), {"p": "a", "label": "b"}, 65, "not stand in the"),
+        ("span", Columns(text=("text", "p")), {"p": "a", "label": "b"}, 65, "not contain the"),
         ("span", Columns(text=("text", "p")), {"p": "a", "label": [{}]}, 65, "`answer_start`"),
     ],
 )
@@ -236,7 +236,7 @@ CUT = gzip.compress(b'{"a": 1}', mtime=0)[:-9]
         ("x.tsv", b"", 65, "x.tsv", "no record"),
         ("x.tsv", b"a\tB c\n1\t2\n", 78, "line 2", "no column 'b'"),
         ("x.tsv", b"a\tbb\n1\t2\n", 78, "line 2", "Did you mean bb?"),
-        ("x.tsv", b"a\ta\n1\t2\n", 65, "line 1", "stands twice"),
+        ("x.tsv", b"a\ta\n1\t2\n", 65, "line 1", "occurs twice"),
         ("x.tsv", b"a\tb\n1\t2\n1\t2\t3\n", 65, "line 3", "3 fields; 2 are expected"),
         ("x.tsv", b"a\tb\n1\t2\n\xff\t4\n", 65, "line 3", "not UTF-8, from its byte 0"),
         ("x.csv", b'a,b\n1,2\n"3,4\n5,6\n', 65, "line 3", "not CSV"),

@@ -79,7 +79,7 @@ def test_files_of_the_test_of_glue_may_be_missing(tmp_path):
     [
         ("sst2", "train", "\t1\n", "\t2\n", 78, "line 2", "The 2 classes are: '0', '1'"),
         ("stsb", "train", "5.000", "five", 65, "line 2", "must be a finite number"),
-        ("cola", "test", "\n1\t", "\n0\t", 65, "line 3", "'0' stands in"),
+        ("cola", "test", "\n1\t", "\n0\t", 65, "line 3", "'0' is also the id of"),
     ],
 )
 def test_each_fault_of_glue_is_refused_with_its_line(
@@ -171,11 +171,11 @@ QUESTION = "dev.json, question 56ddde6b"
     "change, where, says",
     [
         ({"answers": [{"text": "Rollo", "answer_start": 18}]}, QUESTION, "at character 18: 'R"),
-        ({"answers": {}}, QUESTION, "has a list of `answers`"),
+        ({"answers": {}}, QUESTION, "must have a list of `answers`"),
         ({"is_impossible": "no"}, QUESTION, "and 'no'"),
         ({"is_impossible": True}, QUESTION, "and True"),
         ({"id": None}, "data[0].paragraphs[0].qas[0]", "'id' is missing"),
-        ({"id": "56ddde6c"}, "question 56ddde6c", "stands in"),
+        ({"id": "56ddde6c"}, "question 56ddde6c", "is also the id of"),
     ],
 )
 def test_each_fault_of_squad_is_refused_with_file_and_question(tmp_path, change, where, says):

@@ -88,7 +88,7 @@ def text_features(
     lengths = [len(row) for row in token_rows]
     if 0 in lengths:
         raise ValueError(
-            f"A text must have at least 1 token. Received: none in text {lengths.index(0)}"
+            f"A text must have at least 1 token. Received: no token in text {lengths.index(0)}"
         )
     parts: list[list[np.ndarray]] = [[] for _ in token_rows]
     for group in reader.groups(lengths):

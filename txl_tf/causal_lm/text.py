@@ -231,7 +231,7 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
     except InvalidTextError as error:
         raise UsageError(error.reason, where=where) from error
     except UnicodeEncodeError as error:
-        raise UsageError("The prompt is no UTF-8.", where=where) from error
+        raise UsageError("The prompt is not valid UTF-8.", where=where) from error
     if not len(ids):
         raise UsageError("There is no token in the prompt.", where=where)
     num_unknown = int(np.sum(ids == tokenizer.unknown_id))

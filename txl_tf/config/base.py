@@ -139,7 +139,7 @@ class FrozenConfig:
         """
         if not isinstance(values, dict):
             raise ValueError(
-                f"`{cls.__name__}` is made of a dict. Received: {shown_value(values)} "
+                f"`{cls.__name__}` needs a dict. Received: {shown_value(values)} "
                 f"of type {type(values).__name__}"
             )
         fields = [field.name for field in dataclasses.fields(cls)]

@@ -438,7 +438,7 @@ class FrozenParts:
                 if not first <= last < num_layers:
                     reason = f"name layers from 0 to {num_layers - 1}, the lower one first"
             elif pattern not in ("embedding", "softmax"):
-                reason = "be of `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`"
+                reason = "be one of `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`"
             if reason is not None:
                 raise ValueError(f"`freeze` must {reason}. Received: {shown_value(pattern)}")
             if match is not None:
@@ -547,7 +547,7 @@ class ExperimentConfig(FrozenConfig):
             if not equals or field not in fields:
                 known = [f"{section}.{key}" for section in values for key in values[section]]
                 raise ValueError(
-                    "A setting is `section.field=value`; `txl config` lists all."
+                    "A setting must have the form `section.field=value`; `txl config` lists all."
                     f"{did_you_mean(name.strip(), known)} Received: {assignment[:200]}"
                 )
             fields[field] = parse_setting(text.strip())

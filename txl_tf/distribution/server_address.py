@@ -21,7 +21,7 @@ def tpu_addresses(tpu: str) -> list[str]:
     """Returns the `host:port` of `grpc://` addresses; empty for `local` and names; UsageError."""
     where = f"--tpu {tpu}"
     if not tpu.strip():
-        raise UsageError("An empty name stands for no TPU.", where=where, remedy="Leave it out.")
+        raise UsageError("The name of the TPU is empty.", where=where, remedy="Leave it out.")
     if "://" not in tpu:
         return []
     found = []

@@ -48,7 +48,7 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
     """
     if tpu is not None and num_cpu_replicas > 1:
         raise UsageError(
-            "A run has either a TPU or CPU replicas.",
+            "A TPU and CPU replicas cannot be used together.",
             where=f"--tpu {tpu} --cpu-replicas {num_cpu_replicas}",
             remedy="Leave one of the two out.",
         )
@@ -56,7 +56,7 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
     if cluster is not None:
         if tpu is not None or num_cpu_replicas > 1:
             raise UsageError(
-                "Workers have neither a TPU nor CPU replicas.",
+                "Several workers cannot use a TPU or CPU replicas.",
                 where=f"{_CLUSTER_VARIABLE} and "
                 + (f"--cpu-replicas {num_cpu_replicas}" if tpu is None else f"--tpu {tpu}"),
                 remedy=f"Unset {_CLUSTER_VARIABLE}, or leave the argument out.",
@@ -236,8 +236,8 @@ def _logical_cpus(count: int) -> tuple[str, ...]:
     names = tuple(device.name for device in tf.config.list_logical_devices("CPU"))
     if len(names) < count:
         raise ValueError(
-            "`num_cpu_replicas` must not exceed the number of logical CPUs once TensorFlow "
-            f"runs, {len(names)}. Received: num_cpu_replicas={count}"
+            f"`num_cpu_replicas` must be at most {len(names)}, the logical CPUs that TensorFlow "
+            f"started with. Received: num_cpu_replicas={count}"
         )
     return names[:count]
 

@@ -161,7 +161,7 @@ class AttentionProfiler:
         cannot see are 0.
         """
         if self._last is None:
-            raise ValueError("There must be a segment before its rows. Received: none")
+            raise ValueError("`last_rows` needs a segment that was read. Received: none")
         token_ids, memory = self._last
         hidden_states, _ = self.model.hidden_states(tf.constant(token_ids), memory)
         arguments = self.model.attention_inputs(layer, hidden_states[layer], memory)
@@ -247,7 +247,7 @@ def profiled_config(config: ModelConfig, segment_length: int, memory_length: int
         )
     if not config.recurrence or memory_length < 1:
         raise ValueError(
-            "A model is profiled with a memory. "
+            "The profiled model must have a memory. "
             f"Received: recurrence={config.recurrence}, memory_length={memory_length}"
         )
     return config.replace(

@@ -236,7 +236,7 @@ class GenerationSession:
     def _read(self, prompt_ids: Any) -> None:
         if prompt_ids is None:
             if self._pending is None:
-                raise ValueError("There must be something to go on from. Received: prompt_ids=None")
+                raise ValueError("A new session needs `prompt_ids`. Received: prompt_ids=None")
             if (self._lengths != self._filled).any():
                 self._settle()  # rows that ended continue from their end
             return
@@ -413,7 +413,10 @@ def read_session(
         if array.dtype.kind not in "biuU" and not np.isfinite(array).all():
             raise _damaged(f"`{name}` has numbers that are not finite", path)
         if name in limits and not limits[name][0] <= array.min() <= array.max() <= limits[name][1]:
-            raise _damaged(f"`{name}` must be from {limits[name][0]} to {limits[name][1]}", path)
+            values = f"{array.min()} to {array.max()}"
+            raise _damaged(
+                f"`{name}` is {values}, not {limits[name][0]} to {limits[name][1]}", path
+            )
     return {name: found[name] for name in expected}
 
 

@@ -113,9 +113,9 @@ class HarnessModel(LM):
                 remedy="Name the folder of the prepared data set: tokenizer=DIR.",
             )
         if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
-            raise UsageError("A window has at least 1 token.", where=f"max_length={max_length}")
+            raise UsageError("A window needs at least 1 token.", where=f"max_length={max_length}")
         if not str(batch_size).isdecimal() or int(batch_size) < 1:
-            what = "The batch size is a positive number; none is searched for."
+            what = "The batch size must be a positive number; `auto` is not supported."
             raise UsageError(what, where=f"batch_size={batch_size}")
         self._lm, self._tokenizer = pretrained, pretrained.tokenizer
         self._max_length = max_length

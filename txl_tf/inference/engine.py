@@ -206,7 +206,7 @@ class InferenceEngine:
         self._is_recurrent = not isinstance(config, ModelConfig)
         if self._is_recurrent and memory_length not in (None, 1):
             raise ValueError(
-                "The memory of a recurrent model has the length 1. "
+                "`memory_length` must be None or 1 for a recurrent model. "
                 f"Received: memory_length={memory_length}"
             )
         self.model = model
@@ -301,7 +301,7 @@ class InferenceEngine:
         """Reads segment by segment, with the model's own memory."""
         if lengths is not None:
             raise ValueError(
-                f"`lengths` are for one segment of {self.segment_length} tokens. "
+                f"`lengths` need inputs of at most one segment, {self.segment_length} tokens. "
                 f"Received: {token_ids.shape[1]} tokens"
             )
         hidden = []
@@ -321,7 +321,7 @@ class InferenceEngine:
         """
         self.model.check_inputs(token_ids)
         if lengths is not None and document_starts is not None:
-            raise ValueError("`lengths` and `document_starts` are not for one call.")
+            raise ValueError("`lengths` and `document_starts` exclude each other. Received: both")
         if self._relative is not None:
             check_memory(memory, KeyValueMemory, token_ids)
             constants = constants or self.constants(ops.shape(token_ids)[1])
@@ -331,7 +331,7 @@ class InferenceEngine:
         is_ragged = lengths is not None and (self._is_recurrent or len(lengths.shape) > 0)
         if is_ragged and not self.model.config.has_relative_positions:
             raise ValueError(
-                "Rows of several lengths are for models with relative positions. "
+                "Rows of different lengths need a model with relative positions. "
                 f"Received: lengths={lengths}"
             )
         if self._is_recurrent:
@@ -374,7 +374,7 @@ class InferenceEngine:
             )
         if self.plan.kernel != "batched":
             raise ValueError(
-                "Single tokens are read with the batched kernel. "
+                "Reading single tokens needs the kernel 'batched'. "
                 f"Received: an engine with the kernel {self.plan.kernel!r}"
             )
         num_rows = memory.valid_length.shape[0] * rows_per_memory

@@ -220,7 +220,7 @@ class ServingSession:
             begins = self.state.last_token_id < 0
             text = self._unread(token_ids)
             if not len(token_ids):
-                raise ValueError("`token_ids` must have a token. Received: none")
+                raise ValueError("`token_ids` must not be empty. Received: no tokens")
             if len(text) == 1:  # no token predicts it, and it is read with the next ones
                 self.state = self.state._replace(last_token_id=int(text[0]))
                 return np.zeros([1], np.float32)
@@ -268,7 +268,7 @@ class ServingSession:
         if self.state.last_token_id >= 0:
             array = np.append(np.int32(self.state.last_token_id), array)
         if not array.size:
-            raise ValueError("The text must have a token to continue. Received: none")
+            raise ValueError("`token_ids` must not be empty in a new session. Received: no tokens")
         return array
 
     def _ask(

@@ -79,7 +79,7 @@ def parse_request(body: bytes) -> CompletionRequest:
             raise RequestError(400, what, name)
     options = values.pop("stream_options", {})
     if not isinstance(options, dict) or options.keys() - {"include_usage"}:
-        raise RequestError(400, "`stream_options` may have `include_usage`.", "stream_options")
+        raise RequestError(400, "`stream_options` may only have `include_usage`.", "stream_options")
     known = {field.name for field in dataclasses.fields(CompletionRequest)} - {"include_usage"}
     unknown = next((name[:60] for name in values if name not in known), None)
     if unknown is not None:
@@ -260,12 +260,12 @@ class TextServer:
             what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
             raise RequestError(400, what, "prompt")
         if asked.session and (count > 1 or len(asked.session) > _MAX_SESSION_LETTERS):
-            what = f"A session has one text, and a name of at most {_MAX_SESSION_LETTERS} letters."
+            what = f"`session` needs one text and a name of at most {_MAX_SESSION_LETTERS} letters."
             raise RequestError(400, what, "session")
         if not self._engine.has_place(client):  # before the prompts are read
             raise RequestError(503, _BUSY)
         if not (all(prompts) or (asked.session and self._engine.has_session(asked.session))):
-            what = "The prompt must have a token: there is no such session to continue."
+            what = "The prompt must have a token, because there is no session to continue."
             raise RequestError(404 if asked.session else 400, what, "prompt")
         return await asyncio.to_thread(lambda: [self._token_ids(prompt) for prompt in prompts])
 

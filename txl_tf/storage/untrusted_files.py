@@ -90,7 +90,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         (key, _), *_ = collections.Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"A key must stand once in an object. Received: {key[:60]!r}")
+        raise ValueError(f"An object must not have a key twice. Received: {key[:60]!r} twice")
     return values
 
 
@@ -164,7 +164,7 @@ def listed_file(
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataDamagedError("A listed file is missing.", where=path, remedy=remedy) from error
     if num_bytes is not None and (type(num_bytes) is not int or num_bytes != found):
-        what = f"The file has {found:,} bytes; {ascii(num_bytes)[:40]} are listed."
+        what = f"The file has {found:,} bytes, but its list says {ascii(num_bytes)[:40]}."
         raise DataDamagedError(what, where=f"{path}, listed in {listed_in}", remedy=remedy)
     return path
 

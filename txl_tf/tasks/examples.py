@@ -121,7 +121,7 @@ class TaskData:
             places: dict[str, str] = {}
             for example in examples:
                 if (first := places.get(example.name)) is not None:
-                    what = f"The id {shown_value(example.name)} stands in {first} too."
+                    what = f"The id {shown_value(example.name)} is also the id of {first}."
                     raise DataDamagedError(what, where=example.where, remedy=CORRECT)
                 places[example.name] = example.where
                 if self.labels and example.label is not None and example.label not in self.labels:
@@ -356,7 +356,7 @@ def _answers(record: Record, column: str, passage: str) -> tuple[Answer, ...]:
         return ()
     start = passage.find(text)
     if start < 0:
-        raise record.damaged(f"The answer does not stand in the passage: {shown_value(text)}")
+        raise record.damaged(f"The passage does not contain the answer: {shown_value(text)}")
     return (Answer(text=text, start=start),)
 
 
@@ -376,8 +376,7 @@ def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[An
             )
         if start < 0 or not passage.startswith(text, start):
             raise record.damaged(
-                f"The answer does not stand in the passage at character {start}: "
-                f"{shown_value(text)}"
+                f"The passage does not have the answer at character {start}: {shown_value(text)}"
             )
         answers.append(Answer(text=text, start=start))
     return tuple(answers)
@@ -398,7 +397,7 @@ def read_records(
     """
     if (form := _FORM.search(path)) is None:
         remedy = "Name a file that ends in .jsonl, .json, .tsv or .csv."
-        raise UsageError("The ending of a file says its form.", where=path, remedy=remedy)
+        raise UsageError("The file name has no known ending.", where=path, remedy=remedy)
     rows: Iterator[tuple[str, dict[str, Any]]]
     if form[1] in ("jsonl", "json"):
         rows = (
@@ -474,8 +473,8 @@ def _with_header(
         if header is None:
             header = fields
             if doubled := next((name for name in fields if fields.count(name) > 1), None):
-                what = f"The column {shown_value(doubled)} stands twice in the header."
-                raise DataDamagedError(what, where=where, remedy="Give each column its own name.")
+                what = f"The column {shown_value(doubled)} occurs twice in the header."
+                raise DataDamagedError(what, where=where, remedy="Rename one of the columns.")
         elif len(fields) < len(header) and num_broken < max_broken_lines:
             num_broken += 1
         elif len(fields) != len(header):

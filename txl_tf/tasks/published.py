@@ -306,7 +306,7 @@ def _question(record: Record, path: str, passage: str, needs_answers: bool) -> E
     is_known = bool(answers) != is_impossible or not (needs_answers or answers)
     if not (isinstance(is_impossible, bool) and isinstance(answers, list) and is_known):
         raise question.damaged(
-            "A question has a list of `answers`, or a true `is_impossible` and none. "
+            "A question must have a list of `answers`, or a true `is_impossible` and none. "
             f"Received: {shown_value(answers)} and {shown_value(is_impossible)}"
         )
     return Example(

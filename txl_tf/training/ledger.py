@@ -275,9 +275,9 @@ def _read_lines(
             record = _parsed(content)
             if record is None:
                 shown = ascii(content[:60].decode("ascii", "replace"))
-                raise _damaged(f"not a line of a ledger: {shown}", number, where)
+                raise _damaged(f"it is not a record: {shown}", number, where)
             if record.step != last_step + 1:
-                raise _damaged(f"of step {record.step} instead of {last_step + 1}", number, where)
+                raise _damaged(f"it has step {record.step}, not {last_step + 1}", number, where)
             last_step, num_bytes = record.step, num_bytes + len(content)
             sha256.update(content)
         # A ledger that begins after a checkpoint replaces a lost one.

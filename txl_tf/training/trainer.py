@@ -175,7 +175,7 @@ class Trainer:
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:
         """Loads the weights that the run begins from; ValueError after the first step."""
         if self.step > 0:
-            raise ValueError(f"A run begins at step 0. Received: a run at step {self.step}")
+            raise ValueError(f"A run must begin at step 0. Received: a run at step {self.step}")
         self._state.begin_from(weights)
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:

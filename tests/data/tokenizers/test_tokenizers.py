@@ -108,7 +108,7 @@ def test_damaged_files_never_give_the_same_tokenizer(kind):
 def test_what_is_not_known_is_refused():
     with pytest.raises(DataDamagedError, match="no tokenizer of the kind 'moses'"):
         load_tokenizer("moses", {}, where="here")
-    with pytest.raises(DataDamagedError, match="Bytes have no vocabulary"):
+    with pytest.raises(DataDamagedError, match="must not have vocabulary files"):
         load_tokenizer("bytes", {"vocabulary.txt": b""})
 
 

@@ -81,7 +81,7 @@ def test_the_fingerprint_never_changes():
         (["?", "a b"], {"unknown_token": "?"}, "without white space"),
         (["?", SUFFIX_INDICATOR], {"unknown_token": "?"}, "without white space"),
         (["?", "a\0"], {"unknown_token": "?"}, "must not have NUL"),
-        (["?"], {"unknown_token": "?", "eos_token": "?"}, "rules that mark lines"),
+        (["?"], {"unknown_token": "?", "eos_token": "?"}, "the rule marks lines"),
     ],
 )
 def test_vocabularies_that_are_none_are_refused(pieces, options, message):

@@ -117,7 +117,7 @@ def test_an_entry_that_is_no_word_is_refused_with_its_place(content, message, li
         (["a", ""], {}, "without white space"),
         (["a", "b", "a"], {}, "must be different"),
         (["a"], {"unknown_token": "<unk>"}, "`unknown_token` must be in the vocabulary"),
-        (["a"], {"eos_token": "a"}, "`eos_token` is for rules that mark lines"),
+        (["a"], {"eos_token": "a"}, "if, and only if, the rule marks lines"),
     ],
 )
 def test_vocabularies_that_are_none_are_refused(words, options, message):

@@ -82,7 +82,7 @@ def test_a_whole_split_is_averaged_over(rows, trained, data_folder, tmp_path):
         (("--whole-split", "--rows", "900"), 2, "Take fewer --rows"),
         (("--whole-split", "--segments", "3"), 2, "--segments"),
         (("--segments", "0"), 2, "--segments 0"),
-        (("--layer", "3"), 2, "The model has 1 of these."),
+        (("--layer", "3"), 2, "The layer must be at most 1."),
         (("--head", "1"), 2, "Give --layer too."),
         (("--segments", "9999"), 2, "Take fewer --segments"),
         (("--split", "dev"), 2, "There is no split dev"),

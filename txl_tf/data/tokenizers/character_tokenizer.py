@@ -30,7 +30,7 @@ class ByteTokenizer(Tokenizer):
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
         if files:
-            raise ValueError(f"Bytes have no vocabulary. Received: {', '.join(files)}")
+            raise ValueError(f"Bytes must not have vocabulary files. Received: {', '.join(files)}")
         return cls()
 
     @property
@@ -65,7 +65,7 @@ class CharacterTokenizer(Tokenizer):
     def __init__(self, characters: Sequence[str], *, unknown_token: str | None = None) -> None:
         if not characters or any(len(character) != 1 for character in characters):
             raise ValueError(
-                "`characters` must be strings of one character, at least one. "
+                "`characters` must have at least one string, each of one character. "
                 f"Received: {list(characters)[:8]}"
             )
         if unknown_token is not None and not isinstance(unknown_token, str):
@@ -84,10 +84,8 @@ class CharacterTokenizer(Tokenizer):
         code_points = np.array([ord(character) for character in characters])
         self._ids[code_points] = np.arange(len(code_points))
         if len(set(characters)) != len(characters):
-            raise ValueError(
-                f"`characters` must be different. Received: {len(set(characters))} different "
-                f"ones of {len(characters)}"
-            )
+            twice = next(each for i, each in enumerate(characters) if self._ids[ord(each)] != i)
+            raise ValueError(f"`characters` must be different. Received: {twice!r} twice")
         self.vocabulary_size = len(self.tokens)
         self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
 
@@ -96,7 +94,7 @@ class CharacterTokenizer(Tokenizer):
         options = parse_json(files[_OPTIONS_FILE])
         lines = files[_CHARACTERS_FILE].decode("ascii").split()
         if any(not line.startswith("U+") for line in lines):
-            raise ValueError(f"Characters are written as U+0041. Received: {lines[:8]}")
+            raise ValueError(f"Characters must be written as U+0041. Received: {lines[:8]}")
         characters = [chr(int(line[2:], 16)) for line in lines]
         return cls(characters, unknown_token=options["unknown_token"])
 

@@ -155,8 +155,8 @@ def train_sentence_piece(
         except (RuntimeError, OSError) as error:
             if smallest := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
                 raise ValueError(
-                    f"`vocabulary_size` must be at least {smallest[1]}: the 256 bytes, a token for "
-                    f"what cannot occur, and the characters. Received: {vocabulary_size}"
+                    f"`vocabulary_size` must be at least {smallest[1]}, for the unknown token, the "
+                    f"bytes and the characters. Received: vocabulary_size={vocabulary_size}"
                 ) from error
             raise ValueError(
                 f"The text does not give such a vocabulary: {' '.join(str(error).split())} "

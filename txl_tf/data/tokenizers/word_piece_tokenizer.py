@@ -42,7 +42,7 @@ class WordPieceTokenizer(RuleTokenizer):
         stems = [piece.removeprefix(SUFFIX_INDICATOR).encode() for piece in pieces]
         if len(set(pieces)) != len(pieces) or WordRule().split(b"\n".join(stems)) != stems:
             raise ValueError(
-                "`pieces` must be different and without white space within. "
+                "`pieces` must be different, not empty and without white space. "
                 f"Received: {len(pieces)} pieces, {len(set(pieces))} different ones"
             )
         if any("\0" in piece for piece in pieces):

@@ -160,7 +160,7 @@ class RuleTokenizer(Tokenizer):
     ) -> None:
         if rule.marks_lines != (eos_token is not None):
             raise ValueError(
-                "`eos_token` is for rules that mark lines, and they need it. "
+                "`eos_token` must be given if, and only if, the rule marks lines. "
                 f"Received: eos_token={eos_token!r}, rule={rule}"
             )
         for name, token in (("eos_token", eos_token), ("unknown_token", unknown_token)):
@@ -240,9 +240,10 @@ class WordTokenizer(RuleTokenizer):
     def _ids_of_words(self) -> dict[bytes, int]:
         # Words of the vocabulary file are separated by line ends only.
         if not self.words or WordRule().split(b"\n".join(self.words)) != self.words:
+            bad = [word for word in self.words if word.split() != [word]][:8]
             raise ValueError(
-                "`words` must be words without white space, at least one. "
-                f"Received: {self.vocabulary_size} words"
+                "`words` must have at least one word, each without white space and not empty. "
+                f"Received: {bad}"
             )
         ids = {word: index for index, word in enumerate(self.words)}
         if len(ids) != len(self.words):
