@@ -1,7 +1,7 @@
 """The `txl` command: finds the job, checks its arguments, reports its errors.
 
 TensorFlow is imported only after the arguments of a job have been checked, so
-a wrong command is answered at once.
+a wrong command fails at once.
 """
 
 import argparse
@@ -28,26 +28,26 @@ from .exit_codes import finish, prepare_process, report
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
     "prepare": "turn text into a data set of records",
-    "verify": "compare a data set, run, checkpoint or export with its checksums",
+    "verify": "verify the checksums of a data set, run, checkpoint or export",
     "train": "train a model, or resume a run from its last checkpoint",
-    "finetune": "train a model for a task of texts: classes, numbers, choices, labels, spans",
+    "finetune": "fine-tune a model: classification, regression, multiple choice or span extraction",
     "config": "list all settings, or show an experiment",
     "evaluate": "compute bits per byte and perplexity of a checkpoint",
-    "report": "write a run as one HTML page: curves, figures, samples, settings",
+    "report": "write a report of a run as one HTML page: curves, figures, samples, settings",
     "analyze": "analyze trained models: context length, attention, ablation, speed",
-    "generate": "write text with a trained model",
-    "embed": "write features of texts: the hidden states of a layer",
+    "generate": "generate text with a trained model",
+    "embed": "write hidden states of a layer as features of texts",
     "export": "write a checkpoint as a SavedModel",
-    "serve": "serve text of a model over HTTP, for OpenAI's clients",
+    "serve": "serve text generation over HTTP, with an OpenAI-compatible API",
     "convert": "convert official and Hugging Face weights",
     "download": "download the official weights, as a converted model",
     "compile": "compile the training step for a TPU topology, without a TPU",
     "benchmark": "measure speed and memory, also against Hugging Face",
-    "doctor": "diagnose this installation, with a remedy for each problem",
+    "doctor": "check this installation, and suggest a fix for each problem",
     "launch": "print the commands that run a training job on Cloud TPU",
 }
 
-# Jobs that may load the TPU library without `--tpu local`: they look for chips, or compile.
+# Jobs that may load the TPU library without `--tpu local`.
 _LOOKS_FOR_TPU = ("doctor", "compile")
 
 
@@ -81,7 +81,7 @@ def _dispatch(arguments: list[str]) -> None:
         "--print-completion",
         choices=("bash", "zsh"),
         action=_PrintCompletion,
-        help="print what the shell completes lines with, and exit",
+        help="print a shell completion script, and exit",
     )
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
     # Imports the chosen job only.
@@ -98,7 +98,7 @@ def _dispatch(arguments: list[str]) -> None:
     # Before the check, which imports TensorFlow to read an object store.
     set_read_ahead()
     if parsed.job not in _LOOKS_FOR_TPU and getattr(parsed, "tpu", None) != "local":
-        # Only one process can hold the chips of a TPU VM: leave them to the training.
+        # Only one process can hold the chips of a TPU VM, and training needs them.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     checked = job.check_arguments(parsed)
     job.run(parsed if checked is None else checked)
@@ -110,7 +110,7 @@ _HELP_POSITION = 32
 
 
 class JobParser(argparse.ArgumentParser):
-    """Parser of a job, or of an analysis, whose errors are UsageErrors with the nearest name."""
+    """Parser of a job or analysis. It raises UsageError, and suggests the nearest name."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         width = min(int(os.environ.get("COLUMNS") or _WIDTH), _WIDTH)
@@ -120,7 +120,7 @@ class JobParser(argparse.ArgumentParser):
         super().__init__(*arguments, **{**settings, "formatter_class": formatter})
 
     def add_arguments_of(self, module_name: str) -> Any:
-        """Imports a job, adds its arguments, shows the example of its docstring as the usage."""
+        """Imports a job and adds its arguments. The example in its docstring becomes the usage."""
         module = importlib.import_module(f"{__package__}.{module_name}")
         module.add_arguments(self)
         if example := _EXAMPLE.search(module.__doc__ or ""):
@@ -131,7 +131,7 @@ class JobParser(argparse.ArgumentParser):
         return module
 
     def format_help(self) -> str:
-        """Returns argparse's help, without empty lines between the groups of a job's options."""
+        """Returns the help, without empty lines between the groups of a job's options."""
         text = super().format_help()
         return text if self._subparsers is not None else text.replace("\n\n", "\n")
 
@@ -147,7 +147,7 @@ class JobParser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Suggests a spelling for an unknown option before required ones are checked."""
+        """Reports an unknown option, with a suggestion, before a missing required one."""
         known = self._option_string_actions
         has_parsers_below = self._subparsers is not None
         for word in () if has_parsers_below else args or ():
@@ -193,7 +193,7 @@ def whole_parser() -> JobParser:
 
 
 def _versions() -> str:
-    """Returns the versions that decide what a run does, without importing the packages."""
+    """Returns the versions of the main packages, without importing them."""
     found = [f"txl-tf {__version__}"]
     for name in ("tensorflow", "tensorflow-tpu", "keras"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -48,7 +48,7 @@ from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
-# Most sessions, evaluators and readers that stay compiled.
+# Largest number of sessions, of evaluators and of readers that are kept compiled.
 _MAX_COMPILED = 4
 Folder = str | os.PathLike[str]
 
@@ -56,27 +56,27 @@ Folder = str | os.PathLike[str]
 class TransformerXLCausalLM:
     """Language model that takes and returns text.
 
-    It follows KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile` with optimizer
-    and sampler, `fit` and `generate`. Memory adds two methods: `session`, which continues a text
-    over many calls, and `score`, which reads texts of any length segment by segment.
+    It has the methods of KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile`, `fit`
+    and `generate`. Two more methods use the memory: `session` continues a text over many calls,
+    and `score` reads texts of any length segment by segment.
 
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
             `StatefulTransformerXL` its inner model is used.
-        tokenizer: optional `Tokenizer` of the model. Without one texts are token ids.
-        evaluation: optional `EvaluationConfig`: how `score` reads, without dynamic evaluation.
-            Defaults to `None`: with the model's own lengths, in float32.
+        tokenizer: optional `Tokenizer` of the model. Without one, all texts are token ids.
+        evaluation: optional `EvaluationConfig` for `score`; dynamic evaluation is not used.
+            Defaults to `None`, which means the model's own lengths, in float32.
 
     Attributes:
         model: the model, without variables for memory.
-        tokenizer: as given.
-        last_seed: optional int. Seed of the newest call of `generate`.
-        evaluation: as given, for one row.
+        tokenizer: the given tokenizer.
+        last_seed: optional int. Seed of the last call of `generate`.
+        evaluation: the given settings, with a batch size of 1.
         step: int. Training steps of the weights, 0 if unknown.
-        folder: optional str. Where the model was loaded from.
+        folder: optional str. Folder that the model was loaded from.
 
     Raises:
-        ValueError: If the tokenizer has another vocabulary than the model.
+        ValueError: If tokenizer and model have different vocabulary sizes.
 
     Example:
     ```python
@@ -122,28 +122,29 @@ class TransformerXLCausalLM:
     ) -> Self:
         """Loads a model folder, or builds a model of a named size with new weights.
 
-        From a `TransformerXLWithHead` or a fine-tuned run it loads the
-        model without the head.
+        The head of a `TransformerXLWithHead` or of a fine-tuned run is not
+        loaded.
 
         Args:
-            preset_or_folder: path of a run, of a checkpoint, of a folder that `txl convert` or
-                `save_to_preset` wrote, or of an export, also a remote one (`gs://`); or of a
-                `.keras` file, which has no tokenizer; or a name that `txl_tf.preset` knows, such
-                as `"quickstart"`, for new weights. The tokenizer then sets the vocabulary size.
-            step: as for `txl_tf.load_model`. If the run averages its weights, the average is
+            preset_or_folder: path of a run, a checkpoint, an export, or a folder that `txl convert`
+                or `save_to_preset` wrote; it may be remote (`gs://`). Or path of a `.keras` file,
+                which has no tokenizer. Or a preset of `txl_tf.preset`, such as `"quickstart"`,
+                for new weights; the tokenizer then determines the vocabulary size.
+            step: as in `txl_tf.load_model`. If the run averages its weights, the average is
                 loaded.
-            tokenizer: optional `Tokenizer`, or path of a prepared data set. Defaults to `None`:
-                the one in the folder, if there is one.
-            memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as in
-                the run's evaluations, or the model's own without a run.
-            segment_length: optional int. Tokens that `score` reads at once, likewise.
+            tokenizer: optional `Tokenizer`, or path of a prepared data set. Defaults to `None`,
+                which means the tokenizer in the folder, if there is one.
+            memory_length: optional int. Tokens that `score` remembers. Defaults to `None`, which
+                means the length of the run's evaluations, or without a run the model's own.
+            segment_length: optional int. Tokens that `score` reads at once. The default is as for
+                `memory_length`.
 
         Returns:
             The language model, with weights in float32.
 
         Raises:
-            JobError: As `txl_tf.load_model` does.
-            ValueError: If the tokenizer has another vocabulary than the model.
+            JobError: As in `txl_tf.load_model`.
+            ValueError: If tokenizer and model have different vocabulary sizes.
         """
         found = None if tokenizer is None else tokenizer_from(tokenizer)
         name = os.fspath(preset_or_folder)
@@ -181,8 +182,8 @@ class TransformerXLCausalLM:
             folder: path of the new folder.
 
         Raises:
-            OutputExistsError: If it exists.
-            StorageError: If it cannot be written.
+            OutputExistsError: If the folder exists.
+            StorageError: If the folder cannot be written.
             ValueError: If the model is not a `TransformerXL`.
         """
         write_model_folder(self.model, folder, self.tokenizer)
@@ -191,14 +192,14 @@ class TransformerXLCausalLM:
         """Sets how `fit` trains, and the default sampler of `generate` and `session`.
 
         Args:
-            optimizer: optional Keras optimizer or its name, which continues from one `fit` to the
-                next; or an `OptimizerConfig`, with which every `fit` is a separate run, as with
-                `txl train`. Defaults to `None`: Adam with the default learning rate and clipping
-                of `OptimizerConfig`.
-            sampler: name of a sampler, `"random"`, `"greedy"` or `"beam"`; or an object
-                of `txl_tf.samplers`. Defaults to `"random"`.
-            **options: other arguments of `keras.Model.compile`, such as `metrics`. The
-                loss is the cross entropy, unless `loss` is given.
+            optimizer: optional Keras optimizer or its name; its state continues from one `fit` to
+                the next. Or an `OptimizerConfig`; every `fit` is then a separate run, as with
+                `txl train`. Defaults to `None`, which means Adam with the default learning rate
+                and clipping of `OptimizerConfig`.
+            sampler: `"random"`, `"greedy"`, `"beam"`, or an object of `txl_tf.samplers`. Defaults
+                to `"random"`.
+            **options: other arguments of `keras.Model.compile`, such as `metrics`. The default
+                `loss` is the cross entropy.
 
         Raises:
             ValueError: If the name of the sampler or optimizer is unknown.
@@ -225,28 +226,27 @@ class TransformerXLCausalLM:
         validation_data: Any = None,
         **options: Any,
     ) -> keras.callbacks.History:
-        """Trains the model in place, by Keras' loop, with memory from segment to segment.
+        """Trains the model in place with Keras' training loop.
 
-        Rows begin every epoch with an empty memory.
+        Memory continues from segment to segment. Every epoch begins with an empty memory.
 
         Args:
-            x: texts or token ids, as for `txl_tf.data.ordered_batches`; or its result, a
-                `tf.data.Dataset` or `keras.utils.PyDataset` of `(x, y)`.
-            batch_size: int. Rows that are read side by side. Defaults to `32`. A data set
-                of batches has its own.
-            segment_length: optional int. Tokens of a row in each step. Defaults to
-                `None`: the model's. A data set of batches has its own.
-            epochs: int. Times that the text is read. Defaults to `1`.
-            validation_data: optional texts or data set, as `x`. A short text is read in fewer
-                rows.
+            x: texts or token ids, as in `txl_tf.data.ordered_batches`. Or batches `(x, y)` as that
+                function returns, in a `tf.data.Dataset` or `keras.utils.PyDataset`.
+            batch_size: int. Rows that are read in parallel. Defaults to `32`. Batches have their
+                own size.
+            segment_length: optional int. Tokens of a row in each step. Defaults to `None`, which
+                means the model's. Batches have their own length.
+            epochs: int. Number of times that the text is read. Defaults to `1`.
+            validation_data: optional texts or batches, as `x`. A short text uses fewer rows.
             **options: other arguments of `keras.Model.fit`, such as `callbacks`.
 
         Returns:
-            Keras' `History`, whose losses are nats per token.
+            Keras' `History`. Losses are in nats per token.
 
         Raises:
-            TypeError: As `ordered_batches`.
-            ValueError: As `ordered_batches`, or if the model is not a `TransformerXL`.
+            TypeError: As in `ordered_batches`.
+            ValueError: As in `ordered_batches`, or if the model is not a `TransformerXL`.
         """
         if not isinstance(self.model, TransformerXL):
             raise ValueError(
@@ -280,7 +280,7 @@ class TransformerXLCausalLM:
 
         def count(batch: int, logs: Any) -> None:
             self.step = step_before + batch + 1
-            # They hold values that were computed from the weights before.
+            # They hold values that were computed from the previous weights.
             for cached in (self._session_of, self._evaluator_of, self._reader_of):
                 cached.cache_clear()
 
@@ -303,7 +303,7 @@ class TransformerXLCausalLM:
     def _create_optimizer(
         self, config: OptimizerConfig, num_steps: int
     ) -> keras.optimizers.Optimizer:
-        """Creates the optimizer of a run, which clips as the trainer does."""
+        """Creates the optimizer of a run, with the clipping of the trainer."""
         variables = self.model.trainable_variables
         optimizer = create_optimizer(config, num_steps, variables)
         optimizer.global_clipnorm = config.clip_norm
@@ -324,37 +324,37 @@ class TransformerXLCausalLM:
         storage_dtype: Literal["auto", "float32"] = "auto",
         **settings: Any,
     ) -> Any:
-        """Continues one prompt or several, which may differ in length.
+        """Continues one or more prompts, which may differ in length.
 
-        The same seed writes the same text after a prompt, for any other prompts in the call. A
-        call for one row of a large model may round, see `storage_dtype`.
+        The same prompt and seed give the same text, whatever the other prompts of the call. A
+        large model may round weights and memory for a single row, see `storage_dtype`.
 
         Args:
             inputs: str or vector of token ids, or a list of them.
-            max_length: optional int. The most tokens of a row, its prompt included,
-                as in KerasHub.
-            stop_token_ids: optional ints. A row ends before the first of them. Defaults to
-                `"auto"`: the end of a sentence or document, if the tokenizer marks it. `None`
-                means no stop tokens.
+            max_length: optional int. Most tokens of a row, including its prompt, as
+                in KerasHub.
+            stop_token_ids: optional ints. A row ends before the first of these tokens. Defaults to
+                `"auto"`, which means the tokenizer's token for the end of a sentence or document,
+                if any. `None` means no stop tokens.
             strip_prompt: bool. If `True`, the result excludes the prompt. Defaults to `False`.
-            sampler: optional name or object, as for `compile`, instead of `temperature`, `top_k`,
-                `top_p` and `min_p`. Defaults to `None`.
-            num_samples: int. Texts for each prompt, in a list; each draws with its own seed, the
-                first with `seed`. Defaults to `1`.
-            memory_length: optional int. Tokens to remember, if not the model's.
+            sampler: optional name or object, as in `compile`. It excludes `temperature`, `top_k`,
+                `top_p` and `min_p`. Defaults to `None`, which means the sampler of `compile`.
+            num_samples: int. Texts for each prompt. Every text has its own seed; the first has
+                `seed`. Defaults to `1`.
+            memory_length: optional int. Tokens to remember. Defaults to `None`: the model's.
             storage_dtype: str, see `txl_tf.GenerationSession`. Defaults to `"auto"`.
-            **settings: fields of `GenerationConfig`: `max_tokens` after the prompt, unless
-                `max_length` is given, `temperature`, `top_k`, `top_p`, `min_p`,
-                `repetition_penalty`, `seed`, `stop` (for token ids, of one token each) and
-                `allow_unknown`.
+            **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; excludes
+                `max_length`), `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
+                `seed`, `stop` (one token per text if prompts are token ids) and `allow_unknown`.
 
         Returns:
-            str, or int32 vector for token ids; a list for a list or for several samples.
+            str for a str, int32 vector for token ids. A list of them if `inputs` is a list or
+            `num_samples` is more than 1.
 
         Raises:
-            TypeError: If a prompt is of another type.
+            TypeError: If a prompt has another type.
             ValueError: If there is nothing to generate, a setting is out of its range, the
-                sampler is unknown, or there is no tokenizer, see `txl_tf.generate`.
+                sampler is unknown, or a tokenizer is needed, see `txl_tf.generate`.
             UsageError: If the tokenizer cannot encode a prompt, or a prompt has no token.
         """
         if num_samples < 1:
@@ -411,21 +411,21 @@ class TransformerXLCausalLM:
     ) -> Any:
         """Scores texts of any length, read segment by segment with memory.
 
-        The figures equal those from `txl evaluate --text`: lengths and precision are as in the
+        The results equal those of `txl evaluate --text`. Lengths and precision are those of the
         run's evaluations, see `evaluation`.
 
         Args:
-            text: str of at least two tokens or vector of their ids, or a list of such texts.
-            memory_length: optional int. Tokens to remember instead.
-            segment_length: optional int. Tokens to read at once instead.
+            text: str or vector of token ids, with at least two tokens; or a list of such texts.
+            memory_length: optional int. Tokens to remember. Defaults to that of `evaluation`.
+            segment_length: optional int. Tokens to read at once. Defaults to that of `evaluation`.
 
         Returns:
-            `TextScore` with the nats of every token and the lengths that were used, or a list
-            of them.
+            `TextScore` with the nats of every token and the lengths that were used. A list of
+            them for a list.
 
         Raises:
-            TypeError: If `text` is neither.
-            ValueError: If there are fewer than two tokens, there is no tokenizer, or a length is
+            TypeError: If `text` has another type.
+            ValueError: If a text has fewer than two tokens, a tokenizer is needed, or a length is
                 out of range.
             InvalidTextError: If the tokenizer cannot encode the text.
         """
@@ -441,8 +441,8 @@ class TransformerXLCausalLM:
         """Returns the evaluator of `score`, which reads the weights of the model.
 
         Args:
-            memory_length: optional int. As for `score`.
-            segment_length: optional int. As for `score`.
+            memory_length: optional int. As in `score`.
+            segment_length: optional int. As in `score`.
         """
         return self._evaluator_of(_with_lengths(self.evaluation, memory_length, segment_length))
 
@@ -457,23 +457,23 @@ class TransformerXLCausalLM:
         """Returns features of texts of any length, read segment by segment with memory.
 
         Args:
-            texts: str of at least one token or vector of ids, or a list of such texts.
-            layer: optional int. 0 is the embedding layer, `L` the last block; negative
-                ones count from the last, -1. Defaults to `None`: the last.
-            pooling: str. `"tokens"` keeps every token, `"segments"` takes the mean of
-                every segment, `"last"` the last token, `"mean"` the mean of all.
+            texts: str or vector of token ids, with at least one token; or a list of such texts.
+            layer: optional int. 0 is the embedding layer, `L` the last block. Negative
+                numbers count from the end: -1 is the last. Defaults to `None`: the last.
+            pooling: str. `"tokens"` returns every token, `"segments"` the mean of every
+                segment, `"last"` the last token, `"mean"` the mean of all tokens.
                 Defaults to `"mean"`.
-            batch_size: int. Texts that are read side by side; the features do not depend on it.
+            batch_size: int. Texts that are read in parallel. The features do not depend on it.
                 Defaults to `8`.
 
         Returns:
-            float32 vector `(D,)`; with `"tokens"` and `"segments"` an array `(S, D)`.
-            For a list an array `(R, D)`, or a list of arrays.
+            float32 vector `(D,)`, or array `(S, D)` with `"tokens"` and `"segments"`. For a list
+            of `R` texts, an array `(R, D)` or a list of arrays.
 
         Raises:
-            TypeError: If `texts` is neither.
-            ValueError: If a text has no token, the layer or pooling is unknown, or there is no
-                tokenizer.
+            TypeError: If `texts` has another type.
+            ValueError: If a text has no token, the layer or pooling is unknown, or a tokenizer is
+                needed.
             InvalidTextError: If the tokenizer cannot encode a text.
         """
         found = checked_texts(texts, "texts")
@@ -494,16 +494,16 @@ class TransformerXLCausalLM:
         storage_dtype: Literal["auto", "float32"] = "auto",
         **settings: Any,
     ) -> TextSession:
-        """Begins a text that is continued over many calls, with its memory.
+        """Begins a text that many calls continue, with its memory.
 
-        The arguments are those of `generate`; `sampler` must not be a `BeamSampler`, and
-        `max_tokens` is the default of each call.
+        The arguments are those of `generate`. `sampler` must not be a `BeamSampler`.
+        `max_tokens` is the default for each call.
 
         Returns:
             `TextSession`.
 
         Raises:
-            ValueError: If a value is out of its range, or there is no tokenizer.
+            ValueError: If a value is out of its range, or the model has no tokenizer.
             TypeError: If `sampler` is not a sampler.
         """
         tokenizer = self._required_tokenizer("session")
@@ -539,8 +539,8 @@ class TransformerXLCausalLM:
         storage_dtype: str,
         is_compiled: bool = True,
     ) -> GenerationSession:
-        """Returns a session with empty rows that may have been compiled for an earlier call."""
-        # The settings of a random sampler are values, so a session is not compiled for them.
+        """Returns a session with empty rows; it reuses what an earlier call compiled."""
+        # Settings of a random sampler are inputs: one compiled session serves all of them.
         is_random = type(sampler) is samplers.RandomSampler
         session = self._session_of(
             None if is_random else sampler,
@@ -590,5 +590,5 @@ def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
 
 
 def load(folder: Folder, step: StepChoice = None, **options: Any) -> TransformerXLCausalLM:
-    """Loads model and tokenizer of a folder, see `TransformerXLCausalLM.from_preset`."""
+    """Loads the model and tokenizer of a folder, as `TransformerXLCausalLM.from_preset` does."""
     return TransformerXLCausalLM.from_preset(folder, step, **options)

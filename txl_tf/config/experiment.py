@@ -41,60 +41,60 @@ class TrainingConfig(FrozenConfig):
     checkpoint_every_steps: Annotated[int, positive()] = 1000
     """Steps between checkpoints. The last step always has one."""
     evaluate_every_steps: Annotated[int | None, positive()] = None
-    """Steps between evaluations of the validation split. The last step always has one. None is
+    """Steps between evaluations of the validation split. The last step always has one. None means
     about a tenth of the run."""
     evaluate_tokens: Annotated[int | Literal["all"] | None, positive()] = None
-    """Tokens, from the beginning of the split, that evaluations before the last step read. None is
-    a tenth of the tokens since the evaluation before, or all if evaluations decide on the learning
-    rate, the average or the end of the run."""
+    """Tokens at the beginning of the split that evaluations before the last step read. None means
+    a tenth of the tokens since the previous evaluation, or all tokens if evaluations control the
+    learning rate, the average or the end of the run."""
     num_kept_checkpoints: Annotated[int, positive()] = 3
     """Newest checkpoints to keep."""
     rotate_epochs: bool = True
-    """Whether each epoch cuts the corpus at other positions, chosen by the seed."""
+    """Whether each epoch cuts the corpus at different positions, which the seed determines."""
     seed: Annotated[int, not_negative(MAX_STEPS)] = 0
     """Seed of initial weights, dropout masks and rotations."""
     dtype_policy: Literal["float32", "mixed_bfloat16", "auto"] = "float32"
-    """Keras dtype policy of the model. "auto", which named experiments have, is mixed_bfloat16 on
-    TPUs, and elsewhere the one whose products are faster when a run begins."""
+    """Keras dtype policy of the model. "auto" means mixed_bfloat16 on TPUs. On other devices it
+    means the policy with the faster products, measured when a run begins."""
     tensor_float_32: bool = False
-    """Whether products may round float32 inputs, on a TPU to bfloat16 and on a GPU to TF32. Exact
-    products take a TPU six passes instead of one. Evaluations always use exact products."""
+    """Whether matrix products may round float32 inputs: to bfloat16 on a TPU, to TF32 on a GPU. On
+    a TPU, exact products take six passes, rounded ones take one. Evaluations are always exact."""
     gradient_accumulation_steps: Annotated[int, positive()] = 1
-    """Parts in which a replica processes its rows one after another, to save memory."""
+    """Number of parts in which a replica processes its rows, one after another, to save memory."""
     rematerialize: bool = False
-    """Whether the backward pass computes the activations of blocks again, to save memory."""
+    """Whether the backward pass recomputes the activations of blocks, to save memory."""
     attention_kernel: Literal["auto", "always", "never"] = "auto"
-    """Whether attention is a kernel that keeps its scores on the chip, on TPU v4 and later. "auto"
-    uses it on v5e and later unless the scores are small."""
+    """Whether attention uses a kernel that keeps its scores on the chip. It needs TPU v4 or later.
+    "auto" means v5e or later, unless the scores are small."""
     on_non_finite: Literal["stop", "skip"] = "stop"
-    """Whether a loss or gradient that is not finite ends the run, or only skips its step."""
+    """Whether a loss or gradient that is not finite stops the run or skips its step."""
     spike_deviations: Annotated[float | None, positive()] = None
-    """Standard deviations above the running mean from which on a loss or gradient norm skips its
-    step. None disables skipping."""
+    """A step is skipped if its loss or gradient norm exceeds the running mean by this number of
+    standard deviations. None disables skipping."""
     jit_compile: bool | None = None
-    """Whether a run on one CPU or GPU compiles the whole step with XLA. None compiles the parts
-    that gain from it, see `StepCompilation`."""
+    """Whether a run on one CPU or GPU compiles the whole step with XLA. None means that it compiles
+    the parts that run faster compiled, see `StepCompilation`."""
     loss_positions: Literal["all", "last_half"] = "all"
-    """Positions of a segment with a loss. Half of an odd number is rounded up."""
+    """Positions of a segment that have a loss. For an odd length, the half is rounded up."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
-    """Whether attention and memory pass the beginning of a document ("ignore") or not ("mask")."""
+    """Whether attention and memory cross into earlier documents ("ignore") or not ("mask")."""
     average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
     """First step of the average of the weights, see `WeightAverage`. None disables averaging."""
     average_weights_after_evaluations: Annotated[int | None, positive(MAX_STEPS_PER_LOOP)] = None
-    """Evaluations without improvement after which averaging begins, see `NonMonotoneTrigger`; 5 is
-    usual. None leaves the beginning to `average_weights_from_step`."""
+    """Evaluations without improvement after which averaging begins, see `NonMonotoneTrigger`. A
+    usual value is 5. None means that `average_weights_from_step` alone decides."""
     average_weights_decay: Annotated[float | None, FRACTION_WITHIN] = None
-    """Decay of an exponential average. None weights all steps equally."""
+    """Decay of an exponential average. None means an average with equal weights."""
     stop_after_evaluations: Annotated[int | None, positive()] = None
-    """Evaluations without improvement after which the run ends. None disables early stopping."""
+    """Evaluations without improvement after which the run stops. None disables early stopping."""
     freeze: tuple[str, ...] | None = None
-    """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`,
-    counted from 0. None trains all parts."""
+    """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`.
+    Layers are counted from 0. None means that all parts are trained."""
     adapter_rank: Annotated[int | None, positive()] = None
-    """Rank of low-rank adapters, see `Adapters`. All other weights are frozen. None adds none."""
+    """Rank of low-rank adapters, see `Adapters`; other weights are frozen. None disables them."""
     adapter_alpha: Annotated[float | None, positive()] = None
-    """Adapters add `adapter_alpha / adapter_rank` times the product of their factors. None adds the
-    product unscaled."""
+    """The output of adapters is scaled by `adapter_alpha / adapter_rank`. None means a scale of
+    1."""
 
     def validate(self) -> None:
         if self.gradient_accumulation_steps > self.global_batch_size:
@@ -132,8 +132,8 @@ class TrainingConfig(FrozenConfig):
     def evaluation_period(self) -> int:
         """Steps between evaluations of the validation split.
 
-        By default a tenth of the run, in whole periods of checkpoints where
-        there are any: an evaluation that is the best so far needs one.
+        By default a tenth of the run, rounded to whole checkpoint periods: the
+        best evaluation needs a checkpoint of its step.
         """
         if self.evaluate_every_steps is not None:
             return self.evaluate_every_steps
@@ -143,8 +143,8 @@ class TrainingConfig(FrozenConfig):
     def rows_per_replica(self, num_replicas: int) -> int:
         """Returns the rows that each replica runs.
 
-        They are a multiple of `gradient_accumulation_steps`. Where the global batch
-        cannot be shared out equally, some are padding.
+        Their number is a multiple of `gradient_accumulation_steps`. Some rows are
+        padding if the global batch cannot be divided equally.
         """
         num_parts = self.gradient_accumulation_steps
         return -(-self.global_batch_size // (num_replicas * num_parts)) * num_parts
@@ -176,14 +176,14 @@ class OptimizerConfig(FrozenConfig):
     their defaults.
 
     Raises:
-        ValueError: If a value is out of its range, or set and not used.
+        ValueError: If a value is out of its range, or is set but not used.
     """
 
     name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
     """The optimizer."""
     schedule: Literal["cosine", "wsd", "inverse_square_root", "constant", "plateau"] = "cosine"
-    """Learning rate after the warm-up. "wsd" is stable and falls at the end, "plateau" falls when
-    validation stalls."""
+    """Learning rate after the warm-up. "wsd" is constant and falls at the end. "plateau" falls when
+    the validation loss no longer improves."""
     learning_rate: Annotated[float, positive()] = 2.5e-4
     """Peak of the learning rate, at the end of the warm-up."""
     warmup_steps: Annotated[int, not_negative()] = 0
@@ -191,31 +191,31 @@ class OptimizerConfig(FrozenConfig):
     final_learning_rate_fraction: Annotated[float, FRACTION] = 0.004
     """Lowest learning rate of "cosine", "wsd" and "plateau", as a fraction of the peak."""
     decay_fraction: Annotated[float, FRACTION_WITHIN] = 0.2
-    """Last fraction of the steps, in which "wsd" falls."""
+    """Fraction of the steps, at the end, in which "wsd" falls."""
     plateau_factor: Annotated[float, FRACTION_WITHIN] = 0.5
     """Factor by which "plateau" lowers the learning rate."""
     plateau_patience: Annotated[int, not_negative()] = 0
     """Evaluations without improvement before "plateau" lowers the learning rate."""
     clip_norm: Annotated[float, positive()] = 0.25
-    """Largest global norm of the gradients, after the all-reduce."""
+    """Largest global norm of the gradients. It applies after the sum over replicas."""
     beta_1: Annotated[float, FRACTION_BELOW_ONE] = 0.9
-    """Decay of the running mean of the gradients; not of "adafactor" and "sgd"."""
+    """Decay of the running mean of gradients. Unused by "adafactor" and "sgd"."""
     beta_2: Annotated[float, FRACTION_BELOW_ONE] = 0.999
-    """Decay of the running mean of their squares; not of "adafactor" and "sgd"."""
+    """Decay of the running mean of squared gradients. Unused by "adafactor" and "sgd"."""
     epsilon: Annotated[float, positive()] = 1e-8
-    """Added to the root of the second mean; not of "adafactor" and "sgd"."""
+    """Added to the root of the mean of squares. Unused by "adafactor" and "sgd"."""
     weight_decay: Annotated[float, not_negative()] = 0.0
-    """Weights shrink by this times the learning rate each step, except biases and scales of norms.
-    Not of "adam"."""
+    """Each step shrinks the weights by this times the learning rate, except biases and scales of
+    normalisation layers. Unused by "adam"."""
     momentum: Annotated[float | None, FRACTION_BELOW_ONE] = None
-    """Decay of the sum of the gradients. None is 0.95 for "muon" and 0 for "sgd"."""
+    """Decay of the momentum, only for "muon" and "sgd". None means 0.95 for "muon", 0 for "sgd"."""
     nesterov: bool = False
-    """Whether "sgd" uses Nesterov momentum."""
+    """Whether Nesterov momentum is used, only for "sgd"."""
     max_weight_norm: Annotated[float | None, positive()] = None
-    """Limit of the norm of a variable in the trust ratio of "lamb". None is no limit."""
+    """Limit of a variable's norm in the trust ratio of "lamb". None means no limit."""
     layer_rate_decay: Annotated[float | None, FRACTION_WITHIN] = None
-    """Factor of a layer's learning rate for each layer above it, down to the embedding. None uses
-    one rate for all."""
+    """Factor of a layer's learning rate relative to the layer above it. The embedding counts as the
+    lowest layer. None means one rate for all."""
 
     def validate(self) -> None:
         self._check_use("name", _FIELDS_OF_OPTIMIZER)
@@ -237,48 +237,48 @@ class OptimizerConfig(FrozenConfig):
 class EvaluationConfig(FrozenConfig):
     """Rows and lengths of an evaluation; they may differ from training's.
 
-    With `warm_up_tokens="all"` the figures do not depend on `batch_size`. With a memory of the
-    whole text they equal one pass over it, whatever the `segment_length`. With a shorter
-    memory the `segment_length` matters, because a token also sees its segment, unless
-    `same_length` gives all tokens equally many keys and positions are relative.
+    With `warm_up_tokens="all"` the results do not depend on `batch_size`. If the memory holds the
+    whole text, they equal one pass over it for every `segment_length`. With a shorter memory they
+    depend on `segment_length`, because a token also sees its segment. They do not if positions are
+    relative and `same_length` gives all tokens the same number of keys.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the others.
     """
 
     batch_size: Annotated[int, positive(MAX_ROWS)] = 10
-    """Rows that are read side by side, each from its own position in the split."""
+    """Rows that are read in parallel, each from its own position in the split."""
     segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens per row per step, `T`. None is the model's."""
+    """Tokens per row per step, `T`. None means the model's."""
     memory_length: Annotated[int | None, not_negative(MAX_TOKENS)] = None
-    """Remembered tokens, `M`. None is the model's."""
+    """Remembered tokens, `M`. None means the model's."""
     clamp_length: Annotated[int | None, positive(MAX_DISTANCE)] = None
-    """Largest distance with an encoding of its own; `T + M` or more has no effect. None is the
-    model's."""
+    """Distances above this share one encoding. A value of `T + M` or more has no effect. None means
+    the model's."""
     same_length: bool | None = None
-    """Whether every query sees equally many keys. None is the model's."""
+    """Whether every query sees the same number of keys. None means the model's setting."""
     same_length_keys: Literal["memory_and_self", "memory"] | None = None
-    """Number of keys with `same_length`. None is the model's."""
+    """Keys that a query sees with `same_length`. None means the model's setting."""
     warm_up_tokens: Annotated[int | Literal["all"] | None, not_negative()] = None
-    """Tokens that a row reads before its first scored one; `M` of them fill the memory. "all" is
-    the number that can matter, about `L` times `M + T`. Rounded up so that all rows are cut at
-    multiples of `T`. None is 0."""
+    """Tokens that a row reads before its first scored token; `M` of them fill the memory. "all"
+    means every token that can affect the result, about `L` times `M + T`. The number is rounded
+    up so that all rows are cut at multiples of `T`. None means 0."""
     window_stride_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens by which a window of `T` advances, and which it scores, for models without memory. 1
-    is the protocol of Al-Rfou et al. (2019). None reads segments one after another."""
+    """Tokens by which a window of `T` tokens advances; it scores as many. Only for models without
+    memory. 1 is the protocol of Al-Rfou et al. (2019). None means segments without overlap."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
-    """Keras dtype policy of the model, whatever that of training. In bfloat16 the nats of a token
-    differ by up to 0.3 from those in float32."""
+    """Keras dtype policy of evaluations, independent of that of training. In bfloat16 the nats of a
+    token differ by up to 0.3 from float32."""
     attention_kernel: Literal["auto", "always", "never"] | None = None
-    """Whether attention is a kernel on TPUs. None is training's setting."""
+    """Whether attention uses a kernel on TPUs. None means the setting of training."""
     dynamic_learning_rate: Annotated[float | None, not_negative()] = None
-    """Learning rate of dynamic evaluation, see `DynamicEvaluation`. None fixes the weights."""
+    """Learning rate of dynamic evaluation, see `DynamicEvaluation`. None means fixed weights."""
     dynamic_decay: Annotated[float | None, FRACTION] = None
-    """Fraction by which weights return to the trained ones after each segment. None is 0."""
+    """Fraction by which weights return to their trained values after each segment. None means 0."""
     dynamic_statistics_segments: Annotated[int | None, positive()] = None
-    """Segments of the split `train` whose gradients scale the updates. None does not scale."""
+    """Segments of the split `train` whose gradients scale the updates. None means no scaling."""
     dynamic_epsilon: Annotated[float | None, positive()] = None
-    """Added to the scale of the gradients. None is 1e-3."""
+    """Added to the scale of the gradients. None means 1e-3."""
 
     def validate(self) -> None:
         if self.dynamic_learning_rate is None:
@@ -317,10 +317,10 @@ class EvaluationConfig(FrozenConfig):
 
 
 TaskKind = Literal["classification", "regression", "choice", "span"]
-"""Kinds of tasks: the head of the model, its loss and its answers follow from it."""
+"""Kinds of tasks. The kind determines the head of the model, its loss and its answers."""
 
 SERVED_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice")
-"""Kinds that a signature of an export answers; spans are answered by `load_task`."""
+"""Kinds that an export can answer. For spans use `load_task`."""
 
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 """Metrics of a task where the lowest value is the best."""
@@ -330,7 +330,7 @@ _MAX_LABELS = 65_536
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig(FrozenConfig):
-    """Task of texts: its answers, and how a text is put together and read.
+    """Text task: its answers, and how its texts are joined and read.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the kind.
@@ -339,28 +339,28 @@ class TaskConfig(FrozenConfig):
     kind: TaskKind
     """A class or a number for a text, one of several texts, or a span of the text."""
     labels: tuple[str, ...] | None = None
-    """Classes in the order of the outputs; of "classification" alone."""
+    """Classes in the order of the outputs, only for "classification"."""
     metric: str
-    """Figure of the validation examples that tells the best step."""
+    """Metric on the validation examples that selects the best step."""
     has_pairs: bool = False
-    """Whether examples are pairs of texts, so that an export takes two; of "classification" and
-    "regression" alone."""
+    """Whether examples are pairs of texts; an export then takes two texts. Only for
+    "classification" and "regression"."""
     pooling: Literal["last", "mean"] = "last"
-    """What stands for a whole text: the state of its last token, or the mean of all; not of
+    """What represents a text: the state of its last token, or the mean of all states. Unused by
     "span"."""
     separator: str = "\n"
-    """What is put between the texts of an example, and at the end of the last one."""
+    """Separator between the texts of an example; it also follows the last text."""
     max_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens of a text that are read, from its beginning; None: all, however long it is."""
+    """Tokens that are read from the beginning of a text. None means the whole text."""
     head_dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.1
-    """Dropout of what the head reads."""
+    """Dropout rate on the inputs of the head."""
     class_weights: tuple[float, ...] | None = None
-    """Weight of the loss of each class, in the order of `labels`; None: all count the same."""
+    """Weight of the loss of each class, in the order of `labels`. None means equal weights."""
     max_answer_words: Annotated[int, positive(1000)] = 30
-    """Longest span that is an answer; of "span" alone."""
+    """Most words of an answer, only for "span"."""
     answer_margin: float | None = None
-    """Log-probability by which the best span must exceed "no answer"; None: there always is an
-    answer. Of "span" alone."""
+    """Log-probability by which the best span must exceed "no answer", only for "span". None means
+    that there always is an answer."""
 
     def validate(self) -> None:
         if self.kind == "classification":
@@ -387,12 +387,12 @@ class TaskConfig(FrozenConfig):
 
     @property
     def takes_two_texts(self) -> bool:
-        """Whether an export takes two texts: a pair, or the beginning of a choice and an option."""
+        """Whether an export takes two texts: a pair, or the context of a choice and an option."""
         return self.has_pairs or self.kind == "choice"
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of the head for a text or a choice."""
+        """Number of outputs of the head for each text or option."""
         return len(self.labels) if self.labels is not None else 1
 
 
@@ -402,7 +402,7 @@ _ATTENTION_ONLY = (
     *("training.attention_kernel", "evaluation.attention_kernel", "evaluation.memory_length"),
     *("evaluation.clamp_length", "evaluation.same_length", "evaluation.same_length_keys"),
 )
-# Settings of a stream of tokens: the examples of a task are independent.
+# Settings for a continuous stream of tokens; the examples of a task are independent.
 _LANGUAGE_MODELLING_ONLY = (
     *("training.document_boundaries", "training.evaluate_tokens", "training.loss_positions"),
     "evaluation.dynamic_learning_rate",
@@ -413,9 +413,9 @@ _FROZEN_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
 
 @dataclasses.dataclass(frozen=True)
 class FrozenParts:
-    """Parts of a language model whose weights stay as they are; layers are counted from 0.
+    """Parts of a language model that are not trained; layers are counted from 0.
 
-    A softmax that shares its tables with a frozen embedding keeps them too.
+    Tables that a softmax shares with a frozen embedding are frozen too.
     """
 
     embedding: bool = False
@@ -426,8 +426,8 @@ class FrozenParts:
     def parse(cls, patterns: Sequence[str], num_layers: int, *, has_head: bool = False) -> Self:
         """Reads patterns such as `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`.
 
-        With a head to train besides, the whole model may be frozen. ValueError for another
-        pattern, a layer that the model does not have, or nothing left to train.
+        A model with a head may be frozen as a whole. Raises ValueError for an unknown pattern, a
+        missing layer, or if nothing is left to train.
         """
         layers: set[int] = set()
         for pattern in patterns:
@@ -453,10 +453,10 @@ class FrozenParts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig(FrozenConfig):
-    """Model, optimizer, training and evaluation: all but the data."""
+    """All settings of an experiment except the data."""
 
     model: ModelConfig | LSTMConfig | QRNNConfig
-    """The model; in a file, `kind` tells `"lstm"` and `"qrnn"` from a Transformer-XL."""
+    """The model. In a file, `kind` is `"lstm"` or `"qrnn"`; without it, it is a Transformer-XL."""
     training: TrainingConfig
     """The training run."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -464,7 +464,7 @@ class ExperimentConfig(FrozenConfig):
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     """The evaluation during and after training."""
     task: TaskConfig | None = None
-    """The task that the model is fine-tuned for; None: language modelling."""
+    """The task that the model is fine-tuned for. None means language modelling."""
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
@@ -487,7 +487,7 @@ class ExperimentConfig(FrozenConfig):
             if self.optimizer.schedule == "plateau":
                 reason = '`optimizer.schedule` must not be "plateau" for a task.'
                 self.refuse(reason, "optimizer.schedule")
-        _ = self.frozen_parts  # refuses what the model does not have
+        _ = self.frozen_parts  # raises for parts that the model does not have
         if self.optimizer.warmup_steps >= self.training.num_steps:
             reason = "`optimizer.warmup_steps` must be less than `training.num_steps`."
             self.refuse(reason, "optimizer.warmup_steps", "training.num_steps")
@@ -506,7 +506,7 @@ class ExperimentConfig(FrozenConfig):
 
     @property
     def resolved_evaluation(self) -> EvaluationConfig:
-        """The evaluation, with the kernel of training by default."""
+        """The evaluation, with `attention_kernel` from training if it is None."""
         kernel = self.evaluation.attention_kernel or self.training.attention_kernel
         return self.evaluation.replace(attention_kernel=kernel)
 

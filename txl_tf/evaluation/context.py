@@ -1,4 +1,4 @@
-"""Length of context that models use: losses with bounded contexts, effective lengths, RECL.
+"""Context length that models use: losses by context length, effective lengths, RECL.
 
 Dai et al. (2019), Section 1 and Appendix C; Khandelwal et al. (2018).
 
@@ -21,16 +21,16 @@ from txl_tf.models.transformer_xl import TransformerXL
 
 
 class ContextLosses:
-    """Losses of tokens with a window each: `l_i(c, t)` of the paper.
+    """Losses of tokens, each predicted from a window: `l_i(c, t)` of the paper.
 
-    A token's window is the `C` tokens before it, read from an empty memory: an older memory would
-    reach further back through every layer. So the result is exact, and every token costs `C` tokens
-    of reading.
+    A token's window is the `C` tokens before it, read with an empty memory. An older memory would
+    reach further back through every layer. The result is therefore exact, but the model reads `C`
+    tokens for every loss.
 
     A model with a memory or states reads the window in segments, with the memory length of its
-    configuration. Segments end with the window, so the last one is full and the first one may be
-    short. A Transformer without memory reads the window as one segment; with learned positions it
-    reads at most as many of the last tokens as it has positions.
+    configuration. The last segment ends with the window and is full; the first one may be shorter.
+    A Transformer without memory reads the window as one segment. With `P` learned positions it
+    reads the last `P` tokens of the window at most.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ContextLosses:
     ) -> None:
         self._model = model
         self._batch_size = batch_size
-        # Segment lengths vary with the context: one program serves them all.
+        # One program serves all segment lengths, which vary with the context.
         tokens = tf.TensorSpec([None, None], tf.int32)
         memory = tf.nest.map_structure(
             lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype),
@@ -79,7 +79,7 @@ class ContextLosses:
         return nats.numpy().astype(np.float64)
 
     def _segments(self, context: int) -> Iterable[tuple[int, int]]:
-        """Returns the bounds of the segments of a window; the last segment ends the window."""
+        """Returns the bounds of the segments of a window. The last segment ends with it."""
         config = self._model.config
         if isinstance(config, ModelConfig) and not config.effective_memory_length:
             is_limited = config.position_encoding == "learned"
@@ -92,13 +92,13 @@ class ContextLosses:
         return self._model(token_ids, memory)[1]
 
     def _loss(self, token_ids, target_ids, memory):
-        """Returns the loss of the one token `(B, 1)` after a segment `(B, T)`."""
+        """Returns the loss of the token `(B, 1)` that follows a segment `(B, T)`."""
         hidden, _ = self._model(token_ids, memory)
         return self._model.negative_log_likelihood(hidden[:, -1:], target_ids)[:, 0]
 
 
 def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
-    """Returns the configuration of Al-Rfou et al. (2019), without recurrence, in these sizes."""
+    """Returns `config` without recurrence, as in the models of Al-Rfou et al. (2019)."""
     return config.replace(
         position_encoding="learned",
         num_positions=window_length,
@@ -112,21 +112,21 @@ def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
 
 
 class EffectiveLength(NamedTuple):
-    """Length beyond which the next one gains too little."""
+    """Length after which the next longer one gains too little."""
 
     length: int
     """Tokens of memory or of context."""
     is_lower_bound: bool
-    """True if the last measured length still gained enough, so that the result may be larger."""
+    """True if the longest measured length still gained enough: the true result may be larger."""
 
 
 def effective_memory_length(
     lengths: Iterable[int], perplexity_of: Callable[[int], float], threshold: float = 0.001
 ) -> tuple[EffectiveLength, dict[int, float]]:
-    """Lengthens the memory until perplexity falls by less than `threshold`, a share.
+    """Lengthens the memory until perplexity falls by less than the fraction `threshold`.
 
-    Takes ascending lengths. Returns the length and the perplexities of all measured lengths;
-    those beyond the first that gains too little are not measured.
+    `lengths` ascend. Returns the effective length, and the perplexity of every measured length.
+    Measuring stops at the first length that gains too little.
     """
     measured: dict[int, float] = {}
     before = 0
@@ -141,10 +141,10 @@ def effective_memory_length(
 class ModelGroup:
     """Losses of several models on the same tokens, with several context lengths.
 
-    All models of a group share one baseline, so that a model that is bad at short contexts does
-    not look good at long ones. Gains are measured on the hard tokens only: those that no model
-    predicts well from the short context. `contexts` are ascending; `losses` are the nats
-    `l_i(c, t)`, float `(I, C, N)`.
+    All models of a group share one baseline. Otherwise a model that is bad at short contexts would
+    seem to gain much from long ones. Gains are measured on hard tokens only, which no model
+    predicts well from the short context. `contexts` ascend; `losses` are the nats `l_i(c, t)`,
+    float `(I, C, N)`.
     """
 
     def __init__(self, contexts: Sequence[int], losses: np.ndarray) -> None:
@@ -165,28 +165,28 @@ class ModelGroup:
         return self._of(context).min(axis=0)
 
     def hard_tokens(self, context: int, ratio: float) -> np.ndarray:
-        """Returns indices of the share `r` of tokens with the largest baseline, at least one."""
+        """Returns indices of the `ratio` of tokens with the largest baseline, at least one."""
         count = max(1, round(ratio * self.num_tokens))
         return np.argsort(-self.baseline(context), kind="stable")[:count]
 
     def relative_loss(self, model: int, short: int, long: int, ratio: float) -> float:
-        """Returns mean nats of hard tokens with a long context, at most the baseline: `f_i(c, c')`.
+        """Returns the mean nats of hard tokens, each at most the baseline: `f_i(c, c')`.
 
-        `short` is the context length `c` of baseline and hard tokens, `long` is `c'`.
+        `short` is the context length `c` of baseline and hard tokens, `long` the length `c'`.
         """
         losses = np.minimum(self.baseline(short), self._of(long)[model])
         return float(losses[self.hard_tokens(short, ratio)].mean())
 
     def perplexity_gain(self, model: int, short: int, long: int, ratio: float) -> float:
-        """Returns the fall of the baseline's perplexity by a long context.
+        """Returns how far a long context lowers the baseline's perplexity.
 
-        It is not normalised and never negative: `exp f_i(c, c) - exp f_i(c, c')`.
+        The gain is absolute and never negative: `exp f_i(c, c) - exp f_i(c, c')`.
         """
         before = perplexity(self.relative_loss(model, short, short, ratio))
         return before - perplexity(self.relative_loss(model, short, long, ratio))
 
     def relative_gain(self, model: int, short: int, long: int, ratio: float) -> float:
-        """Returns this gain as a share of the baseline's perplexity, 0 to 1: `g_i(c, c')`."""
+        """Returns the gain as a fraction of the baseline's perplexity: `g_i(c, c')`."""
         before = perplexity(self.relative_loss(model, short, short, ratio))
         return self.perplexity_gain(model, short, long, ratio) / before
 
@@ -195,7 +195,7 @@ class ModelGroup:
     ) -> EffectiveLength:
         """Lengthens the context step by step until the relative gain is below the threshold.
 
-        It begins with the shortest context; every step must lead to a measured one.
+        It begins with the shortest context. Every step must reach a measured context.
         """
         short = self.contexts[0]
         while (long := short + step_size) <= self.contexts[-1]:

@@ -1,4 +1,4 @@
-"""Decoder block of Transformer-XL, its positions, and the variables of its own memory.
+"""Decoder block of Transformer-XL, its position encodings, and the variables of its memory.
 
 Shape letters used in this module:
   B rows, T segment length, M memory length, K = M + T key length,
@@ -24,27 +24,27 @@ from txl_tf.layers.feed_forward import FeedForward, GRUGate, SeededDropout, norm
 class Positions(FrozenConfig):
     """Encoding of positions, and how far back a query attends.
 
-    Positions come in five ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"` and, without
-    biases, `"shaw_two_terms"` (Shaw et al., 2018; see `ShawAttention`), `"learned"`, a table of
-    absolute positions added to the inputs of each block (Al-Rfou et al., 2019), and
-    `"sinusoidal"`, added to the inputs of the first block (Vaswani et al., 2017). Absolute
-    positions are counted from the end of the segment.
+    There are five encodings. `"transformer_xl"` is that of Dai et al. (2019). `"shaw"` is that of
+    Shaw et al. (2018), see `ShawAttention`; `"shaw_two_terms"` is the same without biases.
+    `"learned"` adds a table of absolute positions to the inputs of each block (Al-Rfou et al.,
+    2019). `"sinusoidal"` adds sinusoids to the inputs of the first block (Vaswani et al., 2017).
+    Absolute positions are counted from the end of the segment.
 
     Raises:
-        ValueError: If a value is out of its range, or the size of the table does not match the
+        ValueError: If a value is out of its range, or `num_positions` does not fit the
             encoding.
     """
 
     encoding: PositionEncoding = "transformer_xl"
     """One of the five encodings."""
     num_positions: int | None = None
-    """Rows `P` of a learned table; farther positions share the last row."""
+    """Rows `P` of a learned table. Positions beyond the table share its last row."""
     clamp_length: int | None = None
-    """Distances above this share one sinusoid; None means no clamp."""
+    """Distances above this share one sinusoid. None means no clamp."""
     same_length: bool = False
     """True if every query sees the same number of keys."""
     same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
-    """This number, see `functional.causal_memory_mask`."""
+    """Number of keys with `same_length`, see `functional.causal_memory_mask`."""
 
     def validate(self) -> None:
         has_table = self.encoding in LEARNED_ENCODINGS
@@ -69,7 +69,7 @@ class Positions(FrozenConfig):
         )
 
     def farthest(self, memory_length: int) -> int | None:
-        """Returns the largest distance that a query sees; `None` if it sees all."""
+        """Returns the largest distance that a query sees; `None` means no limit."""
         if not self.same_length:
             return None
         return memory_length - (self.same_length_keys == "memory")
@@ -81,7 +81,7 @@ class Positions(FrozenConfig):
         )
 
 
-# Arguments of a `DecoderBlock` that are kept as they are.
+# Arguments that a `DecoderBlock` stores unchanged.
 _PLAIN_OPTIONS = (
     *("num_heads", "head_dim", "intermediate_dim", "pre_norm", "residual_gate", "dropout"),
     *("variational_dropout", "attention_dropout", "own_biases", "layer_norm_epsilon"),
@@ -90,31 +90,31 @@ _PLAIN_OPTIONS = (
 
 
 def create_state(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Any]:
-    """Creates variables for remembered states, and last for their int32 valid length `(B,)`.
+    """Creates variables for remembered states; the last one is their int32 valid length `(B,)`.
 
-    They depend on the batch size and begin empty, so they are no weights. A layer keeps them from
-    Keras' tracking, so that they are neither saved nor loaded, but names them in `variables`,
+    They depend on the batch size and begin empty, so they are not weights. A layer hides them from
+    Keras' tracking, so that they are neither saved nor loaded. It lists them in `variables`,
     because a step on JAX only changes variables listed there.
     """
-    # Remembered states are not rounded again when they are read.
+    # Without autocast, reading does not round the states again.
     options = {"trainable": False, "autocast": False}
     variables = [keras.Variable("zeros", shape, dtype, **options) for shape in shapes]
     return [*variables, keras.Variable("zeros", shapes[0][:1], "int32", **options)]
 
 
 def read_state(variables: Sequence[Any], num_rows: Any = None) -> list[Any]:
-    """Returns a tensor for each variable; of the first rows, if given their number."""
-    # Copies, because a variable may be assigned before its value is used.
+    """Returns a tensor for each variable, of the first `num_rows` rows if given."""
+    # Copied, because a variable may be assigned before its value is used.
     tensors = [ops.copy(variable) for variable in variables]
     return tensors if num_rows is None else [tensor[:num_rows] for tensor in tensors]
 
 
 def write_state(variables: Sequence[Any], tensors: Sequence[Any], num_rows: Any = None) -> None:
-    """Replaces the state of all rows, or of the first ones; the others keep theirs."""
+    """Replaces the state of all rows, or of the first `num_rows` rows only."""
     for variable, tensor in zip(variables, tensors, strict=True):
         if num_rows is not None:
             kept = ops.convert_to_tensor(variable)[num_rows:]
-            # The compiler cannot infer the sum of rows.
+            # The compiler cannot infer the number of rows after concatenation.
             tensor = ops.reshape(ops.concatenate([tensor, kept], axis=0), variable.shape)
         variable.assign(tensor)
 
@@ -129,57 +129,55 @@ def clear_state(variables: Sequence[Any]) -> None:
 class DecoderBlock(keras.layers.Layer):
     """Attention over segment and memory, then a feed-forward layer.
 
-    Both are followed by dropout, the residual and layer normalisation (post
-    norm), as in Dai et al. (2019), Section 3.3; or preceded by the
-    normalisation (pre norm).
+    With post norm, dropout, the residual and layer normalisation follow each of
+    the two, as in Dai et al. (2019), Section 3.3. With pre norm, normalisation
+    precedes each of them.
 
-    Memory comes in two ways. Without `stateful`, it is a call argument and the caller computes
-    the next one (`functional.next_memory` of this block's inputs). With `stateful=True` the block
-    keeps it in its own variables, like `keras.layers.RNN`: the batch size is fixed, each call
-    continues where the last one stopped, and `reset_state` clears it. Row `r` of a batch must
-    then continue row `r` of the previous batch. Validation uses the same memory;
-    `StatefulTransformerXL` has a separate one.
+    Without `stateful`, memory is a call argument, and the caller computes the next memory with
+    `functional.next_memory` of this block's inputs. With `stateful=True` the block keeps memory in
+    its own variables, like `keras.layers.RNN`. The batch size is then fixed. Row `r` of a batch
+    must continue row `r` of the previous batch. `reset_state` clears the memory. Validation uses
+    the same memory; `StatefulTransformerXL` has a separate one.
 
     Args:
         num_heads: int. Number of attention heads `N`.
         head_dim: int. Width `H` of one head.
         intermediate_dim: int. Inner width `F`.
         positions: optional `Positions`, or the dict that its `to_dict` returns. Defaults to the
-            positions of Transformer-XL. A clamp only has an effect without the call argument
-            `position_encoding`, `same_length` only without `attention_mask`.
+            positions of Transformer-XL. The call argument `position_encoding` overrides a clamp,
+            `attention_mask` overrides `same_length`.
         pre_norm: bool. If `True`, normalisation comes first.
-        residual_gate: optional str. `"gru"` puts a `GRUGate` in the place of each residual, as in
-            GTrXL; it needs `pre_norm`. `None` adds.
-        dropout: float in `[0, 1)`. Rate on both results and the inner
-            activations.
-        variational_dropout: bool. If `True`, a dropout mask is the same for all positions of a
-            row.
-        attention_dropout: float in `[0, 1)`. Rate on attention probabilities.
-        own_biases: bool. See `RelativeAttention`, to which it is passed.
-        layer_norm_epsilon: float. Added to the variance.
+        residual_gate: optional str. `"gru"` replaces each residual by a `GRUGate`, as in GTrXL, and
+            needs `pre_norm`. `None` means a plain sum.
+        dropout: float in `[0, 1)`. Dropout rate of both sublayers' outputs and of the
+            inner activations.
+        variational_dropout: bool. If `True`, all positions of a row share a dropout mask.
+        attention_dropout: float in `[0, 1)`. Dropout rate of attention probabilities.
+        own_biases: bool. Argument of `RelativeAttention`.
+        layer_norm_epsilon: float. Added to the variance in layer normalisation.
         kernel_initializer: initializer of all kernels. Defaults to a normal
             distribution of stddev 0.02.
-        stateful: bool. If `True`, the block owns its memory.
-        memory_length: int. `M`; only a stateful block needs it.
+        stateful: bool. If `True`, the block keeps its memory.
+        memory_length: int. `M`, only for a stateful block.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
 
     Attributes:
-        memory: variable `(B, M, D)`; only in a stateful block. It is not a weight and is not
+        memory: variable `(B, M, D)`, only in a stateful block. It is not a weight and is not
             saved.
-        valid_length: int32 variable `(B,)`, its filled length.
+        valid_length: int32 variable `(B,)`. Number of tokens in `memory`.
 
     Call arguments:
         inputs: float tensor `(B, T, D)`. The current segment.
         position_encoding: optional float tensor `(K, D)`; row `j` encodes the
             distance `K - 1 - j`. Sinusoids by default.
-        memory: optional float tensor `(B, M, D)`: this block's inputs for the
-            `M` tokens before. No gradient flows into it. Not for a stateful
-            block.
+        memory: optional float tensor `(B, M, D)`. This block's inputs for the
+            previous `M` tokens. It gets no gradient. A stateful block must not
+            be given it.
         attention_mask: optional boolean tensor that broadcasts to `(B, N, T, K)`, True
-            where attention is allowed. Causal by default, and without the
-            unfilled part of a block's own memory.
-        content_bias: float tensor `(N, H)`, without `own_biases`.
-        position_bias: float tensor `(N, H)`, without `own_biases`.
+            where attention is allowed. The default is a causal mask that excludes
+            unfilled places of a block's own memory.
+        content_bias: float tensor `(N, H)`, only with `own_biases=False`.
+        position_bias: float tensor `(N, H)`, only with `own_biases=False`.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. If `True`, dropout is active.
 
@@ -187,7 +185,7 @@ class DecoderBlock(keras.layers.Layer):
         Float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If a stateful block has no `memory_length`, is given a
+        ValueError: If a stateful block has no `memory_length`, is called with a
             memory, or is built without a fixed batch size.
     """
 
@@ -235,7 +233,7 @@ class DecoderBlock(keras.layers.Layer):
         self.kernel_initializer = normal_unless(kernel_initializer)
         self.stateful = stateful
         self.memory_length = memory_length
-        self.__dict__["_state"] = ()  # past Keras' tracking, see `create_state`
+        self.__dict__["_state"] = ()  # hidden from Keras' tracking, see `create_state`
         self._create_layers()
 
     def _create_layers(self):
@@ -365,8 +363,8 @@ class DecoderBlock(keras.layers.Layer):
 
     def _transform(self, inputs, memory, attention_mask, seed, training, **position):
         if memory is not None:
-            # Here, not in the attention: learned positions and normalisation of the memory need the
-            # gradient that the memory must not have.
+            # Here, not in the attention: added positions and normalisation of the memory need a
+            # gradient, but the memory itself must not get one.
             memory = ops.stop_gradient(memory)
         if self.positions.encoding == "learned":
             inputs, memory = self._add_positions(inputs, memory)
@@ -384,9 +382,9 @@ class DecoderBlock(keras.layers.Layer):
             training=training,
             **position,
         )
-        # The products of gates are faster outside of compiled parts.
+        # The matrix products of gates are faster outside of compiled parts.
         part = compiled_part if self.residual_gate is None else lambda method, weights: method
-        # One or two tensors: a compiled part copies a result that it returns twice.
+        # A compiled part copies a result that it returns twice, so post norm returns one tensor.
         norm = self.feed_forward_norm if self.pre_norm else self.attention_norm
         added = part(self._add_attended, norm.weights)(inputs, attended, seed, training)
         transformed = self.feed_forward(
@@ -396,11 +394,11 @@ class DecoderBlock(keras.layers.Layer):
         return part(self._add_transformed, weights)(added[0], transformed, seed, training)
 
     def _add_attended(self, inputs, attended, seed, training):
-        """Returns the residual with the attended values, and last the feed-forward inputs."""
+        """Returns the residual sum and its norm with pre norm, only its norm with post norm."""
         attended = self.attention_dropout_layer(
             attended, seed=functional.fold_seed(seed, 1), training=training
         )
-        # The residual adds the inputs, not their norm, so one path has no layer.
+        # The residual adds the inputs before their norm, so one path passes no layer.
         hidden = (self.attention_gate or ops.add)(inputs, attended)  # [B, T, D]
         if self.pre_norm:
             return hidden, self.feed_forward_norm(hidden)
@@ -414,8 +412,8 @@ class DecoderBlock(keras.layers.Layer):
         return hidden if self.pre_norm else self.feed_forward_norm(hidden)  # [B, T, D]
 
     def _add_positions(self, inputs, memory):
-        """Adds positions to memory and segment, counted from the segment's end."""
-        # Added again in every segment, because remembered tokens move away from the end.
+        """Adds positions to memory and segment, counted from the end of the segment."""
+        # Added in every segment again, because the distance of remembered tokens grows.
         memory_length = 0 if memory is None else memory.shape[1]
         key_length = memory_length + ops.shape(inputs)[1]
         rows = functional.distances_to_end(key_length, self.positions.num_positions)
@@ -425,10 +423,10 @@ class DecoderBlock(keras.layers.Layer):
         return inputs + positions[memory_length:], memory
 
     def reset_state(self):
-        """Clears the memory of all rows; only for a stateful block.
+        """Clears the memory of all rows of a stateful block.
 
         Raises:
-            ValueError: If the block is not stateful, or not built yet.
+            ValueError: If the block is not stateful or not built.
         """
         if not self.stateful or not self.built:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Fine-tuning for a task: order, reader and training loss of examples, each read whole.
+"""Fine-tuning for a task: order, reader and training loss of examples.
 
 Shape letters used in this module: B rows, b rows of one replica, C texts of an example, E examples,
 L positions of a text.
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from txl_tf.tasks.encoding import EncodedExamples
 
 _PREFETCHED_BATCHES = 4
-# Odd and different from the steps of positions and segments, so that no two texts of a row share a
-# seed.
+# Odd, and different from the steps of positions and segments: no two texts of a row share a seed.
 _CHOICE_STEP = 0x1B873593
 
 
@@ -30,9 +29,9 @@ _CHOICE_STEP = 0x1B873593
 class ExamplePlan:
     """Order in which examples are read, shuffled for each epoch.
 
-    Each epoch reads every example once; its last batch is filled with the first examples of the
-    next epoch. The order follows from fingerprint, seed and epoch by SHA-256 and Philox, whose raw
-    numbers are the same in every version of NumPy.
+    Each epoch reads every example once. Its last batch is filled with the first examples of the
+    next epoch. SHA-256 and Philox compute the order from fingerprint, seed and epoch. The raw
+    numbers of Philox are the same in every version of NumPy.
     """
 
     num_examples: int
@@ -42,7 +41,7 @@ class ExamplePlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps that read every example once; a fraction if the last batch is shared."""
+        """Steps in which every example is read once; a fraction if epochs share a batch."""
         return self.num_examples / self.num_rows
 
     def positions(self, step: int) -> np.ndarray:
@@ -50,7 +49,7 @@ class ExamplePlan:
         return self.examples_of(step, 1)[0]
 
     def examples_of(self, first_step: int, num_steps: int) -> np.ndarray:
-        """Returns the examples of some steps, int64 `[num_steps, B]`."""
+        """Returns the examples of consecutive steps, int64 `[num_steps, B]`."""
         begin = first_step * self.num_rows
         end = begin + num_steps * self.num_rows
         epochs = range(begin // self.num_examples, -(-end // self.num_examples))
@@ -61,10 +60,10 @@ class ExamplePlan:
         return stream[begin - skipped : end - skipped].reshape(num_steps, self.num_rows)
 
 
-# Consecutive steps use the same epoch.
+# Consecutive steps mostly use the same epoch.
 @functools.lru_cache(maxsize=4)
 def _shuffled(num_examples: int, text: str) -> np.ndarray:
-    """Sorts the examples by random numbers, whose key is the hash of a text."""
+    """Sorts the examples by random numbers. Their key is the hash of a text."""
     key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
     return np.argsort(np.random.Philox(key=key).random_raw(num_examples), kind="stable")
 
@@ -72,9 +71,9 @@ def _shuffled(num_examples: int, text: str) -> np.ndarray:
 class ExampleReader:
     """Reader of encoded examples in the order of a plan.
 
-    All batches have the length of the longest text, in whole segments, so that a compiled program
-    sees one shape; segments without a token cost nothing. The data sets are made of TensorFlow
-    operations only, see `SegmentReader`.
+    All batches have the length of the longest text, rounded up to whole segments, so that one
+    compiled program serves all. Segments without tokens are skipped. The data sets only use
+    TensorFlow operations, see `SegmentReader`.
     """
 
     def __init__(self, encoded: "EncodedExamples", plan: ExamplePlan, segment_length: int) -> None:
@@ -88,13 +87,13 @@ class ExampleReader:
     def dataset_fn(
         self, first_step: int, rows: range, per_replica_rows: int, num_steps: int
     ) -> tf.data.Dataset:
-        """Makes the data set of one host, as `SegmentReader.dataset_fn`.
+        """Creates the data set of one host, like `SegmentReader.dataset_fn`.
 
-        An element is a batch of one replica: `token_ids`, int32 `(b, L)`, or `(b, C, L)` of a
+        An element is a batch of one replica: `token_ids`, int32 `(b, L)`, or `(b, C, L)` for a
         choice; `num_tokens`, int32 `(b,)` or `(b, C)`; and `targets`, see `TaskObjective`.
         """
         order = self._plan.examples_of(first_step, num_steps)
-        # Rows beyond the plan repeat its rows, as padding of equal shares.
+        # Padding rows, which make all shares equal, repeat rows of the plan.
         order = order[:, np.arange(rows.start, rows.stop) % self._plan.num_rows]
         numbers = order.reshape(-1, per_replica_rows)
         dataset = tf.data.Dataset.from_tensor_slices(numbers).map(self._gatherer())
@@ -131,10 +130,10 @@ class ExampleReader:
 
 
 class TaskBatch(NamedTuple):
-    """Examples of a replica; every tensor has its rows as the first axis. There is no memory.
+    """Examples of a replica, without memory. The first axis of every tensor is rows.
 
-    `token_ids` are int32 `(B, L)`, or `(B, C, L)` of a choice. `num_tokens` are int32 `(B,)` or
-    `(B, C)`, 0 for an absent text of a choice. `targets` are `(B, ...)`, see `TaskObjective`.
+    `token_ids` are int32 `(B, L)`, or `(B, C, L)` for a choice. `num_tokens` are int32 `(B,)` or
+    `(B, C)`, 0 for a missing text of a choice. `targets` are `(B, ...)`, see `TaskObjective`.
     `dropout_seeds` are int32 `(B, 2)`; `weights` are float32 `(B,)`, 0 for padding rows.
     """
 
@@ -176,10 +175,10 @@ class TaskBatch(NamedTuple):
 class TaskObjective:
     """Training loss of a task: the mean over the examples of a batch.
 
-    It is the cross-entropy of the class of a text, of the right text of a choice, and of the first
-    and last token of a span (their sum), and the squared error of a number. `class_weights`
-    multiply the loss of a class, as in Keras. Targets are int32 `(B,)`, the class or choice;
-    float32 `(B,)`, the number; or int32 `(B, 2)`, the first and last token of the span.
+    Classification and choice use the cross-entropy, with int32 targets `(B,)`. A span uses the sum
+    of the cross-entropies of its first and last token, with int32 targets `(B, 2)`. Regression
+    uses the squared error, with float32 targets `(B,)`. `class_weights` multiply the loss of a
+    class, as in Keras.
     """
 
     batch_type = TaskBatch
@@ -199,15 +198,14 @@ class TaskObjective:
         return ()
 
     def __call__(self, batch: TaskBatch) -> tuple[tf.Tensor, tf.Tensor, tuple[()]]:
-        """Computes the share of some rows; the shares of all rows add up.
+        """Computes the contribution of some rows to the objective.
 
-        Returns the objective, the loss of each row, float32 `(B,)`, and no memory.
+        Returns the objective, the loss of each row, float32 `(B,)`, and an empty memory.
         """
         inputs = padded_inputs(batch.token_ids, batch.num_tokens)
         seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
         weights = self.headed_model.language_model.weights
-        # Read here, because the gradient of a loop asks variables for their shape, which fails on a
-        # TPU.
+        # Read here: the gradient of a loop needs the shapes of variables, which fails on a TPU.
         values = [tf.convert_to_tensor(weight.value) for weight in weights]
         with keras.StatelessScope(list(zip(weights, values, strict=True))):
             outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
@@ -227,7 +225,7 @@ class TaskObjective:
 
 
 def _seeds_of_texts(seeds: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
-    """Derives a seed for each text of a row: `(B, 2)` unchanged, or `(B, C, 2)` of a choice."""
+    """Derives a seed for each text of a row: `(B, 2)` unchanged, or `(B, C, 2)` for a choice."""
     if num_tokens.shape.rank == 1:
         return seeds
     steps = tf.range(num_tokens.shape[1]) * _CHOICE_STEP
