@@ -135,12 +135,12 @@ def test_frozen_parts_are_named_by_patterns(patterns, parts):
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
-        ("layer:0", "`freeze` must be of"),
-        ("layers:-1", "`freeze` must be of"),
-        ("", "`freeze` must be of"),
+        ("layer:0", "`freeze` must be one of"),
+        ("layers:-1", "`freeze` must be one of"),
+        ("", "`freeze` must be one of"),
         ("layers:5", "layers from 0 to 4"),
         ("layers:3-1", "layers from 0 to 4"),
-        ("layers:0-99999999999", "`freeze` must be of"),
+        ("layers:0-99999999999", "`freeze` must be one of"),
     ],
 )
 def test_other_patterns_are_refused(pattern, reason):

@@ -269,7 +269,7 @@ def test_a_stopped_study_resumes_and_trains_nothing_twice(data_folder, tmp_path)
 @pytest.mark.parametrize(
     ("changes", "exit_code", "message"),
     [
-        (["--out", "gs://bucket/study"], 2, "local folder"),
+        (["--out", "gs://bucket/study"], 2, "remote folder"),
         (["--set", "model.depth=2"], 2, "model.depth"),
         (["--data", "nowhere"], 66, "nowhere"),
     ],
