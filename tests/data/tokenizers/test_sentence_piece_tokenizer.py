@@ -68,7 +68,7 @@ def test_long_lines_and_nul_are_learned_from():
 
 
 def test_what_cannot_be_trained_says_so():
-    with pytest.raises(ValueError, match=r"at least \d+, for the unknown.*vocabulary_size=100") as caught:
+    with pytest.raises(ValueError, match=r"at least \d+, for the unknown.*=100") as caught:
         train_sentence_piece([TEXT], 100)
     smallest = int(re.search(r"at least (\d+)", str(caught.value))[1])
     assert train_sentence_piece([TEXT], smallest).vocabulary_size == smallest
