@@ -330,8 +330,7 @@ class PreparedDataset:
             verify_shard, self.folder, progress=progress, with_checksums=with_checksums
         )
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
-            for _ in executor.map(verify, shards):
-                pass  # raises for the first damaged shard in order
+            list(executor.map(verify, shards))  # raises for the first damaged shard in order
 
     def num_tokens(self, split: str) -> int:
         """Returns the number of tokens of a split. Raises ValueError for an unknown split."""

@@ -235,19 +235,3 @@ def test_an_lstm_is_trained_evaluated_and_measured_by_the_commands(data_folder, 
     figures = json.loads((out / "context.json").read_text())
     # Trained for 40 steps on digits: far better than one of 256 bytes at random.
     assert all(max(run["perplexities"]) < 100.0 for run in figures["runs"])
-
-
-@pytest.mark.parametrize(
-    ("folders", "names"),
-    [
-        (["runs/a", "others/b"], ["a", "b"]),
-        (["study/a/seed-1", "study/b/seed-1"], ["a/seed-1", "b/seed-1"]),
-        (["study/a/run", "run"], ["study/a/run", "run"]),
-    ],
-)
-def test_runs_are_named_by_what_differs_in_their_paths(folders, names, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    data = {**TOY_DATA, "vocabulary_size": EXPERIMENT["model"]["vocabulary_size"]}
-    for folder in folders:
-        Workdir(folder).begin(ExperimentConfig.from_dict(EXPERIMENT), data)
-    assert [run.name for run in read_runs(folders)] == names
