@@ -101,6 +101,11 @@ class StatefulTransformerXL(ModelWithLoss):
         return Memory(tuple(states), valid_length)
 
     @property
+    def token_embedding(self):
+        """The layer that embeds token ids, which KerasHub's test of a backbone reads."""
+        return self.transformer_xl.embedding
+
+    @property
     def variables(self):
         return [*super().variables, *itertools.chain(*self._states.values())]
 
