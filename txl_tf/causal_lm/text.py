@@ -275,6 +275,7 @@ def score_text(
     tokenizer: Tokenizer,
     text: str | bytes | np.ndarray,
     *,
+    step: int = 0,
     num_words: int | None = None,
     **options: Any,
 ) -> TextScore:
@@ -296,7 +297,7 @@ def score_text(
     )
     if num_words is not None:
         read = dataclasses.replace(read, num_words=num_words)
-    result = evaluator.evaluate(read, observe=nats.__setitem__, **options)
+    result = evaluator.evaluate(read, step=step, observe=nats.__setitem__, **options)
     return TextScore(**vars(result), token_ids=token_ids, nats=nats, tokenizer=tokenizer)
 
 
