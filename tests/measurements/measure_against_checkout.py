@@ -51,11 +51,13 @@ def make_run(checkout: Path, folder: Path, num_tokens: int) -> Path:
         files += [f"--{split}-file", folder / split]
     (folder / "config.json").write_text(json.dumps({"model": MODEL, "training": TRAINING}))
     run_txl(checkout, "prepare", "--tokenizer", "bytes", "--out", folder / "data", *files)
-    run_txl(checkout, *words_of("train", folder, folder / "run", 0))
+    run_txl(checkout, *words_of("train", checkout, folder, folder / "run", 0))
     return folder
 
 
-def words_of(part: str, folder: Path, run: Path, memory_length: int) -> list[object]:
+def words_of(
+    part: str, checkout: Path, folder: Path, run: Path, memory_length: int
+) -> list[object]:
     """The command of a part, with one row: `train` begins a run, the others read it."""
     data = ["--data", folder / "data"]
     if part == "train":
@@ -64,7 +66,10 @@ def words_of(part: str, folder: Path, run: Path, memory_length: int) -> list[obj
         sizes = {"batch_size": 1, "segment_length": LENGTH, "memory_length": memory_length}
         settings = [f"--set=evaluation.{name}={value}" for name, value in sizes.items()]
         return ["evaluate", "--workdir", run, *data, *settings]
-    words = ["generate", "--workdir", run, "--prompt", "to be or not", "--max-tokens", 400]
+    # The option had another name in older checkouts.
+    job = (checkout / "pipelines" / "generate.py").read_text()
+    option = "--max-tokens" if "--max-tokens" in job else "--num-tokens"
+    words = ["generate", "--workdir", run, "--prompt", "to be or not", option, 400]
     return [*words, "--seed", 1, "--memory-length", memory_length]
 
 
@@ -88,7 +93,7 @@ def main() -> None:
                 rounds.append([])
                 for checkout, folder in sides:
                     run = folder / (f"run {number}" if part == "train" else "run")
-                    words = words_of(part, folder, run, arguments.memory_length)
+                    words = words_of(part, checkout, folder, run, arguments.memory_length)
                     rounds[-1].append(run_txl(checkout, *words))
             seconds = np.array(rounds)
             ratios = seconds[:, 0] / seconds[:, 1]
