@@ -15,7 +15,7 @@ from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.model_folder import checkpoint_store, open_model
 from txl_tf.storage.files import first_line, list_folder, path_exists, read_file
-from txl_tf.storage.locks import DirectoryLock, WritableFolder
+from txl_tf.storage.locks import WritableFolder, locked_folder
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
     MAX_VALUES,
@@ -93,13 +93,13 @@ class EvaluationLog:
         self._load()
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[DirectoryLock]:
+    def locked(self) -> Iterator[WritableFolder]:
         """Holds the lock that `append` needs; OutputExistsError if another process has it."""
-        with DirectoryLock(self._folder) as lock:
+        with locked_folder(self._folder) as folder:
             # Another process may have appended since the last load.
             self._load()
-            self._writable = lock.folder
-            yield lock
+            self._writable = folder
+            yield folder
 
     def append(self, result: EvaluationResult) -> None:
         """Writes a result under these conditions to disk; needs `locked`."""
@@ -186,8 +186,8 @@ def watch_checkpoints(
             check()
             yield batch
 
-    with log.locked() as lock, PreemptionWatcher(stopped.set) as watcher:
-        board = TensorBoardWriter(WritableFolder(workdir.tensorboard, lock.check))
+    with log.locked() as folder, PreemptionWatcher(stopped.set) as watcher:
+        board = TensorBoardWriter(WritableFolder(workdir.tensorboard, folder.check))
         for step in new_checkpoints(store.steps, num_steps, log.results, stopped, patience_seconds):
             try:
                 _, weights = open_model(workdir.folder, step).read_weights()

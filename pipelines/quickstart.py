@@ -19,7 +19,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import PreemptedError, UsageError
 from txl_tf.model_folder import ModelDescription, build_model
-from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.locks import locked_folder
 
 from .arguments import add_override_argument, override
 from .configs import NAMED_EXPERIMENTS
@@ -131,10 +131,10 @@ def run(job: Quickstart) -> None:
 
     say("4/5 generate")
     sample = _sample(model)
-    with DirectoryLock(workdir.folder) as lock:
-        log = MetricsLog(workdir.metrics, lock.folder)
+    with locked_folder(workdir.folder) as locked:
+        log = MetricsLog(workdir.metrics, locked)
         log.continue_at_end()
-        board = TensorBoardWriter(lock.folder.subfolder("tensorboard"), log)
+        board = TensorBoardWriter(locked.subfolder("tensorboard"), log)
         for result in results:
             board.write_evaluation(result)
         board.write_sample(step, sample)

@@ -18,7 +18,7 @@ from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, StorageError, UsageError
 from txl_tf.model_folder import RunDescription, read_base, write_base
 from txl_tf.storage.files import path_exists
-from txl_tf.storage.locks import DirectoryLock, WritableFolder
+from txl_tf.storage.locks import WritableFolder, locked_folder
 from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
 from txl_tf.training.metrics import RunClock
@@ -107,7 +107,7 @@ class TrainingRun:
         with contextlib.ExitStack() as exits:
             folder = WritableFolder.at(workdir.folder)
             if self._is_chief:
-                folder = exits.enter_context(DirectoryLock(workdir.folder)).folder
+                folder = exits.enter_context(locked_folder(workdir.folder))
             described = workdir.check_same(experiment, data.identity)
             if described is None:
                 described = RunDescription(experiment=experiment, data=data.identity, start=start)

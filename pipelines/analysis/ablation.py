@@ -34,7 +34,7 @@ from txl_tf.errors import InputMissingError, PreemptedError, UsageError
 from txl_tf.model_folder import identity
 from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
 from txl_tf.storage.files import is_remote
-from txl_tf.storage.locks import DirectoryLock, WritableFolder
+from txl_tf.storage.locks import WritableFolder, locked_folder
 
 from ..arguments import (
     add_json_argument,
@@ -323,7 +323,7 @@ def run(job: Ablation) -> None:
 
     runs, dataset = job.study.runs(), PreparedDataset.open(job.data_folder)
     say(f"{sum(not job.missing(each) for each in runs)} of {len(runs)} runs are finished.")
-    with DirectoryLock(job.folder), PreemptionWatcher() as watcher:
+    with locked_folder(job.folder), PreemptionWatcher() as watcher:
         for number, each in enumerate(runs, start=1):
             if missing := job.missing(each):
                 _finish(job, each, missing, dataset, watcher)

@@ -10,7 +10,7 @@ from tests.pipelines.toy_run import digest_of
 from tests.storage.places import KINDS, place
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, MismatchError, OutputExistsError, StorageError
-from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.locks import locked_folder
 
 VALUES = {
     "model": MODEL,
@@ -40,7 +40,7 @@ def test_a_run_is_begun_once_and_read_again(folder):
     workdir.check_usable()
     # What does not decide a step may change.
     changes = ["training.steps_per_loop=7", "training.num_kept_checkpoints=9"]
-    with DirectoryLock(workdir.folder):
+    with locked_folder(workdir.folder):
         for experiment in (EXPERIMENT, EXPERIMENT, EXPERIMENT.with_overrides(changes)):
             workdir.check_usable()  # the lock is not something else
             workdir.begin(experiment, DATA)
@@ -71,7 +71,7 @@ def test_what_a_run_leaves_that_was_killed_before_it_had_begun_is_usable(tmp_pat
     (tmp_path / ".run.json.tmp").write_text("{")
     workdir = Workdir(tmp_path)
     workdir.check_usable()
-    with DirectoryLock(workdir.folder):
+    with locked_folder(workdir.folder):
         workdir.begin(EXPERIMENT, DATA)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "run.json"]
 

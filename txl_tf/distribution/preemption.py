@@ -16,9 +16,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Self
-
-from txl_tf.storage.files import open_for_writing
 
 
 def notice_path(port: int | str) -> str:
@@ -28,8 +27,7 @@ def notice_path(port: int | str) -> str:
 
 def write_notice(port: int) -> None:
     """Writes the notice that the host must stop."""
-    # Every user can write into /tmp, so a link may be in its place.
-    os.close(open_for_writing(notice_path(port)))
+    Path(notice_path(port)).touch()
 
 
 def is_released(port: int) -> bool:

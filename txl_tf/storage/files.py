@@ -13,27 +13,24 @@ import os
 import re
 import shutil
 import stat
+import uuid
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from txl_tf.errors import DataDamagedError, OutputExistsError
+from txl_tf.errors import DataDamagedError
 from txl_tf.imports import tensorflow as tf
 
 _BLOCK_BYTES = 4 << 20
 _LISTING_TRIES = 3
-# TensorFlow's client for stores has no block size per file. It reads ahead by a setting of the
-# process, 64 MiB by default, unless a larger block is requested. Rows of a training run begin
-# everywhere in a data set and need little of each place at first. So the read-ahead is short, and
-# whole files are read by large requests.
-READ_SETTINGS = {
-    # Three reads of the segment reader and some bytes: with records of 4096 tokens, at least one
-    # whole record after the beginning of a row.
+# TensorFlow's client for stores reads ahead by a setting of the process, 64 MiB by default. The
+# rows of a training run begin everywhere in a data set, and at first need little of each place. So
+# the read-ahead is short, and whole files are read by large requests.
+_READ_SETTINGS = {
+    # With records of 4096 tokens, at least one whole record after the beginning of a row.
     "GCS_READAHEAD_BUFFER_SIZE_BYTES": str(49 << 10),
-    # The build for TPUs caches aligned blocks of the read-ahead size, and would read a large file
-    # with one request per block.
+    # The cache of the TPU build would read a large file with one request per read-ahead block.
     "GCS_READ_CACHE_MAX_SIZE_MB": "0",
 }
-"""Environment variables of the client and their values."""
 _REQUEST_BYTES = 8 << 20
 
 
@@ -63,14 +60,14 @@ def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str
     return digest.hexdigest()
 
 
-def file_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
+def file_blocks(path: str) -> Iterator[bytes]:
     """Yields the blocks of a file in order. Raises DataDamagedError if it is not a regular file."""
     with _as_os_errors(path):
         if is_remote(path):
-            yield from _read_blocks(path, file_bytes(path), block_bytes)
+            yield from _read_store_blocks(path, file_bytes(path))
             return
-        with _open_for_reading(path) as file:
-            while block := file.read(block_bytes):
+        with open_regular_file(path) as file:
+            while block := file.read(_BLOCK_BYTES):
                 yield block
 
 
@@ -82,41 +79,57 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
             where=path,
             remedy="Restore it from a copy.",
         )
-    with _as_os_errors(path), _open_for_reading(path) as file:
+    with (
+        _as_os_errors(path),
+        tf.io.gfile.GFile(path, "rb") if is_remote(path) else open_regular_file(path) as file,
+    ):
         # In blocks to the end, because the file may have grown. A read without a size would take as
         # much memory as the size that a store's client remembers.
         return b"".join(iter(functools.partial(file.read, _BLOCK_BYTES), b""))
 
 
-def write_file(path: str, content: bytes) -> None:
+def write_file(path: str, content: bytes, check: Callable[[], None] = no_check) -> None:
     """Writes a small file that is the old or the new one at every moment.
 
-    Local files are forced to the disk before the rename. A store makes an object durable when it
-    is closed, but not every store hides an open one, so it is renamed too. A killed process may
-    leave `temporary_path(path)`, which the next write replaces.
+    The content is written and made durable under a temporary name, then renamed. `check` is called
+    before both, and raises an error if this process may no longer write. A killed process leaves
+    the temporary file.
     """
-    temporary = temporary_path(path)
-    if is_remote(path):
-        write_remote_file(path, temporary, content)
-        return
-    remove_file(temporary)
+    check()
+    folder, name = os.path.split(path)
+    # In a store, a process that has lost its lock may still write: names are never shared.
+    unique = f".{uuid.uuid4().hex[:12]}" if is_remote(path) else ""
+    temporary = os.path.join(folder, f".{name}{unique}.tmp")
     try:
-        with os.fdopen(open_for_writing(temporary, must_be_new=True), "wb") as file:
+        with open_new(temporary) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        flush_to_disk(temporary)
+        check()
+        rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             remove_file(temporary)
         raise
-    flush_to_disk(os.path.dirname(path) or ".")
+    flush_to_disk(folder or ".")
 
 
-def temporary_path(path: str) -> str:
-    """Returns the path that `write_file` writes before it renames."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.tmp")
+@contextlib.contextmanager
+def open_new(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file for writing, emptied if it exists."""
+    with (
+        _as_os_errors(path),
+        tf.io.gfile.GFile(path, "wb") if is_remote(path) else open(path, "wb") as file,
+    ):
+        yield file
+
+
+def rename(source: str, target: str) -> None:
+    """Renames a file, which replaces a file of the new name; on a local disk also a folder."""
+    if not is_remote(source):
+        os.replace(source, target)
+        return
+    with _as_os_errors(source):
+        tf.io.gfile.rename(source, target, overwrite=True)
 
 
 def path_exists(path: str) -> bool:
@@ -216,30 +229,10 @@ def _has_files(folder: str) -> bool:
     return any(_has_files(path) if is_folder(path) else path_exists(path) for path in paths)
 
 
-def _open_for_reading(path: str) -> IO[bytes]:
-    """Opens a file; plain files read a local disk four times as fast as TensorFlow's."""
-    if not is_remote(path):
-        return open_regular_file(path)
-    return tf.io.gfile.GFile(path, "rb")
-
-
-@contextlib.contextmanager
-def open_new(path: str) -> Iterator[IO[bytes]]:
-    """Opens a file for writing, which must not exist yet where it is local."""
-    with _as_os_errors(path):
-        if not is_remote(path):
-            with open(path, "xb") as local_file:
-                yield local_file
-            return
-        with tf.io.gfile.GFile(path, "wb") as file:
-            yield file
-
-
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
     """Opens a local file, following links; DataDamagedError for a pipe, a device or a folder."""
-    with _as_os_errors(os.fspath(path)):
-        # Without O_NONBLOCK, opening a pipe blocks.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    # Without O_NONBLOCK, opening a pipe blocks.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -251,66 +244,32 @@ def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
     )
 
 
-def write_remote_file(
-    path: str, temporary: str, content: bytes, check: Callable[[], None] = no_check
-) -> None:
-    """Writes a small object of a store under a temporary name and renames it.
-
-    `check` is called before both, and raises an error if this process may no longer write. The old
-    object stays untouched on failure.
-    """
-    check()
-    try:
-        with _as_os_errors(path):
-            with tf.io.gfile.GFile(temporary, "wb") as file:
-                file.write(content)
-            check()
-            tf.io.gfile.rename(temporary, path, overwrite=True)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            remove_file(temporary)
-        raise
-
-
-def rename_remote_file(source: str, target: str) -> None:
-    """Renames an object of a store, replacing an object of the new name."""
-    with _as_os_errors(source):
-        tf.io.gfile.rename(source, target, overwrite=True)
-
-
 @contextlib.contextmanager
 def _as_os_errors(path: str) -> Iterator[None]:
-    if not is_remote(path):
-        try:
-            yield
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            what = "A link to itself is where a file must be."
-            raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
-        return
     try:
         yield
-    except tf.errors.OpError as error:
-        raise _os_error(error, path) from error
-
-
-def _os_error(error: Exception, path: str) -> OSError:
-    numbers = {
-        tf.errors.NotFoundError: errno.ENOENT,
-        tf.errors.ResourceExhaustedError: errno.ENOSPC,
-        tf.errors.PermissionDeniedError: errno.EACCES,
-        tf.errors.UnauthenticatedError: errno.EACCES,
-    }
-    # OSError chooses its subclass by the number, such as FileNotFoundError.
-    return OSError(numbers.get(type(error), errno.EIO), first_line(error), path)
+    except Exception as error:
+        if not is_remote(path) or not isinstance(error, tf.errors.OpError):
+            raise
+        numbers = {
+            tf.errors.NotFoundError: errno.ENOENT,
+            tf.errors.ResourceExhaustedError: errno.ENOSPC,
+            tf.errors.PermissionDeniedError: errno.EACCES,
+            tf.errors.UnauthenticatedError: errno.EACCES,
+        }
+        # OSError chooses its subclass by the number, such as FileNotFoundError.
+        number = numbers.get(type(error), errno.EIO)
+        raise OSError(number, first_line(error), path) from error
 
 
 def flush_to_disk(path: str | os.PathLike[str]) -> None:
     """Forces a local file, or the names in a folder, to the disk.
 
-    Without this, a power cut after a rename could leave a complete name with incomplete contents.
+    Otherwise a power cut after a rename could leave a complete name with incomplete contents.
+    Objects of a store are durable once written.
     """
+    if is_remote(path):
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -326,89 +285,60 @@ def flush_tree_to_disk(folder: str | os.PathLike[str]) -> None:
         flush_to_disk(parent)
 
 
-def open_for_writing(
-    path: str, *, inside: int | None = None, flags: int = 0, must_be_new: bool = False
-) -> int:
-    """Opens a local file for reading and writing, in place; creates it unless it exists.
-
-    `inside` is the descriptor of its folder, and `flags` are more of `os.open`. Raises
-    OutputExistsError if a link, a device, a pipe or a socket is in its place.
-    """
-    # Without O_NONBLOCK, opening a pipe blocks.
-    flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    flags |= os.O_EXCL if must_be_new else 0
-    in_the_way = OutputExistsError(
-        "A link, or something else that is no plain file, is in the way; nothing is written "
-        "through it.",
-        where=path,
-        remedy="Move it away.",
-    )
-    try:
-        descriptor = os.open(path, flags, 0o666, dir_fd=inside)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise in_the_way from error
-        raise
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise in_the_way
-
-
-def lock(descriptor: int) -> None:
-    """Locks a local file or folder until it is closed; BlockingIOError if another process does."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def open_locked(path: str, *, flags: int = 0) -> int:
-    """Opens a local file for writing and locks it, see `open_for_writing` and `lock`."""
-    descriptor = open_for_writing(path, flags=flags)
-    try:
-        lock(descriptor)
-    except OSError:
+    """Opens a local file for writing, and locks it until it is closed or the process ends.
+
+    Creates the file unless it exists. `flags` are more of `os.open`. Raises BlockingIOError if
+    another process has locked it.
+    """
+    while True:
+        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        # The owner before may have removed the file after it was opened here.
+        if is_open_as(descriptor, path):
+            return descriptor
         os.close(descriptor)
-        raise
-    return descriptor
+
+
+def is_open_as(descriptor: int, path: str) -> bool:
+    """True if a path leads to the file of a descriptor."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def set_read_ahead() -> None:
     """Sets how this process and its children read, unless set; call it before TensorFlow loads."""
-    for name, value in READ_SETTINGS.items():
+    for name, value in _READ_SETTINGS.items():
         os.environ.setdefault(name, value)
 
 
-def _read_blocks(path: str, num_bytes: int, block_bytes: int) -> Iterator[bytes]:
+def _read_store_blocks(path: str, num_bytes: int) -> Iterator[bytes]:
     """Yields the blocks of a store's file in order, with large requests.
 
     TensorFlow's own file object would request half a megabyte at a time. Raises
     `tf.errors.OpError` if the file cannot be read or has another size than `num_bytes`.
     """
-    pending = b""
-    for part in _read_parts(path, num_bytes):
-        pending += part
-        while len(pending) >= block_bytes:
-            yield pending[:block_bytes]
-            pending = pending[block_bytes:]
-    if pending:
-        yield pending
-
-
-def _read_parts(path: str, num_bytes: int) -> Iterator[bytes]:
     options = tf.data.Options()
-    # The autotuning thread may sleep for a minute after the last part.
+    # The autotuning thread may sleep for a minute after the last block.
     options.autotune.enabled = False
     count = -(-num_bytes // _REQUEST_BYTES)
     size = num_bytes // max(count, 1)
-    # Equal parts leave a rest of some bytes: bytes after the last part of a data set are read more
-    # than once.
+    # Equal blocks leave a rest of some bytes: bytes after the last block of a data set are read
+    # more than once.
     for first, record_bytes in ((0, size), (count * size, num_bytes - count * size)):
         if record_bytes:
             last = count * size if first == 0 else num_bytes
-            parts = tf.data.FixedLengthRecordDataset(
+            blocks = tf.data.FixedLengthRecordDataset(
                 path,
                 record_bytes=record_bytes,
                 header_bytes=first,
                 footer_bytes=num_bytes - last,
                 buffer_size=record_bytes,
             )
-            yield from parts.with_options(options).as_numpy_iterator()
+            yield from blocks.with_options(options).as_numpy_iterator()

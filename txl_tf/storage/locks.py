@@ -1,11 +1,10 @@
-"""Folders with one writer, on a local disk or in a store: their locks, and what is written there.
+"""Folders with one writer, on a local disk or in a store: their lock, and what is written there.
 
 Text that grows is a local file, or in a store a folder of parts.
 """
 
 import concurrent.futures
 import contextlib
-import errno
 import json
 import os
 import re
@@ -14,70 +13,59 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any
 
 from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError
 from txl_tf.storage.files import (
     first_line,
     flush_to_disk,
     flush_tree_to_disk,
+    is_open_as,
     is_remote,
     list_folder,
-    lock,
     make_folder,
     no_check,
-    open_for_writing,
-    open_regular_file,
+    open_locked,
     path_exists,
     read_file,
     remove_file,
     remove_folder,
-    rename_remote_file,
+    rename,
     write_file,
-    write_remote_file,
 )
 from txl_tf.storage.untrusted_files import parse_json
 
 LOCK_FILE = ".lock"
-_MAX_LOCK_BYTES = 1 << 16
 # Time for an owner that is ending or has not written its name yet.
 _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.1
-# Some network file systems cannot lock folders.
-_UNSUPPORTED = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-_TOKEN = re.compile(r"[0-9a-f]{32}")
+# Temporary files of heartbeats begin with two dots.
 _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 _PART = re.compile(r"part-(\d{10})\.txt")
 _NUM_READERS = 16
+_RELEASED = "the lock of the folder was given back"
 
 
 class WritableFolder:
-    """Folder, existing or not, whose files are written and removed only if the writer may.
+    """Folder, existing or not, whose files are changed only if the writer may.
 
-    `check` raises an error before every change if this process may no longer write here, see
-    `DirectoryLock.folder`. `token` makes the temporary names of this writer unique in a store.
-    Objects of a store cannot be appended to or cut, and are durable once written.
+    `check` is called before every change. It raises an error if this process may no longer write
+    here, see `locked_folder`.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        check: Callable[[], None] = no_check,
-        token: str | None = None,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], check: Callable[[], None] = no_check) -> None:
         self.path = os.fspath(path)
         self.check = check
         self.is_remote = is_remote(self.path)
-        self._token = token or uuid.uuid4().hex
 
     @staticmethod
     def at(path: "str | os.PathLike[str] | WritableFolder") -> "WritableFolder":
         """Returns the folder of a path; returns a `WritableFolder` unchanged."""
         return path if isinstance(path, WritableFolder) else WritableFolder(path)
 
-    def subfolder(self, *names: str) -> "WritableFolder":
+    def subfolder(self, name: str) -> "WritableFolder":
         """Returns a folder below this one, without creating it."""
-        return WritableFolder(os.path.join(self.path, *names), self.check, self._token)
+        return WritableFolder(self._path(name), self.check)
 
     def names(self) -> list[str]:
         """Returns the sorted names in it; empty if it does not exist."""
@@ -85,101 +73,44 @@ class WritableFolder:
 
     def make(self) -> None:
         """Creates the folder and its parents, if missing."""
-        with self._changing():
-            make_folder(self.path)
-
-    def make_new(self, name: str) -> "WritableFolder":
-        """Creates this folder, and one below it that must not exist yet."""
-        below = self.subfolder(name)
-        if self.is_remote:
-            # Stores have no folders that could exist already; unique names keep writers apart.
-            below.make()
-            return below
-        self.make()
-        with self._changing():
-            os.mkdir(below.path)
-        return below
+        self.check()
+        make_folder(self.path)
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file, as `write_file` does; creates the folder."""
         self.make()
-        if self.is_remote:
-            # With a shared name, a late writer would rename the file of another.
-            temporary = self._path(f".{name}.{self._token[:12]}.tmp")
-            write_remote_file(self._path(name), temporary, content, self.check)
-            return
-        with self._changing():
-            write_file(self._path(name), content)
-
-    def write_new(self, name: str, content: bytes) -> None:
-        """Writes a local file that must not exist yet; `flush_tree` makes it durable."""
-        with self._changing(), open(self._path(name), "xb") as file:
-            file.write(content)
+        write_file(self._path(name), content, self.check)
 
     def remove_file(self, name: str) -> None:
         """Removes a file, if it exists."""
-        with self._changing():
-            remove_file(self._path(name))
+        self.check()
+        remove_file(self._path(name))
 
     def remove_folder(self, name: str) -> None:
         """Removes a folder with its contents, if it exists."""
-        with self._changing():
-            remove_folder(self._path(name))
+        self.check()
+        remove_folder(self._path(name))
 
     def rename(self, name: str, new_name: str) -> None:
-        """Renames a file; in a local folder also a folder."""
-        with self._changing():
-            if self.is_remote:
-                rename_remote_file(self._path(name), self._path(new_name))
-            else:
-                os.rename(self._path(name), self._path(new_name))
-
-    def append(self, name: str, content: bytes) -> None:
-        """Appends to an existing local file."""
-        with self._changing(), open(self._path(name), "r+b", buffering=0) as file:
-            file.seek(0, os.SEEK_END)
-            while content:
-                content = content[os.write(file.fileno(), content) :]
-
-    def truncate(self, name: str, num_bytes: int) -> None:
-        """Cuts off the end of a local file."""
-        with self._changing(), open(self._path(name), "r+b") as file:
-            file.truncate(num_bytes)
-            os.fsync(file)
-
-    def flush(self, name: str | None = None) -> None:
-        """Forces a file, or the names in the folder, to a local disk."""
-        if not self.is_remote:
-            with self._changing():
-                flush_to_disk(self.path if name is None else self._path(name))
+        """Renames a file, or a local folder, durably."""
+        self.check()
+        rename(self._path(name), self._path(new_name))
+        flush_to_disk(self.path)
 
     def flush_tree(self, name: str) -> None:
         """Forces a folder below it, with all its contents, to a local disk."""
         if not self.is_remote:
-            with self._changing():
-                flush_tree_to_disk(self._path(name))
+            flush_tree_to_disk(self._path(name))
 
     def remove_temporaries(self) -> list[str]:
-        """Removes unfinished files of killed processes, but no lock's, and returns their paths."""
-        self.check()
+        """Removes unfinished files of killed processes, and returns their paths."""
         names = [name for name in self.names() if _TEMPORARY.fullmatch(name)]
         for name in names:
             self.remove_file(name)
-        return [os.path.join(self.path, name) for name in names]
+        return [self._path(name) for name in names]
 
     def _path(self, name: str) -> str:
         return os.path.join(self.path, name)
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Allows one change."""
-        self.check()
-        try:
-            yield
-        except OSError:
-            # If the folder was just lost, raise that error instead.
-            self.check()
-            raise
 
 
 class LocalText:
@@ -188,20 +119,16 @@ class LocalText:
     Lines reach the operating system before `append` returns, so they survive the process.
     """
 
-    def __init__(self, folder: WritableFolder, name: str, max_line_bytes: int) -> None:
+    def __init__(self, folder: WritableFolder, name: str) -> None:
         self._folder = folder
         self._name = name
         self._path = os.path.join(folder.path, name)
-        self._max_line_bytes = max_line_bytes
 
     def lines(self) -> Iterator[bytes] | None:
         """Returns the lines with their ends; `None` if there is no text."""
-        return self._read_lines() if path_exists(self._path) else None
-
-    def _read_lines(self) -> Iterator[bytes]:
-        with open_regular_file(self._path) as file:
-            while line := file.readline(self._max_line_bytes):
-                yield line
+        if not path_exists(self._path):
+            return None
+        return iter(read_file(self._path).splitlines(keepends=True))
 
     def begin(self, header: str) -> None:
         """Replaces the whole text by a header."""
@@ -209,16 +136,19 @@ class LocalText:
 
     def cut(self, num_bytes: int) -> None:
         """Keeps only the first `num_bytes`; call `lines` first."""
-        # Truncation happens at once or not at all, and leaves the beginning untouched.
-        self._folder.truncate(self._name, num_bytes)
+        self._folder.check()
+        os.truncate(self._path, num_bytes)
+        self.flush()
 
     def append(self, text: str, number: int) -> None:
         """Appends text; `number` grows from part to part, and names a part that begins here."""
-        self._folder.append(self._name, text.encode())
+        self._folder.check()
+        with open(self._path, "ab") as file:
+            file.write(text.encode())
 
     def flush(self) -> None:
         """Makes the appended text survive the machine."""
-        self._folder.flush(self._name)
+        flush_to_disk(self._path)
 
 
 class StoredText:
@@ -242,8 +172,7 @@ class StoredText:
 
     def begin(self, header: str) -> None:
         self.cut(0)
-        self._part, self._text = _part_name(0), header
-        self._folder.write(self._part, header.encode())
+        self.append(header, 0)
 
     def cut(self, num_bytes: int) -> None:
         self._folder.remove_temporaries()
@@ -259,7 +188,7 @@ class StoredText:
         self.flush()
 
     def append(self, text: str, number: int) -> None:
-        self._part = self._part or _part_name(number)
+        self._part = self._part or f"part-{number:010d}.txt"
         self._text += text
         self._folder.write(self._part, self._text.encode())
 
@@ -271,19 +200,54 @@ class StoredText:
         return read_file(os.path.join(self._folder.path, name))
 
 
-def _part_name(number: int) -> str:
-    return f"part-{number:010d}.txt"
-
-
-def appended_text(
-    path: str, folder: WritableFolder | None, max_line_bytes: int
-) -> LocalText | StoredText:
-    """Returns the text in a local file or a store's folder; longer lines are read in pieces."""
+def appended_text(path: str, folder: WritableFolder | None) -> LocalText | StoredText:
+    """Returns the text in a local file or in a store's folder."""
     parent, name = os.path.split(path)
     folder = folder or WritableFolder(parent or ".")
-    if folder.is_remote:
-        return StoredText(folder.subfolder(name))
-    return LocalText(folder, name, max_line_bytes)
+    return StoredText(folder.subfolder(name)) if folder.is_remote else LocalText(folder, name)
+
+
+@contextlib.contextmanager
+def locked_folder(
+    path: str | os.PathLike[str],
+    *,
+    heartbeat_seconds: float = 20.0,
+    stale_seconds: float = 90.0,
+    settle_seconds: float = 1.0,
+) -> Iterator[WritableFolder]:
+    """Locks a folder for this process, and yields it for writing.
+
+    On a local disk the kernel locks the file `.lock` in the folder, which names the owner, and
+    unlocks it when the owner ends in any way. After a kill the file stays and locks nothing.
+
+    Object stores have no locks. There the object `.lock` names the owner, which writes a heartbeat
+    into another object every `heartbeat_seconds`. The lock is taken over after `stale_seconds`
+    without a heartbeat, or at once if the owner was a process of this machine that is gone. Clocks
+    must agree to a fraction of that. Two owners that start together are told apart by reading
+    again after `settle_seconds`.
+
+    If `.lock` is removed or replaced, also with the whole folder, the owner may no longer write.
+    Raises OutputExistsError if another process has the lock, and StorageError if it cannot be
+    written.
+    """
+    folder = os.fspath(path)
+    lock: _LocalLock | _StoreLock = (
+        _StoreLock(folder, heartbeat_seconds, stale_seconds, settle_seconds)
+        if is_remote(folder)
+        else _LocalLock(folder)
+    )
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise StorageError(
+            f"The folder cannot be locked: {first_line(error)}",
+            where=folder,
+            remedy="Check the permissions, or choose another folder.",
+        ) from error
+    try:
+        yield WritableFolder(folder, lock.check)
+    finally:
+        lock.release()
 
 
 def _this_process() -> dict[str, Any]:
@@ -309,22 +273,25 @@ def _start_of(pid: Any) -> str | None:
         return None
 
 
-def _owner_in(content: bytes) -> dict[str, Any]:
-    """Parses the owner from the content of a lock; empty if the content is damaged."""
+def _read_values(path: str) -> dict[str, Any]:
+    """Reads a lock or a heartbeat; empty if it is missing or damaged."""
     try:
-        values = parse_json(content)
-    except ValueError:
+        values = parse_json(read_file(path))
+    except (FileNotFoundError, DataDamagedError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
 
 
-def _refused(owner: dict[str, Any], path: str) -> OutputExistsError:
-    """Creates the error for a folder that another process is writing; `path` is of the lock."""
-    name = "another process"
-    if "pid" in owner:
-        name = f"process {owner['pid']} on {owner.get('host')}, which began {owner.get('since')}"
+def _described(owner: dict[str, Any]) -> str:
+    if "pid" not in owner:
+        return "another process"
+    return f"process {owner['pid']} on {owner.get('host')}, which began {owner.get('since')}"
+
+
+def _refused(path: str) -> OutputExistsError:
+    """Creates the error for a folder that another process has locked; `path` is of the lock."""
     return OutputExistsError(
-        f"The folder is being written by {name}.",
+        f"The folder is being written by {_described(_read_values(path))}.",
         where=path,
         remedy="Wait for it to end, end it, or choose another folder.",
     )
@@ -340,166 +307,54 @@ def _lost(what: str, path: str) -> OutputExistsError:
 
 
 class _LocalLock:
-    """Kernel lock on a folder itself and on a file in it.
-
-    The lock on the folder survives the removal of its contents. The file names the owner, and is
-    the lock where a file system cannot lock folders. If the path is a link, its target is locked.
-    """
+    """Kernel lock on the file `.lock` of a folder."""
 
     def __init__(self, folder: str) -> None:
-        self._path = folder
-        self._lock_path = os.path.join(folder, LOCK_FILE)
-        self._owner = _this_process()
-        self._folder: int | None = None
+        self._folder = folder
+        self._path = os.path.join(folder, LOCK_FILE)
         self._file: int | None = None
-        self._locks_folder = False
-        self._has_made_folder = False
-        # The background saver checks in its own thread.
-        self._checking = threading.Lock()
-
-    @property
-    def token(self) -> str:
-        """Unique token of this owner."""
-        return self._owner["token"]
 
     def acquire(self) -> None:
         """Takes the lock; raises OutputExistsError if another process has it."""
-        self._owner = _this_process()
-        self._has_made_folder = not os.path.isdir(self._path)
+        make_folder(self._folder)
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self._try_to_acquire():
-            if time.monotonic() > deadline:
-                raise _refused(self._owner_there(), self._lock_path)
-            time.sleep(_POLL_SECONDS)
+        while self._file is None:
+            try:
+                self._file = open_locked(self._path)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise _refused(self._path) from None
+                time.sleep(_POLL_SECONDS)
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, json.dumps(_this_process()).encode(), 0)
 
     def release(self) -> None:
-        """Releases the lock; a second call does nothing."""
-        with self._checking:
-            folder, file = self._folder, self._file
-            self._folder = self._file = None
-        if folder is None or file is None:
-            return
-        # Removed while locked: a later process creates a new file, and one that has opened it
-        # already notices that the name leads elsewhere.
+        """Releases the lock."""
+        file, self._file = self._file, None
+        assert file is not None
+        # Removed while locked, see `open_locked`.
         with contextlib.suppress(OSError):
-            if os.path.samestat(_status_in(folder), os.fstat(file)):
-                os.unlink(LOCK_FILE, dir_fd=folder)
-            if self._has_made_folder and self._leads_to(folder):
-                os.rmdir(self._path)  # fails if something was written
+            if is_open_as(file, self._path):
+                os.unlink(self._path)
         os.close(file)
-        os.close(folder)
 
     def check(self) -> None:
-        """Raises OutputExistsError if this process no longer owns the folder."""
-        with self._checking:
-            folder = self._folder
-            if folder is None or self._file is None:
-                raise _lost("the lock of the folder was given back", self._path)
-            if not self._leads_to(folder):
-                raise self._folder_is_lost()
-            try:
-                is_ours = os.path.samestat(_status_in(folder), os.fstat(self._file))
-            except FileNotFoundError:
-                self._restore(folder)
-                return
-            owner = _owner_in(os.pread(self._file, _MAX_LOCK_BYTES, 0)) if is_ours else {}
-            if not is_ours or owner.get("token", self.token) != self.token:
-                raise _refused(self._owner_there(), self._lock_path)
-
-    def _restore(self, folder: int) -> None:
-        """Writes the lock file again after its removal; the folder stays locked."""
-        try:
-            file = self._locked_file(folder) if self._locks_folder else None
-        except FileNotFoundError as error:  # a removed folder accepts no file
-            raise self._folder_is_lost() from error
-        if file is None:
-            raise _lost("its lock was removed", self._lock_path)
-        assert self._file is not None
-        os.close(self._file)
-        self._file = file
-
-    def _folder_is_lost(self) -> OutputExistsError:
-        return _lost("the folder was removed, moved or replaced", self._path)
-
-    def _try_to_acquire(self) -> bool:
-        make_folder(self._path)
-        try:
-            folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False  # the previous owner has just removed the folder
-        file = None
-        try:
-            self._locks_folder = _lock_folder(folder)
-            if self._leads_to(folder):
-                file = self._locked_file(folder)
-        except BlockingIOError:
-            return False
-        finally:
-            if file is None:
-                os.close(folder)
-        if file is None:
-            return False
-        self._folder, self._file = folder, file
-        return True
-
-    def _locked_file(self, folder: int) -> int | None:
-        """Opens, locks and signs the file; returns `None` if another process has it."""
-        file = open_for_writing(LOCK_FILE, inside=folder)
-        try:
-            lock(file)
-            if not os.path.samestat(os.fstat(file), _status_in(folder)):
-                raise FileNotFoundError
-            os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps(self._owner).encode(), 0)
-        except (BlockingIOError, FileNotFoundError):
-            os.close(file)
-            return None
-        except OSError:
-            os.close(file)
-            raise
-        return file
-
-    def _leads_to(self, folder: int) -> bool:
-        """True if the path still leads to the folder of a descriptor."""
-        try:
-            return os.path.samestat(os.fstat(folder), os.stat(self._path))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
-    def _owner_there(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError):
-            return _content(self._lock_path)
-        return {}
-
-
-def _status_in(folder: int) -> os.stat_result:
-    return os.stat(LOCK_FILE, dir_fd=folder, follow_symlinks=False)
-
-
-def _lock_folder(folder: int) -> bool:
-    """Locks a folder itself; returns False if its file system cannot do that."""
-    try:
-        lock(folder)
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return False
-        raise
-    return True
+        """Raises OutputExistsError if this process no longer has the lock."""
+        if self._file is None:
+            raise _lost(_RELEASED, self._path)
+        if not is_open_as(self._file, self._path):
+            raise _lost("its lock was removed or replaced", self._path)
 
 
 class _StoreLock:
-    """Lock object that names the owner, with a heartbeat object beside it.
+    """Lock object that names the owner, and a heartbeat object of each owner beside it.
 
-    The lock object is written once, on entering. Each owner writes heartbeats into its own object,
-    so that a process that wakes up after a freeze cannot overwrite the lock of its successor.
+    The lock object is written once, on entering, so that a process that wakes up after a freeze
+    cannot overwrite the lock of its successor.
     """
 
     def __init__(
-        self,
-        folder: str,
-        heartbeat_seconds: float,
-        stale_seconds: float,
-        settle_seconds: float,
+        self, folder: str, heartbeat_seconds: float, stale_seconds: float, settle_seconds: float
     ) -> None:
         self._folder = folder
         self._path = os.path.join(folder, LOCK_FILE)
@@ -507,169 +362,70 @@ class _StoreLock:
         self._stale_seconds = stale_seconds
         self._settle_seconds = settle_seconds
         self._owner = _this_process()
-        self._loss: OutputExistsError | None = None
+        self._loss = ""
         self._end = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def token(self) -> str:
-        """Unique token of this owner."""
-        return self._owner["token"]
+        self._thread = threading.Thread(target=self._run, name="folder-lock", daemon=True)
 
     def acquire(self) -> None:
         """Takes the lock; raises OutputExistsError if another process has it."""
         make_folder(self._folder)
-        there = self._there()
-        if there and not self._is_gone(there):
-            raise _refused(there, self._path)
-        self._owner = _this_process()
-        self._loss = None
-        self._end.clear()
+        before = _read_values(self._path)
+        if before and not self._is_gone(before):
+            raise _refused(self._path)
         self._beat()
-        content = {**self._owner, "heartbeat": time.time()}
-        write_file(self._path, json.dumps(content).encode())
+        write_file(self._path, json.dumps(self._owner).encode())
         time.sleep(self._settle_seconds)
-        now = self._there()
-        if now.get("token") != self.token:
-            self._remove_signs_of(self._owner)
-            raise _refused(now, self._path)
-        self._remove_signs_of(there)
-        self._thread = threading.Thread(target=self._run, name="directory-lock", daemon=True)
+        if self._found_loss():
+            remove_file(self._heartbeat_of(self._owner))
+            raise _refused(self._path)
+        if before:
+            remove_file(self._heartbeat_of(before))
         self._thread.start()
 
     def release(self) -> None:
-        """Releases the lock; a second call does nothing."""
-        if self._thread is None:
-            return
+        """Releases the lock."""
         self._end.set()
         self._thread.join()
-        self._thread = None
+        self._loss = self._loss or _RELEASED
         # An object that cannot be removed becomes stale.
         with contextlib.suppress(OSError):
-            self._remove_signs_of(self._owner)
-            if self._there().get("token") == self.token:
+            remove_file(self._heartbeat_of(self._owner))
+            if not self._found_loss():
                 remove_file(self._path)
 
     def check(self) -> None:
-        """Raises OutputExistsError if this process has lost the lock."""
-        if self._thread is None:
-            raise _lost("the lock of the folder was given back", self._path)
-        if self._loss is None:
-            self._loss = self._found_loss()
-        if self._loss is not None:
-            # A new error each time: the traceback of an error that is raised again keeps growing.
-            loss = self._loss
-            raise OutputExistsError(loss.what, where=loss.where, remedy=loss.remedy)
+        """Raises OutputExistsError if this process no longer has the lock."""
+        self._loss = self._loss or self._found_loss()
+        if self._loss:
+            raise _lost(self._loss, self._path)
 
-    def _found_loss(self) -> OutputExistsError | None:
-        there = self._there()
-        if there.get("token") == self.token:
-            return None
-        if there:
-            return _refused(there, self._path)
-        return _lost("its lock was removed or damaged", self._path)
+    def _found_loss(self) -> str:
+        owner = _read_values(self._path)
+        if owner.get("token") == self._owner["token"]:
+            return ""
+        return f"{_described(owner)}, writes here now" if owner else "its lock is gone or damaged"
 
     def _run(self) -> None:
         while not self._end.wait(self._heartbeat_seconds):
-            # After a long silence the lock may have another owner, and this process must not write.
             # A store that does not answer now may answer next time.
             with contextlib.suppress(OSError):
                 self._loss = self._loss or self._found_loss()
-                if self._loss is not None:
+                if self._loss:
                     return
                 self._beat()
 
     def _beat(self) -> None:
-        content = {"heartbeat": time.time()}
-        write_file(self._signs_of(self.token), json.dumps(content).encode())
+        content = json.dumps({"heartbeat": time.time()}).encode()
+        write_file(self._heartbeat_of(self._owner), content)
 
-    def _there(self) -> dict[str, Any]:
-        return _content(self._path)
+    def _heartbeat_of(self, owner: dict[str, Any]) -> str:
+        return f"{self._path}.{owner.get('token')}"
 
-    def _signs_of(self, token: str) -> str:
-        return f"{self._path}.{token}"
-
-    def _remove_signs_of(self, owner: dict[str, Any]) -> None:
-        token = owner.get("token")
-        if isinstance(token, str) and _TOKEN.fullmatch(token):
-            remove_file(self._signs_of(token))
-
-    def _is_gone(self, there: dict[str, Any]) -> bool:
-        heartbeats = [there.get("heartbeat")]
-        token = there.get("token")
-        if isinstance(token, str) and _TOKEN.fullmatch(token):
-            heartbeats.append(_content(self._signs_of(token)).get("heartbeat"))
-        times = [each for each in heartbeats if isinstance(each, int | float)]
-        if not times:
-            return True  # no living owner leaves it like that
-        if time.time() - max(times) > self._stale_seconds:
+    def _is_gone(self, owner: dict[str, Any]) -> bool:
+        heartbeat = _read_values(self._heartbeat_of(owner)).get("heartbeat")
+        if not isinstance(heartbeat, int | float):
+            return True  # an owner writes it before its lock
+        if time.time() - heartbeat > self._stale_seconds:
             return True
-        if there.get("host") != socket.gethostname():
-            return False
-        return _start_of(there.get("pid")) != there.get("process_start")
-
-
-def _content(path: str) -> dict[str, Any]:
-    try:
-        return _owner_in(read_file(path))
-    except (FileNotFoundError, DataDamagedError):
-        return {}
-
-
-class DirectoryLock:
-    """Lock of a folder for one writing process.
-
-    A local folder is locked by the kernel (`flock`), which unlocks it when the owner ends in any
-    way. The lock is on the folder and on the file `.lock` in it, which names the owner and is
-    removed in the end. After a kill it stays, locks nothing, and is rewritten by the next owner.
-    If it is removed while the owner lives, the owner writes it again.
-
-    Object stores have no locks. There the object `.lock` names the owner, which writes a heartbeat
-    into its own object every `heartbeat_seconds`. The lock is taken over after `stale_seconds`
-    without a heartbeat, or at once if the owner was a process of this machine that is gone. Clocks
-    must agree to a fraction of that. Two owners that start together are told apart by reading
-    again after `settle_seconds`.
-
-    An owner loses a folder that is removed, renamed or replaced, or whose `.lock` is replaced.
-    `check`, which `folder` calls before every change, notices this also after a freeze. Entering
-    raises OutputExistsError if another process has the lock, and StorageError if it cannot be
-    written.
-    """
-
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        heartbeat_seconds: float = 20.0,
-        stale_seconds: float = 90.0,
-        settle_seconds: float = 1.0,
-    ) -> None:
-        self._folder = os.fspath(folder)
-        self._lock: _LocalLock | _StoreLock
-        if is_remote(self._folder):
-            self._lock = _StoreLock(self._folder, heartbeat_seconds, stale_seconds, settle_seconds)
-        else:
-            self._lock = _LocalLock(self._folder)
-
-    @property
-    def folder(self) -> WritableFolder:
-        """Folder for its owner to write into."""
-        return WritableFolder(self._folder, self.check, self._lock.token)
-
-    def __enter__(self) -> Self:
-        try:
-            self._lock.acquire()
-        except OSError as error:
-            raise StorageError(
-                f"The folder cannot be locked: {first_line(error)}",
-                where=self._folder,
-                remedy="Check the permissions, or choose another folder.",
-            ) from error
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
-
-    def check(self) -> None:
-        """Raises OutputExistsError if the lock has been lost; call it before writing."""
-        self._lock.check()
+        is_here = owner.get("host") == socket.gethostname()
+        return is_here and _start_of(owner.get("pid")) != owner.get("process_start")

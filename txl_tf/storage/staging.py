@@ -16,7 +16,7 @@ from txl_tf.storage.files import (
     path_exists,
     remove_file,
     remove_folder,
-    rename_remote_file,
+    rename,
 )
 
 _MARK = ".preparing-"
@@ -47,7 +47,14 @@ class StagingFolder:
         require_absent(self._target)
         make_folder(self._parent)
         if self._is_local:
-            self._lock = self._locked_file()
+            try:
+                self._lock = open_locked(self._lock_path)
+            except BlockingIOError as error:
+                raise OutputExistsError(
+                    "Another process is writing this output.",
+                    where=self._target,
+                    remedy="Wait for it to end, or name another folder.",
+                ) from error
         for name in list_folder(self._parent):
             if name.startswith(f".{self._name}{_MARK}"):
                 remove_folder(os.path.join(self._parent, name))
@@ -58,7 +65,7 @@ class StagingFolder:
         with contextlib.suppress(OSError):
             remove_folder(self.path)
         if self._lock is not None:
-            # Removed while locked, see `_locked_file`.
+            # Removed while locked, see `open_locked`.
             with contextlib.suppress(OSError):
                 remove_file(self._lock_path)
             os.close(self._lock)
@@ -76,30 +83,13 @@ class StagingFolder:
         if not self._is_local:
             make_folder(self._target)
             for name in names:
-                source = os.path.join(self.path, name)
-                rename_remote_file(source, os.path.join(self._target, name))
+                rename(os.path.join(self.path, name), os.path.join(self._target, name))
             return
         for name in names:
             flush_to_disk(os.path.join(self.path, name))
         flush_to_disk(self.path)
-        os.rename(self.path, self._target)
+        rename(self.path, self._target)
         flush_to_disk(self._parent)
-
-    def _locked_file(self) -> int:
-        while True:
-            try:
-                descriptor = open_locked(self._lock_path)
-            except BlockingIOError as error:
-                raise OutputExistsError(
-                    "Another process is writing this output.",
-                    where=self._target,
-                    remedy="Wait for it to end, or name another folder.",
-                ) from error
-            # The owner before may have removed the file after it was opened here.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(self._lock_path)):
-                    return descriptor
-            os.close(descriptor)
 
 
 def require_absent(path: str) -> None:

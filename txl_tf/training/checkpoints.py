@@ -186,7 +186,7 @@ class CheckpointStore:
 
     A checkpoint of another `identity`, which has the settings that decide a step, is refused, and
     a damaged one makes way for the one before it. The `num_kept` newest checkpoints and the best
-    one are kept. One process writes at a time, with the folder of its `DirectoryLock`; any number
+    one are kept. One process writes at a time, in its `locked_folder`; any number
     may read.
     """
 
@@ -270,7 +270,8 @@ class CheckpointStore:
             best = self._read_best()
             try:
                 self._remove_leftovers()
-                written = self._folder.make_new(hidden)
+                written = self._folder.subfolder(hidden)
+                written.make()
                 manifest = write_checkpoint(written.path, step, arrays, self._identity, ledger)
                 self._commit(step, written, manifest)
                 self._remove_old(step, best)
@@ -324,10 +325,9 @@ class CheckpointStore:
         if self._folder.subfolder(name).names():  # a damaged one
             self._remove(step)
         if not self._folder.is_remote:
-            written.write_new(MANIFEST_FILE, manifest)
+            written.write(MANIFEST_FILE, manifest)
             self._folder.flush_tree(hidden)
             self._folder.rename(hidden, name)
-            self._folder.flush()
             return
         # A store renames file by file, so a note comes before the files, and the manifest last.
         target = self._folder.subfolder(name)

@@ -130,8 +130,8 @@ class StepLedger:
     Two runs took the same steps if their ledgers are equal, byte for byte. The first step is 1,
     unless the ledger was lost or is younger than the run. Written lines survive the process;
     `flush_to_disk`, before each checkpoint, makes them survive the machine, see `appended_text`.
-    `resume` comes before the first record. One process writes at a time, with the `folder` of
-    its `DirectoryLock`. `say` reports a loss that differs when a step is repeated.
+    `resume` comes before the first record. One process writes at a time, in its `locked_folder`.
+    `say` reports a loss that differs when a step is repeated.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class StepLedger:
         say: Callable[[str], None] = print,
     ) -> None:
         self._path = os.fspath(path)
-        self._files = appended_text(self._path, folder, _MAX_LINE_BYTES)
+        self._files = appended_text(self._path, folder)
         self._say = say
         self._first_step = 1
         self._hash = hashlib.sha256()

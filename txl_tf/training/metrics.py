@@ -150,8 +150,6 @@ TRAINING_RUN = "train"
 PROCESS_RUN = "process"
 """Run with the command and the environment of each training process."""
 
-_MAX_LINE_BYTES = 1 << 20
-
 
 @dataclasses.dataclass(frozen=True)
 class MetricsLines:
@@ -175,12 +173,12 @@ class MetricsLog:
     A line has `step`, `run` (`train`, `process`, or the split of an evaluation) and the values by
     tag, see `TAGS`, exact to the last bit; a value that is not finite is `null`. A resumed run cuts
     off the lines after its checkpoint. Damaged lines never stop a run. One process writes at a
-    time, with the folder of its `DirectoryLock`; see `appended_text`.
+    time, in its `locked_folder`; see `appended_text`.
     """
 
     def __init__(self, path: str | os.PathLike[str], folder: WritableFolder | None = None) -> None:
         self._path = os.fspath(path)
-        self._files = appended_text(self._path, folder, _MAX_LINE_BYTES)
+        self._files = appended_text(self._path, folder)
         self._num_lines = 0
 
     def read(self) -> MetricsLines | None:
@@ -322,8 +320,8 @@ class RunClock:
     """Clock of a training process: the seconds of each cause, in a file that no resume cuts off.
 
     It begins to count when it is created. A line has the process, by the time of its beginning, the
-    seconds until then, and the seconds of each cause. One process writes at a time, with the folder
-    of its `DirectoryLock`.
+    seconds until then, and the seconds of each cause. One process writes at a time, in its
+    `locked_folder`.
     """
 
     def __init__(self) -> None:
