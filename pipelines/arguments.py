@@ -3,27 +3,13 @@
 import argparse
 import json
 import os
-import re
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
-from txl_tf.errors import (
-    DataDamagedError,
-    InputMissingError,
-    MismatchError,
-    UsageError,
-    did_you_mean,
-)
-from txl_tf.storage.files import read_file
-from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
-
-from .configs import NAMED_EXPERIMENTS
+from txl_tf.errors import InputMissingError, MismatchError, UsageError
 
 MAX_COUNT = 2**31 - 1
 """Limit of numbers that are int32 somewhere."""
@@ -36,8 +22,6 @@ STANDARD_INPUT = "-"
 
 # CPU replicas that every machine may have; a machine with more cores may have one per core.
 _MIN_MAX_REPLICAS = 64
-_MAX_FILE_BYTES = 1 << 20
-_VOCABULARY = re.compile(r"\s*model\.vocabulary_size\s*=")
 
 
 def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
@@ -170,104 +154,6 @@ def add_override_argument(
     )
 
 
-def load_experiment(
-    source: str,
-    overrides: list[str],
-    *,
-    vocabulary_size: int | None = None,
-    model: ModelConfig | LSTMConfig | QRNNConfig | None = None,
-) -> ExperimentConfig:
-    """Reads a named experiment, or a JSON or TOML file with an optional `base`; applies `--set`.
-
-    `vocabulary_size` and `model` fill in what the file leaves out; cutoffs beyond the vocabulary
-    are dropped. A missing source is an InputMissingError, a wrong value a UsageError.
-    """
-    stated: dict[str, Any] = {"base": source}
-    where, remedy = f"--config {source}", "Correct the file."
-    try:
-        if source not in NAMED_EXPERIMENTS:
-            stated = read_settings(Path(source))
-        values = _with_base(stated)
-        if model is not None and "model" not in values:
-            values["model"] = model.to_dict()
-        fit_vocabulary(values, stated.get("model"), overrides, vocabulary_size)
-        experiment = ExperimentConfig.from_dict(values)
-    except FileNotFoundError as error:
-        raise InputMissingError(
-            f"No experiment and no file has this name.{did_you_mean(source, NAMED_EXPERIMENTS)}",
-            where=where,
-            remedy=f"Give a .json or .toml file, or one of: {', '.join(NAMED_EXPERIMENTS)}.",
-        ) from error
-    except ValueError as error:
-        raise UsageError(f"{error}", where=where, remedy=remedy) from error
-    return override(experiment, overrides)
-
-
-def fit_vocabulary(
-    values: dict[str, Any], stated: Any, overrides: list[str], vocabulary_size: int | None
-) -> None:
-    """Sets the vocabulary size to the data's unless it is stated, and drops cutoffs beyond it.
-
-    A size from `--set` limits the cutoffs too.
-    """
-    model = values.get("model")
-    if not isinstance(model, dict):
-        return
-    stated = stated if isinstance(stated, dict) else {}
-    sizes = [text.partition("=")[2].strip() for text in overrides if _VOCABULARY.match(text)]
-    if sizes:
-        size = int(sizes[-1]) if re.fullmatch("[0-9]{1,9}", sizes[-1]) else None
-    else:
-        if vocabulary_size is not None and "vocabulary_size" not in stated:
-            model["vocabulary_size"] = vocabulary_size
-        size = model.get("vocabulary_size")
-    if isinstance(size, int) and model.get("cutoffs") and "cutoffs" not in stated:
-        model["cutoffs"] = [first_id for first_id in model["cutoffs"] if first_id < size]
-
-
-def _with_base(values: dict[str, Any]) -> dict[str, Any]:
-    """Merges the values of a file into the experiment that it names as its `base`."""
-    base, changes = values.get("base"), {key: values[key] for key in values if key != "base"}
-    if base is None:
-        return changes
-    if base not in NAMED_EXPERIMENTS:
-        raise ValueError(
-            f"`base` must be one of {', '.join(NAMED_EXPERIMENTS)}."
-            f"{did_you_mean(str(base), NAMED_EXPERIMENTS)} Received: base={shown_value(base)}"
-        )
-    merged = NAMED_EXPERIMENTS[base]().to_dict()
-    for section, fields in changes.items():
-        is_same_kind = isinstance(fields, dict) and "kind" not in fields
-        merged[section] = {**merged.get(section, {}), **fields} if is_same_kind else fields
-    return merged
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Reads the sections of a TOML or JSON file of settings, strictly.
-
-    A file that is malformed, repeats a name or has a value of an impossible type is a ValueError,
-    a missing one a FileNotFoundError, one that is too long or not regular a UsageError.
-    """
-    if not os.path.isfile(path):  # `Path.is_file` raises for too long names
-        raise FileNotFoundError(path)
-    try:
-        with storage_errors("The file cannot be read", str(path), "Check the permissions."):
-            content = read_file(str(path), max_bytes=_MAX_FILE_BYTES)
-    except DataDamagedError as error:
-        raise UsageError(error.what, where=error.where, remedy="Correct the file.") from error
-    if path.suffix == ".toml":
-        try:
-            values = tomllib.loads(content.decode("utf-8"))
-        except RecursionError as error:
-            raise ValueError("Lists and tables are nested too deep.") from error
-        check_values(values)
-        return values
-    values = parse_json(content)
-    if not isinstance(values, dict):
-        raise ValueError(f"A configuration must be an object. Received: {type(values).__name__}")
-    return values
-
-
 def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
     """Applies `--set`; UsageError for a wrong value, MismatchError for a misfit with the model."""
     where = " ".join(f"--set {text[:200]}" for text in overrides[:100])
@@ -290,9 +176,10 @@ def overrides_of(arguments: argparse.Namespace) -> list[str]:
     return overrides
 
 
-def overridden_settings(overrides: list[str]) -> set[str]:
-    """Returns the names of the settings that `--set` gives, such as `training.num_steps`."""
-    return {text.partition("=")[0].strip() for text in overrides}
+def overridden_settings(overrides: list[str]) -> dict[str, str]:
+    """Returns the values that `--set` gives, by names such as `training.num_steps`."""
+    parts = (text.partition("=") for text in overrides)
+    return {name.strip(): value.strip() for name, _, value in parts}
 
 
 def check_text_file(path: str) -> None:

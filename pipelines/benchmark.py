@@ -40,9 +40,9 @@ from .arguments import (
     add_number,
     add_numbers,
     add_override_argument,
-    load_experiment,
     override,
 )
+from .configs import load_experiment
 from .memory_needs import describe_bytes
 from .progress import plain_table, say
 

@@ -30,12 +30,8 @@ from txl_tf.tpu_compiler.compiler import (
     require_tpu_compiler,
 )
 
-from .arguments import (
-    add_config_argument,
-    add_json_argument,
-    add_override_argument,
-    load_experiment,
-)
+from .arguments import add_config_argument, add_json_argument, add_override_argument
+from .configs import load_experiment
 from .progress import plain_table, say
 
 # Settings that save memory, the cheapest first.

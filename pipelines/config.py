@@ -21,8 +21,8 @@ from txl_tf.config.experiment import (
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import UsageError
 
-from .arguments import add_config_argument, add_override_argument, load_experiment
-from .configs import NAMED_EXPERIMENTS
+from .arguments import add_config_argument, add_override_argument
+from .configs import NAMED_EXPERIMENTS, load_experiment
 
 SECTIONS: dict[str, type[FrozenConfig]] = {
     "model": ModelConfig,

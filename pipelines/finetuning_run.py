@@ -10,7 +10,8 @@ from txl_tf.config.experiment import ExperimentConfig, TaskConfig
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import open_model
 
-from .arguments import load_experiment, overridden_settings, override, overrides_of
+from .arguments import overridden_settings, override, overrides_of
+from .configs import load_experiment
 from .initial_weights import DEFAULT_EPOCHS, default_settings, of_length
 
 if TYPE_CHECKING:

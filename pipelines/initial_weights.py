@@ -22,7 +22,8 @@ from txl_tf.model_folder import (
     weights_sha256,
 )
 
-from .arguments import add_step_argument, fit_vocabulary, overridden_settings, override
+from .arguments import add_step_argument, overridden_settings, override
+from .configs import fit_vocabulary
 from .workdir import Workdir, lasting_path
 
 if TYPE_CHECKING:

@@ -24,11 +24,10 @@ from .arguments import (
     add_config_argument,
     add_device_arguments,
     add_override_argument,
-    load_experiment,
     override,
     overrides_of,
 )
-from .configs import NAMED_EXPERIMENTS
+from .configs import NAMED_EXPERIMENTS, load_experiment
 from .initial_weights import (
     InitialWeights,
     add_initial_arguments,

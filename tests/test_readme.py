@@ -146,7 +146,7 @@ def test_ten_lines_make_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
 
     (code,) = (code for language, code in blocks("README.md") if "lm.fit(" in code)
     assert len(code.splitlines()) <= 10
-    monkeypatch.setitem(presets.PRESETS, "quickstart", lambda: toy_experiment().model)
+    monkeypatch.setitem(presets.PRESETS, "quickstart", toy_experiment().model)
     monkeypatch.chdir(tmp_path)
     Path("my.txt").write_text("Once upon a time there was a reader.\n" * 300)
     names = {}

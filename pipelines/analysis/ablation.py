@@ -36,14 +36,9 @@ from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, tra
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.locks import WritableFolder, locked_folder
 
-from ..arguments import (
-    add_json_argument,
-    add_override_argument,
-    load_experiment,
-    override,
-    read_settings,
-)
+from ..arguments import add_json_argument, add_override_argument, override
 from ..checkpoint_watch import EvaluationLog
+from ..configs import load_experiment, read_settings
 from ..memory_needs import require_training_memory
 from ..progress import plain_table, say
 from ..workdir import Workdir, check_dataset, data_identity

@@ -32,8 +32,8 @@ from ..arguments import (
     add_number,
     add_numbers,
     add_override_argument,
-    load_experiment,
 )
+from ..configs import load_experiment
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, say
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from txl_tf.errors import UsageError
 from txl_tf.tpu_compiler.chips import Topology
 
-from ..arguments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
+from ..arguments import add_override_argument
+from ..configs import NAMED_EXPERIMENTS, load_experiment
 from ..doctor import pinned_versions
 from ..workdir import add_workdir_argument
 

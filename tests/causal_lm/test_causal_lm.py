@@ -145,7 +145,7 @@ def test_saved_and_loaded_it_is_the_same(lm, tmp_path):
 
 def test_a_published_size_has_new_weights(monkeypatch):
     config = toy_experiment().model
-    monkeypatch.setitem(presets.PRESETS, "toy", lambda: config)
+    monkeypatch.setitem(presets.PRESETS, "toy", config)
     lm = TransformerXLCausalLM.from_preset("toy")
     assert lm.model.config == config
     assert lm.tokenizer is None

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from pipelines.analysis.ablation import load_study
-from pipelines.arguments import load_experiment
-from pipelines.configs import NAMED_EXPERIMENTS
+from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
 from pipelines.exit_codes import printed_error
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError

@@ -194,7 +194,7 @@ def seconds_of(function):
 
 def measure_speed(arguments):
     """Reports the speed on random bytes."""
-    config, num_rows = PRESETS[arguments.preset](), arguments.rows
+    config, num_rows = PRESETS[arguments.preset], arguments.rows
     length = 40 * config.segment_length + 1
     streams = np.random.default_rng(0).integers(0, config.vocabulary_size, (num_rows, length))
     training = Training(config, streams.astype("uint8"))
@@ -228,7 +228,7 @@ def train(arguments):
     vocabulary = np.unique(np.concatenate([text, held_out]))
     ids = np.zeros(256, "uint8")
     ids[vocabulary] = np.arange(len(vocabulary))
-    config = PRESETS[arguments.preset]().replace(vocabulary_size=len(vocabulary))
+    config = PRESETS[arguments.preset].replace(vocabulary_size=len(vocabulary))
     num_rows = arguments.rows
     per_row = len(text) // num_rows
     streams = ids[text[: per_row * num_rows]].reshape(num_rows, per_row)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import train
-from pipelines.arguments import load_experiment
-from pipelines.configs import NAMED_EXPERIMENTS
+from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
 from tests.small_models import small_config
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.preparation import prepare_dataset

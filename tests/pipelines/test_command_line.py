@@ -12,9 +12,8 @@ import pytest
 
 from pipelines import train
 from pipelines.analyze import ANALYSES
-from pipelines.arguments import load_experiment
 from pipelines.command_line import JOBS, main
-from pipelines.configs import NAMED_EXPERIMENTS
+from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
 from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import error_lines, run_txl

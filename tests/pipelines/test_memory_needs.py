@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines import memory_needs
-from pipelines.arguments import load_experiment
+from pipelines.configs import load_experiment
 from pipelines.memory_needs import require_memory_of, training_needs
 from tests.pipelines.conftest import EXPERIMENT
 from txl_tf.config.experiment import ExperimentConfig

@@ -16,8 +16,8 @@ from pipelines.analysis.ablation import (
     row_figures,
     write_table,
 )
-from pipelines.arguments import load_experiment
 from pipelines.command_line import main
+from pipelines.configs import load_experiment
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import TIMEOUT_SECONDS, command, environment, run_txl
 from txl_tf.config.experiment import ExperimentConfig
