@@ -71,7 +71,7 @@ _LONGEST_FILES = (
     "test_documentation",
     "pipelines/test_finetune",
     "pipelines/test_elastic",
-    "pipelines/test_tpu_vm_requirements",
+    "tpu_compiler/test_tpu_wheel",
     "pipelines/analysis/test_ablation",
     "models/test_stateful",
     "models/test_variant_gradients",

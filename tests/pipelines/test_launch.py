@@ -1,24 +1,24 @@
-"""`txl launch`: scripts that gcloud and a machine's shell understand, and manifests."""
+"""`txl launch`: its scripts and manifests, and the script that starts a job again."""
 
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from pipelines import train
+import pipelines.launch
 from pipelines.command_line import main
-from pipelines.launch import machine_type
-from txl_tf.tpu_compiler.chips import Topology
 
-ODD = "a'c\"$(touch<x);`y`"
-BASE = {"zone": "us-central1-a", "project": "my-project", "name": "my-run"}
-BASE |= {"config": "enwik8_base", "data": "gs://bucket/data", "workdir": "gs://bucket/run"}
-GKE = {"image": "gcr.io/p/i:1", "cluster": "c", "service_account": "a@p.example"}
-TYPES = {"compute": "v6e-8", "pod-slice": "v5litepod-16"}
-KINDS = ("tpu-vm", "queued-resource", "pod-slice", "compute")
+LAUNCH = Path(pipelines.launch.__file__).parent
+DATA = "gs://bucket/a'c\"$(touch<x);`y`"
+WORDS = {"--zone": "us-central1-a", "--project": "my-project", "--name": "my-run", "--data": DATA}
+WORDS |= {"--config": "enwik8_base", "--workdir": "gs://bucket/run"}
+GKE = {"--image": "gcr.io/p/i:1", "--cluster": "c", "--service-account": "a@p.example"}
 # Records its words, and answers what is asked of a TPU.
 GCLOUD = f"""#!{sys.executable}
 import json, sys
@@ -28,123 +28,117 @@ if "describe" in sys.argv:
 """
 
 
-@pytest.fixture
-def launched(capsys):
-    def launch(kind, *more, code=0, **changed):
-        values = {**BASE, "accelerator_type": TYPES.get(kind, "v5e:2x4")}
-        values |= {**(GKE if kind == "gke-jobset" else {}), **changed}
-        words = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
-        assert main(["launch", "--kind", kind, *words, *more]) == code
-        printed = capsys.readouterr()
-        return printed.err if code else printed.out
-
-    return launch
+def launch(capsys, kind, accelerator_type="v5e:2x4", code=0, **changed):
+    words = WORDS | (GKE if kind == "gke-jobset" else {}) | changed
+    options = [f"{name}={value}" for name, value in words.items()]
+    options += ["--kind", kind, "--accelerator-type", accelerator_type, "--spot"]
+    assert main(["launch", *options]) == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
 
 
-@pytest.fixture
-def calls(tmp_path):
-    """Runs a script with a gcloud that only notes its words; returns them."""
+@pytest.mark.parametrize(
+    ("kind", "accelerator_type"),
+    [
+        *[("tpu-vm", "v5e:2x4"), ("queued-resource", "v5e:2x4")],
+        *[("pod-slice", "v5litepod-16"), ("compute", "v6e-8")],
+    ],
+)
+def test_a_script_creates_installs_trains_and_deletes(kind, accelerator_type, capsys, tmp_path):
+    (tmp_path / "mine.toml").write_text('base = "quickstart"\n[training]\nnum_steps = 700\n')
+    config = {"--config": str(tmp_path / "mine.toml")}
+    (tmp_path / "launch.sh").write_text(launch(capsys, kind, accelerator_type, **config))
     (tmp_path / "gcloud").write_text(GCLOUD)
     (tmp_path / "gcloud").chmod(0o755)
     for name in ("pyproject.toml", "README.md", "txl_tf", "pipelines"):
         (tmp_path / name).touch()
-
-    def call(script, *steps):
-        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        (tmp_path / "launch.sh").write_text(script)
-        for step in steps:
-            words = ["sh", "launch.sh", step]
-            subprocess.run(words, cwd=tmp_path, env=environment, check=True)
-        return [json.loads(line)[1:] for line in (tmp_path / "calls").read_text().splitlines()]
-
-    return call
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_script_creates_installs_trains_and_deletes(kind, launched, calls):
-    data = f"gs://bucket/{ODD}"
-    made = calls(launched(kind, "--spot", data=data), "start", "follow", "stop", "delete")
-    assert "create" in made[0] and "delete" in made[-1]
-    assert all(words[words.index("--zone") + 1] == BASE["zone"] for words in made)
-    remote = [words[words.index("--command") + 1] for words in made if "--command" in words]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for step in ("start", "follow", "stop", "delete"):
+        subprocess.run(["sh", "launch.sh", step], cwd=tmp_path, env=environment, check=True)
+    calls = [json.loads(line)[1:] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert "create" in calls[0] and "delete" in calls[-1]
+    assert all(words[words.index("--zone") + 1] == WORDS["--zone"] for words in calls)
+    assert any("scp" in words and config["--config"] in words for words in calls)
+    remote = [words[words.index("--command") + 1] for words in calls if "--command" in words]
     text = "\n".join(remote)
     subprocess.run(["sh", "-n"], input=text, text=True, check=True)
     order = ["--require-hashes", "--no-deps tensorflow-text==2.20.1", "txl doctor", "txl train"]
     order += ["tail ", "kill "]
     assert [*map(text.index, order)] == sorted(map(text.index, order))
-    (train,) = (command for command in remote if "txl train" in command)
-    words = shlex.split(train)
-    assert words[words.index("--data") + 1] == data
+    train = next(shlex.split(command) for command in remote if "txl train" in command)
+    assert train[train.index("--data") + 1] == DATA
+    assert train[train.index("--config") + 1] == "./mine.toml"
     is_slice = kind == "pod-slice"
     assert ("TPU_LOAD_LIBRARY=0" in train) == is_slice == ("worker_server" in text)
     assert ("echo grpc://10.0.0.1:8470,grpc://10.0.0.2:8470" in text) == is_slice
 
 
-def test_a_file_travels_along(launched, calls, tmp_path):
-    file = tmp_path / "mine.toml"
-    file.write_text('base = "quickstart"\n[training]\nnum_steps = 700\n')
-    made = calls(launched("tpu-vm", config=str(file)), "install", "train")
-    assert any("scp" in words and str(file) in words for words in made)
-    assert "--config ./mine.toml" in made[-1][made[-1].index("--command") + 1]
-    config, *_ = documents(launched("gke-jobset", config=str(file)), "ConfigMap")
-    assert config["data"]["config.toml"] == file.read_text()
+@pytest.mark.parametrize(
+    ("kind", "accelerator_type", "changed", "word"),
+    [
+        ("tpu-vm", "v5e:2x4", {"--workdir": "/tmp/run"}, "--workdir"),
+        ("tpu-vm", "v5litepod-12", {}, "--accelerator-type"),
+        ("tpu-vm", "v5litepod-16", {}, "pod-slice"),
+        ("gke-jobset", "v5e:2x4", {"--runtime-version": "x"}, "--runtime-version"),
+    ],
+)
+def test_wrong_arguments_are_named(kind, accelerator_type, changed, word, capsys):
+    assert word in launch(capsys, kind, accelerator_type, code=2, **changed)
 
 
 @pytest.mark.parametrize(
-    ("kind", "changed", "word"),
-    [
-        ("tpu-vm", {"workdir": "/tmp/run"}, "--workdir"),
-        ("tpu-vm", {"accelerator_type": "v5litepod-12"}, "--accelerator-type"),
-        ("tpu-vm", {"accelerator_type": "v5e:3x3"}, "--accelerator-type v5e:3x3"),
-        ("tpu-vm", {"accelerator_type": "v5litepod-16"}, "pod-slice"),
-        ("gke-jobset", {"runtime_version": "x"}, "--runtime-version"),
-    ],
+    ("accelerator_type", "num_hosts", "shape", "chips_per_host"),
+    [("v5litepod-8", 1, "2x4", 8), ("v5litepod-16", 4, "4x4", 4)],
 )
-def test_wrong_arguments_are_named(kind, changed, word, launched):
-    printed = launched(kind, code=2, **changed)
-    assert word in printed and len(printed.splitlines()) <= 3
-
-
-def test_hosts_and_shapes_fit_together():
-    hosts = {"v2-8": 1, "v3-32": 4, "v4-32": 4, "v5litepod-8": 1, "v5litepod-16": 4, "v6e-8": 1}
-    assert {name: Topology.parse(name).num_hosts for name in hosts} == hosts
-    assert Topology.parse("v5e:2x4") == Topology.parse("v5litepod-8")
-    assert Topology.parse("v4:2x2x4").accelerator_type == "v4-32"
-
-
-@pytest.mark.parametrize(("tpu", "value"), [("grpc://a:1", "0"), ("local", None)])
-def test_side_jobs_leave_the_chips_to_the_job_that_trains(monkeypatch, tpu, value):
-    seen = []
-    monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
-    monkeypatch.setattr(train, "check_arguments", lambda _: seen.append(dict(os.environ)))
-    monkeypatch.setattr(train, "run", lambda _: None)
-    assert main(["train", "--data", "d", "--workdir", "w", "--tpu", tpu]) == 0
-    assert seen[0].get("TPU_LOAD_LIBRARY") == value
-
-
-def documents(text, kind):
-    """The objects of one kind in a manifest."""
+def test_kubernetes_reads_the_manifest(accelerator_type, num_hosts, shape, chips_per_host, capsys):
     yaml = pytest.importorskip("yaml")
-    return [each for each in yaml.safe_load_all(text) if each["kind"] == kind]
-
-
-@pytest.mark.parametrize("accelerator_type", ["v5litepod-8", "v5litepod-16"])
-def test_the_manifest_is_what_kubernetes_reads(accelerator_type, launched):
-    data = f"gs://bucket/{ODD}"
-    text = launched("gke-jobset", "--spot", accelerator_type=accelerator_type, data=data)
-    accelerator = Topology.parse(accelerator_type)
-    assert f'--machine-type "{machine_type(accelerator)}"' in text
-    (job_set,) = documents(text, "JobSet")
+    text = launch(capsys, "gke-jobset", accelerator_type)
+    assert f'--machine-type "ct5lp-hightpu-{chips_per_host}t"' in text
+    (job_set,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "JobSet")
     jobs = {job["name"]: job["template"]["spec"] for job in job_set["spec"]["replicatedJobs"]}
     with_chips = jobs.get("servers", jobs["trainer"])
-    assert with_chips.get("parallelism", 1) == accelerator.num_hosts
+    assert with_chips.get("parallelism", 1) == num_hosts
     pod = with_chips["template"]["spec"]
-    selector = pod["nodeSelector"]
-    shape = accelerator.name.partition(":")[2]
-    assert selector["cloud.google.com/gke-tpu-topology"] == shape
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == shape
     limits = pod["containers"][0]["resources"]["limits"]
-    assert limits == {"google.com/tpu": accelerator.chips_per_host}
-    train = jobs["trainer"]["template"]["spec"]["containers"][0]["command"][-1]
-    words = shlex.split(train.replace("$$", "$"))
-    assert words[words.index("--data") + 1] == data
-    subprocess.run(["sh", "-n"], input=train.replace("$$", "$"), text=True, check=True)
+    assert limits == {"google.com/tpu": chips_per_host}
+    train = jobs["trainer"]["template"]["spec"]["containers"][0]["command"][-1].replace("$$", "$")
+    words = shlex.split(train)
+    assert words[words.index("--data") + 1] == DATA
+    subprocess.run(["sh", "-n"], input=train, text=True, check=True)
+
+
+def run_until_done(program, folder, **environment):
+    """Starts the script, and waits until its child has written a log."""
+    words = ["sh", str(LAUNCH / "run_until_done.sh"), "sh", "-c", f"echo run >> log; {program}"]
+    process = subprocess.Popen(words, cwd=folder, env={**os.environ, **environment})
+    while not (folder / "log").exists():
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "runs"),
+    [
+        ("exit 70", 70, 1),
+        ("kill -KILL $$", 137, 3),
+        # Hosts that were taken away may not be back yet; at the first start none is awaited.
+        ("exit 66", 66, 1),
+        ("case $(wc -l < log) in 1|4) exit 75;; 2|3|5|6) exit 66;; esac", 0, 7),
+    ],
+)
+def test_a_job_is_run_again_if_that_is_of_use(program, code, runs, tmp_path):
+    settings = {"TXL_MAX_CRASHES": "2", "TXL_PAUSE_SECONDS": "0"}
+    assert run_until_done(program, tmp_path, **settings).wait(timeout=30) == code
+    assert len((tmp_path / "log").read_text().splitlines()) == runs
+
+
+@pytest.mark.parametrize(
+    "program", ["trap 'exit 75' TERM; while :; do sleep 0.02; done", "exit 75"]
+)
+def test_a_stop_reaches_the_job_or_ends_the_pause(program, tmp_path):
+    process = run_until_done(program, tmp_path, TXL_PAUSE_SECONDS="60")
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 75
+    assert (tmp_path / "log").read_text() == "run\n"

@@ -1,50 +1,38 @@
-"""What a TPU VM installs: the pins of the project, and a step lowered with it for a TPU."""
+"""The locked packages of a TPU VM: versions of the project, and a step lowered with them."""
 
-import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from pipelines.doctor import pinned_versions
+from tests.test_architecture import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "pipelines" / "launch" / "requirements-tpu-vm.txt"
-TESTED = pinned_versions()
 
 
-def normal(pin):
-    name, _, version = pin.partition("==")
-    return re.sub(r"[-_.]+", "-", name).lower(), version
+def test_a_tpu_vm_installs_the_versions_of_the_project_and_nothing_else():
+    def versions(file):
+        pins = re.findall(r"^([\w.-]+)==([\w.]+)", file.read_text(), re.MULTILINE)
+        return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins}
 
-
-def locked_pins():
-    lines = REQUIREMENTS.read_text().replace("\\\n", " ").splitlines()
-    return [line.split() for line in lines if not line.startswith("#")]
-
-
-def test_every_version_is_the_project_s_and_nothing_else_is_installed():
-    versions = dict(normal(pin) for pin, *_ in locked_pins())
-    expected = dict(TESTED)
+    expected = pinned_versions()
     expected["tensorflow-tpu"] = expected.pop("tensorflow")
     del expected["tensorflow-text"]
-    # The extra `tpu-kernel` with what it brings, in the versions that the tests run with.
-    pins = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
-    constraints = dict(normal(pin) for pin in pins if not pin.startswith("#"))
+    # The extra `tpu-kernel` with its dependencies, in the versions that the tests run with.
+    constraints = versions(ROOT / ".ci" / "constraints.txt")
     expected |= {name: constraints[name] for name in ("jax", "jaxlib", "scipy")}
-    assert versions == expected
+    assert versions(REQUIREMENTS) == expected
 
 
-# Lowers a training step with the attention kernel for a TPU; there need be none. Without one,
+# Lowers a training step with the attention kernel for a TPU, which need not exist. Without one,
 # variables are not lowered: the weights are arguments.
 LOWERED = """
-import keras, json, tensorflow as tf, tensorflow_text as tf_text, txl_tf
+import keras, tensorflow as tf, tensorflow_text, txl_tf
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
-assert tf_text.WhitespaceTokenizer().tokenize(["two words"]).to_list() == [[b"two", b"words"]]
 config = txl_tf.preset("enwik8_base").replace(num_layers=1, segment_length=16, memory_length=16)
 model = txl_tf.TransformerXL(config, attention_kernel=AttentionKernel())
 weights, seed = model.trainable_variables, {"dropout_seed": tf.zeros([2, 2], tf.int32)}
@@ -58,7 +46,7 @@ def step(ids, *values):
 lower = tf.function(step, jit_compile=True, autograph=False).experimental_get_compiler_ir
 specs = [tf.TensorSpec(each.shape, each.dtype) for each in weights]
 hlo = lower(tf.TensorSpec([2, 16], tf.int32), *specs)(stage="hlo", platform_name="TPU")
-print(json.dumps([hlo.count("tpu_custom_call"), tf.__version__, tf_text.__version__]))
+print(hlo.count("tpu_custom_call"), tf.__version__, tensorflow_text.__version__)
 """
 
 
@@ -66,8 +54,9 @@ print(json.dumps([hlo.count("tpu_custom_call"), tf.__version__, tf_text.__versio
 def test_a_training_step_lowers_through_the_tpu_wheel(tmp_path):
     """In a virtual environment made as the script of `txl launch` makes it."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
-    text = f"tensorflow-text=={TESTED['tensorflow-text']}"
-    for words in (["--require-hashes", "-r", str(REQUIREMENTS)], ["--no-deps", text]):
+    tested = pinned_versions()
+    text = f"tensorflow-text=={tested['tensorflow-text']}"
+    for words in (["--require-hashes", "-r", REQUIREMENTS], ["--no-deps", text]):
         # Byte code of all modules takes longer than the test needs the few that it imports.
         pip = [tmp_path / "bin" / "pip", "install", "--no-compile", *words]
         finished = subprocess.run(pip, capture_output=True, text=True)
@@ -79,6 +68,6 @@ def test_a_training_step_lowers_through_the_tpu_wheel(tmp_path):
     command = [tmp_path / "bin" / "python", "-c", LOWERED]
     finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
-    report = json.loads(finished.stdout.splitlines()[-1])
     # A block attends by the kernel, forwards and backwards.
-    assert report == [2, TESTED["tensorflow"], TESTED["tensorflow-text"]]
+    expected = ["2", tested["tensorflow"], tested["tensorflow-text"]]
+    assert finished.stdout.split()[-3:] == expected
