@@ -1,13 +1,13 @@
-"""Process that does the work of one side of a benchmark in turns.
+"""Process that repeats the work of one side of a benchmark.
 
     python -m pipelines.benchmark_worker own            this project
     PYTHON pipelines/benchmark_worker.py hugging_face   the peer, in a Python that has it
 
-The peer is `TransfoXLLMHeadModel` with its full softmax; it needs `torch` and `transformers`
-4.34.1, and nothing of this project. The first line of the standard input is the request in
-JSON. The answer comes when the work can begin. Each further line is a number of times; the
-answer has the seconds that they took, the tokens and the peak memory of the process.
-Tokens and weights are random: the time does not depend on them.
+The peer is `TransfoXLLMHeadModel` with its full softmax. It needs `torch` and `transformers`
+4.34.1, but no package of this project. The first line of the standard input is a request in JSON,
+answered when the work can begin. Each further line is a number of repetitions. The answer has
+their seconds, their tokens and the peak memory of the process. Tokens and weights are random: the
+time does not depend on them.
 
 Shape letters used in this module: B rows, T segment length, M memory length, D width.
 """
@@ -20,15 +20,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-Turn = Callable[[int], dict[str, Any]]
-"""Repeats the work this many times and returns the number of `tokens`."""
+Work = Callable[[int], int]
+"""Repeats the work this many times, and returns the number of tokens."""
 
 _PROMPT_TOKENS = 16
 # Segments per row before the corpus repeats.
 _SEGMENTS_PER_ROW = 64
 
 
-def own_work(request: dict[str, Any]) -> Turn:
+def create_own_work(request: dict[str, Any]) -> Work:
     """Creates the work of this project, with the defaults of its jobs."""
     from txl_tf.config.experiment import ExperimentConfig
 
@@ -40,8 +40,8 @@ def own_work(request: dict[str, Any]) -> Turn:
     return _generate(experiment, request["num_rows"], request.get("storage_dtype", "auto"))
 
 
-def _train(experiment: Any, folder: str) -> Turn:
-    """Runs the loop of `txl train` without its ledger and checkpoints."""
+def _train(experiment: Any, folder: str) -> Work:
+    """Creates the loop of `txl train` without its ledger and checkpoints."""
     import tensorflow as tf
 
     from txl_tf.config.base import MAX_STEPS_PER_LOOP
@@ -53,7 +53,7 @@ def _train(experiment: Any, folder: str) -> Turn:
 
     # As in a training run.
     tf.config.experimental.enable_op_determinism()
-    # A short run must not end during the turns.
+    # The run must not end during the benchmark.
     experiment = experiment.with_overrides([f"training.num_steps={MAX_STEPS_PER_LOOP}"])
     strategy = create_strategy()
     experiment = with_faster_policy(experiment, strategy)
@@ -65,16 +65,16 @@ def _train(experiment: Any, folder: str) -> Turn:
     sources = reader.reader.dataset_fn, reader.reader.describe_row
     trainer = Trainer(experiment, strategy, *sources)
 
-    def turn(count: int) -> dict[str, Any]:
+    def take_steps(count: int) -> int:
         end = trainer.step + count
         while (left := end - trainer.step) > 0:
             # Loops end at multiples of the period.
             period = trainer.step + min(left, training.steps_per_loop)
             trainer.config = trainer.config.with_overrides([f"training.steps_per_loop={period}"])
             trainer.take_steps()
-        return {"tokens": count * tokens_per_step}
+        return count * tokens_per_step
 
-    return turn
+    return take_steps
 
 
 def _write_random_dataset(folder: str, num_tokens: int, vocabulary_size: int) -> str:
@@ -94,8 +94,8 @@ def _random_tokens(num_tokens: int, vocabulary_size: int) -> Any:
     return np.random.default_rng(0).integers(0, vocabulary_size, num_tokens).astype(np.int32)
 
 
-def _evaluate(experiment: Any) -> Turn:
-    """Reads as many tokens at a time as `txl evaluate`; fewer would be slower."""
+def _evaluate(experiment: Any) -> Work:
+    """Creates the evaluation of as many tokens at a time as `txl evaluate` reads."""
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.evaluation.text_rows import EvaluationText
 
@@ -105,17 +105,17 @@ def _evaluate(experiment: Any) -> Turn:
     config, num_rows = evaluator.config, experiment.evaluation.batch_size
     read_tokens = num_rows * evaluator.segments_per_read(num_rows) * config.segment_length
 
-    def turn(count: int) -> dict[str, Any]:
+    def evaluate(count: int) -> int:
         tokens = _random_tokens(count * read_tokens + 1, config.vocabulary_size)
         # Bytes, characters and words decide units of figures, and no time.
         text = EvaluationText.of_tokens("text", tokens, num_bytes=1, num_characters=1, num_words=1)
-        return {"tokens": evaluator.evaluate(text, step=0).num_tokens}
+        return evaluator.evaluate(text, step=0).num_tokens
 
-    return turn
+    return evaluate
 
 
-def _generate(experiment: Any, num_rows: int, storage_dtype: Any) -> Turn:
-    """Generates with a full memory; a single row token by token, as when streaming."""
+def _generate(experiment: Any, num_rows: int, storage_dtype: Any) -> Work:
+    """Creates generation with a full memory; of a single row token by token, as a stream."""
     from txl_tf.generation import GenerationSession
     from txl_tf.generation.session import CAPACITY
     from txl_tf.models import create_model
@@ -128,18 +128,17 @@ def _generate(experiment: Any, num_rows: int, storage_dtype: Any) -> Turn:
     )
     num_tokens = max(_PROMPT_TOKENS, getattr(config, "effective_memory_length", 0))
     session.write([_random_tokens(num_tokens, config.vocabulary_size)] * num_rows, max_tokens=1)
-
     tokens_per_call = CAPACITY if num_rows > 1 else 1
 
-    def turn(count: int) -> dict[str, Any]:
+    def generate(count: int) -> int:
         for _ in range(count * CAPACITY // tokens_per_call):
             session.write(max_tokens=tokens_per_call)
-        return {"tokens": count * CAPACITY * num_rows}
+        return count * CAPACITY * num_rows
 
-    return turn
+    return generate
 
 
-def hugging_face_work(request: dict[str, Any]) -> Turn:
+def create_peer_work(request: dict[str, Any]) -> Work:
     """Creates the work of the peer, in the precision `dtype` of the request."""
     import torch
     import transformers
@@ -170,7 +169,7 @@ def hugging_face_work(request: dict[str, Any]) -> Turn:
     return _read_peer(torch, model.eval(), memory, request)
 
 
-def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Turn:
+def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Work:
     optimizer = torch.optim.Adam(model.parameters(), lr=request["learning_rate"])
     in_half = request["dtype"] == "bfloat16"
     # The peer's softmax fails in half precision.
@@ -181,10 +180,9 @@ def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, An
             return score(hidden.float(), *arguments, **options)
 
     model.crit.forward = score_in_float32
-
     size = request["num_rows"], request["segment_length"]
 
-    def turn(count: int) -> dict[str, Any]:
+    def take_steps(count: int) -> int:
         nonlocal memory
         for _ in range(count):
             tokens = torch.randint(0, request["vocabulary_size"], size)  # [B, T]
@@ -195,20 +193,20 @@ def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, An
             torch.nn.utils.clip_grad_norm_(model.parameters(), request["clip_norm"])
             optimizer.step()
             memory = [each.detach() for each in outputs.mems]
-        return {"tokens": count * tokens.numel()}
+        return count * tokens.numel()
 
-    return turn
+    return take_steps
 
 
-def _read_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Turn:
-    """Scores segments, or generates greedily."""
+def _read_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Work:
+    """Creates the scoring of segments, or greedy generation."""
     writes = request["work"] == "generate"
     dtype = getattr(torch, request["dtype"])
     model, memory = model.to(dtype), [each.to(dtype) for each in memory]
     size = request["num_rows"], 1 if writes else request["segment_length"]
     tokens = torch.randint(0, request["vocabulary_size"], size)
 
-    def turn(count: int) -> dict[str, Any]:
+    def read(count: int) -> int:
         nonlocal memory, tokens
         with torch.no_grad():
             for _ in range(count):
@@ -217,12 +215,12 @@ def _read_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any
                 memory = outputs.mems
                 if writes:
                     tokens = outputs.prediction_scores[:, -1:].argmax(-1)
-        return {"tokens": count * tokens.numel()}
+        return count * tokens.numel()
 
-    return turn
+    return read
 
 
-def serve(create: Callable[[dict[str, Any]], Turn]) -> None:
+def serve(create: Callable[[dict[str, Any]], Work]) -> None:
     """Answers requests until the standard input ends."""
     # Keeps the output of libraries out of the answers.
     answers = os.fdopen(os.dup(1), "w")
@@ -232,18 +230,18 @@ def serve(create: Callable[[dict[str, Any]], Turn]) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         print(json.dumps({**figures, "peak_bytes": peak}), file=answers, flush=True)
 
-    turn = create(json.loads(sys.stdin.readline()))
+    work = create(json.loads(sys.stdin.readline()))
     answer({})
     for line in sys.stdin:
         begin = time.perf_counter()
-        figures = turn(int(line))
-        answer({"seconds": time.perf_counter() - begin, **figures})
+        num_tokens = work(int(line))
+        answer({"seconds": time.perf_counter() - begin, "tokens": num_tokens})
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "own":
-        serve(own_work)
+        serve(create_own_work)
     else:
         # The modules beside this file must not hide packages of the other Python.
         del sys.path[0]
-        serve(hugging_face_work)
+        serve(create_peer_work)

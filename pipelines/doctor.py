@@ -4,10 +4,9 @@
     txl doctor --folder runs
     txl doctor --tpu local --folder gs://BUCKET/runs
 
-TensorFlow is tried in a process of its own, so that a crash or a hang is a finding like any
-other. Exit codes: 0 no fault (there may be warnings); else the code of the first fault, since
-later ones often follow from it: 78 versions or settings, 66 no TPU, 74 a folder, 70 a device
-that adds up wrong.
+TensorFlow runs in another process, so that a crash or a hang becomes a finding. The exit code is
+0 without a fault (there may be warnings), else the code of the first fault, which often causes
+the others: 78 versions or settings, 66 no TPU, 74 a folder, 70 a wrong sum on the devices.
 """
 
 import argparse

@@ -137,15 +137,13 @@ class _KerasFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, *arguments: Any) -> importlib.machinery.ModuleSpec | None:
         if name != "keras":
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        specs = (finder.find_spec(name, *arguments) for finder in others)
-        spec = next((spec for spec in specs if spec is not None), None)
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_register(module: ModuleType) -> None:
                 execute(module)
-                sys.meta_path.remove(self)
                 _register_classes()
 
             spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]

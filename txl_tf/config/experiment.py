@@ -387,7 +387,7 @@ class TaskConfig(FrozenConfig):
 
     @property
     def takes_two_texts(self) -> bool:
-        """Whether an export takes two texts: a pair, or the context of a choice and an option."""
+        """True if an export takes two texts: a pair, or the context of a choice and an option."""
         return self.has_pairs or self.kind == "choice"
 
     @property
@@ -453,7 +453,7 @@ class FrozenParts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig(FrozenConfig):
-    """All settings of an experiment except the data."""
+    """Settings of an experiment: everything but the data and the devices."""
 
     model: ModelConfig | LSTMConfig | QRNNConfig
     """The model. In a file, `kind` is `"lstm"` or `"qrnn"`; without it, it is a Transformer-XL."""
@@ -534,7 +534,8 @@ class ExperimentConfig(FrozenConfig):
 
         Args:
             assignments: list of str like `optimizer.learning_rate=1e-3`. The
-                value is JSON; any other text is a string.
+                value is JSON or Python's `None`, `True` or `False`; any
+                other text is a string.
 
         Raises:
             ValueError: If a setting does not exist or a value is not valid.

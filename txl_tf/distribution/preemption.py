@@ -149,10 +149,12 @@ class PreemptionWatcher:
                     self.notice(f"the process received {number.name}")
             interrupts = received.count(signal.SIGINT) if signal.SIGINT in self._old_handlers else 0
             if interrupts and not num_interrupts:
-                _say("Stopping; the work done is saved. Ctrl-C again ends the process at once.")
+                _print_error(
+                    "Stopping; the work done is saved. Ctrl-C again ends the process at once."
+                )
             num_interrupts += interrupts
             if num_interrupts > 1:
-                _say("Interrupted.")
+                _print_error("Interrupted.")
                 os._exit(_INTERRUPTED)
             if _END in received:
                 return
@@ -168,7 +170,7 @@ class PreemptionWatcher:
             on_notice()
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     # The terminal may be gone; the exit code still reports the end.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(text, file=sys.stderr, flush=True)

@@ -63,9 +63,9 @@ class WritableFolder:
         """Returns the folder of a path; returns a `WritableFolder` unchanged."""
         return path if isinstance(path, WritableFolder) else WritableFolder(path)
 
-    def subfolder(self, name: str) -> "WritableFolder":
+    def subfolder(self, *names: str) -> "WritableFolder":
         """Returns a folder below this one, without creating it."""
-        return WritableFolder(self._path(name), self.check)
+        return WritableFolder(os.path.join(self.path, *names), self.check)
 
     def names(self) -> list[str]:
         """Returns the sorted names in it; empty if it does not exist."""
