@@ -78,7 +78,7 @@ class Workdir:
         return RunDescription.read(self.folder)
 
     def with_own_policy(self, experiment: ExperimentConfig) -> ExperimentConfig:
-        """Replaces the precision "auto" by that of the begun run, if there is one."""
+        """Replaces the precision "auto" by the precision of the begun run, if there is one."""
         if not self.has_run():
             return experiment
         return experiment.with_policy(self.describe().experiment.training.dtype_policy)

@@ -38,7 +38,7 @@ _SCRIPTS = {
 _COMPUTE_ENGINE = ("v5p", "v6e")
 _PORT = 8470
 _FOLDER = Path(__file__).parent
-# Seconds that a pod has to save. A spot machine has 30, of which GKE keeps some.
+# Seconds that a pod has to save. GKE keeps some of the 30 seconds of a spot machine.
 _GRACE_SECONDS = {False: 300, True: 25}
 _BUCKET = (r"gs://[^\s/]+(/[^\s]*)?", "The disk of a TPU is lost: give gs://BUCKET/FOLDER.")
 _PATTERNS = {

@@ -1,5 +1,5 @@
-# The first host trains. In a slice every host runs TensorFlow's server, which holds its chips,
-# and the first host gives the servers their work.
+# The first host trains. In a slice, every host runs TensorFlow's server, which computes on the
+# chips of the host, and the trainer connects to all servers.
 PATHS='export PATH="$HOME/txl-environment/bin:$PATH"'
 
 install() {
@@ -10,8 +10,8 @@ install() {
     if [ -n "$CONFIG_FILE" ]; then
         copy "$CONFIG_FILE"
     fi
-    # The images have an older Python. tensorflow-text comes alone, as it asks for the wheel of
-    # CPUs; the code is built with what was installed before it.
+    # The images have an older Python. tensorflow-text is installed without its dependencies, which
+    # name the wheel for CPUs. The code is built with the packages installed before.
     on all "sudo apt-get update && sudo apt-get install --yes python3.11 python3.11-venv \
 && python3.11 -m venv txl-environment && $PATHS \
 && pip install --require-hashes -r ./txl-tf/pipelines/launch/requirements-tpu-vm.txt \
@@ -19,7 +19,7 @@ install() {
 }
 
 serve() {
-    # A host comes back from maintenance without its server.
+    # The loop starts the server again when it has ended.
     on all "$PATHS && { nohup sh -c 'while :; do python -m txl_tf_pipelines.launch.worker_server \
 --tpu-vm --port 8470; sleep 5; done' > txl-server.log 2>&1 < /dev/null & }"
     on 0 "echo $(addresses) > txl-tpu-addresses"
@@ -30,7 +30,7 @@ check() {
 }
 
 train() {
-    # It outlives the connection, and starts again after a preemption that leaves the machine.
+    # The job outlives the connection, and starts again if a preemption leaves the machine.
     on 0 "$PATHS && $TPU { nohup sh txl-tf/pipelines/launch/run_until_done.sh \
 txl train --tpu \"\$TPU_ADDRESS\" $TRAIN > txl-train.log 2>&1 < /dev/null & \
 echo \$! > txl-train.pid; }"
@@ -41,7 +41,7 @@ follow() {
 }
 
 stop() {
-    # It saves first.
+    # The job saves before it ends.
     on 0 'kill -s TERM "$(cat txl-train.pid)"'
 }
 

@@ -1,4 +1,4 @@
-# The TPU is asked for in a queue, which grants it when there is room.
+# The TPU is requested in a queue, which grants it when there is room.
 create() {
     gcloud compute tpus queued-resources create "$NAME" --node-id "$NAME" \
         --zone "$ZONE" --project "$PROJECT" \
@@ -9,7 +9,7 @@ create() {
         case $state in
         ACTIVE) break ;;
         FAILED | SUSPENDING | SUSPENDED)
-            echo "$NAME was not granted, or is lost: delete it and ask again." >&2
+            echo "$NAME was refused or lost: run delete, then start again." >&2
             exit 1
             ;;
         esac

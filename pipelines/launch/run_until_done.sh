@@ -1,15 +1,16 @@
 #!/bin/sh
-# Runs a command, and runs it again for as long as that is of use:
+# Runs a command, and restarts it after these exit codes:
 #
 #     run_until_done.sh COMMAND [ARGUMENT ...]
 #
-# Exit code 75 (preempted): again, any number of times.
-# Exit code 66 (no TPU answers) after a 75: again, at most TXL_MAX_CRASHES times in a row; the
-#     server of a host that was taken away may not be back yet.
-# Killed by a signal, a code above 128: again, at most TXL_MAX_CRASHES times (default: 5).
-# Any other code is the script's own. SIGTERM and SIGINT are passed on; the script then waits
-# for the command, which may be saving, ends with its code and starts nothing any more.
-# TXL_PAUSE_SECONDS (default: 10) go by before the command runs again.
+# 75 (preempted): any number of times.
+# 66 (no TPU answers) after a 75: at most TXL_MAX_CRASHES times in a row; the server of a host that
+#     was taken away may not be back yet.
+# Above 128 (killed by a signal): at most TXL_MAX_CRASHES times (default: 5).
+#
+# After any other code, the script ends with this code. SIGTERM and SIGINT are passed on as SIGTERM;
+# the script then waits for the command, which may be saving, and ends with its code.
+# TXL_PAUSE_SECONDS (default: 10) is the pause before a restart.
 
 preempted=75
 missing=66
@@ -26,8 +27,8 @@ if [ $# -eq 0 ]; then
     exit 2
 fi
 
-# The shells start what runs in the background with SIGINT ignored, so that both signals go on
-# as SIGTERM, which a job takes as the request to save and end.
+# Shells start background commands with SIGINT ignored, so both signals are passed on as SIGTERM,
+# which asks a job to save and end.
 stop() {
     is_stopped=yes
     is_interrupted=yes
@@ -37,8 +38,8 @@ stop() {
 }
 trap stop TERM INT
 
-# `wait` returns when a signal comes, whether or not the child has ended, so it is asked again.
-# Where the first answer was the child's own code after all, the second is 127, "no such child".
+# A signal interrupts `wait`, so it is called again. If the child had ended already, the second call
+# returns 127, "no such child", and the first code was the child's.
 wait_for_child() {
     earlier_code=
     while :; do
@@ -57,7 +58,7 @@ wait_for_child() {
 while :; do
     "$@" &
     child=$!
-    # The signal may have come before there was a child to pass it on to.
+    # The signal may have come before the child was started.
     if [ -n "$is_stopped" ]; then
         kill -s TERM "$child" 2>/dev/null
     fi

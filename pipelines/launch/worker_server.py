@@ -1,11 +1,11 @@
 """TensorFlow's server on a host of a slice: `python -m pipelines.launch.worker_server`.
 
-The trainer connects to the servers of all hosts and gives them their work. With `--tpu-vm` it is
-the server of the `tensorflow-tpu` package, which asks the TPU VM for its place in the slice.
+The trainer connects to the servers of all hosts and gives them their work. With `--tpu-vm` the
+server of the `tensorflow-tpu` package runs, which asks the TPU VM for its place in the slice.
 
 A host that is taken away gets SIGTERM. TensorFlow's own server would end at once and lose the
-state in its chips. This one notes the signal for the trainer, and serves for `--grace-seconds` at
-most while the trainer saves. A second signal ends it.
+state in its chips. This one writes a notice for the trainer, and serves for at most
+`--grace-seconds` while the trainer saves. A second signal ends it.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from txl_tf.distribution.preemption import is_released, remove_notice, write_not
 from txl_tf.storage.files import set_read_ahead
 
 GRACE_SECONDS = 25.0
-"""What a spot machine has, less some seconds."""
+"""The 30 seconds of notice of a spot machine, less a margin."""
 _POLL_SECONDS = 0.2
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 
@@ -34,8 +34,8 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     set_read_ahead()
-    # Before TensorFlow starts threads, which inherit it: once a client has connected,
-    # TensorFlow takes SIGTERM for itself, and the server would end by it.
+    # Before TensorFlow starts threads, which inherit this mask: once a client has connected,
+    # TensorFlow handles SIGTERM itself, and would end the server.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     remove_notice(arguments.port)
     serve = _serve_tpu_vm if arguments.tpu_vm else _serve
@@ -48,27 +48,27 @@ def main() -> None:
         if signal.sigtimedwait(_ENDS, _POLL_SECONDS) is not None:
             break
     remove_notice(arguments.port)
-    # Nothing here is worth a slow end, and a pod that ends with 0 would count as done.
+    # A pod that ends with 0 would count as finished.
     os._exit(128 + ended_by)
 
 
 def _serve(port: int) -> None:
     import tensorflow as tf
 
-    # As the process that trains does for itself: sums in parallel kernels keep their order.
+    # As in the trainer: sums in parallel kernels keep their order.
     tf.config.experimental.enable_op_determinism()
-    # Alone, until someone connects and tells it which cluster it is part of.
+    # The trainer tells the server later which cluster it belongs to.
     cluster = tf.train.ClusterSpec({"worker": [f"localhost:{port}"]})
     _servers.append(tf.distribute.Server(cluster, job_name="worker", task_index=0, protocol="grpc"))
 
 
 def _serve_tpu_vm(port: int) -> None:
-    # Only the build for TPUs has this module.
+    # Only the TPU build has this module.
     from tensorflow.python.tools import grpc_tpu_worker
 
     os.environ["TPU_TASK_PORT"] = str(port)
     grpc_tpu_worker.setup_env_vars()
-    # It serves until the process ends, and says nothing when it has begun.
+    # The call never returns.
     threading.Thread(
         target=grpc_tpu_worker.main, args=([],), name="tpu-server", daemon=True
     ).start()

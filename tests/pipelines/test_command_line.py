@@ -105,9 +105,8 @@ _MISUSES = [
     (f"{_GENERATE} --memory-length 4294967296", 2, "--memory-length"),
     ("evaluate --workdir run --data d --set model.num_layers=3", 2, "model.num_layers"),
     ("config --set training.seed=1", 2, "Add --config"),
-    # Settings that this machine cannot hold, and a vocabulary that the data does not have.
+    # Settings that this machine cannot hold.
     (f"{_QUICKSTART} --set model.memory_length=16777216", 2, "would take"),
-    (f"{_QUICKSTART} --set model.vocabulary_size=300", 78, "256 token ids, the model 300"),
     # Wrong places.
     (_TRAIN, 2, "--config"),
     ("train --config text.txt --data d --workdir new", 2, "text.txt"),
@@ -200,3 +199,9 @@ def test_every_named_experiment_begins_to_train_on_a_tpu(answer, monkeypatch, na
         assert code == 0, said
     # Only the job that computes on the chips of this machine may load their library.
     assert seen == [None, "0"]
+
+
+def test_a_vocabulary_that_is_not_of_the_data_is_78(answer, data_folder, config_file, tmp_path):
+    words = ("--config", config_file, "--data", data_folder, "--workdir", tmp_path / "run")
+    code, said = answer("train", *words, "--set", "model.vocabulary_size=300")
+    assert code == 78 and "256 token ids, the model 300" in said

@@ -506,7 +506,7 @@ class ExperimentConfig(FrozenConfig):
 
     @property
     def resolved_evaluation(self) -> EvaluationConfig:
-        """The evaluation, with `attention_kernel` from training if it is None."""
+        """The evaluation; a missing `attention_kernel` is taken from training."""
         kernel = self.evaluation.attention_kernel or self.training.attention_kernel
         return self.evaluation.replace(attention_kernel=kernel)
 

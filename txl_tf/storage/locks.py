@@ -1,4 +1,4 @@
-"""Folders with one writer, on a local disk or in a store: their lock, and what is written there.
+"""Locks of folders, and writing into a locked folder, on a local disk or in a store.
 
 Text that grows is a local file, or in a store a folder of parts.
 """
