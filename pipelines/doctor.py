@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from txl_tf import errors as job_errors
 from txl_tf.errors import (
     InputMissingError,
     JobError,
@@ -74,24 +73,19 @@ class Finding:
     check: str
     what: str
     remedy: str = ""
-    """The command that repairs it; empty where nothing is wrong."""
-    error: type[JobError] | None = None
-    """The error with which a fault ends the job; None for warnings and good findings."""
+    """Command that repairs the problem; empty without a problem."""
+    exit_code: int = 0
+    """Exit code for a fault; 0 for warnings and good findings."""
 
     @property
     def status(self) -> str:
         """`ok`, `warning` or `fault`; after a fault, a job fails or computes wrong numbers."""
-        return "fault" if self.error else "warning" if self.remedy else "ok"
+        return "fault" if self.exit_code else "warning" if self.remedy else "ok"
 
     def describe(self) -> str:
         """Formats the finding in one line, and its remedy in a second."""
         line = f"{self.status:<8} {self.check}: {self.what}"
         return f"{line}\n{' ' * 9}{self.remedy}" if self.remedy else line
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain values, for JSON."""
-        values = {name: getattr(self, name) for name in ("check", "status", "what", "remedy")}
-        return {**values, "exit_code": self.error.exit_code if self.error else 0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,15 +112,14 @@ def run(arguments: argparse.Namespace) -> None:
         if not arguments.json:
             print(finding.describe(), flush=True)
     if arguments.json:
-        print(json.dumps([finding.to_dict() for finding in findings], indent=2))
-    if faults := [finding for finding in findings if finding.error]:
+        values = [{**dataclasses.asdict(each), "status": each.status} for each in findings]
+        print(json.dumps(values, indent=2))
+    if faults := [finding for finding in findings if finding.exit_code]:
         first = faults[0]
-        assert first.error is not None
-        raise first.error(
-            f"Faults that were found: {len(faults)}. The first of them:",
-            where=f"{first.check}: {first.what}",
-            remedy=first.remedy,
-        )
+        what, where = f"Number of faults: {len(faults)}. The first:", f"{first.check}: {first.what}"
+        error = JobError(what, where=where, remedy=first.remedy)
+        error.exit_code = first.exit_code
+        raise error
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
@@ -139,13 +132,13 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield from check_packages(packages, has_tpu=bool(tpu_files))
     for name, usual in _VARIABLES.items():
         if (value := os.environ.get(name)) not in (None, "", usual):
-            error = MismatchError if name == "KERAS_BACKEND" else None
-            yield Finding(name, f"it is set to {value[:80]}", f"unset {name}", error)
+            exit_code = MismatchError.exit_code if name == "KERAS_BACKEND" else 0
+            yield Finding(name, f"it is set to {value[:80]}", f"unset {name}", exit_code)
     if tpu_files:
         yield Finding("TPU chips", ", ".join(tpu_files))
     elif arguments.tpu == "local":
-        what = "neither /dev/accel* nor /dev/vfio has any"
-        yield Finding("TPU chips", what, "txl launch prints how to get some", InputMissingError)
+        what, remedy = "/dev/accel* and /dev/vfio have none", "txl launch prints how to get some"
+        yield Finding("TPU chips", what, remedy, InputMissingError.exit_code)
     yield from (check_folder(each) for each in arguments.folder if not is_remote(each))
     remote = [each for each in arguments.folder if is_remote(each)]
     request = {"tpu": arguments.tpu, "folders": remote}
@@ -173,9 +166,9 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
     wanted = _TPU_BUILD if has_tpu or _TPU_BUILD in builds else "tensorflow"
     install = f"pip install --no-deps {wanted}=={tested['tensorflow']}"
     if builds and builds != [wanted]:
-        what = f"there is {' and '.join(builds)}; this machine needs {wanted} alone"
+        what = f"installed: {' and '.join(builds)}; this machine needs {wanted} alone"
         remedy = f"pip uninstall -y {' '.join(builds)} && {install}"
-        yield Finding("TensorFlow build", what, remedy, MismatchError)
+        yield Finding("TensorFlow build", what, remedy, MismatchError.exit_code)
     # Every build counts as `tensorflow`; only the TPU build comes with `libtpu`.
     installed = {**packages, **({"tensorflow": packages[builds[0]]} if builds else {})}
     for name, pin in tested.items():
@@ -184,12 +177,12 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
             continue
         remedy = install if name == "tensorflow" else f"pip install --no-deps {name}=={pin}"
         if version is None:
-            yield Finding(name, "it is not installed", remedy, MismatchError)
+            yield Finding(name, "it is not installed", remedy, MismatchError.exit_code)
             continue
         accepted = ranges.get(name)
         is_fault = accepted is not None and not accepted.contains(version, prereleases=True)
-        error = MismatchError if is_fault else None
-        yield Finding(name, f"{version}; tested was {pin}", remedy, error)
+        exit_code = MismatchError.exit_code if is_fault else 0
+        yield Finding(name, f"{version}; the tested version is {pin}", remedy, exit_code)
     what = f"Python {platform.python_version()}, {len(tested)} compared with the tested versions"
     yield Finding("packages", what)
 
@@ -206,18 +199,19 @@ def check_folder(folder: str) -> Finding:
         is_whole = read_file(file) == _CONTENT
         remove_file(file)
     except (OSError, ValueError, NotImplementedError) as error:
-        return Finding(check, first_line(error), "Check path and permissions.", StorageError)
+        remedy = "Check path and permissions."
+        return Finding(check, first_line(error), remedy, StorageError.exit_code)
     if not is_whole:
-        what = "the content of a file is not what was written"
-        return Finding(check, what, "Use another folder.", StorageError)
+        what = "a file was read with other content than written"
+        return Finding(check, what, "Use another folder.", StorageError.exit_code)
     if is_remote(folder):
         return Finding(check, "written, read and removed")
     free_bytes = shutil.disk_usage(existing).free
     room = f"{free_bytes / (1 << 30):.1f} GiB free"
     if free_bytes >= _GOOD_BYTES:
         return Finding(check, f"written, read and removed; {room}")
-    error_kind = StorageError if free_bytes < _LEAST_BYTES else None
-    return Finding(check, f"only {room}", f"df -h {existing}, and remove something", error_kind)
+    exit_code = StorageError.exit_code if free_bytes < _LEAST_BYTES else 0
+    return Finding(check, f"only {room}", f"df -h {existing}, and remove something", exit_code)
 
 
 def _import() -> Finding:
@@ -253,7 +247,7 @@ def _all_reduce(tpu: str | None) -> Finding:
     if sums and all(value == right for value in sums):
         return Finding("all-reduce", f"{name}: the sum is right")
     what, remedy = f"{name} gives {sums}; right is {right}", "Restart or replace the machine."
-    return Finding("all-reduce", what, remedy, NonFiniteError)
+    return Finding("all-reduce", what, remedy, NonFiniteError.exit_code)
 
 
 def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
@@ -289,11 +283,11 @@ def probe() -> None:
         # Every error becomes a finding.
         except Exception as error:
             what = f"{type(error).__name__}: {first_line(error)}"[:300]
-            kind = type(error) if isinstance(error, JobError) else MismatchError
-            found = Finding(stage, what, "Mend the faults above, or install again.", kind)
-        values = {**vars(found), "error": found.error and found.error.__name__}
-        print(json.dumps({"stage": stage, "finding": values}), flush=True)
-        if stage == "import" and found.error:
+            kind = error if isinstance(error, JobError) else MismatchError
+            remedy = "Fix the faults above, or install again."
+            found = Finding(stage, what, remedy, kind.exit_code)
+        print(json.dumps({"stage": stage, "finding": vars(found)}), flush=True)
+        if stage == "import" and found.exit_code:
             return
 
 
@@ -322,19 +316,19 @@ def probe_findings(request: dict[str, Any], timeout_seconds: float) -> Iterator[
             ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             ended = f"the process ended with {ended}"
         except subprocess.TimeoutExpired:
-            ended = "it hangs"
+            ended = f"no answer within {timeout_seconds:g} seconds"
         for file in (output, errors):
             file.seek(0)
         lines = output.read().decode(errors="replace").splitlines()
-        said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        last_line = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
     # Libraries print to the standard output too.
     answers = [json.loads(line) for line in lines if line.startswith('{"stage": ')]
     for values in (answer["finding"] for answer in answers if "finding" in answer):
-        yield Finding(**{**values, "error": getattr(job_errors, values["error"] or "", None)})
+        yield Finding(**values)
     if not answers or "finding" not in answers[-1]:
         stage = answers[-1]["stage"] if answers else "import"
         # TensorFlow waits without limit for a TPU that does not answer.
         kind = InputMissingError if stage == "all-reduce" else MismatchError
-        what = f"{ended}; it said last: {said[:200]}" if said else ended
-        remedy = "Mend the faults above, or check that no other process has the TPU."
-        yield Finding(stage, what, remedy, kind)
+        what = f"{ended}; last line printed: {last_line[:200]}" if last_line else ended
+        remedy = "Fix the faults above, or check that no other process has the TPU."
+        yield Finding(stage, what, remedy, kind.exit_code)

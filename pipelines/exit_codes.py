@@ -104,7 +104,7 @@ def explained(error: BaseException) -> JobError:
         text = "".join(traceback.format_exception(error))
         file.write(f"{sys.version}\n{sys.argv!r}\n\n{text}")
     return JobError(
-        f"This was not foreseen: {said}",
+        f"Unexpected error: {said}",
         where=f"The traceback is in {path}",
         remedy="`txl doctor` checks the installation; if it finds nothing, report that file.",
     )

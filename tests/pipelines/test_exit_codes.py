@@ -43,7 +43,7 @@ def failing(monkeypatch, capsys, tmp_path):
 def test_what_nobody_thought_of_is_70_with_the_traceback_in_a_file(failing, tmp_path):
     exit_code, lines = failing(ZeroDivisionError("by nothing\nsecond line"))
     assert exit_code == 70
-    assert lines[0] == "txl: This was not foreseen: ZeroDivisionError: by nothing"
+    assert lines[0] == "txl: Unexpected error: ZeroDivisionError: by nothing"
     path = lines[1].removeprefix("  The traceback is in ")
     assert os.path.dirname(path) == str(tmp_path)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600

@@ -44,21 +44,14 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
     any, else the CPU, which `num_cpu_replicas` splits into logical devices before its first use.
     Several machines train together if the environment variable `TF_CONFIG` of each lists all; then
     this call waits for the others. Raises InputMissingError if a TPU or worker does not answer or
-    start in time, and UsageError if the options exclude each other or `TF_CONFIG` is invalid.
+    start in time, and UsageError if `TF_CONFIG` is invalid, or used with a TPU or CPU replicas.
     """
-    if tpu is not None and num_cpu_replicas > 1:
-        raise UsageError(
-            "A TPU and CPU replicas cannot be used together.",
-            where=f"--tpu {tpu} --cpu-replicas {num_cpu_replicas}",
-            remedy="Leave one of the two out.",
-        )
     cluster = _cluster_of_several()
     if cluster is not None:
         if tpu is not None or num_cpu_replicas > 1:
             raise UsageError(
                 "Several workers cannot use a TPU or CPU replicas.",
-                where=f"{_CLUSTER_VARIABLE} and "
-                + (f"--cpu-replicas {num_cpu_replicas}" if tpu is None else f"--tpu {tpu}"),
+                where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
                 remedy=f"Unset {_CLUSTER_VARIABLE}, or leave the argument out.",
             )
         return _several_workers(cluster)
@@ -126,9 +119,9 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
         strategy = _joined(parse_json(cluster))
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         raise InputMissingError(
-            f"The workers cannot be joined: {first_line(error)}",
+            f"This worker cannot join the others: {first_line(error)}",
             where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
-            remedy="Check that every address is right, free, and reached from the others.",
+            remedy="Check that every address is right, unused, and reachable from the others.",
         ) from error
     # TensorFlow has installed its own handler, which does not notify this program.
     if handler is not None and threading.current_thread() is threading.main_thread():
@@ -186,8 +179,8 @@ def _cluster_of_several() -> str | None:
         is_valid = False
     if not is_valid:
         raise UsageError(
-            "The environment does not say which workers train: `cluster` needs a list of "
-            "`host:port` for `worker`, perhaps one `chief`, and `task` a place in them.",
+            "The variable does not name the workers: `cluster` needs lists of `host:port` for "
+            "`worker` or one `chief`, and `task` the type and index of this process.",
             where=f"{_CLUSTER_VARIABLE}={text[:200]}",
             remedy='Example: {"cluster": {"worker": ["a:2222", "b:2222"]}, '
             '"task": {"type": "worker", "index": 0}}; or unset it.',
@@ -196,13 +189,13 @@ def _cluster_of_several() -> str | None:
 
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
-    # Before TensorFlow connects, which waits forever without naming the host.
+    # TensorFlow would wait forever, without naming the host.
     silent = unreachable(tpu_addresses(tpu), ANSWER_SECONDS)
     if silent:
         raise InputMissingError(
-            f"No TPU answers; it was tried for {ANSWER_SECONDS:g} seconds.",
+            f"No TPU answers within {ANSWER_SECONDS:g} seconds.",
             where=f"--tpu: {described(silent)}",
-            remedy="Check the address, that the TPU is on, and that its network is reached.",
+            remedy="Check that the address is right, the TPU runs, and its network is reachable.",
         )
     # Two limits: a TPU is found in seconds, but may take minutes to start. The client of the Cloud
     # TPU API has its own error classes.
@@ -242,10 +235,6 @@ def _logical_cpus(count: int) -> tuple[str, ...]:
     return names[:count]
 
 
-METADATA_SERVER = "metadata.google.internal"
-"""Server that tells a Google Cloud machine its project and zone."""
-
-
 def tpu_not_found(tpu: str, error: Exception) -> InputMissingError:
     """Creates the error for a TPU that cannot be connected to."""
     where = f"--tpu {tpu}"
@@ -259,7 +248,7 @@ def tpu_not_found(tpu: str, error: Exception) -> InputMissingError:
     remedy += f"{tpu[:80]}; or give grpc://HOST:8470."
     if isinstance(error, ImportError):
         remedy = "pip install google-api-python-client oauth2client, or give grpc://HOST:8470."
-    elif isinstance(error, urllib.error.URLError) or METADATA_SERVER in str(error):
+    elif isinstance(error, urllib.error.URLError) or "metadata.google.internal" in str(error):
         remedy = "Names need a VM of Google Cloud. On a TPU VM: --tpu local; else grpc://HOST:8470."
     return InputMissingError(
         f"No TPU answers to the name {tpu[:80]!r}: {first_line(error)}", where=where, remedy=remedy
@@ -269,7 +258,7 @@ def tpu_not_found(tpu: str, error: Exception) -> InputMissingError:
 def tpu_not_started(tpu: str, error: Exception) -> InputMissingError:
     """Creates the error for a TPU that was found but does not start."""
     return InputMissingError(
-        f"The TPU was found and asked to start, and did not: {first_line(error)}",
+        f"The TPU was found but did not start: {first_line(error)}",
         where=f"--tpu {tpu}",
         remedy="Check that no other process uses it; `txl doctor --tpu` checks the installation.",
     )
