@@ -204,7 +204,7 @@ def _peer_request(suite: str, experiment: ExperimentConfig, num_rows: int) -> di
 
 
 class Worker:
-    """Process of a `benchmark_worker` and context that ends it; a failed start is a JobError."""
+    """Process of `benchmark_worker`, ended by its context; a failed start is a JobError."""
 
     def __init__(self, command: Sequence[str], request: dict[str, Any], turn_seconds: float):
         self._command = command
@@ -254,9 +254,9 @@ class Worker:
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
         raise JobError(
-            f"The process ended with exit code {self._process.wait()}: {said[:300]}",
+            f"The process of a side ended with exit code {self._process.wait()}: {said[:300]}",
             where=" ".join(self._command)[:200],
-            remedy="See that it has what the work needs, and enough memory.",
+            remedy="Check that its packages are installed and the memory suffices.",
         )
 
 

@@ -1,7 +1,6 @@
 """The `txl` command: finds the job, checks its arguments, reports its errors.
 
-TensorFlow is imported only after the arguments of a job have been checked, so
-a wrong command fails at once.
+TensorFlow is imported after the check of the arguments, so a wrong command fails at once.
 """
 
 import argparse
@@ -110,7 +109,7 @@ _HELP_POSITION = 32
 
 
 class JobParser(argparse.ArgumentParser):
-    """Parser of a job or analysis. It raises UsageError, and suggests the nearest name."""
+    """Parser of a job or analysis that raises UsageError and suggests the nearest name."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         width = min(int(os.environ.get("COLUMNS") or _WIDTH), _WIDTH)

@@ -32,13 +32,13 @@ def prepare_process() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # Otherwise the next opened file gets the descriptor, and printed text.
+            # Otherwise the next file opened gets the descriptor, and with it printed text.
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A test or a notebook may have replaced the stream by another type.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    # Importing TensorFlow makes a million objects; searching them for garbage takes 0.5 of 4 s.
+    # Importing TensorFlow creates a million objects, and a search for garbage takes 0.5 of 4 s.
     gc.set_threshold(200_000)
     if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -61,21 +61,15 @@ def one_line(text: str) -> str:
     Line breaks become spaces, other control characters and lone surrogates are escaped, and the
     middle of a long text is left out.
     """
-    # Cut before escaping, which is slow for a huge text, and again afterwards.
-    shown = " ".join(part.strip() for part in _cut(text, len(text)).splitlines())
     escaped = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in shown.strip()
+        for each in " ".join(part.strip() for part in text.splitlines()).strip()
     )
-    return _cut(escaped, max(len(text), len(escaped)))
-
-
-def _cut(text: str, full_length: int) -> str:
-    if len(text) <= MAX_LINE_CHARACTERS:
-        return text
-    gap = f" [... {full_length} characters ...] "
+    if len(escaped) <= MAX_LINE_CHARACTERS:
+        return escaped
+    gap = f" [... {len(escaped)} characters ...] "
     head = MAX_LINE_CHARACTERS - _TAIL_CHARACTERS - len(gap)
-    return f"{text[:head]}{gap}{text[-_TAIL_CHARACTERS:]}"
+    return f"{escaped[:head]}{gap}{escaped[-_TAIL_CHARACTERS:]}"
 
 
 def explained(error: BaseException) -> JobError:
@@ -95,8 +89,8 @@ def explained(error: BaseException) -> JobError:
         remedy = "Make room, and start the same command again."
         return StorageError(f"The disk is full: {said}", where=where, remedy=remedy)
     if isinstance(error, MemoryError) or _is_of_tensorflow(error, _OUT_OF_MEMORY):
-        remedy = "Take fewer rows or replicas, shorter segments or memory, or a larger machine."
-        return JobError(f"The memory is used up: {said}", remedy=remedy)
+        remedy = "Use fewer rows or replicas, shorter segments or memory, or a larger machine."
+        return JobError(f"The memory is full: {said}", remedy=remedy)
     if isinstance(error, OSError):
         return StorageError(error.strerror or said, where=where, remedy="Check path and disk.")
     descriptor, path = tempfile.mkstemp(prefix="txl-traceback-", suffix=".txt")
@@ -106,12 +100,12 @@ def explained(error: BaseException) -> JobError:
     return JobError(
         f"Unexpected error: {said}",
         where=f"The traceback is in {path}",
-        remedy="`txl doctor` checks the installation; if it finds nothing, report that file.",
+        remedy="Run `txl doctor` to check the installation. If it finds nothing, report that file.",
     )
 
 
 def _is_of_tensorflow(error: BaseException, texts: tuple[str, ...]) -> bool:
-    # Not imported here: without an earlier import, the error is not TensorFlow's.
+    # An error of TensorFlow needs an earlier import.
     tensorflow = sys.modules.get("tensorflow")
     is_error = tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
     return is_error and any(text in str(error) for text in texts)

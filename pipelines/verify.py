@@ -4,9 +4,9 @@
 
 The path is a prepared data set, a checkpoint, the folder of a run, a converted
 model, an exported SavedModel (its newest version), or a session of `txl generate`.
-Everything that another job relies on is read, and a line printed for each part. The
-exit code is 65 where something differs, or 78 where parts are not of one run, and the
-message names the file and the record or field.
+All files that other jobs need are read, and a line is printed for each part. Exit code
+65 means damage, and 78 that parts belong to different runs; the message names the file
+and the record or field.
 """
 
 import argparse
@@ -69,10 +69,9 @@ def _verification_of(path: str) -> Callable[[str, ReportBytes], Iterator[str]]:
     kind, _ = identify_folder(path)
     if kind is None:
         raise InputMissingError(
-            "There is nothing here that could be verified.",
+            "Nothing here can be verified.",
             where=path,
-            remedy="Name a prepared data set, a checkpoint, the folder of a run, a converted model "
-            "or an export.",
+            remedy="Give a prepared data set, a checkpoint, a run, a converted model or an export.",
         )
     return {
         "run": _verify_run,
@@ -96,7 +95,7 @@ def _verify_session(path: str, report: ReportBytes) -> Iterator[str]:
     with open_regular_file(path) as file:
         num_arrays = check_session(file, path)
     yield f"verified: session {path}, {num_arrays} arrays"
-    yield "not covered: whether it is of a run; `txl generate` refuses one that is not"
+    yield "not covered: the run of the session, which `txl generate` checks"
 
 
 def _verify_export(path: str, report: ReportBytes) -> Iterator[str]:
@@ -163,7 +162,7 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
         yield f"verified: frozen weights {os.path.join(folder, BASE)}, {num_arrays} arrays"
     store = CheckpointStore(workdir.checkpoints, described.identity())
     if not store.steps() and first_step is not None:
-        what = f"The run has had a checkpoint at step {first_step}, and has none."
+        what = f"The run had a checkpoint at step {first_step}, but no checkpoint is left."
         raise DataDamagedError(what, where=workdir.checkpoints, remedy=_RESTORE)
     for step in store.steps():
         path, arrays = store.path(step), store.load(step)
@@ -185,7 +184,7 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStor
     ledger = StepLedger(workdir.ledger).read(digests)
     if ledger is None:
         if not digests:
-            return "not there: ledger, for no step was done"
+            return "missing: ledger, as no step was done"
         what = "The ledger of the run is missing."
         raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
     last = ledger.last_step + len(ledger.rest)
@@ -201,7 +200,7 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStor
     covered = (
         f"altered lines are found up to step {ledger.last_step}"
         if any(digests.values())
-        else "no checkpoint binds it"
+        else "altered lines are not found without a checkpoint"
     )
     return f"verified: ledger {workdir.ledger}, steps {ledger.first_step} to {last}; {covered}"
 
@@ -212,7 +211,7 @@ def _verify_metrics(workdir: Workdir) -> Iterator[str]:
     for path in (workdir.metrics, workdir.time):
         found = MetricsLog(path).read()
         if found is not None and found.num_unreadable:
-            what = f"{found.num_unreadable} lines are not what was written."
-            raise DataDamagedError(what, where=path, remedy="Remove them or the file.")
+            what = f"{found.num_unreadable} lines are damaged."
+            raise DataDamagedError(what, where=path, remedy="Remove these lines or the file.")
         if found is not None:
             yield f"verified: figures {path}, {len(found.lines)} lines, by their form"

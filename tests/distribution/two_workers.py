@@ -97,7 +97,7 @@ def exchange(strategy):
 
 def main():
     asked_to_stop = threading.Event()
-    with PreemptionWatcher(asked_to_stop.set, watch_metadata=False) as watcher:
+    with PreemptionWatcher(asked_to_stop.set) as watcher:
         from txl_tf.distribution.strategy import create_strategy, is_chief, num_workers
 
         strategy = create_strategy()

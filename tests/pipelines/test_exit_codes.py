@@ -60,7 +60,7 @@ def exhausted(message):
 @pytest.mark.parametrize(
     ("error", "exit_code", "words"),
     [
-        (MemoryError(), 70, "memory is used up"),
+        (MemoryError(), 70, "memory is full"),
         (OSError(errno.ENOSPC, "No space left on device", "/a/file"), 74, "disk is full"),
         (PermissionError(errno.EACCES, "Permission denied", "/a/file"), 74, "Permission denied"),
         (exhausted("Graph execution error:\n\nOOM when allocating tensor"), 70, "Error: OOM when"),

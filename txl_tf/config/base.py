@@ -160,6 +160,16 @@ class FrozenConfig:
         if not is_valid:
             self.refuse(f"`{name}` must {rule}.", name)
 
+    def require_use(self, chooser: str, fields_of_choice: dict[str, frozenset[str]]) -> None:
+        """Raises ValueError for a changed field that only other choices of `chooser` use."""
+        choice = getattr(self, chooser)
+        unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
+        for field in dataclasses.fields(self):
+            if field.name in unused and getattr(self, field.name) != field.default:
+                users = [name for name, used in fields_of_choice.items() if field.name in used]
+                reason = f"`{field.name}` is for `{chooser}` {' or '.join(users)}, not used here."
+                self.refuse(reason, field.name, chooser)
+
     def refuse(self, reason: str, *names: str) -> NoReturn:
         """Raises ValueError with a reason and the values of fields, which may be dotted names."""
         received = (

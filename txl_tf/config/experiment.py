@@ -218,19 +218,10 @@ class OptimizerConfig(FrozenConfig):
     lowest layer. None means one rate for all."""
 
     def validate(self) -> None:
-        self._check_use("name", _FIELDS_OF_OPTIMIZER)
-        self._check_use("schedule", _FIELDS_OF_SCHEDULE)
+        self.require_use("name", _FIELDS_OF_OPTIMIZER)
+        self.require_use("schedule", _FIELDS_OF_SCHEDULE)
         if self.nesterov and not self.momentum:
             self.refuse("`nesterov` needs a momentum.", "momentum")
-
-    def _check_use(self, chooser: str, fields_of_choice: dict[str, frozenset[str]]) -> None:
-        choice = getattr(self, chooser)
-        unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
-        for field in dataclasses.fields(self):
-            if field.name in unused and getattr(self, field.name) != field.default:
-                users = [name for name, used in fields_of_choice.items() if field.name in used]
-                reason = f"`{field.name}` is for `{chooser}` {' or '.join(users)}, not used here."
-                self.refuse(reason, field.name, chooser)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -326,6 +317,12 @@ LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 """Metrics of a task where the lowest value is the best."""
 
 _MAX_LABELS = 65_536
+_FIELDS_OF_TASK = {
+    "classification": frozenset({"labels", "class_weights", "has_pairs", "pooling"}),
+    "regression": frozenset({"has_pairs", "pooling"}),
+    "choice": frozenset({"pooling"}),
+    "span": frozenset({"max_answer_words", "answer_margin"}),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -363,27 +360,17 @@ class TaskConfig(FrozenConfig):
     that there always is an answer."""
 
     def validate(self) -> None:
-        if self.kind == "classification":
-            labels = self.labels or ()
-            self.require("labels", 2 <= len(labels) <= _MAX_LABELS, "name two classes or more")
-            self.require("labels", len(set(labels)) == len(labels), "name each class once")
-            self.require("labels", all(labels), "not be empty")
-        else:
-            self.require("labels", self.labels is None, f"be None for {self.kind!r}")
-        weights = self.class_weights
+        self.require_use("kind", _FIELDS_OF_TASK)
+        if self.kind != "classification":
+            return
+        labels, weights = self.labels or (), self.class_weights
+        self.require("labels", 2 <= len(labels) <= _MAX_LABELS, "name two classes or more")
+        self.require("labels", len(set(labels)) == len(labels), "name each class once")
+        self.require("labels", all(labels), "not be empty")
         if weights is not None:
-            is_one_each = self.labels is not None and len(weights) == len(self.labels)
-            self.require("class_weights", is_one_each, "have a number for each label")
+            self.require("class_weights", len(weights) == len(labels), "have a weight per label")
             is_usable = min(weights) >= 0.0 and max(weights) > 0.0
             self.require("class_weights", is_usable, "not be negative, nor all 0")
-        if self.kind not in ("classification", "regression"):
-            self.require("has_pairs", not self.has_pairs, f"be False for {self.kind!r}")
-        if self.kind == "span":
-            self.require("pooling", self.pooling == "last", "be 'last' for 'span'")
-        else:
-            for name, default in (("max_answer_words", 30), ("answer_margin", None)):
-                is_default = getattr(self, name) == default
-                self.require(name, is_default, f"be {default} for {self.kind!r}")
 
     @property
     def takes_two_texts(self) -> bool:

@@ -8,11 +8,9 @@ training process finds the notice through the server, saves, marks the notice an
 """
 
 import contextlib
-import functools
 import http.client
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -73,14 +71,11 @@ class PreemptionWatcher:
     `GCE_METADATA_HOST` may name the metadata server.
     """
 
-    def __init__(
-        self, on_notice: Callable[[], None] | None = None, *, watch_metadata: bool = True
-    ) -> None:
+    def __init__(self, on_notice: Callable[[], None] | None = None) -> None:
         self._on_notice = on_notice
-        self._watch_metadata = watch_metadata
         self._reason: str | None = None
         self._lock = threading.Lock()
-        self._polls: list[_MetadataPoll] = []
+        self._has_ended = threading.Event()
 
     @property
     def requested(self) -> str | None:
@@ -96,19 +91,11 @@ class PreemptionWatcher:
             on_notice()
 
     def __enter__(self) -> Self:
-        """Begins to watch.
-
-        Raises ValueError outside the main thread, which alone may set handlers.
-        """
+        """Begins to watch; only the main thread may set handlers."""
         self._read_end, self._write_end = os.pipe()
         # The C handler writes here at once, whatever the main thread is doing.
         os.set_blocking(self._write_end, False)
-        try:
-            self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        except ValueError:
-            os.close(self._read_end)
-            os.close(self._write_end)
-            raise
+        self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         self._old_handlers = {
             number: signal.signal(number, _do_nothing)
             for number in _SIGNALS
@@ -118,16 +105,15 @@ class PreemptionWatcher:
             target=self._wait_for_signal, name="preemption-signal", daemon=True
         )
         self._thread.start()
-        if self._watch_metadata:
-            self._polls = [
-                _MetadataPoll(key, value, functools.partial(self.notice, reason))
-                for key, (value, reason) in _NOTICES.items()
-            ]
+        for key in _NOTICES:
+            threading.Thread(
+                target=self._poll_metadata, args=(key,), name=f"metadata-{key}", daemon=True
+            ).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for poll in self._polls:
-            poll.end()
+        # A request that waits for an answer is abandoned.
+        self._has_ended.set()
         os.write(self._write_end, _END)
         self._thread.join()
         for number, handler in self._old_handlers.items():
@@ -159,6 +145,28 @@ class PreemptionWatcher:
             if _END in received:
                 return
 
+    def _poll_metadata(self, key: str) -> None:
+        """Waits for the value of a key that announces the end."""
+        # The server never sends the tag 0, so the first answer comes at once.
+        entity_tag, has_answered, num_failures = "0", False, 0
+        while not self._has_ended.is_set():
+            try:
+                value, entity_tag = _ask_metadata(
+                    key, entity_tag, _POLL_SECONDS if has_answered else 0
+                )
+            except (OSError, http.client.HTTPException):
+                num_failures += 1
+                if not has_answered and num_failures == _NUM_TRIES:
+                    return
+                pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(num_failures - 1, 10)
+                self._has_ended.wait(min(pause, _LONGEST_PAUSE_SECONDS))
+                continue
+            has_answered, num_failures = True, 0
+            awaited, reason = _NOTICES[key]
+            if value == awaited and not self._has_ended.is_set():
+                self.notice(reason)
+                return
+
     def notice(self, reason: str) -> None:
         """Records a reason to stop, as a clause; only the first one counts."""
         with self._lock:
@@ -180,69 +188,28 @@ def _do_nothing(number: int, frame: object) -> None:
     """Empty handler: Python writes only handled signals to the wake-up descriptor."""
 
 
-class _MetadataPoll:
-    """Thread that waits for a value of a key under `instance/` of the metadata server."""
+def _ask_metadata(key: str, entity_tag: str, wait_seconds: int) -> tuple[str, str]:
+    """Requests a value of the metadata server and its tag.
 
-    def __init__(self, key: str, awaited: str, on_value: Callable[[], None]) -> None:
-        self._key = key
-        self._awaited = awaited
-        self._on_value = on_value
-        self._ended = threading.Event()
-        self._connection: http.client.HTTPConnection | None = None
-        # The server never sends the tag 0, so the first answer comes at once.
-        self._entity_tag = "0"
-        self._thread = threading.Thread(target=self._run, name=f"metadata-{key}", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Ends the thread, even during a request."""
-        self._ended.set()
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
-        # Connecting cannot be interrupted, and the thread may be left in it.
-        self._thread.join(timeout=0.5)
-
-    def _run(self) -> None:
-        has_answered = False
-        num_failures = 0
-        while not self._ended.is_set():
-            try:
-                value = self._ask(_POLL_SECONDS if has_answered else 0)
-            except (OSError, http.client.HTTPException):
-                num_failures += 1
-                if not has_answered and num_failures == _NUM_TRIES:
-                    return
-                pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(num_failures - 1, 10)
-                self._ended.wait(min(pause, _LONGEST_PAUSE_SECONDS))
-                continue
-            has_answered, num_failures = True, 0
-            if value == self._awaited and not self._ended.is_set():
-                self._on_value()
-                return
-
-    def _ask(self, wait_seconds: int) -> str:
-        """Requests the value, and waits until it changes or the time is over."""
-        # `http.client` uses no proxies, which could not reach the server.
-        connection = http.client.HTTPConnection(
-            os.environ.get("GCE_METADATA_HOST") or _METADATA_HOST,
-            timeout=_FIRST_ANSWER_SECONDS + wait_seconds,
+    Waits until the tag is another one, but not longer than `wait_seconds`.
+    """
+    # `http.client` uses no proxies, which could not reach the server.
+    connection = http.client.HTTPConnection(
+        os.environ.get("GCE_METADATA_HOST") or _METADATA_HOST,
+        timeout=_FIRST_ANSWER_SECONDS + wait_seconds,
+    )
+    try:
+        connection.request(
+            "GET",
+            f"/computeMetadata/v1/instance/{key}?wait_for_change=true"
+            f"&timeout_sec={wait_seconds}&last_etag={entity_tag}",
+            headers={"Metadata-Flavor": "Google"},
         )
-        self._connection = connection
-        try:
-            connection.request(
-                "GET",
-                f"/computeMetadata/v1/instance/{self._key}?wait_for_change=true"
-                f"&timeout_sec={wait_seconds}&last_etag={self._entity_tag}",
-                headers={"Metadata-Flavor": "Google"},
-            )
-            response = connection.getresponse()
-            text = response.read(1000).decode("ascii", errors="replace").strip()
-            # Other clouds have another server at this address.
-            if response.status != 200 or response.headers.get("Metadata-Flavor") != "Google":
-                raise http.client.HTTPException(f"status {response.status}")
-            self._entity_tag = response.headers.get("ETag", "0")
-            return text
-        finally:
-            connection.close()
+        response = connection.getresponse()
+        text = response.read(1000).decode("ascii", errors="replace").strip()
+        # Other clouds have another server at this address.
+        if response.status != 200 or response.headers.get("Metadata-Flavor") != "Google":
+            raise http.client.HTTPException(f"status {response.status}")
+        return text, response.headers.get("ETag", "0")
+    finally:
+        connection.close()
