@@ -97,9 +97,8 @@ def _random_tokens(num_tokens: int, vocabulary_size: int) -> Any:
 def _evaluate(experiment: Any) -> Work:
     """Creates the evaluation of as many tokens at a time as `txl evaluate` reads."""
     from txl_tf.distribution.strategy import create_strategy
-    from txl_tf.evaluation.text_rows import EvaluationText
-
-    from .evaluation import create_evaluator
+    from txl_tf.evaluation.evaluator import create_evaluator
+    from txl_tf.evaluation.result import EvaluationText
 
     evaluator = create_evaluator(experiment, create_strategy())
     config, num_rows = evaluator.config, experiment.evaluation.batch_size

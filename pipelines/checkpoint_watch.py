@@ -26,7 +26,7 @@ from txl_tf.storage.untrusted_files import (
 from .workdir import Workdir
 
 if TYPE_CHECKING:
-    from txl_tf.evaluation.text_rows import EvaluationBatch
+    from txl_tf.evaluation.evaluator import EvaluationBatch
 
 _POLL_SECONDS = 2.0
 RESULTS_FILE = "results.jsonl"

@@ -19,11 +19,10 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from txl_tf.causal_lm.text import score_text
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
@@ -46,13 +45,12 @@ from .arguments import (
     check_text_file,
     override,
 )
-from .evaluation import create_evaluator, evaluate_split, result_table, statistics_text
 from .memory_needs import require_evaluation_memory
 from .progress import say, show_progress
 from .workdir import Workdir, open_dataset
 
 if TYPE_CHECKING:
-    from txl_tf.evaluation.evaluator import Evaluator
+    from txl_tf.evaluation.evaluator import Evaluator, Track
 
 _LEAST_SECONDS = 1e-3
 _READ_TOKENS = 1 << 22
@@ -117,11 +115,9 @@ class EvaluateJob:
         split = self.split if self.arguments.text is None else None
         return open_dataset(self.arguments.data, self.experiment, self.source.description, split)
 
-    def report(self, result: EvaluationResult, *, is_chief: bool = True) -> None:
-        """Prints a result, with several workers on the first one only."""
-        if is_chief:
-            as_json = self.arguments.json
-            print(json.dumps(result.to_dict()) if as_json else result_table([result]), flush=True)
+    def print_result(self, result: EvaluationResult) -> None:
+        """Prints a result as a table or as JSON."""
+        print(json.dumps(result.to_dict()) if self.arguments.json else result, flush=True)
 
 
 def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
@@ -163,11 +159,11 @@ def _check_model(
     arguments: argparse.Namespace, source: ModelFolder, experiment: ExperimentConfig
 ) -> None:
     if arguments.data is None and arguments.text is None:
-        what = "There is no data."
-        raise UsageError(what, where="--data", remedy="Name a prepared data set.")
+        what = "Neither a data set nor a text is named."
+        raise UsageError(what, where="--data", remedy="Name one with --data DIR or --text FILE.")
     if arguments.data is None and not source.description.tokenizer:
         raise UsageError(
-            "The folder of the model has no tokenizer, and the text must be encoded.",
+            "The text cannot be encoded: the folder of the model has no tokenizer.",
             where=f"--workdir {arguments.workdir}",
             remedy="Name the prepared data set of the model, which has its vocabulary: --data DIR.",
         )
@@ -205,6 +201,7 @@ def run(job: EvaluateJob) -> None:
 
 
 def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
+    from txl_tf.evaluation.evaluator import evaluate_split
     from txl_tf.training.tensorboard import TensorBoardWriter
 
     dataset, split, path = job.open_dataset(), job.split, job.arguments.per_document
@@ -212,37 +209,43 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
     documents = None if path is None else DocumentScores(dataset, split)
-    observe = None if documents is None else documents.observe
+    add_scores = None if documents is None else documents.add_scores
     num_words = job.arguments.num_words
-    result = evaluate_split(evaluator, dataset, split, step, show_progress, observe, num_words)
-    if documents is not None and is_chief:
+    result = evaluate_split(evaluator, dataset, split, step, show_progress, add_scores, num_words)
+    if not is_chief:
+        return
+    if documents is not None:
         documents.write(path)
-    if is_chief and job.source.run is not None:
+    if job.source.run is not None:
         board = Workdir(job.source.folder).tensorboard
         TensorBoardWriter(board).write_evaluation(result)
-    job.report(result, is_chief=is_chief)
+    job.print_result(result)
 
 
 def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
+    from txl_tf.evaluation.evaluator import evaluate_split
+
     from .checkpoint_watch import watch_checkpoints
 
-    dataset, split, num_words = job.open_dataset(), job.split, job.arguments.num_words
+    dataset, split, arguments = job.open_dataset(), job.split, job.arguments
     evaluator = _create_evaluator(job, strategy, is_chief=True)
-
-    def evaluate(step: int, weights: dict[str, np.ndarray], track: Any) -> EvaluationResult:
-        evaluator.load_arrays(weights)
-        return evaluate_split(evaluator, dataset, split, step, track, num_words=num_words)
-
     conditions = {
         "data": dataset.fingerprint,
         "evaluation": job.experiment.evaluation.to_dict(),
-        "num_words": num_words,
+        "num_words": arguments.num_words,
     }
-    workdir, patience = Workdir(job.source.folder), job.arguments.watch_seconds
-    watch_checkpoints(workdir, split, conditions, evaluate, job.report, patience)
+
+    def evaluate(step: int, weights: dict[str, np.ndarray], track: "Track") -> EvaluationResult:
+        evaluator.load_arrays(weights)
+        return evaluate_split(evaluator, dataset, split, step, track, num_words=arguments.num_words)
+
+    workdir, patience = Workdir(job.source.folder), arguments.watch_seconds
+    watch_checkpoints(workdir, split, conditions, evaluate, job.print_result, patience)
 
 
 def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
+    from txl_tf.evaluation.evaluator import score_text, statistics_text
+
     arguments, dataset, tokenizer = job.arguments, None, job.source.tokenizer()
     if arguments.data is not None:
         dataset = job.open_dataset()
@@ -261,23 +264,25 @@ def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chie
         where = "standard input" if arguments.text == STANDARD_INPUT else arguments.text
         remedy = "Give at least two tokens, all of which the tokenizer knows."
         raise error.damaged(where, remedy) from error
+    if not is_chief:
+        return
     tokens = zip(score.token_ids.tolist(), score.pieces, score.nats.tolist(), strict=True)
-    for token, (token_id, text, nats) in enumerate(
-        tokens if arguments.per_token and is_chief else ()
-    ):
+    for token, (token_id, text, nats) in enumerate(tokens if arguments.per_token else ()):
         if arguments.json:
             values = {"id": token_id, "text": text, "nats": nats if token else None}
             print(json.dumps({"token": token, **values}))
         else:
             print(f"{token:>8} {f'{nats:.6f}' if token else '-':>12}  {text!r}")
-    job.report(score, is_chief=is_chief)
+    job.print_result(score)
 
 
 def _create_evaluator(
     job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool
 ) -> "Evaluator":
+    from txl_tf.evaluation.evaluator import create_evaluator
+
     if is_chief and job.source.experiment.evaluation == EvaluationConfig():
-        say("no lengths of evaluations are stored: unless set, they are those of the model")
+        say("The folder stores no evaluation settings: lengths not given by --set are the model's.")
     evaluator = create_evaluator(job.experiment, strategy)
     # Only TPUs have more than one implementation.
     if isinstance(strategy, tf.distribute.TPUStrategy) and is_chief:
@@ -293,12 +298,17 @@ class DocumentScores:
     """
 
     def __init__(self, dataset: PreparedDataset, split: str) -> None:
-        self._num_tokens = dataset.num_tokens(split)
-        self._starts = _document_starts(dataset, split, self._num_tokens)
+        found = [np.zeros(1, np.int64)]
+        num_tokens = dataset.num_tokens(split)
+        for first in range(0, num_tokens, _READ_TOKENS):
+            stop = min(first + _READ_TOKENS, num_tokens)
+            starts = dataset.read_document_starts(split, first, stop)
+            found.append(np.flatnonzero(starts) + first)
+        self._starts = np.unique(np.concatenate(found))
         self._nats = np.zeros(len(self._starts))
         self._counts = np.zeros(len(self._starts), np.int64)
 
-    def observe(self, places: np.ndarray, nats: np.ndarray) -> None:
+    def add_scores(self, places: np.ndarray, nats: np.ndarray) -> None:
         """Adds the scores of some tokens; see `Evaluator.evaluate`."""
         documents = np.searchsorted(self._starts, places, side="right") - 1
         np.add.at(self._nats, documents, nats)
@@ -321,16 +331,6 @@ class DocumentScores:
         remedy = "Check the folder, the disk and the permissions."
         with storage_errors("The figures of the documents cannot be written", path, remedy):
             write_file(path, "".join(lines).encode())
-
-
-def _document_starts(dataset: PreparedDataset, split: str, num_tokens: int) -> np.ndarray:
-    """Returns the positions where documents begin, including the start of the split."""
-    found = [np.zeros(1, np.int64)]
-    for start in range(0, num_tokens, _READ_TOKENS):
-        stop = min(start + _READ_TOKENS, num_tokens)
-        starts = dataset.read_document_starts(split, start, stop)
-        found.append(np.flatnonzero(starts) + start)
-    return np.unique(np.concatenate(found))
 
 
 def _read(path: str) -> bytes:

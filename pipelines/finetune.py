@@ -9,8 +9,10 @@ With `--predict FILE` a trained run answers the examples of a file and writes th
 """
 
 import argparse
+import contextlib
 import dataclasses
-import os
+import math
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig, TaskConfig, TaskKind
@@ -18,32 +20,44 @@ from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import open_model, tokenizer_from
-from txl_tf.storage.staging import require_absent
-from txl_tf.tasks.answers import write_glue_submission, write_predictions, write_squad_answers
+from txl_tf.tasks.answers import check_predictions_file, write_predictions
 from txl_tf.tasks.examples import TASK_KINDS, Columns, Example, TaskData, read_own_data
 from txl_tf.tasks.metrics import compute_metrics
 from txl_tf.tasks.published import GLUE_TASKS, read_glue, read_race, read_squad
 
-from .arguments import add_config_argument, add_device_arguments, add_number, add_override_argument
-from .finetuning_run import MAX_EPOCHS, FineTuningData, finetuning_experiment
-from .initial_weights import InitialWeights, add_initial_arguments, initial_weights
+from .arguments import (
+    add_config_argument,
+    add_device_arguments,
+    add_number,
+    add_override_argument,
+    overridden_settings,
+    override,
+    overrides_of,
+)
+from .configs import load_experiment
+from .initial_weights import (
+    DEFAULT_EPOCHS,
+    InitialWeights,
+    add_initial_arguments,
+    default_settings,
+    initial_weights,
+    of_length,
+)
 from .memory_needs import require_training_memory
 from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
+    from txl_tf.evaluation.result import TaskResult
+    from txl_tf.evaluation.task_evaluator import TaskEvaluator
 
+_MAX_EPOCHS = 100_000
 _GLUE = "glue/"
 _FORMATS = ("own", "race", "squad", *(f"{_GLUE}{name}" for name in GLUE_TASKS))
 _SPLITS = ("train", "valid")
 _OWN_OPTIONS = ("task", "text_columns", "label_column", "choice_columns", "id_column")
 # Options of the files, by format; GLUE and RACE are in the folder of `--data`.
 _OPTIONS = {"own": (*_OWN_OPTIONS, *_SPLITS), "squad": _SPLITS}
-_KINDS_OF_ENDING: dict[str, tuple[TaskKind, ...]] = {
-    ".jsonl": TASK_KINDS,
-    ".json": ("span",),
-    ".tsv": ("classification", "regression"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="data set or any model with the tokenizer",
     )
     meaning = "times that every example is read (default: 3)"
-    add_number(run, "--epochs", 1, MAX_EPOCHS, meaning)
+    add_number(run, "--epochs", 1, _MAX_EPOCHS, meaning)
     add_override_argument(run)
     _add_task_arguments(parser)
     add_initial_arguments(parser)
@@ -133,7 +147,7 @@ def check_arguments(arguments: argparse.Namespace) -> FineTuning:
             raise InputMissingError(
                 "There are no examples to train on.", where="--train", remedy="Name their file."
             )
-        experiment = finetuning_experiment(arguments, data, begun)
+        experiment = _finetuning_experiment(arguments, data, begun)
         task = experiment.task
         initial = initial_weights(arguments, workdir, experiment)
         require_training_memory(experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu)
@@ -155,7 +169,7 @@ def _examples_to_predict(
     named, out = arguments.predict, arguments.out
     if named is None:
         if out is not None:
-            raise UsageError("This option needs --predict.", where="--out")
+            raise UsageError("This option needs --predict.", where="--out", remedy="Leave it out.")
         return None
     if arguments.format in ("own", "squad"):
         data = _read_task_data(arguments, {"test": named}, task.kind, task.labels)
@@ -167,10 +181,7 @@ def _examples_to_predict(
             remedy=f"There are: {', '.join(data.splits) if data else 'none'}.",
         )
     if out is not None:
-        if data.kind not in _KINDS_OF_ENDING.get(os.path.splitext(out)[1], ()):
-            what = f"Answers of kind {data.kind} cannot be written in this format."
-            raise UsageError(what, where=f"--out {out}", remedy="Name a .jsonl file.")
-        require_absent(out)
+        check_predictions_file(out, data.kind)
     return data, data.splits[named]
 
 
@@ -218,6 +229,149 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _finetuning_experiment(
+    arguments: argparse.Namespace, data: TaskData, begun: ExperimentConfig | None
+) -> ExperimentConfig:
+    """Returns the settings of a fine-tuning run; a run that was begun keeps its own.
+
+    A new run takes the model of `--init-from` or `--config`; without either it is a UsageError.
+    Steps, warm-up and periods follow from the epochs, unless `--set` names them.
+    """
+    overrides = overrides_of(arguments)
+    if begun is not None:
+        experiment = override(begun, overrides)
+        if arguments.epochs is not None:
+            num_steps = _steps_of(arguments.epochs, data, experiment)
+            experiment = override(experiment, [f"training.num_steps={num_steps}"])
+        return experiment
+    if arguments.init_from is not None and arguments.config is not None:
+        raise UsageError("--config and --init-from exclude each other.", where="--config")
+    if arguments.init_from is not None:
+        model = open_model(arguments.init_from, arguments.init_step).description.model
+    elif arguments.config is not None:
+        model = load_experiment(arguments.config, []).model
+    else:
+        remedy = "Name the folder of a trained model, or with --config that of a new one."
+        raise UsageError("A new run needs a model.", where="--init-from", remedy=remedy)
+    values = default_settings(model) | {"task": _task(data).to_dict()}
+    begin = override(ExperimentConfig.from_dict(values), overrides)
+    num_steps = _steps_of(arguments.epochs or DEFAULT_EPOCHS, data, begin)
+    if "training.num_steps" in overridden_settings(overrides):
+        num_steps = begin.training.num_steps
+    each_epoch = min(_steps_of(1, data, begin), num_steps)
+    followed = {
+        "training.evaluate_every_steps": each_epoch,
+        "training.checkpoint_every_steps": each_epoch,
+        "training.steps_per_loop": min(100, each_epoch),
+    }
+    return of_length(begin, num_steps, overrides, followed)
+
+
+def _task(data: TaskData) -> TaskConfig:
+    margin = None
+    if data.kind == "span" and any(not each.is_answerable for each in data.splits["train"]):
+        margin = 0.0
+    can_be_pairs = data.kind in ("classification", "regression")
+    return TaskConfig(
+        kind=data.kind,
+        has_pairs=can_be_pairs and any(len(each.texts) > 1 for each in data.splits["train"]),
+        labels=data.labels or None,
+        metric=data.metrics[0],
+        answer_margin=margin,
+    )
+
+
+def _steps_of(num_epochs: int, data: TaskData, experiment: ExperimentConfig) -> int:
+    num_rows = experiment.training.global_batch_size
+    return max(math.ceil(num_epochs * len(data.splits["train"]) / num_rows), 1)
+
+
+class FineTuningData:
+    """Examples of a task with a split `train`, as `TrainingRun` reads and evaluates them.
+
+    Examples that cannot be encoded, or none to train on, are a DataDamagedError; another vocabulary
+    or label is a MismatchError.
+    """
+
+    folder = None
+    language_text = None  # a task has no text that a language model could continue
+    bytes_per_token = None  # the loss of a task is not a loss per token
+    errors_explained = contextlib.nullcontext  # the examples are in memory
+
+    def __init__(
+        self, data: TaskData, tokenizer: "Tokenizer", experiment: ExperimentConfig
+    ) -> None:
+        from txl_tf.evaluation.task_evaluator import TaskEvaluator
+        from txl_tf.tasks.encoding import ExampleEncoder, fingerprint_of
+        from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader, TaskObjective
+
+        assert experiment.task is not None
+        size, num_ids = experiment.model.vocabulary_size, tokenizer.vocabulary_size
+        if num_ids != size:
+            raise MismatchError(
+                f"The tokenizer has {num_ids} token ids, the model {size}.",
+                where="--vocabulary",
+                remedy=f"--set model.vocabulary_size={num_ids}",
+            )
+        self.tokenizer = tokenizer
+        self.vocabulary_files = tokenizer.vocabulary_files
+        self.objective_class, self.create_evaluator = TaskObjective, TaskEvaluator
+        encoder = ExampleEncoder(experiment.task, tokenizer)
+        names = [name for name in ("train", "valid") if name in data.splits]
+        self._encoded = {name: encoder.encode(data.splits[name]) for name in names}
+        self.has_valid = "valid" in self._encoded
+        self._metrics = list(dict.fromkeys([experiment.task.metric, *data.metrics]))
+        self.identity = {
+            "fingerprint": fingerprint_of(self._encoded.values()),
+            "corpus": data.name,
+            "tokenizer": tokenizer.kind,
+            "tokenizer_sha256": tokenizer.fingerprint,
+            "vocabulary_size": num_ids,
+        }
+        self.plan = ExamplePlan(
+            num_examples=len(data.splits["train"]),
+            num_rows=experiment.training.global_batch_size,
+            seed=experiment.training.seed,
+            fingerprint=self._encoded["train"].fingerprint,
+        )
+        length = experiment.model.segment_length
+        self.reader = ExampleReader(self._encoded["train"], self.plan, length)
+        self.count_tokens = self.reader.count_tokens
+
+    def describe_plan(self) -> tuple[str, str]:
+        """Describes a step and the examples of the run in a few words each."""
+        tokens = self._encoded["train"].num_tokens.sum(axis=1)
+        rows, count = self.plan.num_rows, self.plan.num_examples
+        longest = int(tokens.max())
+        return (
+            f"{rows:,} examples of {tokens.mean():,.0f} tokens, {longest:,} at most",
+            f"passes over {count:,} examples",
+        )
+
+    def describe_loss(self, loss: float) -> str:
+        """Returns nothing besides the loss itself."""
+        return ""
+
+    def describe_short(self, result: "TaskResult") -> str:
+        """Formats the figure of the task's metric for the line of progress."""
+        name, value = next(iter(result.figures.items()))
+        return f"{name} {value:.4f}"
+
+    def describe_result(self, result: "TaskResult", is_last: bool) -> str:
+        return str(result)
+
+    def evaluate(
+        self,
+        evaluator: "TaskEvaluator",
+        step: int,
+        track: Callable[..., Iterable],
+        max_tokens: int | None = None,
+    ) -> "TaskResult":
+        """Evaluates the split `valid`; it is always read as a whole."""
+        encoded = self._encoded["valid"]
+        return evaluator.evaluate(encoded, self._metrics, split="valid", step=step, track=track)
+
+
 def run(job: FineTuning) -> None:
     """Trains to the end of the run, and writes the requested predictions."""
     if job.data is not None:
@@ -262,15 +416,9 @@ def _predict(job: FineTuning, data: TaskData, examples: list[Example]) -> None:
         figures = compute_metrics(data.metrics, data.kind, data.labels, examples, predictions)
         shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         print(f"{job.arguments.predict}: {shown} ({len(examples):,} examples)")
-    if path is None:
-        return
-    if path.endswith(".jsonl"):
+    if path is not None:
         write_predictions(path, data, examples, predictions, scores)
-    elif data.kind == "span":
-        write_squad_answers(path, examples, predictions)
-    else:
-        write_glue_submission(path, data, examples, predictions)
-    print(f"{len(examples):,} answers: {path}")
+        print(f"{len(examples):,} answers: {path}")
 
 
 def _tokenizer(job: FineTuning, experiment: ExperimentConfig) -> "Tokenizer":

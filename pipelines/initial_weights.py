@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.training.trainer import Trainer
 
-    from .finetuning_run import FineTuningData
+    from .finetune import FineTuningData
     from .training_data import TrainingData
 
 AnyConfig = ModelConfig | LSTMConfig | QRNNConfig

@@ -86,10 +86,11 @@ def run(job: Quickstart) -> None:
     import tensorflow as tf
 
     from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.evaluation.evaluator import evaluate_split
+    from txl_tf.evaluation.result import result_table
     from txl_tf.training.metrics import MetricsLog
     from txl_tf.training.tensorboard import TensorBoardWriter
 
-    from .evaluation import evaluate_split, result_table
     from .training_data import TrainingData
     from .training_run import TrainingJob, train
 

@@ -6,25 +6,25 @@ from collections.abc import Iterator, Mapping
 import keras
 import tensorflow as tf
 
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset, dataset_tokenizer
 from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError
-from txl_tf.evaluation.evaluator import Evaluator, Track
-from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.evaluation.evaluator import Evaluator, Track, create_evaluator, evaluate_split
+from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
+from txl_tf.models.sizes import reading_flops_per_token
 from txl_tf.storage.files import is_remote
 from txl_tf.training.train_step import TrainingObjective
 
-from .evaluation import (
-    create_evaluator,
-    evaluate_split,
-    loss_figure,
-    result_line,
-    result_table,
-)
 from .workdir import check_dataset, data_identity
 
+# Share of training's tokens that evaluations before the last step may read. Reading takes a third
+# of training's operations: the rest allows for a slower precision and fewer rows.
+_EVALUATED_SHARE = 0.1
+# The loss of fewer tokens is too noisy to compare steps.
+_FEWEST_EVALUATED_TOKENS = 4096
 # Part of the message of `assert_cardinality`.
 _TOO_FEW = "was expected to contain"
 
@@ -85,7 +85,11 @@ class TrainingData:
 
     def describe_result(self, result: EvaluationResult, is_last: bool) -> str:
         """Formats an evaluation in a line, or the last one as a table."""
-        return result_table([result]) if is_last else result_line(result)
+        if is_last:
+            return str(result)
+        in_bytes = "" if result.bits_per_byte is None else f"{result.bits_per_byte:.4f} bits/byte, "
+        losses = f"{in_bytes}perplexity {result.perplexity:,.2f}"
+        return f"{result.split} at step {result.step:,}: {losses}"
 
     def create_evaluator(
         self,
@@ -136,3 +140,46 @@ def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> Seg
         fingerprint=manifest.fingerprint,
         rotate=experiment.training.rotate_epochs,
     )
+
+
+def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) -> str:
+    """Formats the perplexity of words and of ids, or bits per byte of other tokens."""
+    if has_words or not bytes_per_token:
+        value = perplexity(nats_per_token)
+        return f"perplexity {value:,.{0 if value >= 1000 else 2}f}"
+    return f"{bits(nats_per_token) / bytes_per_token:.4f} bits/byte"
+
+
+def tokens_before_the_end(experiment: ExperimentConfig, num_steps: int) -> int | None:
+    """Returns the token limit of evaluations before the last step; `None` for no limit.
+
+    By default a tenth of the tokens trained on since the evaluation before, or fewer if evaluation
+    lengths cost more than training's. No measured time counts, and `num_steps` is the number the
+    run was begun with, so that resumed and extended runs read the same text.
+    """
+    training, evaluation = experiment.training, experiment.evaluation
+    if isinstance(training.evaluate_tokens, int):
+        return training.evaluate_tokens
+    decides = experiment.is_led_by_evaluations or training.stop_after_evaluations is not None
+    if decides or training.evaluate_tokens == "all" or experiment.task is not None:
+        return None
+    period = training.replace(num_steps=num_steps).evaluation_period
+    num_trained = period * training.global_batch_size * experiment.model.segment_length
+    num_tokens = num_trained * _EVALUATED_SHARE / _relative_cost(experiment.model, evaluation)
+    return max(int(num_tokens), _FEWEST_EVALUATED_TOKENS)
+
+
+def _relative_cost(model: ModelConfig | RecurrentConfig, evaluation: EvaluationConfig) -> float:
+    """Returns the operations to score a token relative to training's lengths; at least 1."""
+    segment_length = evaluation.segment_length or model.segment_length
+    cost = 1.0
+    if isinstance(model, ModelConfig):
+        memory_length = evaluation.memory_length
+        memory_length = model.memory_length if memory_length is None else memory_length
+        changed = model.replace(segment_length=segment_length, memory_length=memory_length)
+        cost = reading_flops_per_token(changed) / reading_flops_per_token(model)
+    if evaluation.window_stride_tokens is not None:
+        cost *= segment_length / evaluation.window_stride_tokens
+    if evaluation.dynamic_learning_rate is not None:
+        cost *= 3.0  # a backward pass
+    return max(cost, 1.0)

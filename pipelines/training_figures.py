@@ -24,8 +24,7 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.distribution.strategy import chip_of, is_chief, num_workers
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.result import EvaluationResult, TaskResult, perplexity
-from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TaskResult, perplexity
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
 from txl_tf.model_folder import RunStart
 from txl_tf.models.memory import Memory
@@ -47,7 +46,6 @@ from txl_tf.training.tensorboard import TensorBoardWriter, code_block
 from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
-from .evaluation import split_text
 from .progress import plain_table, say
 
 if TYPE_CHECKING:
@@ -411,7 +409,7 @@ class RunFigures:
         if AttentionMass.is_possible(evaluator.config):
             if self._attention is None:
                 self._attention = AttentionMass(evaluator.model, evaluator.strategy)
-            shares = self._attention(split_text(dataset, _SPLIT))
+            shares = self._attention(EvaluationText.of_split(dataset, _SPLIT))
             tags = {layer_tag("memory/attention_mass", n): x for n, x in enumerate(shares or [])}
             self._board.write_figures(step, _SPLIT, tags)
 

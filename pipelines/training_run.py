@@ -25,16 +25,15 @@ from txl_tf.training.metrics import RunClock
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
-from .evaluation import tokens_before_the_end
 from .exit_codes import finish, report
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
-from .training_data import TrainingData
+from .training_data import TrainingData, tokens_before_the_end
 from .training_figures import RunFigures, profiled_loop, start_banner, with_faster_policy
 from .workdir import Workdir
 
 if TYPE_CHECKING:
-    from .finetuning_run import FineTuningData
+    from .finetune import FineTuningData
 
 _SPLIT = "valid"
 

@@ -29,7 +29,7 @@ ALLOWED = {
     "models": MODELS,
     "inference": MODELS,
     # Who evaluates knows by the chip whether attention is a kernel.
-    "evaluation": {"distribution", "inference", "tasks", *MODELS},
+    "evaluation": {"data", "distribution", "inference", "tasks", *MODELS},
     "generation": {"inference", "samplers", *MODELS},
     "export": {"data", "generation", "inference", "model_folder", "samplers", *MODELS},
     "data": {"config", "storage", *LOWEST},

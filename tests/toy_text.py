@@ -1,7 +1,7 @@
 """A small text to evaluate."""
 
 from tests.toy_batches import toy_tokens
-from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.evaluation.result import EvaluationText
 
 NUM_TOKENS = 3398
 

@@ -341,12 +341,10 @@ class ModelFolder:
                 where=self.folder,
                 remedy="Name the folder of the run.",
             )
-        from txl_tf.models.adapters import adapter_scale, merged_weights
+        from txl_tf.models.adapters import merged_weights
 
-        training = self.run.experiment.training
-        assert training.adapter_rank is not None
-        scale = adapter_scale(training.adapter_rank, training.adapter_alpha)
-        return step, merged_weights({**read_base(self.folder), **weights}, scale)
+        alpha = self.run.experiment.training.adapter_alpha
+        return step, merged_weights({**read_base(self.folder), **weights}, alpha)
 
     def load_model(self) -> "LanguageModel":
         """Builds the model in float32 with its weights; errors of `load_model`."""

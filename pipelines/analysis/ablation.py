@@ -16,7 +16,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from txl_tf.config.base import (
     FRACTION_BELOW_ONE,
@@ -28,11 +28,11 @@ from txl_tf.config.base import (
 )
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
-from txl_tf.data.prepared_dataset import Manifest
+from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, PreemptedError, UsageError
 from txl_tf.model_folder import identity
-from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
+from txl_tf.models.sizes import num_parameters, training_memory_bytes
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.locks import WritableFolder, locked_folder
 
@@ -42,9 +42,6 @@ from ..configs import load_experiment, read_settings
 from ..memory_needs import require_training_memory
 from ..progress import plain_table, say
 from ..workdir import Workdir, check_dataset, data_identity
-
-if TYPE_CHECKING:
-    from txl_tf.data.prepared_dataset import PreparedDataset
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
@@ -63,8 +60,6 @@ class AblationRow(FrozenConfig):
     """Full or half loss: the positions of a segment that are trained on."""
     segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens through which gradients flow, `T`; None: as in the base experiment."""
-    equal_memory_to: str | None = None
-    """Name of the row whose training memory this one may use; decides the segment length."""
     name: str = ""
     """Name of the row and of its folder; by default made of the values above."""
     remark: str = ""
@@ -74,27 +69,22 @@ class AblationRow(FrozenConfig):
 
     def validate(self) -> None:
         length = self.segment_length
-        if length is not None and self.equal_memory_to is not None:
-            self.refuse("`equal_memory_to` decides the segment length.", "segment_length")
         if self.set and not self.name:
             self.refuse("A row with `set` needs a `name`.", "set")
         if not self.name:
             parts = ["recurrence" if self.recurrence else "none", self.position_encoding]
             parts += [self.loss_positions, *([f"t{length}"] if length is not None else [])]
-            parts += ["equal_memory"] if self.equal_memory_to is not None else []
             object.__setattr__(self, "name", "-".join(parts))
         rule = "be made of small letters, digits, `_`, `.` and `-`, at most 100"
         self.require("name", _NAME.fullmatch(self.name) is not None, rule)
 
-    def experiment(
-        self, base: ExperimentConfig, seed: int, segment_length: int | None = None
-    ) -> ExperimentConfig:
+    def experiment(self, base: ExperimentConfig, seed: int) -> ExperimentConfig:
         """Builds the experiment of one run of this row; a wrong value of `set` is a ValueError.
 
         Drops settings of the base that the encoding does not have. Learned tables get `T + M`
-        positions. `segment_length` replaces the base's where the row leaves it open.
+        positions.
         """
-        length = self.segment_length or segment_length or base.model.segment_length
+        length = self.segment_length or base.model.segment_length
         memory_length = base.model.memory_length if self.recurrence else 0
         has_table = self.position_encoding in LEARNED_ENCODINGS
         is_own = self.position_encoding == "transformer_xl"
@@ -197,30 +187,17 @@ class AblationStudy(FrozenConfig):
         if not isinstance(self.experiment.model, ModelConfig):
             reason = "Rows change a Transformer-XL; other models are runs of their own."
             self.refuse(reason, "experiment.model.kind")
-        # Copied budgets cannot be copied again: results would depend on the order of rows.
-        budgets = {row.name for row in self.rows if row.equal_memory_to is None} | {None}
-        for row in self.rows:
-            if row.equal_memory_to not in budgets:
-                reason = "`equal_memory_to` must name a row without `equal_memory_to`."
-                row.refuse(reason, "equal_memory_to")
 
     def runs(self) -> list[AblationRun]:
         """Returns all runs, the first seed of all rows first."""
         found = []
         for seed in self.seeds:
             for row in self.rows:
-                experiment = row.experiment(self.experiment, seed, self._segment_length(row))
+                experiment = row.experiment(self.experiment, seed)
                 evaluations = self.evaluation.settings_of(experiment)
                 name = f"{row.name}/seed-{seed}"
                 found.append(AblationRun(name, row, experiment, evaluations))
         return found
-
-    def _segment_length(self, row: AblationRow) -> int | None:
-        if row.equal_memory_to is None:
-            return None
-        reference = next(other for other in self.rows if other.name == row.equal_memory_to)
-        pair = (each.experiment(self.experiment, self.seeds[0]) for each in (reference, row))
-        return equal_memory_segment_length(*pair)
 
 
 def load_study(source: str, overrides: list[str]) -> AblationStudy:
@@ -251,11 +228,13 @@ class Ablation:
     """Checked arguments of the analysis."""
 
     study: AblationStudy
-    data_folder: str
+    arguments: argparse.Namespace
     data: dict[str, Any]
     """Identity of the data, see `data_identity`."""
-    folder: Path
-    as_json: bool
+
+    def workdir(self, run: AblationRun) -> Workdir:
+        """Returns the folder of a run."""
+        return Workdir(Path(self.arguments.out) / run.name)
 
     def log(self, run: AblationRun, evaluation: EvaluationConfig) -> EvaluationLog:
         """Returns the log of a run's results at one attention length."""
@@ -264,7 +243,7 @@ class Ablation:
             "evaluation": evaluation.to_dict(),
             "num_tokens": self.study.evaluation.num_tokens,
         }
-        folder = Workdir(self.folder / run.name).evaluations
+        folder = self.workdir(run).evaluations
         return EvaluationLog(folder, self.study.evaluation.split, conditions)
 
     def missing(self, run: AblationRun) -> list[EvaluationConfig]:
@@ -289,7 +268,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> Ablation:
     """Checks the arguments before TensorFlow is imported."""
-    study, folder = load_study(arguments.study, arguments.overrides), Path(arguments.out)
+    study = load_study(arguments.study, arguments.overrides)
     if is_remote(arguments.out):
         raise UsageError(
             "A study cannot be written to a remote folder.",
@@ -298,27 +277,20 @@ def check_arguments(arguments: argparse.Namespace) -> Ablation:
         )
     manifest = Manifest.read(arguments.data)
     check_dataset(manifest, arguments.data, split=study.evaluation.split)
-    data = data_identity(manifest)
+    job = Ablation(study=study, arguments=arguments, data=data_identity(manifest))
     for each in study.runs():
         require_training_memory(each.experiment)
         # Refuses a study begun with other settings before training anything.
-        Workdir(folder / each.name).check_same(each.experiment, data)
-    return Ablation(
-        study=study,
-        data_folder=arguments.data,
-        data=data,
-        folder=folder,
-        as_json=arguments.json,
-    )
+        job.workdir(each).check_same(each.experiment, job.data)
+    return job
 
 
 def run(job: Ablation) -> None:
     """Trains and evaluates the missing runs, and prints the table."""
-    from txl_tf.data.prepared_dataset import PreparedDataset
-
-    runs, dataset = job.study.runs(), PreparedDataset.open(job.data_folder)
+    runs, folder = job.study.runs(), job.arguments.out
+    dataset = PreparedDataset.open(job.arguments.data)
     say(f"{sum(not job.missing(each) for each in runs)} of {len(runs)} runs are finished.")
-    with locked_folder(job.folder), PreemptionWatcher() as watcher:
+    with locked_folder(folder), PreemptionWatcher() as watcher:
         for number, each in enumerate(runs, start=1):
             if missing := job.missing(each):
                 _finish(job, each, missing, dataset, watcher)
@@ -329,22 +301,22 @@ def run(job: Ablation) -> None:
         finished = [each for each in runs if each.row == row]
         perplexities = [job.perplexities(each) for each in finished]
         rows.append(row_figures(finished, perplexities, job.study.evaluation.tolerance))
-    write_table(rows, WritableFolder.at(job.folder), job.as_json)
+    write_table(rows, WritableFolder.at(folder), job.arguments.json)
 
 
 def _finish(
     job: Ablation,
     run: AblationRun,
     missing: list[EvaluationConfig],
-    dataset: "PreparedDataset",
+    dataset: PreparedDataset,
     watcher: PreemptionWatcher,
 ) -> None:
     """Trains a run in an ordinary workdir, and evaluates it at the missing attention lengths."""
     import keras
 
     from txl_tf.distribution.strategy import create_strategy
+    from txl_tf.evaluation.evaluator import create_evaluator, evaluate_split
 
-    from ..evaluation import create_evaluator, evaluate_split
     from ..training_data import TrainingData
     from ..training_run import TrainingJob, train
 
@@ -353,15 +325,15 @@ def _finish(
             if watcher.requested is not None:
                 raise PreemptedError(
                     f"The study was stopped: {watcher.requested}.",
-                    where=str(job.folder),
+                    where=job.arguments.out,
                     remedy="All finished work is saved; run the same command to resume.",
                 )
             yield batch
 
     training_job = TrainingJob(
         experiment=run.experiment,
-        data=TrainingData(job.data_folder, run.experiment),
-        workdir=Workdir(job.folder / run.name),
+        data=TrainingData(job.arguments.data, run.experiment),
+        workdir=job.workdir(run),
         strategy=create_strategy(None, 1),
         watcher=watcher,
     )
@@ -439,14 +411,14 @@ def _cells(row: dict[str, Any]) -> list[str]:
         str(row["model"]["segment_length"]),
         f"{row['parameters'] / 1e6:.2f} M",
         f"{row['training_memory_bytes'] / 1e6:.0f} MB",
-        _described(curve[0]),
-        _described(min(curve, key=statistics.fmean)),
+        _format_mean(curve[0]),
+        _format_mean(min(curve, key=statistics.fmean)),
         str(row["attention_length"]),
         str(len(row["seeds"])),
     ]
 
 
-def _described(values: Sequence[float]) -> str:
+def _format_mean(values: Sequence[float]) -> str:
     """Returns `27.02 +- 0.11`, or the mean alone of a single value."""
     spread = f" +- {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{spread}"

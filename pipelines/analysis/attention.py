@@ -7,9 +7,9 @@
 Appendix D of Dai et al. (2019): the mean attention of every head by relative
 position (Figure 5), what one head attends to, query by query (Figure 6), and
 the terms (a), (b) and (d) of the score by themselves (Figure 7). It also
-measures how much of the attention to memory the fifth of its tokens gets that
-Figure 6 marks. `--whole-split` averages over every token with a full memory
-before it, as the paper does. Layers and heads are counted from 1.
+measures the share of the attention to memory that goes to the fifth of its
+tokens that Figure 6 marks. `--whole-split` averages over every token with a
+full memory before it, as the paper does. Layers and heads are counted from 1.
 `attention.npz` has all the numbers that are drawn.
 
 Shape letters: T segment length, M memory length, K = M + T, L layers, N heads.
@@ -18,6 +18,7 @@ Shape letters: T segment length, M memory length, K = M + T, L layers, N heads.
 import argparse
 import dataclasses
 import io
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -45,7 +46,6 @@ from ..progress import plain_table, show_progress
 from ..workdir import open_dataset
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 REPORT_FILE = "attention.json"
 
-_DEFAULT_SEGMENTS = 100
-_COLORS = "Blues"  # darker is higher
 # Below this share of a uniform distribution the color no longer changes.
 _FLOOR = 1e-2
 
@@ -69,9 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     queries = parser.add_mutually_exclusive_group()
     meaning = "average over all tokens of the split that have a full memory before them"
     queries.add_argument("--whole-split", action="store_true", help=meaning)
-    limit = f"(default: {_DEFAULT_SEGMENTS}, or as many as there are)"
-    meaning = f"segments per row to average over, after those that fill the memory {limit}"
-    add_number(queries, "--segments", 1, MAX_COUNT, meaning)
+    meaning = "segments of a row to read at most, after those that fill the memory"
+    add_number(queries, "--segments", 1, MAX_COUNT, meaning, default=100)
     add_number(parser, "--rows", 1, MAX_ROWS, "rows read side by side", default=4)
     numbers = {
         "--memory-length": (MAX_TOKENS, "tokens remembered (default: the run's evaluation's)"),
@@ -127,27 +124,36 @@ def run(job: AttentionJob) -> None:
     arguments, source = job.arguments, job.source
     dataset = open_dataset(arguments.data, source.experiment, source.description, arguments.split)
     step, profiler = _create_profiler(job)
-    if arguments.whole_split:
-        shown_token_ids = _profile_split(profiler, arguments, dataset)
-    else:
-        rows = _read_rows(arguments, dataset, profiler.model.config)
-        for part in show_progress(rows, len(rows)):
-            profiler.add(part)
-        shown_token_ids = np.concatenate(rows, axis=1)[0]
-    profile = profiler.result()
+    shown_token_ids = _read_split(profiler, arguments, dataset)
+    profile, config = profiler.result(), profiler.model.config
     layer, head = _head_to_show(arguments, profile)
     shown = profiler.last_rows(layer, head)
-    of_step = "" if step is None else f", step {step}"
-    images = draw_figures(profile, shown, (layer, head), f"{arguments.split}{of_step}")
-    about = {"workdir": arguments.workdir, "split": arguments.split, "step": step}
-    report = attention_report(about, profiler.model.config, profile, (layer, head), arguments.rows)
-    arrays = {
-        **profile.to_arrays(),
-        "shown_rows": shown,
-        "shown_token_ids": shown_token_ids[-shown.shape[1] :],
+    source_name = arguments.split if step is None else f"{arguments.split}, step {step}"
+    images = draw_figures(profile, shown, (layer, head), source_name)
+    report = {
+        "workdir": arguments.workdir,
+        "split": arguments.split,
+        "step": step,
+        "segment_length": config.segment_length,
+        "memory_length": config.memory_length,
+        "clamp_length": config.clamp_length,
+        "num_rows": arguments.rows,
+        **profile.to_dict(),
+        "shown_head": {"layer": layer + 1, "head": head + 1},
     }
-    _write(arguments.out, report, arrays, images)
-    print(json.dumps(report) if arguments.json else describe(report))
+    arrays: dict[str, Any] = {
+        "shown_rows": shown,
+        "shown_token_ids": shown_token_ids,
+        **profile.to_arrays(),
+    }
+    with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
+        path = Path(staging.path)
+        np.savez_compressed(path / "attention.npz", **arrays)
+        for name, content in images.items():
+            (path / f"{name}.png").write_bytes(content)
+        (path / REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        staging.publish()
+    print(json.dumps(report) if arguments.json else format_attention(report, source_name))
 
 
 def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]":
@@ -168,46 +174,25 @@ def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]
     return step, profiler
 
 
-def _read_rows(
-    arguments: argparse.Namespace, dataset: "PreparedDataset", config: ModelConfig
-) -> list[np.ndarray]:
-    """Reads consecutive whole segments of all rows."""
-    split, num_rows, segment_length = arguments.split, arguments.rows, config.segment_length
-    num_tokens = dataset.num_tokens(split)
-    num_filling = math.ceil(config.memory_length / segment_length)
-    row_tokens = num_tokens // num_rows
-    num_segments = arguments.segments
-    if num_segments is None:
-        num_segments = min(_DEFAULT_SEGMENTS, max(1, row_tokens // segment_length - num_filling))
-    needed_tokens = (num_filling + num_segments) * segment_length
-    if needed_tokens > row_tokens:
-        raise UsageError(
-            f"A row has {row_tokens:,} tokens; {needed_tokens:,} are needed to fill the memory "
-            f"and average over {num_segments} segments.",
-            where=f"--split {split}, {num_tokens:,} tokens in {num_rows} rows",
-            remedy="Take fewer --segments or --rows, or a shorter --memory-length.",
-        )
-    starts = range(0, num_rows * row_tokens, row_tokens)
-    rows = [dataset.read_tokens(split, start, start + needed_tokens) for start in starts]
-    return np.split(np.stack(rows).astype("int32"), num_filling + num_segments, axis=1)
-
-
-def _profile_split(
+def _read_split(
     profiler: "AttentionProfiler", arguments: argparse.Namespace, dataset: "PreparedDataset"
 ) -> np.ndarray:
-    """Profiles every token with `M` tokens before it and a target after it, once.
+    """Profiles tokens with `M` tokens before them and a target after them, each once.
 
     Returns the tokens up to the end of the segment that `last_rows` shows.
     """
-    from txl_tf.evaluation.text_rows import EvaluationRows
-
-    from ..evaluation import split_text
+    from txl_tf.evaluation.evaluator import EvaluationRows
+    from txl_tf.evaluation.result import EvaluationText
 
     config, split, shown_end = profiler.model.config, arguments.split, 0
-    text, memory_length = split_text(dataset, split), config.memory_length
+    text, memory_length = EvaluationText.of_split(dataset, split), config.memory_length
     if text.num_tokens - 1 >= max(arguments.rows, 2):
         rows = EvaluationRows(text.num_tokens, arguments.rows, config.segment_length, memory_length)
-        for batch in show_progress(rows.batches(text), rows.num_steps):
+        num_filling, num_steps = math.ceil(memory_length / config.segment_length), rows.num_steps
+        if not arguments.whole_split:
+            num_steps = min(num_steps, num_filling + arguments.segments)
+        batches = itertools.islice(rows.batches(text), num_steps)
+        for batch in show_progress(batches, num_steps):
             is_counted = batch.is_scored & (batch.places > memory_length)
             profiler.add(batch.token_ids, is_counted)
             if np.all(is_counted[0]):
@@ -220,7 +205,7 @@ def _profile_split(
             remedy="Take fewer --rows, or a shorter --memory-length or --segment-length.",
         )
     first = shown_end - config.segment_length - memory_length
-    return dataset.read_tokens(split, max(first, 0), shown_end).astype("int32")
+    return dataset.read_tokens(split, first, shown_end).astype("int32")
 
 
 def _head_to_show(arguments: argparse.Namespace, profile: "AttentionProfile") -> tuple[int, int]:
@@ -233,43 +218,11 @@ def _head_to_show(arguments: argparse.Namespace, profile: "AttentionProfile") ->
     return layer, arguments.head - 1
 
 
-def _write(
-    folder: str, report: dict[str, Any], arrays: dict[str, Any], images: Mapping[str, bytes]
-) -> None:
-    with StagingFolder(folder, last_file=REPORT_FILE) as staging:
-        path = Path(staging.path)
-        np.savez_compressed(path / "attention.npz", **arrays)
-        for name, content in images.items():
-            (path / f"{name}.png").write_bytes(content)
-        (path / REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        staging.publish()
-
-
-def attention_report(
-    about: dict[str, Any],
-    config: ModelConfig,
-    profile: "AttentionProfile",
-    shown_head: tuple[int, int],
-    num_rows: int,
-) -> dict[str, Any]:
-    """Returns the figures of an analysis, with run, split and step in `about`, as JSON values."""
-    layer, head = shown_head
-    return {
-        **about,
-        "segment_length": config.segment_length,
-        "memory_length": config.memory_length,
-        "clamp_length": config.clamp_length,
-        "num_rows": num_rows,
-        **profile.to_dict(),
-        "shown_head": {"layer": layer + 1, "head": head + 1},
-    }
-
-
-def describe(report: dict[str, Any]) -> str:
-    """Returns the figures of every layer of an `attention_report` as lines of text."""
+def format_attention(report: dict[str, Any], source_name: str) -> str:
+    """Formats the figures of every layer of a report as lines of text."""
     clamp = "none" if report["clamp_length"] is None else report["clamp_length"]
     head = ["layer", "mean distance", "nearest head", "farthest head", "entropy, nats"]
-    rows = [[*head, "to memory", "of it to its highest fifth"]]
+    rows = [[*head, "to memory", "its highest fifth"]]
     for layer, distances in enumerate(report["mean_distance"]):
         ends = [int(np.argmin(distances)), int(np.argmax(distances))]
         heads = [f"{head + 1}: {distances[head]:.2f}" for head in ends]
@@ -281,30 +234,14 @@ def describe(report: dict[str, Any]) -> str:
         ]
         rows.append([str(layer + 1), mean, *heads, entropy, *shares])
     farthest = report["farthest_head"]
-    of_step = "" if report["step"] is None else f", step {report['step']}"
     return (
-        f"{report['split']}{of_step}: {report['num_queries']:,} queries, each of "
+        f"{source_name}: {report['num_queries']:,} queries, each of "
         f"which sees itself and the {report['memory_length']:,} tokens before it; "
         f"segment {report['segment_length']}, clamp {clamp}, {report['num_rows']} rows\n"
         f"{plain_table(rows, right=range(7))}\n"
         f"farthest: layer {farthest['layer']}, head {farthest['head']}, "
         f"{farthest['mean_distance']:.2f} tokens back on average"
     )
-
-
-def new_figure(height_inches: float) -> "Figure":
-    """Returns an empty figure that needs no display."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(9.0, height_inches), dpi=120, layout="constrained")
-
-
-def png_bytes(figure: "Figure") -> bytes:
-    """Draws a figure as a PNG file."""
-    buffer = io.BytesIO()
-    # Without Matplotlib's version, equal numbers give equal bytes.
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
 
 
 def draw_figures(
@@ -321,7 +258,7 @@ def draw_figures(
     memory_length = shown_rows.shape[1] - shown_rows.shape[0]
     title = f"layer {layer + 1}, head {head + 1}: {source}"
     figures = {
-        "profile": heads_figure({f"mean attention: {source}": profile.attention}),
+        "profile": heads_figure({"all terms": profile.attention}, f"mean attention: {source}"),
         "head": head_figure(shown_rows, memory_length, title),
     }
     if profile.terms:
@@ -330,22 +267,38 @@ def draw_figures(
     return {name: png_bytes(figure) for name, figure in figures.items()}
 
 
-def heads_figure(arrays: Mapping[str, np.ndarray], title: str | None = None) -> "Figure":
+def png_bytes(figure: "Figure") -> bytes:
+    """Draws a figure as a PNG file."""
+    buffer = io.BytesIO()
+    # Without Matplotlib's version, equal numbers give equal bytes.
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def heads_figure(arrays: Mapping[str, np.ndarray], title: str) -> "Figure":
     """Draws mean attention of all heads by relative position: Figures 5 and 7 of Dai et al. (2019).
 
-    `arrays` maps the title of a panel to its float array `(L, N, K)`.
+    `arrays` maps the title of a panel to its float array `(L, N, M + 1)`. A panel has a row for
+    each head, the first layer on top and the query at the right.
     """
-    num_heads = [array.shape[0] * array.shape[1] for array in arrays.values()]
-    figure = new_figure(float(np.clip(0.12 * np.array(num_heads), 1.5, 9.0).sum()) + 1.0)
-    panels = figure.subplots(len(arrays), 1, sharex=True, squeeze=False)[:, 0]
+    num_layers, num_heads, num_distances = next(iter(arrays.values())).shape
+    num_rows = num_layers * num_heads
+    height = len(arrays) * float(np.clip(0.12 * num_rows, 1.5, 9.0)) + 1.0
+    figure = _new_figure(height)
+    figure.suptitle(title)
     # One scale for all panels, so that a flat term looks flat.
-    highest = max(float(array.max()) for array in arrays.values())
+    look = _color_scale(num_distances, max(float(array.max()) for array in arrays.values()))
+    look["extent"] = (-num_distances + 0.5, 0.5, num_rows - 0.5, -0.5)
+    panels = figure.subplots(len(arrays), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, array) in zip(panels, arrays.items(), strict=True):
-        _draw_heads(figure, axes, array, highest)
-        axes.set_title(name)
+        image = axes.imshow(array.reshape(num_rows, num_distances)[:, ::-1], **look)
+        figure.colorbar(image, ax=axes, label="mean probability")
+        for layer in range(1, num_layers):
+            axes.axhline(layer * num_heads - 0.5, color="black", linewidth=0.5)
+        middles = [layer * num_heads + (num_heads - 1) / 2 for layer in range(num_layers)]
+        axes.set_yticks(middles, [str(layer + 1) for layer in range(num_layers)])
+        axes.set(title=name, ylabel="layer")
     panels[-1].set_xlabel("position relative to the query")
-    if title is not None:
-        figure.suptitle(title)
     return figure
 
 
@@ -355,31 +308,38 @@ def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
     `rows` is float `(T, K)` from `AttentionProfiler.last_rows`. The fifth of the visible memory
     tokens with the highest attention is red.
     """
-    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.colors import ListedColormap
 
     from txl_tf.evaluation.attention import HIGHEST_SHARE
 
     segment_length = rows.shape[0]
-    figure = new_figure(min(8.0, 1.5 + 0.1 * segment_length))
+    figure = _new_figure(min(8.0, 1.5 + 0.1 * segment_length))
     axes = figure.subplots()
-    extent = (-memory_length - 0.5, segment_length - 0.5, segment_length - 0.5, -0.5)
-    look: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
-    highest = float(rows.max())
-    norm = LogNorm(min(_FLOOR / (memory_length + 1), highest / 10), highest, clip=True)
-    image = axes.imshow(np.ma.masked_equal(rows, 0.0), cmap=_COLORS, norm=norm, **look)
-    highlighted = np.zeros(rows.shape, bool)
-    highlighted[:, :memory_length] = highest_share(rows[:, :memory_length], HIGHEST_SHARE)
-    axes.imshow(
-        np.ma.masked_equal(highlighted.astype("float32"), 0.0),
-        cmap=ListedColormap(["red"]),
-        alpha=0.7,
-        **look,
-    )
+    look = _color_scale(memory_length + 1, float(rows.max()))
+    look["extent"] = (-memory_length - 0.5, segment_length - 0.5, segment_length - 0.5, -0.5)
+    image = axes.imshow(np.ma.masked_equal(rows, 0.0), **look)
+    is_highest = np.zeros(rows.shape, np.float32)
+    is_highest[:, :memory_length] = highest_share(rows[:, :memory_length], HIGHEST_SHARE)
+    red = {"cmap": ListedColormap(["red"]), "norm": None, "alpha": 0.7}
+    axes.imshow(np.ma.masked_equal(is_highest, 0.0), **{**look, **red})
     figure.colorbar(image, ax=axes, label="probability")
-    axes.set_title(title)
-    axes.set_xlabel("context token, counted from the first token of the segment")
-    axes.set_ylabel("target token")
+    place = "context token, counted from the first token of the segment"
+    axes.set(title=title, xlabel=place, ylabel="target token")
     return figure
+
+
+def _new_figure(height_inches: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(9.0, height_inches), dpi=120, layout="constrained")
+
+
+def _color_scale(num_distances: int, highest: float) -> dict[str, Any]:
+    """Returns the options of `imshow`: darker is higher, on a logarithmic scale."""
+    from matplotlib.colors import LogNorm
+
+    norm = LogNorm(min(_FLOOR / num_distances, highest / 10), highest, clip=True)
+    return {"cmap": "Blues", "norm": norm, "aspect": "auto", "interpolation": "nearest"}
 
 
 def highest_share(rows: np.ndarray, share: float) -> np.ndarray:
@@ -389,26 +349,3 @@ def highest_share(rows: np.ndarray, share: float) -> np.ndarray:
         count = int(np.ceil(share * np.count_nonzero(row)))
         highest[query, np.argsort(-row, kind="stable")[:count]] = True
     return highest
-
-
-def _draw_heads(figure: "Figure", axes: "Axes", attention: np.ndarray, highest: float) -> None:
-    """Draws one row per head, first layer on top, query at the right."""
-    from matplotlib.colors import LogNorm
-
-    num_layers, num_heads, num_distances = attention.shape
-    rows = attention.reshape(num_layers * num_heads, num_distances)[:, ::-1]
-    norm = LogNorm(min(_FLOOR / num_distances, highest / 10), highest, clip=True)
-    image = axes.imshow(
-        rows,
-        cmap=_COLORS,
-        norm=norm,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(-num_distances + 0.5, 0.5, len(rows) - 0.5, -0.5),
-    )
-    figure.colorbar(image, ax=axes, label="mean probability")
-    for layer in range(1, num_layers):
-        axes.axhline(layer * num_heads - 0.5, color="black", linewidth=0.5)
-    middles = [layer * num_heads + (num_heads - 1) / 2 for layer in range(num_layers)]
-    axes.set_yticks(middles, [str(layer + 1) for layer in range(num_layers)])
-    axes.set_ylabel("layer")

@@ -20,8 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
@@ -32,9 +35,6 @@ from ..progress import plain_table, show_progress
 from ..workdir import check_dataset
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.evaluation.context import ModelGroup
     from txl_tf.models.language_model import LanguageModel
 
@@ -45,7 +45,6 @@ RATIOS = (0.1, 0.5, 1.0)
 _CONTEXTS = "50,100,150,200,250,300,350,400,450,500"
 # Half steps up to six times the training memory.
 _DEFAULT_MEMORY_HALVES = 12
-_LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,38 +62,30 @@ class AnalyzedRun:
 
     def load_model(self, memory_length: int | None = None) -> "tuple[int, LanguageModel]":
         """Builds the model in float32 with the run's evaluation lengths; returns its step too."""
+        from txl_tf.evaluation.evaluator import config_of_evaluation
+
         step, weights = self.source.read_weights()
-        values = {name: getattr(self.source.experiment.evaluation, name) for name in _LENGTHS}
-        changes = {name: value for name, value in values.items() if value is not None}
+        experiment = self.source.experiment
+        config = config_of_evaluation(experiment.model, experiment.evaluation)
         if memory_length is not None and self.has_memory:
-            changes["memory_length"] = memory_length
-        return step, build_model(self.source.experiment.model.replace(**changes), weights)
+            config = config.replace(memory_length=memory_length)
+        return step, build_model(config, weights)
 
 
 def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     """Reads the settings of trained models, without their weights.
 
-    A model is named after its folder or, where names are equal, by its path from their common
-    folder. A repeated folder is a UsageError.
+    A model is named after its folder or, if names are equal, by its path. A repeated folder is a
+    UsageError.
     """
     paths = [os.path.normpath(folder) for folder in folders]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
         what, where = "Each run of a group is named once.", f"--workdir {twice}"
         raise UsageError(what, where=where, remedy="Leave one of the two out.")
-    return [
-        AnalyzedRun(name, open_model(folder))
-        for name, folder in zip(_names(paths), folders, strict=True)
-    ]
-
-
-def _names(paths: Sequence[str]) -> list[str]:
-    """Returns short unique names of the paths."""
     names = [os.path.basename(path) for path in paths]
-    if len(set(names)) == len(names):
-        return names
-    paths = [os.path.abspath(path) for path in paths]
-    return [os.path.relpath(path, os.path.commonpath(paths)) for path in paths]
+    names = names if len(set(names)) == len(names) else paths
+    return [AnalyzedRun(*pair) for pair in zip(names, map(open_model, folders), strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +94,6 @@ class ContextJob:
 
     arguments: argparse.Namespace
     runs: list[AnalyzedRun]
-
-    @property
-    def step_size(self) -> int:
-        """Tokens from one context length to the next."""
-        first, second = self.arguments.contexts[:2]
-        return int(second - first)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,8 +159,6 @@ def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
 
 def run(job: ContextJob) -> None:
     """Measures, writes the report, and prints the tables."""
-    from txl_tf.data.prepared_dataset import PreparedDataset
-
     arguments = job.arguments
     dataset = PreparedDataset.open(arguments.data)
     for each in job.runs:
@@ -187,44 +170,40 @@ def run(job: ContextJob) -> None:
         text = json.dumps(report, indent=1) + "\n"
         (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
         staging.publish()
-    print(json.dumps(report) if arguments.json else describe(report))
+    print(json.dumps(report) if arguments.json else format_context(report))
 
 
-def _report(job: ContextJob, dataset: "PreparedDataset") -> dict[str, Any]:
-    import numpy as np
+def _report(job: ContextJob, dataset: PreparedDataset) -> dict[str, Any]:
+    from txl_tf.evaluation.context import ModelGroup
 
     arguments, contexts = job.arguments, job.arguments.contexts
     windows = _draw_windows(arguments, dataset, contexts[-1])
     measured = [_measure(each, windows, arguments) for each in job.runs]
-    from txl_tf.evaluation.context import ModelGroup
-
     group = ModelGroup(contexts, np.stack([losses for _, losses in measured]))
     for index, (facts, _) in enumerate(measured):
         facts["perplexities"] = [group.perplexity(index, context) for context in contexts]
         facts["memory"] = _memory(job.runs[index], dataset, arguments)
-    names = [each.name for each in job.runs]
+    names, step_size = [each.name for each in job.runs], contexts[1] - contexts[0]
     return {
         "split": arguments.split,
         "data_fingerprint": dataset.fingerprint,
         "num_tokens": group.num_tokens,
         "seed": arguments.seed,
         "contexts": contexts,
-        "step_size": job.step_size,
+        "step_size": step_size,
         "runs": [facts for facts, _ in measured],
-        "relative_effective_context_length": group_report(group, names, job.step_size),
+        "relative_effective_context_length": group_report(group, names, step_size),
     }
 
 
 def _draw_windows(
-    arguments: argparse.Namespace, dataset: "PreparedDataset", longest: int
-) -> "np.ndarray":
+    arguments: argparse.Namespace, dataset: PreparedDataset, longest: int
+) -> np.ndarray:
     """Draws tokens from the split, each with the longest context before it.
 
     Returns int `(N, longest + 1)`; the drawn token is the last. Contexts cross document boundaries.
     Tokens with less text before them are not drawn.
     """
-    import numpy as np
-
     split = arguments.split
     check_dataset(dataset.manifest, dataset.folder, split=split)
     num_possible = dataset.num_tokens(split) - longest
@@ -241,7 +220,7 @@ def _draw_windows(
 
 
 def _measure(
-    run: AnalyzedRun, windows: "np.ndarray", arguments: argparse.Namespace
+    run: AnalyzedRun, windows: np.ndarray, arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], list]:
     """Returns a description of a run, and its losses by context length and token."""
     from txl_tf.evaluation.context import ContextLosses
@@ -264,10 +243,11 @@ def _measure(
 
 
 def _memory(
-    run: AnalyzedRun, dataset: "PreparedDataset", arguments: argparse.Namespace
+    run: AnalyzedRun, dataset: PreparedDataset, arguments: argparse.Namespace
 ) -> dict[str, Any] | None:
     """Measures the longest useful memory of a run in tokens; `None` for a model without memory."""
-    from ..evaluation import create_evaluator, evaluate_split
+    from txl_tf.evaluation.context import effective_memory_length
+    from txl_tf.evaluation.evaluator import create_evaluator, evaluate_split
 
     if not run.has_memory:
         return None
@@ -291,8 +271,6 @@ def _memory(
         return evaluate_split(evaluator, dataset, arguments.split, step or 0).perplexity
 
     tracked = show_progress(lengths, len(lengths), f"{run.name}, memory")
-    from txl_tf.evaluation.context import effective_memory_length
-
     found, perplexities = effective_memory_length(tracked, perplexity)
     return {
         **found._asdict(),
@@ -328,8 +306,8 @@ def group_report(group: "ModelGroup", names: Sequence[str], step_size: int) -> l
     ]
 
 
-def describe(report: dict[str, Any]) -> str:
-    """Returns the tables of a report."""
+def format_context(report: dict[str, Any]) -> str:
+    """Formats the tables of a report."""
     groups = report["relative_effective_context_length"]
     runs = report["runs"]
     lengths = [["run", "parameters", "memory", *(f"r = {group['ratio']}" for group in groups)]]

@@ -115,13 +115,11 @@ def run(job: tuple[argparse.Namespace, ExperimentConfig]) -> None:
         "tensorflow": tf.__version__,
         "rows": rows,
     }
-    print(json.dumps(report) if arguments.json else describe(report))
+    print(json.dumps(report) if arguments.json else format_speeds(report))
 
 
 def seconds_in_turn(
-    calls: dict[Reading, Callable[[], Any]],
-    num_turns: int,
-    clock: Callable[[], float] = time.perf_counter,
+    calls: dict[Reading, Callable[[], Any]], num_turns: int
 ) -> dict[Reading, list[float]]:
     """Times functions in alternating rounds, after one compiling call of each."""
     for call in calls.values():
@@ -130,9 +128,9 @@ def seconds_in_turn(
     for _ in range(num_turns):
         for reading, call in calls.items():
             for _ in range(1 if reading == VANILLA else _SEGMENTS_PER_TURN):
-                begin = clock()
+                begin = time.perf_counter()
                 call()
-                seconds[reading].append(clock() - begin)
+                seconds[reading].append(time.perf_counter() - begin)
     return seconds
 
 
@@ -169,12 +167,19 @@ class SpeedMeasurement:
 
         Dai et al. (2019), Section 4.4: the window advances by one token and is read from scratch.
         """
-        from txl_tf.evaluation.context import without_memory
         from txl_tf.models.transformer_xl import TransformerXL
 
-        model = TransformerXL(
-            without_memory(self._config, attention_length), dtype=self._dtype_policy
+        config = self._config.replace(
+            position_encoding="learned",
+            num_positions=attention_length,
+            recurrence=False,
+            segment_length=attention_length,
+            memory_length=0,
+            clamp_length=None,
+            same_length=False,
+            share_attention_biases=False,
         )
+        model = TransformerXL(config, dtype=self._dtype_policy)
 
         def score(token_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
             hidden, _ = model(token_ids, model.initial_memory(1, memory_length=0))
@@ -245,8 +250,8 @@ def report_rows(attention_length: int, seconds: dict[Reading, list[float]]) -> l
     return rows
 
 
-def describe(report: dict[str, Any]) -> str:
-    """Returns the figures of a report as a table."""
+def format_speeds(report: dict[str, Any]) -> str:
+    """Formats the figures of a report as a table."""
     model = report["model"]
     lines = [
         f"{report['config']}: {model['num_layers']} layers, hidden {model['hidden_dim']}, "

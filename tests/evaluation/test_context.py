@@ -5,15 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.context import (
-    ContextLosses,
-    ModelGroup,
-    effective_memory_length,
-    without_memory,
-)
+from txl_tf.evaluation.context import ContextLosses, ModelGroup, effective_memory_length
 from txl_tf.models import create_model
 
 PERPLEXITIES = {10: 20.0, 20: 18.0, 30: 17.9, 40: 17.89, 50: 15.0}
@@ -200,13 +194,3 @@ def test_a_model_reads_no_farther_than_it_has_learned_positions():
     windows = windows_of(2 * T)
     np.testing.assert_array_equal(losses_of(windows), losses_of(windows[:, T:]))
     assert np.all(losses_of(windows) != losses_of(windows[:, T + 1 :]))
-
-
-CONFIG = small_config(3, 9, share_attention_biases=True)
-
-
-def test_the_model_without_memory_learns_the_positions_of_its_window():
-    config = without_memory(CONFIG, window_length=6)
-    assert (config.position_encoding, config.num_positions) == ("learned", 6)
-    assert (config.segment_length, config.effective_memory_length) == (6, 0)
-    assert not config.recurrence and config.num_layers == CONFIG.num_layers

@@ -12,7 +12,7 @@ from tests.small_models import arrays_of
 from tests.toy_batches import strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.evaluation.result import EvaluationText
 from txl_tf.models.transformer_xl import TransformerXL
 
 CONFIG = toy_experiment().model

@@ -15,7 +15,7 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.evaluation.result import EvaluationText
 from txl_tf.inference import engine as inference_engine
 from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL

@@ -17,7 +17,7 @@ from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf.evaluation.context import ContextLosses
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.evaluation.result import EvaluationText
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, check_token_ids
 
 SETTINGS = adaptive_reference.SETTINGS

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.command_line import main
 from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
-from pipelines.evaluation import tokens_before_the_end
+from pipelines.training_data import tokens_before_the_end
 from txl_tf.config.base import settings_of
 from txl_tf.errors import UsageError
 

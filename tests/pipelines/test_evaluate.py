@@ -241,7 +241,7 @@ def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, capsys):
     for found in (split, own, score.to_dict()):
         assert (found["num_unknown"], found["unknown_share"]) == (2, 2 / 7)
         assert found["tokenizer_kind"] == "words"
-    assert score.unknown_share == 2 / 7 and "28.57% unknown tokens" in str(score)
+    assert score.unknown_share == 2 / 7 and "unknown tokens    28.57%" in str(score)
     assert main(["evaluate", *map(str, common), "--text", str(path)]) == 0
     assert "unknown tokens    28.57%" in capsys.readouterr().out
 

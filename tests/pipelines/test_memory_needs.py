@@ -10,7 +10,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.errors import UsageError
 from txl_tf.models import create_model
-from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
+from txl_tf.models.sizes import num_parameters, training_memory_bytes
 
 SMALL = ExperimentConfig.from_dict(EXPERIMENT)
 
@@ -40,24 +40,6 @@ def test_the_least_that_is_needed_is_no_more_than_the_estimate():
         experiment = load_experiment(name, ["model.cutoffs=[]"])
         estimate = training_memory_bytes(experiment)
         assert 0.3 * estimate < total(training_needs(experiment)) < 1.3 * estimate
-
-
-def test_a_segment_of_equal_memory_is_the_longest_that_fits():
-    for batch in (1, 3, 17):
-        reference = SMALL.with_overrides([f"training.global_batch_size={batch}"])
-        candidate = SMALL.with_overrides(["model.recurrence=false", "model.memory_length=0"])
-        budget = training_memory_bytes(reference)
-
-        def fits(length, candidate=candidate, budget=budget):
-            model = candidate.model.replace(segment_length=length)
-            return training_memory_bytes(candidate.replace(model=model)) <= budget
-
-        by_hand = next(length for length in range(1, 1000) if not fits(length)) - 1
-        if by_hand == 0:
-            with pytest.raises(ValueError, match="at any segment length"):
-                equal_memory_segment_length(reference, candidate)
-        else:
-            assert equal_memory_segment_length(reference, candidate) == by_hand
 
 
 def test_more_than_the_machine_has_is_refused_with_both_numbers():

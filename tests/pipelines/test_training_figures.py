@@ -11,9 +11,9 @@ import tensorflow as tf
 from rich.console import Console
 
 from pipelines import progress as module
-from pipelines.evaluation import loss_figure
 from pipelines.progress import TrainingProgress
 from pipelines.train import parse_steps
+from pipelines.training_data import loss_figure
 from pipelines.training_figures import measured_peak, profiled_loop, published_peak
 from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
 from tests.pipelines.txl_process import run_txl

@@ -167,7 +167,7 @@ class ToyData:
         return self.describe_loss(result.nats_per_token)
 
     def describe_result(self, result: EvaluationResult, is_last: bool) -> str:
-        return result.describe()
+        return str(result)
 
     def errors_explained(self):
         return contextlib.nullcontext()

@@ -67,24 +67,6 @@ GLUE_FILES = {
             ("test_mismatched", "", "7\t1\t1c\toup\t(a)\t(b)\t(S)\t(S)\tIn.\tOut.\n"),
         )
     },
-    "qnli": {
-        "train": "index\tquestion\tsentence\tlabel\n0\tWhen?\tIn 1990.\tentailment\n"
-        "1\tWho?\tIt rained.\tnot_entailment\n",
-        "dev": "index\tquestion\tsentence\tlabel\n0\tWhy?\tBecause.\tentailment\n",
-        "test": "index\tquestion\tsentence\n0\tHow?\tSo.\n",
-    },
-    "rte": {
-        "train": "index\tsentence1\tsentence2\tlabel\n0\tNo weapons found.\tWeapons found.\t"
-        "not_entailment\n1\tA place of sorrow.\tA place.\tentailment\n",
-        "dev": "index\tsentence1\tsentence2\tlabel\n0\tDana died.\tChrist died.\tnot_entailment\n",
-        "test": "index\tsentence1\tsentence2\n0\tA.\tB.\n",
-    },
-    "wnli": {
-        "train": "index\tsentence1\tsentence2\tlabel\n0\tI stuck a pin.\tIt had a hole.\t1\n"
-        "1\tJohn saw Steve.\tSteve saw.\t0\n",
-        "dev": "index\tsentence1\tsentence2\tlabel\n0\tThe drain is clogged.\tIt is hair.\t0\n",
-        "test": "index\tsentence1\tsentence2\n0\tMaude and Dora.\tDora saw.\n",
-    },
 }
 
 ARTICLE = {

@@ -8,13 +8,8 @@ import pytest
 
 from tests.tasks.task_files import squad_document, write_glue, write_json
 from tests.tasks.test_example_encoding import BYTES, PASSAGE, example, task_of
-from txl_tf.errors import OutputExistsError, StorageError
-from txl_tf.tasks.answers import (
-    answers_of,
-    write_glue_submission,
-    write_predictions,
-    write_squad_answers,
-)
+from txl_tf.errors import OutputExistsError, StorageError, UsageError
+from txl_tf.tasks.answers import answers_of, write_predictions
 from txl_tf.tasks.encoding import ExampleEncoder
 from txl_tf.tasks.examples import Example, TaskData
 from txl_tf.tasks.metrics import compute_metrics
@@ -125,7 +120,7 @@ def test_other_kinds_are_written_as_they_are(tmp_path, kind, predictions, expect
 def test_a_submission_to_glue_has_index_and_prediction(tmp_path, task, predictions, expected):
     data = read_glue(str(write_glue(tmp_path / task, task)), task)
     path = tmp_path / "out.tsv"
-    write_glue_submission(str(path), data, data.splits["test"], predictions)
+    write_predictions(str(path), data, data.splits["test"], predictions)
     assert path.read_text() == expected
 
 
@@ -134,30 +129,28 @@ def test_answers_are_written_by_id_and_read_by_the_evaluation(tmp_path):
     examples = data.splits["valid"]
     texts = [each.answers[0].text if each.answers else "" for each in examples]
     path = tmp_path / "out.json"
-    write_squad_answers(str(path), examples, texts)
+    write_predictions(str(path), data, examples, texts)
     answers = json.loads(path.read_text())
     assert answers == {"56ddde6b": "Rollo", "56ddde6c": "Normandy", "5ad39d53": ""}
     given = [answers[each.name] for each in examples]
     assert compute_metrics(("span_f1",), "span", (), examples, given)["span_f1"] == 1.0
 
 
-def test_a_file_that_is_there_is_left_alone(tmp_path):
-    path = tmp_path / "out"
+def test_what_cannot_be_written_is_refused(tmp_path):
+    path, span = tmp_path / "out.json", data_of("span")
     path.write_text("mine")
     with pytest.raises(OutputExistsError):
-        write_squad_answers(str(path), EXAMPLES, ["", ""])
+        write_predictions(str(path), span, EXAMPLES, ["", ""])
     assert path.read_text() == "mine"
     with pytest.raises(StorageError, match="predictions cannot be written"):
-        write_squad_answers(str(tmp_path / "no" / "out"), EXAMPLES, ["", ""])
-
-
-def test_counts_numbers_and_names_are_checked(tmp_path):
-    path = str(tmp_path / "out")
-    data = data_of("classification", ("0", "1"))
+        write_predictions(str(tmp_path / "no" / "out.json"), span, EXAMPLES, ["", ""])
+    with pytest.raises(UsageError, match="Predictions of kind span"):
+        write_predictions(str(tmp_path / "out.tsv"), span, EXAMPLES, ["", ""])
+    path, classes = str(tmp_path / "out.jsonl"), data_of("classification", ("0", "1"))
     with pytest.raises(ValueError, match="shorter"):
-        write_predictions(path, data, EXAMPLES, [0])
+        write_predictions(path, classes, EXAMPLES, [0])
     with pytest.raises(ValueError, match="Out of range"):
         write_predictions(path, data_of("regression"), EXAMPLES, np.array([0.0, np.inf]))
     named = [Example(name="x", where="f", texts=("t",))]
     with pytest.raises(ValueError, match="An index must be a number"):
-        write_glue_submission(path, data, named, [0])
+        write_predictions(str(tmp_path / "out.tsv"), classes, named, [0])

@@ -1,7 +1,6 @@
 """Files with random damage: read, or refused by an error that a job reports."""
 
 import functools
-import json
 import random
 
 import pytest
@@ -16,28 +15,17 @@ SHARP = b'\t\n\r",{}[]:\\ \x00\xff0-_eN'
 CODES = {2, 65, 66, 74, 78}
 
 OWN = {
-    "classification": (Columns(text=("q", "p"), label="y", id="i"), "pos", "neg"),
-    "regression": (Columns(text=("q", "p"), label="y", id="i"), 1.5, -2),
-    "choice": (Columns(text=("q",), choices=("p", "c"), label="y", id="i"), 0, "B"),
-    "span": (Columns(text=("q", "p"), label="y", id="i"), "passage", ""),
+    "own.jsonl": '{"q": "two words", "p": "a passage", "y": "passage"}\n'
+    '{"q": "two words", "p": "a passage", "y": ""}\n',
+    "own.tsv": "q\tp\ty\ntwo words\ta passage\tpassage\ntwo words\ta passage\t\n",
+    "own.csv": 'q,p,y\n"two words","a passage",passage\n"two words","a passage",""\n',
 }
 
 
-def own_case(folder, kind, ending="jsonl"):
-    columns, first, second = OWN[kind]
-    records = [
-        {"i": f"id{number}", "q": "two words", "p": "a passage", "c": "option", "y": label}
-        for number, label in enumerate((first, second))
-    ]
-    path = folder / f"own.{ending}"
-    if ending == "jsonl":
-        path.write_text("".join(json.dumps(each) + "\n" for each in records))
-    else:
-        mark = {"tsv": "\t", "csv": '","'}[ending]
-        edge = {"tsv": "", "csv": '"'}[ending]
-        rows = [list(records[0]), *(map(str, each.values()) for each in records)]
-        path.write_text("".join(f"{edge}{mark.join(row)}{edge}\n" for row in rows))
-    return path, functools.partial(read_own_data, {"train": str(path)}, kind, columns)
+def own_case(folder, name):
+    path, columns = folder / name, Columns(text=("q", "p"), label="y")
+    path.write_text(OWN[name])
+    return path, functools.partial(read_own_data, {"train": str(path)}, "span", columns)
 
 
 def glue_case(folder):
@@ -56,9 +44,7 @@ def squad_case(folder):
 
 
 CASES = {
-    **{kind: functools.partial(own_case, kind=kind) for kind in OWN},
-    "tsv": functools.partial(own_case, kind="regression", ending="tsv"),
-    "csv": functools.partial(own_case, kind="span", ending="csv"),
+    **{name: functools.partial(own_case, name=name) for name in OWN},
     "glue": glue_case,
     "race": race_case,
     "squad": squad_case,

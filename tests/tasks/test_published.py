@@ -30,14 +30,11 @@ TASKS = {
     "stsb": (("pearson", "spearman"), ("A plane.", "An air plane."), 5.0, "A girl."),
     "qqp": (PAIR, ("How do I sleep?", "How can I sleep?"), "1", "Who?"),
     "mnli": (("accuracy",), ("It rains.", "It is wet."), "neutral", "On."),
-    "qnli": (("accuracy",), ("When?", "In 1990."), "entailment", "How?"),
-    "rte": (("accuracy",), ("No weapons found.", "Weapons found."), "not_entailment", "A."),
-    "wnli": (("accuracy",), ("I stuck a pin.", "It had a hole."), "1", "Maude and Dora."),
 }
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_each_task_of_glue_is_read_as_published(tmp_path, task):
+def test_each_form_of_glue_is_read_as_published(tmp_path, task):
     data = read_glue(str(write_glue(tmp_path / task, task)), task)
     metrics, texts, label, of_test = TASKS[task]
     assert (data.name, data.metrics) == (f"glue/{task}", metrics)
@@ -67,11 +64,11 @@ def test_broken_records_of_qqp_are_left_out_and_empty_questions_kept(tmp_path):
 
 
 def test_files_of_the_test_of_glue_may_be_missing(tmp_path):
-    folder = write_glue(tmp_path, "rte")
+    folder = write_glue(tmp_path, "stsb")
     (folder / "test.tsv").unlink()
-    assert set(read_glue(str(folder), "RTE").splits) == {"train", "valid"}
+    assert set(read_glue(str(folder), "STS-B").splits) == {"train", "valid"}
     (folder / "dev.tsv").unlink()
-    refusal(read_glue, str(folder), "RTE", code=66, where="dev.tsv", says="no such text file")
+    refusal(read_glue, str(folder), "STS-B", code=66, where="dev.tsv", says="no such text file")
 
 
 @pytest.mark.parametrize(

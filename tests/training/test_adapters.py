@@ -160,7 +160,7 @@ def test_the_average_is_of_the_factors():
         path.removeprefix("average/"): array for path, array in of_kind(state, "average/").items()
     }
     del factors["num_steps"]
-    expected = merged_weights(source_weights() | factors, 1.5)
+    expected = merged_weights(source_weights() | factors, ADAPTERS["adapter_alpha"])
     found = trainer.inference_weights()
     assert all(np.array_equal(found[path], array) for path, array in expected.items())
 

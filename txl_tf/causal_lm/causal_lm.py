@@ -16,7 +16,6 @@ from txl_tf.causal_lm.text import (
     checked_texts,
     is_one_text,
     prompt_tokens,
-    score_text,
     text_until,
 )
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
@@ -29,7 +28,7 @@ from txl_tf.data.tokenizers.tokenizer import (
     excluded_tokens,
     stop_tokens,
 )
-from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.evaluator import Evaluator, score_text
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import (
     StepChoice,

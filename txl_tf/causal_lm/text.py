@@ -1,7 +1,5 @@
-"""Text of a language model: prompts, text piece by piece, stop texts, and scores by token."""
+"""Text of a language model: prompts, text piece by piece, and stop texts."""
 
-import dataclasses
-import functools
 import itertools
 import logging
 import os
@@ -14,11 +12,8 @@ from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, checked_token_ids
 from txl_tf.errors import UsageError
-from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.evaluation.text_rows import EvaluationText
 
 if TYPE_CHECKING:
-    from txl_tf.evaluation.evaluator import Evaluator
     from txl_tf.generation.session import GenerationSession
 
 Pooling = Literal["tokens", "segments", "last", "mean"]
@@ -245,63 +240,3 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
         what = "%d of %d tokens of the prompt are unknown to the model: %s"
         _LOGGER.warning(what, num_unknown, len(ids), shown)
     return ids.astype(np.int32)
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class TextScore(EvaluationResult):
-    """Negative log-likelihood of a text by token; a lower one is a better prediction.
-
-    The first token is predicted from nothing and has no score.
-    """
-
-    token_ids: np.ndarray
-    """int32 vector of the tokens."""
-    nats: np.ndarray
-    """float64 vector of the nats of each token; NaN for the first."""
-    tokenizer: Tokenizer
-    """Tokenizer of the text."""
-
-    @functools.cached_property
-    def pieces(self) -> list[str]:
-        """Text of each token alone; bytes that are not UTF-8 are escaped."""
-        return pieces_of(self.tokenizer, self.token_ids)
-
-    def __str__(self) -> str:
-        return self.describe()
-
-
-def score_text(
-    evaluator: "Evaluator",
-    tokenizer: Tokenizer,
-    text: str | bytes | np.ndarray,
-    *,
-    step: int = 0,
-    num_words: int | None = None,
-    **options: Any,
-) -> TextScore:
-    """Scores a text, or token ids; `options` are those of `Evaluator.evaluate`.
-
-    Raises InvalidTextError if it has no encoding or less than 2 tokens.
-    """
-    if isinstance(text, np.ndarray):
-        content, token_ids = tokenizer.decode_bytes(text), text.astype(np.int32)
-    else:
-        content = text.encode() if isinstance(text, str) else text
-        token_ids = tokenizer.encode(content).astype(np.int32)
-    if len(token_ids) < 2:
-        reason = "A text must have at least 2 tokens, for the first has no score."
-        raise InvalidTextError.at(reason, content, len(content))
-    nats = np.full(len(token_ids), np.nan)
-    read = EvaluationText.of_content(
-        content, token_ids, tokenizer_kind=tokenizer.kind, unknown_id=tokenizer.unknown_id
-    )
-    if num_words is not None:
-        read = dataclasses.replace(read, num_words=num_words)
-    result = evaluator.evaluate(read, step=step, observe=nats.__setitem__, **options)
-    return TextScore(**vars(result), token_ids=token_ids, nats=nats, tokenizer=tokenizer)
-
-
-def pieces_of(tokenizer: Tokenizer, token_ids: np.ndarray) -> list[str]:
-    """Decodes each token alone; bytes that are not UTF-8 are escaped."""
-    found = (tokenizer.decode_bytes(token_ids[k : k + 1]) for k in range(len(token_ids)))
-    return [each.decode("utf-8", errors="backslashreplace") for each in found]

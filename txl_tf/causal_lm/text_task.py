@@ -102,7 +102,7 @@ class TextTask:
         if not examples:
             return [], []
         encoded = ExampleEncoder(self.task, self.tokenizer).encode(examples)
-        return answers_of(self.task, encoded, self._evaluator.outputs(encoded, rounds_sizes=True))
+        return answers_of(self.task, encoded, self._evaluator.outputs(encoded))
 
 
 def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTask:

@@ -69,8 +69,8 @@ class AttentionProfile:
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns all arrays by name, for an `.npz` file."""
         names = ("attention", "mean_distance", "entropy", "memory_attention", "highest_attention")
-        terms = {f"term_{name}": array for name, array in self.terms.items()}
-        return {**{name: getattr(self, name) for name in names}, **terms}
+        arrays = {name: getattr(self, name) for name in names}
+        return arrays | {f"term_{name}": array for name, array in self.terms.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures of heads and layers as plain JSON types; layers and heads from 1."""
@@ -95,45 +95,32 @@ class AttentionProfiler:
     """Measurement of the mean attention of every head by distance.
 
     Every query must see the same distances, 0 to `M`; otherwise only late queries would contribute
-    to the far ones. So the model has `same_length`, see `profiled_config`, and segments are not
-    counted before the memory is full. The profile then shows the model as it reads token by
+    to the far ones. So the model has `same_length`, see `profiled_config`, and only queries with
+    `M` tokens before them may be counted. The profile then shows the model as it reads token by
     token with a memory of `M`, for any segment length.
     """
 
     def __init__(
         self, model: TransformerXL, batch_size: int, jit_compile: bool | None = True
     ) -> None:
-        config = model.config
-        if config != profiled_config(config, config.segment_length, config.memory_length):
-            raise ValueError(
-                "The model must have a configuration of `profiled_config`. "
-                f"Received: config={config}"
-            )
         self.model = model
         self._memory = model.initial_memory(batch_size)
         self._last = None
         self._step = tf.function(self._measure, jit_compile=jit_compile, autograph=False)
         self._sums: dict[str, np.ndarray] = {}
         self._num_queries = 0
-        self._num_tokens_read = 0
 
-    def add(self, token_ids: np.ndarray, is_counted: np.ndarray | None = None) -> None:
+    def add(self, token_ids: np.ndarray, is_counted: np.ndarray) -> None:
         """Reads the next segment `(B, T)` of every row.
 
         `is_counted`, bool `(B, T)`, selects the queries to average over, each with `M` tokens
-        before it; by default all once the memory is full. Raises ValueError for an id outside
-        `[0, V)`.
+        before it. Raises ValueError for an id outside `[0, V)`.
         """
-        config, memory = self.model.config, self._memory
-        check_token_ids(token_ids, config.vocabulary_size)
-        if is_counted is None:
-            is_full = self._num_tokens_read >= config.memory_length
-            is_counted = np.full(token_ids.shape, is_full)
-            self._last = (token_ids, memory)
-        elif np.all(is_counted[0]):
+        memory = self._memory
+        check_token_ids(token_ids, self.model.config.vocabulary_size)
+        if np.all(is_counted[0]):
             self._last = (token_ids, memory)
         sums, self._memory = self._step(tf.constant(token_ids), tf.constant(is_counted), memory)
-        self._num_tokens_read += config.segment_length
         if not np.any(is_counted):
             return
         for name, array in sums.items():
@@ -142,13 +129,9 @@ class AttentionProfiler:
         self._num_queries += int(np.sum(is_counted))
 
     def result(self) -> AttentionProfile:
-        """Returns the averages over all queries; ValueError before a segment with a full memory."""
+        """Returns the averages over all counted queries; ValueError without any."""
         if not self._num_queries:
-            raise ValueError(
-                "There must be a segment after the memory is full. "
-                f"Received: {self._num_tokens_read} tokens of each row, "
-                f"for a memory of {self.model.config.memory_length}"
-            )
+            raise ValueError("`result` needs a counted query. Received: none")
         means = {name: array / self._num_queries for name, array in self._sums.items()}
         terms = {name: means.pop(name) for name in TERMS if name in means}
         return AttentionProfile(**means, terms=terms, num_queries=self._num_queries)
@@ -156,12 +139,11 @@ class AttentionProfiler:
     def last_rows(self, layer: int, head: int) -> np.ndarray:
         """Computes the attention of one head in the first row, float32 `(T, K)`.
 
-        The last segment is used, or the last one in which all queries of the first row were
-        chosen. Column `j` is the token `M - j` before the segment's first; tokens that a query
-        cannot see are 0.
+        The last segment is used in which all queries of the first row were counted. Column `j` is
+        the token `M - j` before the segment's first; tokens that a query cannot see are 0.
         """
         if self._last is None:
-            raise ValueError("`last_rows` needs a segment that was read. Received: none")
+            raise ValueError("`last_rows` needs a segment with all queries counted. Received: none")
         token_ids, memory = self._last
         hidden_states, _ = self.model.hidden_states(tf.constant(token_ids), memory)
         arguments = self.model.attention_inputs(layer, hidden_states[layer], memory)

@@ -39,15 +39,9 @@ class ContextLosses:
         self._model = model
         self._batch_size = batch_size
         # One program serves all segment lengths, which vary with the context.
-        tokens = tf.TensorSpec([None, None], tf.int32)
-        memory = tf.nest.map_structure(
-            lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype),
-            model.initial_memory(1),
-        )
-        self._read = tf.function(self._remember, input_signature=[tokens, memory], autograph=False)
-        self._score = tf.function(
-            self._loss, input_signature=[tokens, tokens, memory], autograph=False
-        )
+        options = {"reduce_retracing": True, "autograph": False}
+        self._read = tf.function(self._remember, **options)
+        self._score = tf.function(self._loss, **options)
 
     def __call__(self, windows: np.ndarray) -> np.ndarray:
         """Returns the float64 nats `(N,)` of the last token of each window, int `(N, C + 1)`.
@@ -95,20 +89,6 @@ class ContextLosses:
         """Returns the loss of the token `(B, 1)` that follows a segment `(B, T)`."""
         hidden, _ = self._model(token_ids, memory)
         return self._model.negative_log_likelihood(hidden[:, -1:], target_ids)[:, 0]
-
-
-def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
-    """Returns `config` without recurrence, as in the models of Al-Rfou et al. (2019)."""
-    return config.replace(
-        position_encoding="learned",
-        num_positions=window_length,
-        recurrence=False,
-        segment_length=window_length,
-        memory_length=0,
-        clamp_length=None,
-        same_length=False,
-        share_attention_biases=False,
-    )
 
 
 class EffectiveLength(NamedTuple):

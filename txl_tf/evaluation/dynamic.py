@@ -3,7 +3,8 @@
 Shape letters used in this module: B rows, T segment length.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -72,15 +73,16 @@ class DynamicEvaluation:
         ]
         return nll, memory, dense
 
-    def begin(self) -> None:
-        """Records the present weights as the trained ones."""
+    @contextlib.contextmanager
+    def restored_weights(self) -> Iterator[None]:
+        """Restores the trained weights at the end of the block."""
         for trained, variable in zip(self._trained, self._variables, strict=True):
             trained.assign(variable.value)
-
-    def end(self) -> None:
-        """Restores the trained weights."""
-        for trained, variable in zip(self._trained, self._variables, strict=True):
-            variable.assign(trained)
+        try:
+            yield
+        finally:
+            for trained, variable in zip(self._trained, self._variables, strict=True):
+                variable.assign(trained)
 
     def clear_statistics(self) -> None:
         """Forgets all gradients of training text."""

@@ -1,31 +1,28 @@
-"""Evaluator that scores every token of a text, with any segment and memory length.
+"""Evaluator that scores every token of a text once, with any segment and memory length.
 
 Shape letters used in this module: B rows or windows, T segment or window length, S stride.
 """
 
 import contextlib
+import dataclasses
 import functools
 import itertools
+import mmap
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
-from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.evaluation.text_rows import (
-    EvaluationBatch,
-    EvaluationRows,
-    EvaluationText,
-    EvaluationWindows,
-    context_reach,
-    empty_batch,
-)
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
+from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TextScore
 from txl_tf.inference.engine import InferenceEngine, tokens_on_chip
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
@@ -40,12 +37,18 @@ if keras.backend.backend() == "tensorflow":
     from txl_tf.evaluation.dynamic import DynamicEvaluation
 
     ConcreteFunction = tf.types.experimental.ConcreteFunction
-Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
+_REPORTED = (
+    *("dtype_policy", "window_stride_tokens"),
+    *("dynamic_learning_rate", "dynamic_decay", "dynamic_statistics_segments"),
+)
+AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
+Track = Callable[[Iterable["EvaluationBatch"], int], Iterable["EvaluationBatch"]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
+# Tokens read from disk at once for a row, as many as a record of a data set has.
+_READ_TOKENS = 32768
 # Smaller ones save too little, and may be read while a model is built.
 _SMALLEST_BYTES = 2**16
-_ALIGNMENT_BYTES = 64
 
 
 @contextlib.contextmanager
@@ -77,20 +80,14 @@ class Evaluator:
 
     def __init__(
         self,
-        model_config: ModelConfig | LSTMConfig | QRNNConfig,
+        model_config: AnyModelConfig,
         evaluation_config: EvaluationConfig,
         jit_compile: bool | None = None,
         *,
-        keeps: str = "auto",
         masks_documents: bool = False,
         strategy: "tf.distribute.Strategy | None" = None,
         variables: Mapping[str, keras.Variable] | None = None,
     ) -> None:
-        changes = {
-            name: value
-            for name in _LENGTHS
-            if (value := getattr(evaluation_config, name)) is not None
-        }
         if evaluation_config.memory_length is not None and isinstance(
             model_config, RecurrentConfig
         ):
@@ -99,39 +96,33 @@ class Evaluator:
                 f"Received: memory_length={evaluation_config.memory_length}"
             )
         evaluation_config.check_windows(model_config)
-        self.config = model_config.replace(**changes)
+        self.config = config_of_evaluation(model_config, evaluation_config)
         self._evaluation_config = evaluation_config
+        self._stride = evaluation_config.window_stride_tokens
         self._masks_documents = masks_documents
         self._jit_compile = jit_compile
-        if strategy is not None:
-            strategy = None if strategy is tf.distribute.get_strategy() else strategy
+        if strategy is not None and strategy is tf.distribute.get_strategy():
+            strategy = None
         self.strategy = strategy
         self._variables = variables
         self.reads_given_variables = variables is not None
-        own = self.config, evaluation_config.dtype_policy, self.strategy
-        self.model = create_evaluation_model(*own, variables)
-        self._dynamic = self._dynamic_evaluation()
-        self._keeps = keeps if self._dynamic is None else "hidden_states"
-        # Engines and programs by the number of rows of a replica, on demand.
-        self._engines: dict[int, InferenceEngine] = {}
-        self._steps: dict[int, Callable[..., Any]] = {}
+        policy = evaluation_config.dtype_policy
+        self.model = create_evaluation_model(self.config, policy, strategy, variables)
+        self._dynamic: DynamicEvaluation | None = None
+        if evaluation_config.dynamic_learning_rate is not None:
+            if strategy is not None or variables is not None:
+                raise ValueError(
+                    "`dynamic_learning_rate` needs a single device, because there is one row, and "
+                    f"weights of its own to change. Received: strategy={strategy}, "
+                    f"reads given variables: {self.reads_given_variables}"
+                )
+            self._dynamic = DynamicEvaluation(self.model, evaluation_config)
+        self._keeps = "auto" if self._dynamic is None else "hidden_states"
+        # By the number of rows of a replica.
+        self._engine = functools.cache(self._create_engine)
+        self._step = functools.cache(self._create_step)
         # Made once: every program is traced separately.
         self._begin_function = compiled(self._run_begin, self.model)
-
-    @property
-    def _stride(self) -> int | None:
-        return self._evaluation_config.window_stride_tokens
-
-    def _dynamic_evaluation(self) -> "DynamicEvaluation | None":
-        if self._evaluation_config.dynamic_learning_rate is None:
-            return None
-        if self.strategy is not None or self.reads_given_variables:
-            raise ValueError(
-                "`dynamic_learning_rate` needs a single device, because there is one row, and "
-                f"weights of its own to change. Received: strategy={self.strategy}, "
-                f"reads given variables: {self.reads_given_variables}"
-            )
-        return DynamicEvaluation(self.model, self._evaluation_config)
 
     @property
     def needs_statistics(self) -> bool:
@@ -187,7 +178,7 @@ class Evaluator:
             batches = track(batches, rows.num_steps)
         total_nats, num_scored, num_unknown = 0.0, 0, 0
         with self._learning(statistics_text):
-            for batch, nll in self._read(self._step, batches, rows):
+            for batch, nll in self._read(None, batches, rows):
                 nats = nll[batch.is_scored].astype(np.float64)
                 total_nats += float(np.sum(nats))
                 num_scored += len(nats)
@@ -239,13 +230,16 @@ class Evaluator:
 
     def _read(
         self,
-        step_for: Callable[[int], Callable[..., Any]],
-        batches: Iterable[EvaluationBatch],
-        evaluation_rows: EvaluationRows | EvaluationWindows,
-    ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
-        """Runs a step on batches; each result is fetched while the next is computed."""
+        step: Callable[..., Any] | None,
+        batches: Iterable["EvaluationBatch"],
+        evaluation_rows: "EvaluationRows | EvaluationWindows",
+    ) -> Iterator[tuple["EvaluationBatch", np.ndarray]]:
+        """Runs a step, by default the scoring one, on batches.
+
+        Each result is fetched while the next is computed.
+        """
         rows = ReplicaRows(self.strategy, evaluation_rows.batch_size)
-        step = step_for(rows.rows_per_replica)
+        step = step or self._step(rows.rows_per_replica)
         begin = self._begin if self.strategy is None else self._begin_function
         memory, constants = begin(rows.rows_per_replica, evaluation_rows.segments_per_step)
         before = None
@@ -259,25 +253,15 @@ class Evaluator:
         if before is not None:
             yield before[0], rows.join(before[1])
 
-    def _rows(self, text: EvaluationText) -> EvaluationRows | EvaluationWindows:
+    def _rows(self, text: EvaluationText) -> "EvaluationRows | EvaluationWindows":
+        num_rows, length = self._evaluation_config.batch_size, self.config.segment_length
         if self._stride is not None:
-            return EvaluationWindows(
-                text.num_tokens,
-                self._evaluation_config.batch_size,
-                self.config.segment_length,
-                self._stride,
-            )
-        sizes = (
-            text.num_tokens,
-            self._evaluation_config.batch_size,
-            self.config.segment_length,
-            self._warm_up_tokens(text),
-        )
-        rows = EvaluationRows(*sizes)
+            return EvaluationWindows(text.num_tokens, num_rows, length, self._stride)
+        rows = EvaluationRows(text.num_tokens, num_rows, length, self._warm_up_tokens(text))
         rows_per_replica = ReplicaRows(self.strategy, rows.batch_size).rows_per_replica
         # A short text is not padded to more segments than it has.
-        at_once = min(self.segments_per_read(rows_per_replica), rows.num_steps)
-        return EvaluationRows(*sizes, at_once)
+        rows.segments_per_step = min(self.segments_per_read(rows_per_replica), rows.num_steps)
+        return rows
 
     @contextlib.contextmanager
     def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:
@@ -285,42 +269,36 @@ class Evaluator:
         if self._dynamic is None:
             yield
             return
-        self._dynamic.begin()
-        try:
+        if self.needs_statistics and statistics_text is None:
+            raise ValueError(
+                "`dynamic_statistics_segments` needs a `statistics_text`. "
+                "Received: statistics_text=None"
+            )
+        with self._dynamic.restored_weights():
             if self.needs_statistics:
-                if statistics_text is None:
-                    raise ValueError(
-                        "`dynamic_statistics_segments` needs a `statistics_text`. "
-                        "Received: statistics_text=None"
-                    )
-                self._measure(self._dynamic, statistics_text)
+                self._measure_gradients(self._dynamic, statistics_text)
             yield
-        finally:
-            self._dynamic.end()
 
-    def _measure(self, dynamic: "DynamicEvaluation", text: EvaluationText) -> None:
+    def _measure_gradients(self, dynamic: "DynamicEvaluation", text: EvaluationText) -> None:
         """Measures the gradients of training text."""
         rows = EvaluationRows(text.num_tokens, 1, self.config.segment_length)
         num_segments = self._evaluation_config.dynamic_statistics_segments
         batches = itertools.islice(rows.batches(text), num_segments)
         dynamic.clear_statistics()
-        measure = functools.partial(self.score_batch, learn=dynamic.add_statistics)
-        step = self._compiled(measure, self._compiles_gradients)
-        measured = list(self._read(lambda _: step, batches, rows))
+        score = functools.partial(self.score_batch, learn=dynamic.add_statistics)
+        step = self._compiled(score, self._compiles_gradients)
+        measured = list(self._read(step, batches, rows))
         dynamic.finish_statistics(len(measured))
 
-    def _engine(self, num_rows: int) -> InferenceEngine:
-        """Returns the engine for `num_rows` rows of a replica."""
-        if num_rows not in self._engines:
-            self._engines[num_rows] = InferenceEngine(
-                self.model,
-                keeps=self._keeps,
-                num_rows=num_rows,
-                is_distributed=self.strategy is not None,
-                jit_compile=self._jit_compile,
-                attention_kernel=self._attention(num_rows).kernel,
-            )
-        return self._engines[num_rows]
+    def _create_engine(self, num_rows: int) -> InferenceEngine:
+        return InferenceEngine(
+            self.model,
+            keeps=self._keeps,
+            num_rows=num_rows,
+            is_distributed=self.strategy is not None,
+            jit_compile=self._jit_compile,
+            attention_kernel=self._attention(num_rows).kernel,
+        )
 
     def _attention(self, num_rows: int) -> AttentionChoice:
         """Returns how replicas with `num_rows` rows attend, and why."""
@@ -354,15 +332,13 @@ class Evaluator:
         # Bound here: as arguments of `run` the numbers would become tensors on a TPU.
         return self.strategy.run(functools.partial(self._begin, num_rows, segments_per_read))
 
-    def _step(self, num_rows: int) -> Callable[..., Any]:
-        """Returns `score_batch` or `score_windows` for `num_rows` rows of a replica, compiled."""
-        if num_rows not in self._steps:
+    def _create_step(self, num_rows: int) -> Callable[..., Any]:
+        """Compiles `score_batch` or `score_windows` for `num_rows` rows of a replica."""
+        compiles = self._compiles_gradients
+        if self._dynamic is None:
             compiles = self._engine(num_rows).plan.compile_read
-            if self._dynamic is not None:
-                compiles = self._compiles_gradients
-            score = self.score_batch if self._stride is None else self.score_windows
-            self._steps[num_rows] = self._compiled(score, compiles)
-        return self._steps[num_rows]
+        score = self.score_batch if self._stride is None else self.score_windows
+        return self._compiled(score, compiles)
 
     @property
     def _compiles_gradients(self) -> bool:
@@ -441,6 +417,283 @@ class Evaluator:
         return min(number, text.num_tokens)
 
 
+def create_evaluator(
+    experiment: ExperimentConfig,
+    strategy: "tf.distribute.Strategy | None" = None,
+    variables: Mapping[str, keras.Variable] | None = None,
+) -> Evaluator:
+    """Builds the evaluator of an experiment, without weights or with the variables of a run."""
+    if experiment.evaluation.dynamic_learning_rate is not None:
+        strategy, variables = None, None
+    return Evaluator(
+        experiment.model,
+        experiment.resolved_evaluation,
+        # If XLA is allowed, the device's execution plan decides.
+        jit_compile=None if experiment.training.may_compile else False,
+        masks_documents=experiment.training.document_boundaries == "mask",
+        strategy=strategy,
+        variables=variables,
+    )
+
+
+def evaluate_split(
+    evaluator: Evaluator,
+    dataset: PreparedDataset,
+    split: str,
+    step: int,
+    track: Track | None = None,
+    observe: Observe | None = None,
+    num_words: int | None = None,
+    max_tokens: int | None = None,
+) -> EvaluationResult:
+    """Evaluates a split of a prepared data set, or its first `max_tokens` targets."""
+    text = EvaluationText.of_split(dataset, split)
+    if max_tokens is not None and max_tokens + 1 < text.num_tokens:
+        text = text.beginning(max_tokens + 1)
+    if num_words is not None:
+        text = dataclasses.replace(text, num_words=num_words)
+    if text.num_tokens < 2:
+        raise DataDamagedError(
+            f"The split {split} has less than two tokens: there is nothing to score.",
+            where=dataset.folder,
+            remedy="Prepare a longer text.",
+        )
+    training_text = statistics_text(evaluator, dataset)
+    options = {"track": track, "observe": observe, "statistics_text": training_text}
+    return evaluator.evaluate(text, step=step, **options)
+
+
+def score_text(
+    evaluator: Evaluator,
+    tokenizer: Tokenizer,
+    text: str | bytes | np.ndarray,
+    *,
+    step: int = 0,
+    num_words: int | None = None,
+    **options: Any,
+) -> TextScore:
+    """Scores a text, or token ids; `options` are passed to `Evaluator.evaluate`.
+
+    Raises InvalidTextError if it has no encoding or less than 2 tokens.
+    """
+    if isinstance(text, np.ndarray):
+        content, token_ids = tokenizer.decode_bytes(text), text.astype(np.int32)
+    else:
+        content = text.encode() if isinstance(text, str) else text
+        token_ids = tokenizer.encode(content).astype(np.int32)
+    if len(token_ids) < 2:
+        reason = "A text must have at least 2 tokens, for the first has no score."
+        raise InvalidTextError.at(reason, content, len(content))
+    read = EvaluationText.of_content(content, token_ids, tokenizer)
+    if num_words is not None:
+        read = dataclasses.replace(read, num_words=num_words)
+    nats = np.full(len(token_ids), np.nan)
+    result = evaluator.evaluate(read, step=step, observe=nats.__setitem__, **options)
+    return TextScore(**vars(result), token_ids=token_ids, nats=nats, tokenizer=tokenizer)
+
+
+def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
+    """Returns the split `train`, whose gradients scale dynamic evaluation; `None` if unscaled."""
+    if not evaluator.needs_statistics:
+        return None
+    if dataset is None or "train" not in dataset.manifest.split_names:
+        raise UsageError(
+            "evaluation.dynamic_statistics_segments needs the split `train` of the data set.",
+            where="--data" if dataset is None else dataset.folder,
+            remedy="Name a data set with this split, or leave the setting out.",
+        )
+    return EvaluationText.of_split(dataset, "train")
+
+
+def context_reach(config: ModelConfig | RecurrentConfig) -> int:
+    """Computes how many preceding tokens can influence a prediction.
+
+    A layer sees the memory and the segment before a position, and the layer below computed each
+    of these from as many tokens again. So every layer adds `M + T - 1` tokens, or `M` if all
+    queries see equally far. For a recurrent model the result exceeds any text.
+    """
+    if isinstance(config, RecurrentConfig):
+        return sys.maxsize
+    memory_length = config.effective_memory_length
+    per_layer = memory_length if config.same_length else memory_length + config.segment_length - 1
+    return config.num_layers * per_layer
+
+
+class EvaluationBatch(NamedTuple):
+    """One segment of every row, or some windows.
+
+    Arrays are `(B, T)`. For windows, targets, `is_scored` and `places` are `(B, S)`, and
+    `positions` `(B, S)` are the positions before the targets. `is_scored` is false for warm-up
+    and padding, `document_starts` is true for the first tokens of documents, where known, and
+    `places` are the indices of the targets in the text.
+    """
+
+    token_ids: np.ndarray
+    target_ids: np.ndarray
+    is_scored: np.ndarray
+    document_starts: np.ndarray
+    places: np.ndarray
+    positions: np.ndarray | None = None
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Returns the arrays that a scoring step reads."""
+        read = self.token_ids, self.target_ids, self.is_scored, self.document_starts
+        return read if self.positions is None else (*read, self.positions)
+
+
+class EvaluationRows:
+    """Order in which an evaluation reads a text in rows.
+
+    The `n - 1` targets are divided as evenly as possible: each row scores one contiguous stretch,
+    the first rows one target more than the last. Before its stretch a row reads warm-up tokens,
+    which are not scored. Rows are padded to whole segments; padding comes after all scored tokens,
+    which keep the positions they have in a whole segment.
+
+    Rows that warm up are cut into segments at multiples of `T` in the text, as a single row is.
+    This lengthens their warm-up by less than `T`. Raises ValueError if there is nothing to score.
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        batch_size: int,
+        segment_length: int,
+        warm_up_tokens: int = 0,
+        segments_per_step: int = 1,
+    ) -> None:
+        check_has_targets(num_tokens)
+        self.batch_size = min(batch_size, num_tokens - 1)
+        self.segments_per_step = segments_per_step
+        self._segment_length = segment_length
+        share, remainder = divmod(num_tokens - 1, self.batch_size)
+        lengths = share + (np.arange(self.batch_size) < remainder)
+        self._stops = np.cumsum(lengths)
+        self._starts = self._stops - lengths
+        self._begins = self._starts
+        if warm_up_tokens > 0:
+            earliest = np.maximum(self._starts - min(warm_up_tokens, num_tokens), 0)
+            self._begins = earliest // segment_length * segment_length
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of the evaluation."""
+        longest = int(np.max(self._stops - self._begins))
+        return -(-longest // (self.segments_per_step * self._segment_length))
+
+    def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
+        """Reads a text of `num_tokens` tokens; yields the batch of each step, in order."""
+        num_tokens = self.segments_per_step * self._segment_length
+        streams = [_RowStream(text, num_tokens) for _ in range(self.batch_size)]
+        for step in range(self.num_steps):
+            batch = empty_batch(self.batch_size, num_tokens)
+            for row, stream in enumerate(streams):
+                first = int(self._begins[row]) + step * num_tokens
+                count = min(num_tokens, int(self._stops[row]) - first)
+                if count <= 0:
+                    continue
+                tokens, document_starts = stream.read(first, first + count + 1)
+                places = np.arange(first, first + count)
+                batch.token_ids[row, :count] = tokens[:-1]
+                batch.target_ids[row, :count] = tokens[1:]
+                batch.is_scored[row, :count] = places >= self._starts[row]
+                batch.document_starts[row, :count] = document_starts[:-1]
+                batch.places[row, :count] = places + 1
+            yield batch
+
+
+class EvaluationWindows:
+    """Order in which an evaluation reads a text with overlapping windows.
+
+    Windows advance by `S` tokens and score their last `S`, so that every target is scored once. The
+    first window begins with the text and the last one ends with it, so all are full, and absolute
+    positions mean the same as in training. A text shorter than a window is padded and read as the
+    last segment of `EvaluationRows`. The last batch is padded with windows that score nothing.
+    Raises ValueError if there is nothing to score.
+    """
+
+    segments_per_step = 1
+
+    def __init__(self, num_tokens: int, batch_size: int, window_length: int, stride: int) -> None:
+        check_has_targets(num_tokens)
+        self._num_targets = num_tokens - 1
+        self._window_length = window_length
+        self._stride = stride
+        # First target of each window.
+        self._firsts = np.arange(0, self._num_targets, stride)
+        self.batch_size = min(batch_size, len(self._firsts))
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of the evaluation."""
+        return -(-len(self._firsts) // self.batch_size)
+
+    def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
+        """Reads a text of `num_tokens` tokens; yields the batch of each step, in order."""
+        length = self._window_length
+        latest = max(self._num_targets - length, 0)
+        stream = _RowStream(text, length)
+        for begin in range(0, len(self._firsts), self.batch_size):
+            batch = empty_batch(self.batch_size, length, self._stride)
+            firsts = self._firsts[begin : begin + self.batch_size].tolist()
+            for row, first in enumerate(firsts):
+                # The last target follows the window's end, unless the text begins or ends there.
+                start = min(max(first + self._stride - length, 0), latest)
+                stop = min(start + length, self._num_targets)
+                count = min(self._stride, self._num_targets - first)
+                tokens, document_starts = stream.read(start, stop + 1)
+                batch.token_ids[row, : stop - start] = tokens[:-1]
+                batch.document_starts[row, : stop - start] = document_starts[:-1]
+                position = first - start
+                batch.target_ids[row, :count] = tokens[position + 1 : position + count + 1]
+                batch.is_scored[row, :count] = True
+                batch.places[row, :count] = np.arange(first, first + count) + 1
+                batch.positions[row, :count] = np.arange(position, position + count)
+            yield batch
+
+
+def empty_batch(num_rows: int, num_tokens: int, num_scored: int | None = None) -> EvaluationBatch:
+    """Returns a batch that scores nothing; `num_scored` is `S` for windows, None for segments."""
+    read = (num_rows, num_tokens)
+    scored = read if num_scored is None else (num_rows, num_scored)
+    return EvaluationBatch(
+        token_ids=np.zeros(read, np.int32),
+        target_ids=np.zeros(scored, np.int32),
+        is_scored=np.zeros(scored, bool),
+        document_starts=np.zeros(read, bool),
+        places=np.zeros(scored, np.int64),
+        positions=None if num_scored is None else np.zeros(scored, np.int32),
+    )
+
+
+def check_has_targets(num_tokens: int) -> None:
+    """Raises ValueError for a text with nothing to score."""
+    if num_tokens < 2:
+        raise ValueError(
+            "A split needs at least 2 tokens, because nothing comes before the first. "
+            f"Received: num_tokens={num_tokens}"
+        )
+
+
+class _RowStream:
+    """Forward reader of a text in large blocks: part of a record costs as much as the whole."""
+
+    def __init__(self, text: EvaluationText, tokens_per_step: int) -> None:
+        self._text = text
+        self._block_tokens = max(_READ_TOKENS, tokens_per_step + 1)
+        self._start = self._stop = 0
+        self._tokens = self._document_starts = np.zeros(0)
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the tokens of a range, and which of them begin documents."""
+        if not self._start <= start <= stop <= self._stop:
+            self._start = start
+            self._stop = min(start + self._block_tokens, self._text.num_tokens)
+            self._tokens = self._text.read_tokens(start, self._stop)
+            self._document_starts = self._text.read_document_starts(start, self._stop)
+        wanted = slice(start - self._start, stop - self._start)
+        return self._tokens[wanted], self._document_starts[wanted]
+
+
 class ReplicaRows:
     """Division of rows over replicas, padded with empty rows, and the joining of their results."""
 
@@ -506,18 +759,16 @@ def _spec_of(initial_value: Any) -> "tf.TensorSpec":
 
 
 def _untouched_zeros(spec: "tf.TensorSpec") -> "tf.Tensor":
-    num_bytes = spec.shape.num_elements() * spec.dtype.size
-    pages = np.zeros(num_bytes + _ALIGNMENT_BYTES, np.uint8)
-    first = -pages.ctypes.data % _ALIGNMENT_BYTES
+    pages = mmap.mmap(-1, spec.shape.num_elements() * spec.dtype.size)
     # NumPy lacks some types of TensorFlow, so the bits are passed as integers.
-    numbers = pages[first : first + num_bytes].view(f"uint{8 * spec.dtype.size}")
+    numbers = np.frombuffer(pages, f"uint{8 * spec.dtype.size}").reshape(spec.shape)
     # All other conversions from NumPy copy, and a copy touches the pages.
-    bits = tf.experimental.dlpack.from_dlpack(numbers.reshape(spec.shape).__dlpack__())
+    bits = tf.experimental.dlpack.from_dlpack(numbers.__dlpack__())
     return tf.bitcast(bits, spec.dtype)
 
 
 def create_evaluation_model(
-    config: ModelConfig | LSTMConfig | QRNNConfig,
+    config: AnyModelConfig,
     dtype_policy: str,
     strategy: "tf.distribute.Strategy | None" = None,
     variables: Mapping[str, keras.Variable] | None = None,
@@ -536,9 +787,13 @@ def create_evaluation_model(
         return create_model(config, dtype=dtype_policy)
 
 
-def evaluation_conditions(
-    config: ModelConfig | LSTMConfig | QRNNConfig, evaluation: EvaluationConfig
-) -> dict[str, Any]:
+def config_of_evaluation(config: AnyModelConfig, evaluation: EvaluationConfig) -> AnyModelConfig:
+    """Returns a model's configuration with the lengths of an evaluation, where they are set."""
+    lengths = {name: getattr(evaluation, name) for name in _LENGTHS}
+    return config.replace(**{name: each for name, each in lengths.items() if each is not None})
+
+
+def evaluation_conditions(config: AnyModelConfig, evaluation: EvaluationConfig) -> dict[str, Any]:
     """Returns the fields of `EvaluationResult` that are evaluation settings."""
     return {
         "segment_length": config.segment_length,
@@ -546,9 +801,5 @@ def evaluation_conditions(
         "clamp_length": config.clamp_length,
         "same_length": config.same_length,
         "same_length_keys": config.same_length_keys if config.same_length else None,
-        "dtype_policy": evaluation.dtype_policy,
-        "window_stride_tokens": evaluation.window_stride_tokens,
-        "dynamic_learning_rate": evaluation.dynamic_learning_rate,
-        "dynamic_decay": evaluation.dynamic_decay,
-        "dynamic_statistics_segments": evaluation.dynamic_statistics_segments,
+        **{name: getattr(evaluation, name) for name in _REPORTED},
     }

@@ -1,13 +1,97 @@
-"""Results of an evaluation: summed nats, counts, and the figures derived from them."""
+"""Texts that an evaluation reads, and its results: summed nats, counts and derived figures."""
 
 import dataclasses
+import functools
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
 
 from txl_tf.config.experiment import LOWER_IS_BETTER
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 # exp(710) overflows float64.
 _MAX_EXPONENT = 700.0
+ReadRange = Callable[[int, int], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationText:
+    """Tokens by their place, with counts of the text they represent.
+
+    The first of the `num_tokens` tokens is not a target. `read_tokens` and `read_document_starts`
+    take a start and a stop, and return the token ids between them, and which of them begin a
+    document. The counts of bytes, of UTF-8 code points and of words include all tokens.
+    `unknown_id` is the token for text outside the vocabulary, if there is one.
+    """
+
+    name: str
+    num_tokens: int
+    read_tokens: ReadRange
+    read_document_starts: ReadRange
+    num_bytes: float
+    num_characters: float
+    num_words: float
+    tokenizer_kind: str | None = None
+    unknown_id: int | None = None
+
+    @classmethod
+    def of_tokens(cls, name: str, token_ids: np.ndarray, **counts: Any) -> Self:
+        """Builds a text of one document from an int vector of tokens, and the other fields."""
+        return cls(
+            name=name,
+            num_tokens=len(token_ids),
+            read_tokens=lambda start, stop: token_ids[start:stop],
+            read_document_starts=lambda start, stop: np.arange(start, stop) == 0,
+            **counts,
+        )
+
+    @classmethod
+    def of_content(cls, content: bytes, token_ids: np.ndarray, tokenizer: Tokenizer) -> Self:
+        """Builds a text of one document from its UTF-8 bytes and its tokens."""
+        if tokenizer.kind == "ids":
+            content = b""  # digits and labels are not the data
+        return cls.of_tokens(
+            "text",
+            token_ids,
+            num_bytes=len(content),
+            # The lowest bytes, read as signed, continue a code point.
+            num_characters=int(np.count_nonzero(np.frombuffer(content, np.int8) >= -64)),
+            num_words=len(content.split()),
+            tokenizer_kind=tokenizer.kind,
+            unknown_id=tokenizer.unknown_id,
+        )
+
+    @classmethod
+    def of_split(cls, dataset: PreparedDataset, split: str) -> Self:
+        """Returns the text of a split, read from disk on demand."""
+        entry = dataset.manifest.split(split)
+        return cls(
+            name=split,
+            num_tokens=entry.tokens,
+            read_tokens=functools.partial(dataset.read_tokens, split),
+            read_document_starts=functools.partial(dataset.read_document_starts, split),
+            num_bytes=entry.bytes,
+            num_characters=entry.characters,
+            num_words=entry.words,
+            tokenizer_kind=dataset.manifest.tokenizer_kind,
+            unknown_id=dataset.unknown_id,
+        )
+
+    def beginning(self, num_tokens: int) -> Self:
+        """Returns the first tokens, with a proportional share of the bytes and words."""
+        share = num_tokens / self.num_tokens
+        return dataclasses.replace(
+            self,
+            # A separate curve: figures of a part and of the whole are not comparable.
+            name=f"{self.name}_beginning",
+            num_tokens=num_tokens,
+            num_bytes=self.num_bytes * share,
+            num_characters=self.num_characters * share,
+            num_words=self.num_words * share,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +110,6 @@ class EvaluationResult:
     """
 
     split: str
-    """Name of the split."""
     step: int
     """Training steps of the weights."""
     total_nats: float
@@ -38,19 +121,15 @@ class EvaluationResult:
     num_characters: float
     """UTF-8 code points of that text."""
     num_words: float
-    """Words of that text."""
     segment_length: int
-    """Tokens per row and step."""
     memory_length: int
-    """Tokens remembered."""
     clamp_length: int | None
     """Largest distance with its own encoding."""
     same_length: bool
     """True if every query saw the same number of positions."""
     same_length_keys: str | None
-    """This number; None without `same_length`."""
+    """Positions that these are; None without `same_length`."""
     dtype_policy: str
-    """Keras dtype policy of the computation."""
     batch_size: int
     """Rows read side by side."""
     warm_up_tokens: int
@@ -62,11 +141,8 @@ class EvaluationResult:
     dynamic_learning_rate: float | None
     """Learning rate of dynamic evaluation; None for fixed weights."""
     dynamic_decay: float | None
-    """Decay towards the trained weights."""
     dynamic_statistics_segments: int | None
-    """Segments of training text that scaled the gradients."""
     tokenizer_kind: str | None = None
-    """Kind of the tokenizer; None if unknown."""
     num_unknown: int | None = None
     """Targets for text outside the vocabulary; None if the tokenizer has no such token."""
     seconds: float
@@ -115,37 +191,16 @@ class EvaluationResult:
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields and all figures as plain JSON types."""
         return {
-            **{
-                each.name: getattr(self, each.name) for each in dataclasses.fields(EvaluationResult)
-            },
-            "nats_per_token": self.nats_per_token,
-            "perplexity": self.perplexity,
-            "bits_per_byte": self.bits_per_byte,
-            "bits_per_character": self.bits_per_character,
-            "word_perplexity": self.word_perplexity,
-            "unknown_share": self.unknown_share,
+            name: getattr(self, name)
+            for name in (
+                *(field.name for field in dataclasses.fields(EvaluationResult)),
+                *("nats_per_token", "perplexity", "bits_per_byte", "bits_per_character"),
+                *("word_perplexity", "unknown_share"),
+            )
         }
 
-    def describe(self) -> str:
-        """Returns the figures, their denominators and the conditions in one line."""
-        figures = []
-        if self.bits_per_byte is not None:
-            figures.append(f"{self.bits_per_byte:.6f} bits/byte ({self.num_bytes:,.0f} bytes)")
-        if self.bits_per_character is not None:
-            figures.append(
-                f"{self.bits_per_character:.6f} bits/character "
-                f"({self.num_characters:,.0f} characters)"
-            )
-        figures.append(
-            f"{self.nats_per_token:.6f} nats/token, perplexity {self.perplexity:.4f} "
-            f"({self.num_tokens:,} tokens)"
-        )
-        # For other tokens the figure is huge and meaningless.
-        if self.has_words:
-            figures.append(f"{self.word_perplexity:.4g} per word ({self.num_words:,.0f} words)")
-        if self.unknown_share is not None:
-            figures.append(f"{self.unknown_share:.2%} unknown tokens")
-        return f"{self.split}: {', '.join(figures)}; {self.conditions}"
+    def __str__(self) -> str:
+        return result_table([self])
 
     @property
     def conditions(self) -> str:
@@ -171,22 +226,37 @@ class EvaluationResult:
         return ", ".join(conditions)
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TextScore(EvaluationResult):
+    """Negative log-likelihood of a text by token; a lower one is a better prediction.
+
+    The first token is predicted from nothing and has no score.
+    """
+
+    token_ids: np.ndarray
+    """int32 vector of the tokens."""
+    nats: np.ndarray
+    """float64 vector of the nats of each token; NaN for the first."""
+    tokenizer: Tokenizer
+    """Tokenizer of the text."""
+
+    @functools.cached_property
+    def pieces(self) -> list[str]:
+        """Text of each token alone; bytes that are not UTF-8 are escaped."""
+        return self.tokenizer.decode_each(self.token_ids)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskResult:
     """Figures of the examples of a split."""
 
     split: str
-    """Name of the split."""
     step: int
-    """Training steps of the weights."""
     figures: dict[str, float]
     """Metrics by name; the first one decides which step is best."""
     num_examples: int
-    """Examples that were answered."""
     num_tokens: int
-    """Tokens that were read."""
     seconds: float
-    """Wall time, compiling included."""
 
     @property
     def criterion(self) -> float:
@@ -198,8 +268,7 @@ class TaskResult:
         """Returns all fields as plain JSON types."""
         return dataclasses.asdict(self)
 
-    def describe(self) -> str:
-        """Returns the figures in one line."""
+    def __str__(self) -> str:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in self.figures.items())
         return f"{self.split} at step {self.step:,}: {figures} ({self.num_examples:,} examples)"
 
@@ -212,3 +281,34 @@ def perplexity(nats: float) -> float:
 def bits(nats: float) -> float:
     """Converts a negative log-likelihood from nats to bits."""
     return nats / math.log(2.0)
+
+
+def result_table(results: Sequence[EvaluationResult]) -> str:
+    """Formats figures, denominators and conditions of evaluations of one model."""
+    figures = [
+        ("bits/byte", "bits_per_byte", ",.6f"),
+        ("bits/character", "bits_per_character", ",.6f"),
+        ("nats/token", "nats_per_token", ",.6f"),
+        ("perplexity", "perplexity", ",.4f"),
+        ("word perplexity", "word_perplexity", ",.4f"),
+        ("tokens", "num_tokens", ",.0f"),
+        ("bytes", "num_bytes", ",.0f"),
+        ("characters", "num_characters", ",.0f"),
+        ("words", "num_words", ",.0f"),
+        ("unknown tokens", "unknown_share", ".2%"),
+    ]
+    # The figure is huge where tokens are shorter than words, and where words are the tokens it
+    # equals the perplexity.
+    if not all(each.has_words and each.tokenizer_kind != "words" for each in results):
+        figures = [figure for figure in figures if "word" not in figure[0]]
+    rows = [["", *(result.split for result in results)]]
+    for name, field, form in figures:
+        values = [getattr(result, field) for result in results]
+        if any(value is not None and (value or field == "unknown_share") for value in values):
+            rows.append([name, *("-" if each is None else f"{each:{form}}" for each in values)])
+    names, *columns = ([*column] for column in zip(*rows, strict=True))
+    columns = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
+    names = [name.ljust(max(map(len, names))) for name in names]
+    lines = map("  ".join, zip(names, *columns, strict=True))
+    conditions = {f"step {result.step:,}, {result.conditions}": None for result in results}
+    return "\n".join([*lines, *conditions])

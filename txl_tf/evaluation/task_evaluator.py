@@ -47,9 +47,8 @@ class TaskEvaluator:
         if variables is not None:
             for variable in self.model.head.weights:
                 variable._initialize(variables[variable.path].value)
-        is_alone = self._strategy is None or self._strategy.num_replicas_in_sync == 1
-        is_tpu = isinstance(self._strategy, tf.distribute.TPUStrategy)
-        compiles = config.training.may_compile and is_alone and not is_tpu
+        # A strategy compiles for itself; XLA would read a mirrored variable of the wrong device.
+        compiles = config.training.may_compile and self._strategy is None
         self._function = tf.function(self._outputs, autograph=False, jit_compile=compiles)
 
     def load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -83,24 +82,17 @@ class TaskEvaluator:
             seconds=time.perf_counter() - begin,
         )
 
-    def outputs(
-        self,
-        encoded: EncodedExamples,
-        track: Track | None = None,
-        *,
-        rounds_sizes: bool = False,
-    ) -> list[np.ndarray]:
+    def outputs(self, encoded: EncodedExamples, track: Track | None = None) -> list[np.ndarray]:
         """Computes the model's outputs for each example, in order, see `answers_of`.
 
-        Texts of similar length are batched together, and all batches have one shape.
-        `rounds_sizes` rounds rows and segments up to powers of two, so that many calls need few
-        programs. Raises NonFiniteError if an output is not finite.
+        Texts of similar length are batched together, and all batches have one shape. Its rows and
+        segments are powers of two, so that many calls need few programs. Raises NonFiniteError if
+        an output is not finite.
         """
         segment_length = self.config.model.segment_length
-        num_rows, length = len(encoded.examples), encoded.padded_length(segment_length)
-        if rounds_sizes:
-            num_rows = _power_of_two(num_rows)
-            length = segment_length * _power_of_two(length // segment_length)
+        num_segments = encoded.padded_length(segment_length) // segment_length
+        length = segment_length * _power_of_two(num_segments)
+        num_rows = _power_of_two(len(encoded.examples))
         num_rows = min(self.config.training.global_batch_size, num_rows)
         rows = ReplicaRows(self._strategy, num_rows)
         order = np.argsort(-encoded.num_tokens.max(axis=1), kind="stable")
@@ -108,14 +100,14 @@ class TaskEvaluator:
         found: list[np.ndarray] = [np.zeros(0)] * len(order)
         for begin in begins if track is None else track(begins, len(begins)):
             numbers = order[begin : begin + num_rows]
-            batch = rows.split(_gathered(encoded, numbers, num_rows, length))
+            batch = rows.split(_gather_batch(encoded, numbers, num_rows, length))
             if self._strategy is None:
                 values = self._function(*batch)
             else:
                 values = self._strategy.run(self._function, args=batch)
             together = rows.join(values)[: len(numbers)]
             for number, outputs in zip(numbers.tolist(), together, strict=True):
-                found[number] = _of_text(encoded, number, outputs)
+                found[number] = _without_padding(encoded, number, outputs)
         return found
 
     def _outputs(self, token_ids: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
@@ -132,7 +124,7 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _gathered(
+def _gather_batch(
     encoded: EncodedExamples, numbers: np.ndarray, num_rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns tokens `(B, C * L)` and counts `(B, C)` of examples; rows beyond repeat the last."""
@@ -142,7 +134,7 @@ def _gathered(
     return token_ids.numpy().reshape(num_rows, -1), counts.numpy()
 
 
-def _of_text(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.ndarray:
+def _without_padding(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.ndarray:
     """Removes the padding from the outputs of a text."""
     num_tokens = int(encoded.num_tokens[number, 0])
     if encoded.kind == "span":

@@ -14,16 +14,16 @@ _FIRST, _SECOND = "lora_kernel_a", "lora_kernel_b"
 
 
 class Adapters:
-    """Low-rank adapters of all projections of a language model (Hu et al., 2022).
+    """Low-rank adapters of all projections of a language model (Hu et al., 2022, Section 4.1).
 
     All weights of the model are frozen. Each of its `keras.layers.Dense` layers, in attention,
-    feed-forward layers and gates, gets two factors `(X, R)` and `(R, Y)`, and adds `alpha / R`
-    times their product to its kernel. The second factor starts at zero, so the model is unchanged
-    at first.
+    feed-forward layers and gates, gets two factors `(X, R)` and `(R, Y)`, and adds their product,
+    times `alpha / R` if `alpha` is given, to its kernel. The second factor starts at zero, so the
+    model is unchanged at first.
 
     `Dense.enable_lora` creates the factors in the current strategy scope, with initial values
     from Keras' global seed. The optimizer must be built afterwards. `factors` are all variables by
-    path. See Section 4.1 of https://arxiv.org/abs/2106.09685.
+    path.
     """
 
     def __init__(self, model: LanguageModel, rank: int, alpha: float | None = None) -> None:
@@ -38,7 +38,7 @@ class Adapters:
         # Not `layer.trainable`, which would freeze the factors too.
         for variable in model.weights:
             variable.trainable = False
-        self._scale = adapter_scale(rank, alpha)
+        self._alpha = alpha
         self.factors: dict[str, keras.Variable] = {}
         # Sorted, because the factors draw from the run's seed in order.
         for layer in sorted(layers, key=lambda layer: layer.path):
@@ -48,18 +48,13 @@ class Adapters:
 
     def merged(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Merges arrays of the model's weights, see `merged_weights`."""
-        return merged_weights(arrays, self._scale)
+        return merged_weights(arrays, self._alpha)
 
 
-def adapter_scale(rank: int, alpha: float | None) -> float:
-    """Returns the factor of the product of both factors."""
-    return 1.0 if alpha is None else alpha / rank
+def merged_weights(arrays: Mapping[str, np.ndarray], alpha: float | None) -> dict[str, np.ndarray]:
+    """Adds the products of low-rank factors, times `alpha / R` if given, to their kernels.
 
-
-def merged_weights(arrays: Mapping[str, np.ndarray], scale: float) -> dict[str, np.ndarray]:
-    """Adds the products of low-rank factors to their kernels.
-
-    `arrays` are all float32 weights and factors by variable path; the result has no factors, and
+    `arrays` are all float32 weights and factors by variable path. The result has no factors, and
     gives the same model without adapters.
     """
     merged = {
@@ -74,6 +69,7 @@ def merged_weights(arrays: Mapping[str, np.ndarray], scale: float) -> dict[str, 
         kernel = merged[f"{layer}/kernel"]
         # float64 makes the rounded sum independent of a library's order of summation.
         product = first.astype(np.float64) @ arrays[f"{layer}/{_SECOND}"].astype(np.float64)
+        scale = 1.0 if alpha is None else alpha / first.shape[-1]
         change = scale * product  # [X, Y]
         # Where nothing is added, the sign of a zero stays too.
         merged[f"{layer}/kernel"] = np.where(change == 0, kernel, kernel + change).astype(

@@ -5,12 +5,10 @@ T segment length, M memory length, K = M + T key length, E = N * H width of all 
 vocabulary, L layers, S positions with a loss.
 """
 
-import bisect
 import itertools
 import math
 from typing import Any, cast
 
-from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 
@@ -181,31 +179,6 @@ def row_numbers(model: ModelConfig) -> int:
         # Of each gate the outputs after the ReLU, r, z, h and r * x.
         + (2 * 5 * segment * model.hidden_dim if model.residual_gate else 0)
     )
-
-
-def equal_memory_segment_length(reference: ExperimentConfig, candidate: ExperimentConfig) -> int:
-    """Finds the longest segment whose computed memory fits the budget of another model.
-
-    As in Table 8 of Dai et al. (2019), Appendix A: a model without recurrence may spend the
-    memory that recurrence costs on longer segments. The candidate's own segment length is
-    ignored. Raises ValueError if not even segments of one token fit.
-    """
-    budget = training_memory_bytes(reference)
-    model = cast(ModelConfig, candidate.model)
-
-    def needed_bytes(length: int) -> int:
-        num_positions = None if model.num_positions is None else length + model.memory_length
-        changed = model.replace(segment_length=length, num_positions=num_positions)
-        return training_memory_bytes(candidate.replace(model=changed))
-
-    # A longer segment never needs less memory.
-    length = bisect.bisect_right(range(1, MAX_TOKENS + 1), budget, key=needed_bytes)
-    if length == 0:
-        raise ValueError(
-            f"The model does not fit into the memory of the other at any segment length. "
-            f"Received: a budget of {budget} bytes"
-        )
-    return length
 
 
 def run_flops_per_token(experiment: ExperimentConfig) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
-from txl_tf.causal_lm.text import TextPieces, pieces_of
+from txl_tf.causal_lm.text import TextPieces
 from txl_tf.config.base import DEFAULT_NEW_TOKENS, not_negative, positive
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
@@ -321,7 +321,7 @@ class TextEngine:
         row.state, row.memory = state, state.memory
         row.unread = np.append(state.pending, row.prompt_ids).astype(np.int32)
         if row.scores_prompt and not len(state.pending):
-            (token,) = pieces_of(self.tokenizer, row.prompt_ids[:1])
+            (token,) = self.tokenizer.decode_each(row.prompt_ids[:1])
             row.scores.append(TokenScore(token, 0))
             row.num_echoed = len(token)
         return row
@@ -348,7 +348,7 @@ class TextEngine:
         """Returns the score of a token among the log-probabilities `(V,)` of all."""
         count = min(row.settings.logprobs or 0, self.vocabulary_size)
         values, ids = tf.math.top_k(log_probs, count)
-        token, *others = pieces_of(self.tokenizer, np.append(token_id, ids.numpy()))
+        token, *others = self.tokenizer.decode_each(np.append(token_id, ids.numpy()))
         logprob, *best = np.maximum([log_probs[token_id], *values], _LOWEST_LOGPROB).tolist()
         top = dict(zip(reversed(others), reversed(best), strict=True)) if count else None
         return TokenScore(token, text_offset, logprob, top)

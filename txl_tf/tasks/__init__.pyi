@@ -1,8 +1,6 @@
 """The public names; `__init__.py` reads them from here and imports each on first use."""
 
-from txl_tf.tasks.answers import write_glue_submission as write_glue_submission
 from txl_tf.tasks.answers import write_predictions as write_predictions
-from txl_tf.tasks.answers import write_squad_answers as write_squad_answers
 from txl_tf.tasks.examples import Answer as Answer
 from txl_tf.tasks.examples import Columns as Columns
 from txl_tf.tasks.examples import Example as Example

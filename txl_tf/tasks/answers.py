@@ -4,17 +4,19 @@ Shape letters used in this module: C classes or choices, L positions of a text.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from txl_tf.config.experiment import TaskConfig
+from txl_tf.config.experiment import TaskConfig, TaskKind
+from txl_tf.errors import UsageError
 from txl_tf.storage.files import write_file
 from txl_tf.storage.staging import require_absent
 from txl_tf.storage.untrusted_files import storage_errors
 from txl_tf.tasks.encoding import EncodedExamples, WordPlaces
-from txl_tf.tasks.examples import Example, TaskData
+from txl_tf.tasks.examples import TASK_KINDS, Example, TaskData
 
 _LOWEST = float(np.finfo(np.float32).min)
 
@@ -69,6 +71,22 @@ def _span(
     return passage[words.starts[is_read][place[0]] : words.stops[is_read][place[1]]], score
 
 
+KINDS_BY_ENDING: dict[str, tuple[TaskKind, ...]] = {
+    ".jsonl": TASK_KINDS,
+    ".json": ("span",),
+    ".tsv": ("classification", "regression"),
+}
+"""Kinds of tasks whose predictions can be written to a file, by the end of its name."""
+
+
+def check_predictions_file(path: str, kind: TaskKind) -> None:
+    """Raises UsageError if a file cannot hold predictions, OutputExistsError if it exists."""
+    if kind not in KINDS_BY_ENDING.get(os.path.splitext(path)[1], ()):
+        what = f"Predictions of kind {kind} cannot be written in the format of this file."
+        raise UsageError(what, where=path, remedy="Name a .jsonl file.")
+    require_absent(path)
+
+
 def write_predictions(
     path: str,
     data: TaskData,
@@ -76,88 +94,60 @@ def write_predictions(
     predictions: Sequence[Any] | np.ndarray,
     scores: Sequence[Any] | np.ndarray | None = None,
 ) -> None:
-    """Writes a line of JSON for each example: `name`, `prediction` and, if given, `scores`.
+    """Writes predictions in the format that the end of the file name stands for.
 
-    The prediction is the name of a class, a number, the index of a choice or a text. Scores of
-    classes are an object by class; other scores are written as given.
+    | ending | kinds | content |
+    |---|---|---|
+    | `.jsonl` | all | for each example a line of JSON: `name`, `prediction`, `scores` if given |
+    | `.tsv` | classes, numbers | a submission to GLUE's server; numbers are clipped to 0 to 5 |
+    | `.json` | span | an object of answers by question id, for SQuAD's evaluation script |
+
+    A prediction is the name of a class, a number, the index of a choice or a text. Scores of
+    classes are an object by class.
 
     Args:
-        path: str. The file to write, whole or not at all; it may be remote.
+        path: str. The file to write, whole or not at all; it may be remote. GLUE's server needs
+            names such as `SST-2.tsv`.
         data: `TaskData` of the task.
-        examples: sequence of `Example`.
+        examples: sequence of `Example`; in a submission to GLUE their names are its indices.
         predictions: sequence or array, as for `compute_metrics`.
         scores: optional sequence or array with the score of each example, or its probabilities.
 
     Raises:
         OutputExistsError: If the file exists.
         StorageError: If the file cannot be written.
-        ValueError: If numbers of predictions and examples differ, or a number is not finite.
+        UsageError: If the format does not have the kind of the task.
+        ValueError: If numbers of predictions and examples differ, a number is not finite, or a
+            name in a submission to GLUE is not an index.
     """
+    check_predictions_file(path, data.kind)
     has_classes = data.kind == "classification"
-    lines = []
-    given = [None] * len(examples) if scores is None else scores
-    for example, prediction, score in zip(examples, predictions, given, strict=True):
-        shown = data.labels[int(prediction)] if has_classes else _plain(prediction)
-        values = {"name": example.name, "prediction": shown}
-        if score is not None:
-            score = _plain(score)
-            values["scores"] = dict(zip(data.labels, score, strict=True)) if has_classes else score
-        lines.append(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
-    _write(path, "".join(lines))
-
-
-def write_glue_submission(
-    path: str,
-    data: TaskData,
-    examples: Sequence[Example],
-    predictions: Sequence[Any] | np.ndarray,
-) -> None:
-    """Writes a submission to GLUE's server: `index`, a tab, `prediction`.
-
-    Args:
-        path: str. The file to write; the server requires names such as `SST-2.tsv`.
-        data: `TaskData` of a task of classes or numbers.
-        examples: sequence of `Example`, named by their index.
-        predictions: sequence or array of class indices, or numbers (STS-B alone), which are
-            clipped to 0 to 5.
-
-    Raises:
-        OutputExistsError, StorageError: As `write_predictions`.
-        ValueError: If a name is not an index, or numbers of predictions and examples differ.
-    """
-    lines = ["index\tprediction\n"]
-    for example, prediction in zip(examples, predictions, strict=True):
-        if not (example.name.isascii() and example.name.isdigit()):
-            raise ValueError(f"An index must be a number. Received: {example.name[:60]!r}")
-        is_class = data.kind == "classification"
-        shown = data.labels[int(prediction)] if is_class else f"{np.clip(prediction, 0, 5):.3f}"
-        lines.append(f"{example.name}\t{shown}\n")
-    _write(path, "".join(lines))
-
-
-def write_squad_answers(path: str, examples: Sequence[Example], texts: Sequence[str]) -> None:
-    """Writes a JSON object of answers by question id, for SQuAD's evaluation script.
-
-    Args:
-        path: str. The file to write.
-        examples: sequence of `Example`.
-        texts: sequence of str. The answers; empty for "no answer".
-
-    Raises:
-        OutputExistsError, StorageError: As `write_predictions`.
-        ValueError: If the numbers of texts and examples differ.
-    """
-    answers = {example.name: str(text) for example, text in zip(examples, texts, strict=True)}
-    _write(path, json.dumps(answers, ensure_ascii=False, indent=1) + "\n")
+    shown = [data.labels[int(each)] if has_classes else _plain(each) for each in predictions]
+    together = list(zip(examples, shown, strict=True))
+    if path.endswith(".json"):
+        answers = {example.name: text for example, text in together}
+        lines = [json.dumps(answers, ensure_ascii=False, indent=1)]
+    elif path.endswith(".tsv"):
+        lines = ["index\tprediction"]
+        for example, value in together:
+            if not (example.name.isascii() and example.name.isdigit()):
+                raise ValueError(f"An index must be a number. Received: {example.name[:60]!r}")
+            value = value if has_classes else f"{np.clip(value, 0, 5):.3f}"
+            lines.append(f"{example.name}\t{value}")
+    else:
+        lines = []
+        for number, (example, value) in enumerate(together):
+            values = {"name": example.name, "prediction": value}
+            if scores is not None:
+                values["scores"] = score = _plain(scores[number])
+                if has_classes:
+                    values["scores"] = dict(zip(data.labels, score, strict=True))
+            lines.append(json.dumps(values, ensure_ascii=False, allow_nan=False))
+    remedy = "Check the folder, the disk and the permissions."
+    with storage_errors("The predictions cannot be written", path, remedy):
+        write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _plain(value: Any) -> Any:
     """Converts arrays and NumPy numbers to JSON types."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _write(path: str, text: str) -> None:
-    remedy = "Check the folder, the disk and the permissions."
-    with storage_errors("The predictions cannot be written", path, remedy):
-        require_absent(path)
-        write_file(path, text.encode())

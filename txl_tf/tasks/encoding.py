@@ -16,10 +16,10 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.tasks.examples import Example
 
-_WHITE_WORD = re.compile(r"\s*\S+")
-# Punctuation is separate, so that answers can exclude it; white space belongs to the next word.
-_WORD_OR_MARK = re.compile(r"\s*(?:\w+|[^\w\s])")
-_VISIBLE = re.compile(r"\S")
+# White space belongs to the next word.
+_WHITE_WORD = re.compile(r"\s*(\S+)")
+# Punctuation is separate, so that answers can exclude it.
+_WORD_OR_MARK = re.compile(r"\s*(\w+|[^\w\s])")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class ExampleEncoder:
         if self._task.kind == "span":
             question, passage = example.texts
             pattern = _WORD_OR_MARK if self._splits_marks else _WHITE_WORD
-            ids, places = self._encode_words(question + separator, pattern.findall(passage))
+            ids, places = self._encode_words(question + separator, [*pattern.finditer(passage)])
             return [ids], places
         return [encode(separator.join(example.texts) + separator)], None
 
@@ -157,24 +157,23 @@ class ExampleEncoder:
         begin = piece(before.encode(), True, False)
         return [np.concatenate([begin, piece(end.encode(), True, True)]) for end in ends]
 
-    def _encode_words(self, begin: str, words: Sequence[str]) -> tuple[np.ndarray, WordPlaces]:
+    def _encode_words(
+        self, begin: str, words: Sequence[re.Match[str]]
+    ) -> tuple[np.ndarray, WordPlaces]:
         """Encodes words with their places, after the text `begin`."""
         encode = self._tokenizer.encode_piece
         first = encode(begin.encode(), True, False)
-        parts = list(map(self._ids_of_word, words))
+        parts = [self._ids_of_word(word[0]) for word in words]
         last = encode(self._task.separator.encode(), False, True)
         counts = np.array([len(each) for each in parts], np.int64)
         ends = len(first) + np.cumsum(counts)
-        stops = np.cumsum([len(word) for word in words])
-        blanks = [match.start() if (match := _VISIBLE.search(word)) else 0 for word in words]
-        lengths = np.array([len(word) for word in words], np.int64)
         # A word without tokens would share the place of its neighbours.
         is_there = counts > 0
         places = WordPlaces(
             first_tokens=(ends - counts)[is_there],
             last_tokens=(ends - 1)[is_there],
-            starts=(stops - lengths + np.array(blanks, np.int64))[is_there],
-            stops=stops[is_there],
+            starts=np.array([word.start(1) for word in words], np.int64)[is_there],
+            stops=np.array([word.end(1) for word in words], np.int64)[is_there],
         )
         return np.concatenate([first, *parts, last]), places
 

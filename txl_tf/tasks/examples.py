@@ -28,6 +28,7 @@ import contextlib
 import csv
 import dataclasses
 import re
+import string
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -229,7 +230,7 @@ def read_own_data(
     """
     _check_columns(kind, columns, labels)
     splits = {
-        split: _read_split(path, kind, columns, needs_label=split.startswith(("train", "valid")))
+        split: read_split(path, kind, columns, needs_label=split.startswith(("train", "valid")))
         for split, path in paths_by_split.items()
     }
     if kind == "classification":
@@ -262,26 +263,39 @@ def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | N
     raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
 
 
-def _read_split(path: str, kind: TaskKind, columns: Columns, needs_label: bool) -> list[Example]:
+def read_split(
+    path: str,
+    kind: TaskKind,
+    columns: Columns,
+    *,
+    needs_label: bool,
+    may_be_empty: bool = False,
+    **options: Any,
+) -> list[Example]:
+    """Reads a file as examples; `options` are passed to `read_records`.
+
+    `may_be_empty` accepts an empty text, unless all texts of an example are empty.
+    """
     if needs_label and columns.label is None:
         what = "There is no label column for a split that needs labels."
         raise UsageError(what, where=path, remedy="Name the column of the labels.")
     names = [*columns.text, *columns.choices, columns.id, columns.label if needs_label else None]
-    records = read_records(path, [name for name in names if name is not None])
-    return [_example(record, kind, columns, needs_label) for record in records]
+    records = read_records(path, [name for name in names if name is not None], **options)
+    return [_example(record, kind, columns, needs_label, may_be_empty) for record in records]
 
 
-def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool) -> Example:
+def _example(
+    record: Record, kind: TaskKind, columns: Columns, needs_label: bool, may_be_empty: bool
+) -> Example:
     name = str(record.number)
     if columns.id is not None:
         value = record.values[columns.id]
         name = str(value) if type(value) is int else record.text(columns.id)
-    example = Example(
-        name=name,
-        where=record.where,
-        texts=tuple(map(record.text, columns.text)),
-        choices=_choices(record, columns.choices) if kind == "choice" else (),
-    )
+    texts = tuple(record.text(each, may_be_empty=may_be_empty) for each in columns.text)
+    if may_be_empty and not any(text.strip() for text in texts):
+        raise record.damaged("All texts of the record are empty.")
+    choices = _choices(record, columns.choices) if kind == "choice" else ()
+    example = Example(name=name, where=record.where, texts=texts, choices=choices)
     column = str(columns.label)
     label = record.values.get(column)
     if kind == "span" and label is not None:
@@ -336,9 +350,8 @@ def _choices(record: Record, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _index_of(record: Record, column: str, label: Any, num_choices: int) -> int:
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:num_choices]
     names = {str(number): number for number in range(num_choices)}
-    names |= {letter: number for number, letter in enumerate(letters)}
+    names |= {letter: number for number, letter in enumerate(string.ascii_uppercase[:num_choices])}
     if type(label) not in (int, str) or str(label) not in names:
         raise record.damaged(
             f"The field {column!r} must be the number of an option, 0 to {num_choices - 1}, or "
@@ -406,8 +419,7 @@ def read_records(
             if line.strip()
         )
     else:
-        fields = _comma_fields(path) if form[1] == "csv" else _tab_fields(path)
-        rows = _with_header(fields, header, max_broken_lines)
+        rows = _with_header(_fields(path, form[1] == "csv"), header, max_broken_lines)
     number = 0
     for where, values in rows:
         if missing := [name for name in columns if name not in values]:
@@ -441,13 +453,12 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
             raise DataDamagedError(what, where=where, remedy=remedy) from error
 
 
-def _tab_fields(path: str) -> Iterator[tuple[str, list[str]]]:
-    for where, line in _lines(path):
-        yield where, line.removesuffix("\n").removesuffix("\r").split("\t")
-
-
-def _comma_fields(path: str) -> Iterator[tuple[str, list[str]]]:
+def _fields(path: str, has_commas: bool) -> Iterator[tuple[str, list[str]]]:
     """Yields the place of the first line and the fields of each record."""
+    if not has_commas:
+        for where, line in _lines(path):
+            yield where, line.removesuffix("\n").removesuffix("\r").split("\t")
+        return
     # The default is shorter than some articles.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader((text for _, text in _lines(path)), strict=True)

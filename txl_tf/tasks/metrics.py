@@ -53,7 +53,7 @@ def compute_metrics(
 
     Raises:
         UsageError: If scikit-learn or SciPy is not installed.
-        ValueError: If a metric is not of the kind, or predictions and labels do not fit.
+        ValueError: If a metric is not of the kind, or the numbers of predictions and labels differ.
 
     Example:
     ```python
@@ -96,31 +96,13 @@ _Figures = dict[str, dict[str, float]]
 """For each metric, the figures that it gives by their names."""
 
 
-def _indices(predictions: Any, counts: Sequence[int]) -> np.ndarray:
-    """Returns predictions as an array of integers, each below its entry of `counts`."""
-    indices = np.asarray(predictions)
-    is_valid = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
-    if not is_valid or not ((indices >= 0) & (indices < np.asarray(counts))).all():
-        raise ValueError(
-            "A prediction must be the index of a class or choice. "
-            f"Received: {shown_value(np.ravel(indices)[:8].tolist())}"
-        )
-    return indices
-
-
 def _class_figures(
     labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
 ) -> _Figures:
     from sklearn import metrics
 
-    found = _indices(predictions, [len(labels)] * len(examples))
-    if unknown := [each for each in examples if each.label not in labels]:
-        raise ValueError(
-            f"A label must be one of {shown_value(labels)}. "
-            f"Received: {shown_value(unknown[0].label)} in {unknown[0].where}"
-        )
-    numbers = {label: number for number, label in enumerate(labels)}
-    right = np.array([numbers[str(example.label)] for example in examples])
+    found = np.asarray(predictions)
+    right = np.array([labels.index(str(example.label)) for example in examples])
     # Without a warning if a class neither occurs nor is predicted.
     each_f1 = metrics.f1_score(
         right, found, labels=range(len(labels)), average=None, zero_division=0.0
@@ -163,8 +145,7 @@ def _correlation(
 
 
 def _choice_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
-    found = _indices(predictions, [len(example.choices) for example in examples])
-    is_right = found == np.array([example.label for example in examples])
+    is_right = np.asarray(predictions) == np.array([example.label for example in examples])
     levels = np.array([level_of(example) for example in examples])
     by_level = {
         f"accuracy_{level}": float(is_right[levels == level].mean())

@@ -22,17 +22,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from txl_tf.config.base import shown_value
+from txl_tf.config.experiment import TaskKind
 from txl_tf.errors import InputMissingError, UsageError, did_you_mean
 from txl_tf.storage.files import list_folder, path_exists, read_file
 from txl_tf.storage.untrusted_files import parse_json_object, storage_errors
 from txl_tf.tasks.examples import (
     CORRECT,
     DEFAULT_METRICS,
+    Columns,
     Example,
     Record,
     TaskData,
     checked_answers,
-    read_records,
+    read_split,
 )
 
 _MAX_BROKEN_LINES = 16
@@ -127,42 +129,34 @@ def read_glue(folder: str, task: str) -> TaskData:
             remedy=f"The tasks are: {', '.join(GLUE_TASKS)}",
         )
     chosen = GLUE_TASKS[name]
+    kind: TaskKind = "classification" if chosen.labels else "regression"
     splits = {}
     for file, split in {"train": "train", **chosen.splits}.items():
-        path = os.path.join(folder, f"{file}.tsv")
-        if split.startswith("test"):
+        path, is_test = os.path.join(folder, f"{file}.tsv"), split.startswith("test")
+        if is_test:
             with storage_errors("The file cannot be looked for", path):
                 if not path_exists(path):
                     continue
-        splits[split] = _read_glue_split(path, chosen, is_test=split.startswith("test"))
+        splits[split] = read_split(
+            path,
+            kind,
+            Columns(
+                text=chosen.texts,
+                label=None if is_test else chosen.label,
+                id=chosen.test_id if is_test else None,
+            ),
+            needs_label=not is_test,
+            may_be_empty=chosen.has_broken_lines,
+            header=None if is_test else chosen.header,
+            max_broken_lines=_MAX_BROKEN_LINES if chosen.has_broken_lines and not is_test else 0,
+        )
     return TaskData(
         name=f"glue/{name}",
-        kind="classification" if chosen.labels else "regression",
+        kind=kind,
         labels=chosen.labels,
         splits=splits,
         metrics=chosen.metrics,
     )
-
-
-def _read_glue_split(path: str, task: _GlueTask, is_test: bool) -> list[Example]:
-    records = read_records(
-        path,
-        (*task.texts, task.test_id if is_test else task.label),
-        header=None if is_test else task.header,
-        max_broken_lines=_MAX_BROKEN_LINES if task.has_broken_lines and not is_test else 0,
-    )
-    examples = []
-    for record in records:
-        texts = tuple(record.text(each, may_be_empty=task.has_broken_lines) for each in task.texts)
-        if not any(text.strip() for text in texts):
-            raise record.damaged("All texts of the record are empty.")
-        name, label = str(record.number), None
-        if is_test:
-            name = record.text(task.test_id)
-        else:
-            label = record.text(task.label) if task.labels else record.number_in(task.label)
-        examples.append(Example(name=name, where=record.where, texts=texts, label=label))
-    return examples
 
 
 def read_race(folder: str) -> TaskData:

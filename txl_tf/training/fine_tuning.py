@@ -200,7 +200,8 @@ class TaskObjective:
     def __call__(self, batch: TaskBatch) -> tuple[tf.Tensor, tf.Tensor, tuple[()]]:
         """Computes the contribution of some rows to the objective.
 
-        Returns the objective, the loss of each row, float32 `(B,)`, and an empty memory.
+        Returns the sum over rows, the contribution of each row, float32 `(B,)`, and an empty
+        memory. A contribution is the row's loss times its weight, over the global batch size.
         """
         inputs = padded_inputs(batch.token_ids, batch.num_tokens)
         seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)

@@ -11,7 +11,6 @@ from pipelines.command_line import main
 from pipelines.workdir import Workdir, data_identity
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.small_experiments import TOY_DATA
-from tests.pipelines.txl_process import run_txl
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.model_folder import identity
@@ -140,20 +139,6 @@ def test_contexts_are_read_with_the_memory_that_is_asked_for(
     assert longer["perplexities"][-1] == pytest.approx(math.exp(np.mean(nll[:, -1])), rel=1e-5)
 
 
-@pytest.mark.slow
-def test_a_memory_shorter_than_the_context_forgets(runs, data_folder, tmp_path):
-    only = {"xl": runs["xl"]}
-    assert main(command(only, data_folder, tmp_path / "out", "--context-memory", "1")) == 0
-    assert main(command(only, data_folder, tmp_path / "whole", "--context-memory", "12")) == 0
-    short, whole = (
-        json.loads((tmp_path / name / "context.json").read_text())["runs"][0]["perplexities"]
-        for name in ("out", "whole")
-    )
-    # Products with other lengths are rounded otherwise on some processors.
-    assert short[0] == pytest.approx(whole[0], rel=1e-6)
-    assert abs(short[-1] - whole[-1]) > 1e-4
-
-
 def test_a_memory_needs_a_run_that_has_one(runs, data_folder, tmp_path, capsys):
     no_memory = {"lstm": runs["lstm"]}
     assert main(command(no_memory, data_folder, tmp_path / "out", "--context-memory", "4")) == 2
@@ -204,7 +189,6 @@ def test_what_makes_no_sense_is_refused_and_nothing_written(
     ("folders", "names"),
     [
         (["runs/a", "others/b"], ["a", "b"]),
-        (["study/a/seed-1", "study/b/seed-1"], ["a/seed-1", "b/seed-1"]),
         (["study/a/run", "run"], ["study/a/run", "run"]),
     ],
 )
@@ -220,18 +204,3 @@ def test_a_run_that_is_there_twice_is_refused(runs, data_folder, tmp_path, capsy
     arguments = command(runs, data_folder, tmp_path / "out", "--workdir", str(runs["xl"][0]))
     assert main(arguments) == 2
     assert "--workdir" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_an_lstm_is_trained_evaluated_and_measured_by_the_commands(data_folder, trained, tmp_path):
-    config, workdir, out = tmp_path / "lstm.json", tmp_path / "lstm", tmp_path / "out"
-    optimizer = {"learning_rate": 3e-2, "warmup_steps": 5}
-    config.write_text(json.dumps({**EXPERIMENT, "model": LSTM, "optimizer": optimizer}))
-    finished = run_txl("train", "--config", config, "--data", data_folder, "--workdir", workdir)
-    assert finished.returncode == 0, finished.stderr
-    arguments = command({"a": (trained[0], None), "b": (workdir, None)}, data_folder, out)
-    finished = run_txl(*arguments)
-    assert finished.returncode == 0, finished.stderr
-    figures = json.loads((out / "context.json").read_text())
-    # Trained for 40 steps on digits: far better than one of 256 bytes at random.
-    assert all(max(run["perplexities"]) < 100.0 for run in figures["runs"])

@@ -1,11 +1,10 @@
 """`txl analyze speed` with the smallest models: its structure, not its figures."""
 
-import itertools
 import json
 
 import pytest
 
-from pipelines.analysis.speed import VANILLA, Reading, describe, report_rows, seconds_in_turn
+from pipelines.analysis.speed import VANILLA, Reading, format_speeds, report_rows
 from pipelines.command_line import main
 
 TINY = {
@@ -34,7 +33,7 @@ def test_every_way_to_read_is_timed_at_every_attention_length(capsys):
     assert [(row["memory"], row["tokens_per_call"]) for row in rows] == 2 * ways
     assert [row["attention_length"] for row in rows] == [8] * 5 + [800] * 5
     assert [row["num_calls"] for row in rows] == 2 * [2, 6, 6, 6, 6]
-    lines = describe(report).splitlines()
+    lines = format_speeds(report).splitlines()
     assert len(lines) == 3 + 10 + 1
     for row, line in zip(rows, lines[3:-1], strict=True):
         if row["memory"] != "none":
@@ -69,14 +68,3 @@ def test_a_slowdown_compares_medians_of_a_token():
     assert row["seconds_per_token"] == 1.0
     assert (row["fastest_seconds_per_token"], row["slowest_seconds_per_token"]) == (0.5, 2.0)
     assert row["slowdown_of_vanilla"] == 9.0
-
-
-def test_methods_take_turns_after_a_call_each_that_is_not_timed():
-    called = []
-    ticks = itertools.count()
-    readings = [VANILLA, Reading("hidden_states", 4)]
-    calls = {reading: lambda reading=reading: called.append(reading) for reading in readings}
-    seconds = seconds_in_turn(calls, num_turns=2, clock=lambda: float(next(ticks)))
-    first, second = readings
-    assert called == [*readings, *2 * [first, second, second, second]]
-    assert seconds == {first: [1.0] * 2, second: [1.0] * 6}

@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 
-from txl_tf.evaluation import text_rows
-from txl_tf.evaluation.text_rows import EvaluationRows, EvaluationText
+from txl_tf.evaluation import evaluator
+from txl_tf.evaluation.evaluator import EvaluationRows
+from txl_tf.evaluation.result import EvaluationText
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """A text is read in more than one block."""
-    monkeypatch.setattr(text_rows, "_READ_TOKENS", 17)
+    monkeypatch.setattr(evaluator, "_READ_TOKENS", 17)
 
 
 def read_all(num_tokens, *sizes):
@@ -44,45 +45,34 @@ def test_rows_read_what_they_warm_up_with_and_do_not_score_it():
     generator = np.random.default_rng(5)
     for case in random_cases(200):
         num_tokens, _, segment_length = case
-        warm_up = int(generator.integers(1, 40))
+        warm_up = int(generator.integers(0, 40))
         rows, batches = read_all(*case, warm_up, int(generator.integers(1, 5)))
         scored = []
         for row in range(rows.batch_size):
             is_read = np.concatenate([batch.places[row] > 0 for batch in batches])
             is_scored = np.concatenate([batch.is_scored[row] for batch in batches])
             tokens = np.concatenate([batch.token_ids[row] for batch in batches])
+            targets = np.concatenate([batch.target_ids[row] for batch in batches])
             starts = np.concatenate([batch.document_starts[row] for batch in batches])
             places = np.concatenate([batch.places[row] for batch in batches])
             read = tokens[is_read]
             np.testing.assert_array_equal(read, np.arange(read[0], read[0] + len(read)))
             np.testing.assert_array_equal(starts[is_read], read % 7 == 0)
             np.testing.assert_array_equal(places[is_read], read + 1)
+            np.testing.assert_array_equal(targets[is_read], read + 1)
             assert not np.any(is_scored & ~is_read) and not np.any(starts & ~is_read)
-            # Cut where a single row is cut, after the warm-up or the beginning of the text.
             first = tokens[is_scored][0]
-            assert read[0] % segment_length == 0
-            assert max(first - warm_up - segment_length, -1) < read[0] <= max(first - warm_up, 0)
+            if warm_up:
+                # Cut where a single row is cut, after the warm-up or the beginning of the text.
+                assert read[0] % segment_length == 0
+                earliest = max(first - warm_up - segment_length, -1)
+                assert earliest < read[0] <= max(first - warm_up, 0)
+            else:
+                assert read[0] == first
             scored.append(places[is_scored])
         np.testing.assert_array_equal(np.concatenate(scored), np.arange(1, num_tokens))
         assert rows.num_steps == len(batches)
-
-
-def test_every_target_is_scored_exactly_once():
-    for case in random_cases(300):
-        num_tokens, batch_size, segment_length = case
-        rows, batches = read_all(*case)
-        assert rows.batch_size == min(batch_size, num_tokens - 1)
-        assert len(batches) == rows.num_steps
-        scored = []
-        for batch in batches:
-            for array in (*batch.arrays(), batch.places):
-                assert array.shape == (rows.batch_size, segment_length)
-            np.testing.assert_array_equal(
-                batch.target_ids[batch.is_scored], batch.token_ids[batch.is_scored] + 1
-            )
-            scored.extend(batch.target_ids[batch.is_scored].tolist())
-        # The first token is nobody's target.
-        assert sorted(scored) == list(range(1, num_tokens)), case
+        assert rows.batch_size == min(case[1], num_tokens - 1)
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1])
