@@ -11,21 +11,29 @@ import argparse
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txl_tf.config.base import MAX_TOKEN_IDS
 from txl_tf.data.corpora import CORPORA, SPLITS, Corpus, python_standard_library_splits
 from txl_tf.data.downloads import download
 from txl_tf.data.id_files import IdDocuments
-from txl_tf.data.records import SHARD_BYTES
+from txl_tf.data.preparation import SHARD_BYTES, prepare_dataset
+from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.data.splits import split_by_fraction
 from txl_tf.data.text import Document
-from txl_tf.data.text_files import TextDocuments, text_blocks, text_files, validated_text
+from txl_tf.data.text_files import (
+    TextDocuments,
+    line_place,
+    numbered_lines,
+    text_blocks,
+    text_files,
+    validated_text,
+)
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
-from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import (
     CharacterTraining,
     SentencePieceTraining,
@@ -39,15 +47,13 @@ from txl_tf.storage.staging import require_absent
 from .arguments import MAX_STEP, add_number
 from .progress import byte_progress, download_progress
 
-if TYPE_CHECKING:
-    from txl_tf.data.prepared_dataset import Manifest
-
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64
 _MAX_PASSES = 1000
 _READ_TOKENS = 1 << 20
 _BUILT_IN = "python_standard_library"
 _DEFAULT_FRACTION = 0.05
+_NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?")
 _DEFAULT_FOLDER = "downloads"
 _TOKENIZERS: dict[str, Tokenizer | VocabularyTraining] = {
     "bytes": ByteTokenizer(),
@@ -287,8 +293,6 @@ def _fractions(arguments: argparse.Namespace) -> tuple[float, float]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prepares the data set and prints what was written."""
-    from txl_tf.data.preparation import prepare_dataset
-
     tokenizer = choose_tokenizer(arguments)
     splits = _splits(arguments, tokenizer)
     paths, corpus = _paths(arguments), _corpus(arguments)
@@ -396,24 +400,32 @@ def _word_rule(arguments: argparse.Namespace, rule: WordRule) -> WordRule:
 
 
 def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
-    content = b"".join(text_blocks(path))
-    listed = {line.split()[0] for line in content.splitlines() if line.split()}
-    unknown = next((token for token in ("<unk>", "<UNK>") if token.encode() in listed), None)
+    """Reads a list of one word per line; a number after the word, such as its count, is ignored."""
+    words: dict[str, None] = {}
+    for number, offset, line in numbered_lines(path):
+        try:
+            word, *others = line.decode().split()
+            is_entry = len(others) <= 1 and all(map(_NUMBER.fullmatch, others))
+        except ValueError:  # not UTF-8, or nothing but white space
+            is_entry = False
+        if not is_entry:
+            raise DataDamagedError(
+                f"An entry must be a word in UTF-8, or a word and its count, not {line[:80]!r}.",
+                where=line_place(path, number, offset),
+                remedy="Write one word per line. Join its parts, also in the text: Note_On_60.",
+            )
+        words[word] = None
+    unknown = next((token for token in ("<unk>", "<UNK>") if token in words), None)
     try:
-        return WordTokenizer.from_word_list(
-            content, rule, eos_token=rule.default_eos_token, unknown_token=unknown
+        return WordTokenizer(
+            list(words), rule, eos_token=rule.default_eos_token, unknown_token=unknown
         )
-    except InvalidTextError as error:
-        remedy = "Write UTF-8, a word per line. Join its parts, also in the text: Note_On_60."
-        raise error.damaged(path, remedy) from error
     except ValueError as error:
         what = f"The list of words cannot be used: {' '.join(str(error).split())[:200]}"
         raise DataDamagedError(what, where=path, remedy="Correct the list.") from error
 
 
-def _print_manifest(manifest: "Manifest", folder: str) -> None:
-    from txl_tf.data.prepared_dataset import PreparedDataset
-
+def _print_manifest(manifest: Manifest, folder: str) -> None:
     dataset = PreparedDataset.open(folder, verify=False)
     for split in manifest.splits:
         unknown = ""

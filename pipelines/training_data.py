@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 
-import keras
 import tensorflow as tf
 
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
@@ -37,6 +36,7 @@ class TrainingData:
     """
 
     objective_class = TrainingObjective
+    create_evaluator = staticmethod(create_evaluator)
     count_tokens = None  # all rows read a segment in each step
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
@@ -91,24 +91,11 @@ class TrainingData:
         losses = f"{in_bytes}perplexity {result.perplexity:,.2f}"
         return f"{result.split} at step {result.step:,}: {losses}"
 
-    def create_evaluator(
-        self,
-        experiment: ExperimentConfig,
-        strategy: tf.distribute.Strategy | None = None,
-        variables: Mapping[str, keras.Variable] | None = None,
-    ) -> Evaluator:
-        return create_evaluator(experiment, strategy, variables)
-
     def evaluate(
-        self,
-        evaluator: Evaluator,
-        step: int,
-        track: Track,
-        max_tokens: int | None = None,
+        self, evaluator: Evaluator, step: int, track: Track, max_tokens: int | None = None
     ) -> EvaluationResult:
-        return evaluate_split(
-            evaluator, self.language_text, "valid", step, track, max_tokens=max_tokens
-        )
+        dataset = self.language_text
+        return evaluate_split(evaluator, dataset, "valid", step, track, max_tokens=max_tokens)
 
     @contextlib.contextmanager
     def errors_explained(self) -> Iterator[None]:

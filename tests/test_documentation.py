@@ -58,7 +58,6 @@ def small_model(**changes):
 MADE = {
     "GenerationSession": lambda: {**small_model(), "prompt_ids": prompt(7, num_rows=1)},
     "InferenceEngine": lambda: {**small_model(), "token_ids": prompt(11, num_rows=1)},
-    "RecordWriter": lambda: {"token_ids": np.arange(200, dtype=np.uint8)},
     "StatefulTransformerXL": lambda: trained_model(),
     "TextTask": lambda: fine_tuned_run("runs/reviews"),
     "TransformerXLWithHead": lambda: {"texts": ["some text", "a text"], "labels": [1, 0]},
@@ -137,11 +136,7 @@ def test_the_example_of_a_docstring_runs(name, folder):
     module, _, documented = name.rpartition(".")
     given = MADE.get(documented, dict)()
     public = vars(importlib.import_module(module))
-    where = folder / "data"
-    if documented == "RecordWriter":
-        where = folder / "new"
-        where.mkdir()
-    run_example(DOCSTRINGS[name], {**public, "folder": str(where), **given})
+    run_example(DOCSTRINGS[name], {**public, "folder": str(folder / "data"), **given})
 
 
 @pytest.mark.slow

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from txl_tf.causal_lm.causal_lm import stop_tokens
 from txl_tf.causal_lm.text import TextSession, prompt_tokens, text_until
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
-from txl_tf.data.tokenizers.tokenizer import stop_tokens
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 
 
@@ -98,7 +98,7 @@ def test_stop_texts_are_those_of_the_joined_text():
     assert TextSession(Recited(text, WORDS), WORDS, settings).write("known") == " is well"
     prompt_ids, row = WORDS.encode(b"known"), WORDS.encode(text.encode())
     assert text_until(WORDS, prompt_ids, row, ["-known"]) == " is well"
-    raw = WordTokenizer([word.decode() for word in WORDS.words], WordRule())
+    raw = WordTokenizer([word.decode() for word in WORDS.tokens], WordRule())
     assert text_until(raw, prompt_ids, row, []) == f" {text}"
 
 

@@ -38,8 +38,8 @@ def resized(member, content):
 
 def of_files(corpus, files):
     """The corpus with these files, by path in the archive, as its members."""
-    members = (each for each in corpus.members if each.path in files)
-    members = tuple(resized(member, files[member.path]) for member in members)
+    members = (each for each in corpus.members if each.name in files)
+    members = tuple(resized(member, files[member.name]) for member in members)
     return dataclasses.replace(corpus, members=members)
 
 

@@ -14,14 +14,14 @@ from txl_tf.errors import DataDamagedError, InputMissingError
 
 GENERATOR = random.Random(10)
 FILES = {f"root/data/{name}": GENERATOR.randbytes(20_000) for name in ("a", "b", "c")}
-MEMBERS = [CorpusMember(path=name) for name in ("root/data/a", "root/data/c")]
+MEMBERS = [CorpusMember(name=name) for name in ("root/data/a", "root/data/c")]
 WRITERS = {"zip": write_zip, "tgz": write_tar}
 
 
 def read(path, members=MEMBERS, kind="tgz"):
     archive = PublishedFile(name=f"archive.{kind}", url="https://example.org/archive")
     found = zip(members, unpacked_files(str(path), archive, members), strict=True)
-    return {member.path: Path(file).read_bytes() for member, file in found}
+    return {member.name: Path(file).read_bytes() for member, file in found}
 
 
 def files_below(folder):
@@ -36,7 +36,7 @@ def files_below(folder):
 def test_only_the_files_asked_for_are_read_under_no_other_names(tmp_path, kind):
     names = ["../outside", "/tmp/absolute", "root/data/../../../outside", "root/data/a/../c"]
     path = WRITERS[kind](tmp_path / "folder.1", dict.fromkeys(names, b"evil") | FILES)
-    expected = {member.path: FILES[member.path] for member in MEMBERS}
+    expected = {member.name: FILES[member.name] for member in MEMBERS}
     assert read(path, kind=kind) == expected
     unpacked = [f"folder.1.unpacked/{name}" for name in expected]
     assert files_below(tmp_path) == ["folder.1", *unpacked]
@@ -47,7 +47,7 @@ def test_only_the_files_asked_for_are_read_under_no_other_names(tmp_path, kind):
 def test_a_missing_file_is_named(tmp_path, kind):
     path = WRITERS[kind](tmp_path / "a", FILES)
     with pytest.raises(DataDamagedError, match="has no other") as caught:
-        read(path, [MEMBERS[1], CorpusMember(path="other")], kind)
+        read(path, [MEMBERS[1], CorpusMember(name="other")], kind)
     assert str(path) in str(caught.value)
     assert os.listdir(tmp_path) == ["a"]
 
@@ -55,7 +55,7 @@ def test_a_missing_file_is_named(tmp_path, kind):
 def test_more_than_a_file_of_a_tar_archive_can_be_is_refused(tmp_path):
     path = write_tar(tmp_path / "a", FILES | {"large": bytes(50_000_000)})
     with pytest.raises(DataDamagedError, match="must have 7 bytes, but has 50000000"):
-        read(path, [MEMBERS[0], CorpusMember(path="large", size_bytes=7)])
+        read(path, [MEMBERS[0], CorpusMember(name="large", size_bytes=7)])
     assert os.listdir(tmp_path) == ["a"]
 
 
@@ -64,7 +64,7 @@ def test_a_damaged_archive_never_leaves_a_wrong_file(tmp_path, kind):
     """A tar archive has no checksum of what is in it; those of the members are checked."""
     path = WRITERS[kind](tmp_path / "a", FILES)
     content = path.read_bytes()
-    members = [resized(member, FILES[member.path]) for member in MEMBERS]
+    members = [resized(member, FILES[member.name]) for member in MEMBERS]
     # The padding at the end of a tar archive may be missing.
     damages = [content[:length] for length in [*range(0, 60, 9), *range(60, 55_000, 4999)]]
     for _ in range(30):

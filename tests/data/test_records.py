@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from txl_tf.data.records import RecordSizes, RecordWriter, frame_bytes, parse_frame
+from txl_tf.data.preparation import write_split
+from txl_tf.data.records import frame_bytes, parse_frame
+from txl_tf.data.text import TextCounts
 from txl_tf.errors import DataDamagedError
 
 
-def write(folder, pieces, **arguments):
-    with RecordWriter(
-        str(folder), "train", RecordSizes(**{"token_bytes": 1, **arguments})
-    ) as writer:
-        for piece in pieces:
-            writer.write(piece)
-        return writer.finish()
+def write(folder, pieces, tokens_per_record=4096, shard_bytes=10**6):
+    """Writes pieces: token ids, or token ids and the places where documents begin."""
+    pieces = [piece if isinstance(piece, tuple) else (piece, []) for piece in pieces]
+    batches = ((ids, np.array(starts, np.int64), TextCounts()) for ids, starts in pieces)
+    return write_split("train", batches, str(folder), tokens_per_record, shard_bytes).shards
 
 
 def tokens_of(path, dtype=np.uint8):
@@ -50,7 +50,7 @@ def test_records_do_not_depend_on_how_tokens_arrive(tmp_path, piece_tokens):
 
 
 def test_a_record_is_found_by_multiplication(tmp_path):
-    tokens = np.arange(1000) % 251
+    tokens = (np.arange(1000) % 251).astype(np.uint8)
     (shard,) = write(tmp_path, [tokens], tokens_per_record=100)
     content = (tmp_path / shard.file).read_bytes()
     size = frame_bytes(100, 1)
@@ -68,12 +68,10 @@ def test_documents_begin_where_they_were_said_to(tmp_path, piece_tokens):
     starts = np.zeros(1000, bool)
     # The first and last token of a record, neighbours, and the last token of all.
     starts[[0, 63, 64, 65, 500, 999]] = True
-    with RecordWriter(str(tmp_path), "train", RecordSizes(1, 64)) as writer:
-        for first in range(0, 1000, piece_tokens):
-            piece = slice(first, first + piece_tokens)
-            places = np.flatnonzero(starts[piece]).tolist()
-            writer.write(np.zeros(len(starts[piece]), np.uint8), document_starts=places)
-        (shard,) = writer.finish()
+    cuts = [slice(first, first + piece_tokens) for first in range(0, 1000, piece_tokens)]
+    zeros = np.zeros(1000, np.uint8)
+    pieces = [(zeros[cut], np.flatnonzero(starts[cut])) for cut in cuts]
+    (shard,) = write(tmp_path, pieces, tokens_per_record=64)
     content = (tmp_path / shard.file).read_bytes()
     size = frame_bytes(64, 1)
     found = [
@@ -84,23 +82,15 @@ def test_documents_begin_where_they_were_said_to(tmp_path, piece_tokens):
 
 
 def test_an_empty_document_begins_with_the_next_token(tmp_path):
-    with RecordWriter(str(tmp_path), "train", RecordSizes(1)) as writer:
-        nothing = np.zeros(0, np.uint8)
-        for start in ([0], [], [0]):
-            writer.write(nothing, document_starts=start)
-        writer.write(np.zeros(3, np.uint8), document_starts=[2])
-        # After the last token, no token begins it.
-        writer.write(nothing, document_starts=[0])
-        (shard,) = writer.finish()
+    nothing = np.zeros(0, np.uint8)
+    pieces = [(nothing, [0]), (nothing, []), (nothing, [0]), (np.zeros(3, np.uint8), [2])]
+    # After the last token, no token begins it.
+    (shard,) = write(tmp_path, [*pieces, (nothing, [0])])
     starts = parse_frame((tmp_path / shard.file).read_bytes(), 3, 1, where="")[1]
     assert starts.tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize(("token_bytes", "largest"), [(1, 255), (2, 65535), (4, 2**31 - 1)])
-def test_widths_hold_their_largest_token_and_no_more(tmp_path, token_bytes, largest):
-    dtype = {1: "<u1", 2: "<u2", 4: "<i4"}[token_bytes]
-    (shard,) = write(tmp_path, [np.array([0, largest, 1])], token_bytes=token_bytes)
+@pytest.mark.parametrize(("dtype", "largest"), [("<u1", 255), ("<u2", 65535), ("<i4", 2**31 - 1)])
+def test_widths_hold_their_largest_token(tmp_path, dtype, largest):
+    (shard,) = write(tmp_path, [np.array([0, largest, 1], dtype)])
     assert tokens_of(tmp_path / shard.file, dtype)[0].tolist() == [0, largest, 1]
-    for wrong in (largest + 1, -1):
-        with pytest.raises(ValueError, match="Received: ids from"):
-            write(tmp_path, [np.array([wrong])], token_bytes=token_bytes)

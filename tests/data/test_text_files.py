@@ -218,7 +218,7 @@ def test_texts_of_json_come_out_as_they_went_in(tmp_path, ensure_ascii):
         (b'{"body": "x", "id": 1}', "no field 'text', but: body, id"),
         (b'{"text": 3}', "must be a string, not int"),
         (b'{"text": "\\ud800"}', "lone surrogate at character 0"),
-        (b'{"text": "\xff"}', "not UTF-8, from its byte 10"),
+        (b'{"text": "\xff"}', "can't decode byte 0xff in position 10"),
         (b"[" * 100_000, "not JSON"),
         (b'{"text": "' + b"x" * (MAX_LINE_BYTES + 2_000_000) + b'"}', "The line is longer than"),
     ],

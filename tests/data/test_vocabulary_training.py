@@ -1,3 +1,4 @@
+import functools
 import random
 
 import numpy as np
@@ -5,8 +6,8 @@ import pytest
 
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
 from txl_tf.data import text as text_module
+from txl_tf.data.preparation import encode_batch
 from txl_tf.data.text import work_batches
-from txl_tf.data.tokenizers.tokenizer import BatchEncoder
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.errors import DataDamagedError
@@ -20,7 +21,7 @@ def text(seed, num_words=3000):
 
 def tokenized(training, splits, num_workers=1):
     tokenizer = training.train(splits, num_workers, lambda split, num_bytes: None)
-    encode = BatchEncoder(tokenizer)
+    encode = functools.partial(encode_batch, tokenizer)
     batches = {name: map(encode, work_batches(name, each)) for name, each in splits.items()}
     found = {name: [token_ids for token_ids, *_ in each] for name, each in batches.items()}
     return tokenizer, {name: np.concatenate(parts) for name, parts in found.items()}
@@ -34,7 +35,7 @@ def test_vocabulary_and_ids_are_the_official_ones(monkeypatch, num_workers):
     training = WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>")
     tokenizer, ids = tokenized(training, pieces, num_workers)
     words = [*official_vocabulary(splits["train"], special=["<eos>"]), "<unk>"]
-    assert [word.decode() for word in tokenizer.words] == words
+    assert [word.decode() for word in tokenizer.tokens] == words
     known = {word: index for index, word in enumerate(words)}
     for name, each in splits.items():
         symbols = [s for line in official_lines(each, add_eos=True) for s in line]
@@ -46,10 +47,10 @@ def test_counted_splits_need_not_come_first():
     splits = {"test": [b"b b b"], "train": [b"a b"]}
     training = WordTraining(rule=WordRule(), unknown_token="<unk>", counted_splits=("train",))
     tokenizer, ids = tokenized(training, splits)
-    assert tokenizer.words == [b"a", b"b", b"<unk>"]
+    assert tokenizer.tokens == [b"a", b"b", b"<unk>"]
     assert ids["test"].tolist() == [1, 1, 1]
     both = WordTraining(rule=WordRule(), counted_splits=("train", "test"))
-    assert tokenized(both, splits)[0].words == [b"b", b"a"]
+    assert tokenized(both, splits)[0].tokens == [b"b", b"a"]
 
 
 def test_text_that_is_not_utf8_is_found():

@@ -10,10 +10,8 @@ from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from tests.slow_case import slow_case
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
-from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
-from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
-from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.data.vocabulary_training import CharacterTraining, WordTraining
+from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
+from txl_tf.data.vocabulary_training import CharacterTraining, WordPieceTraining, WordTraining
 from txl_tf.export.graph_tokenizers import graph_tokenizer
 
 TEXTS = [*hostile_texts(60), b"\xef\xbb\xbfone line", "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
@@ -27,7 +25,8 @@ def trained_words(options=None, **rule):
 
 def trained_pieces(**rule):
     rule = WordRule(**rule)
-    return train_word_pieces(Counter(rule.split(b"\n".join(TEXTS))), rule, 450)
+    training = WordPieceTraining(rule=rule, vocabulary_size=450)
+    return training.build(Counter(rule.split(b"\n".join(TEXTS))))
 
 
 def characters():
@@ -38,7 +37,7 @@ def characters():
 MAKERS = {
     "bytes": ByteTokenizer,
     "characters": characters,
-    "ids": lambda: IdTokenizer(9999, [word.decode() for word in trained_words().words]),
+    "ids": lambda: IdTokenizer(9999, [word.decode() for word in trained_words().tokens]),
     "words": trained_words,
     "words, unknown": lambda: trained_words(
         {"vocabulary_size": 20, "unknown_token": "<unk>"}, lower_case=True, add_eos=True

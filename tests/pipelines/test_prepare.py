@@ -125,7 +125,7 @@ def test_files_can_be_given_for_every_split(tmp_path, text):
     source = ("--train-file", text, "--valid-file", valid)
     dataset, tokenizer = prepared(tmp_path / "out", *source, "--tokenizer", "words")
     assert dataset.manifest.split_names == ("train", "valid")
-    assert [word.decode() for word in tokenizer.words[:2]] == ["<eos>", "a"]
+    assert [word.decode() for word in tokenizer.tokens[:2]] == ["<eos>", "a"]
     found = dataset.read_tokens("valid", 0, dataset.num_tokens("valid"))
     assert tokenizer.decode_bytes(found) == b"a <unk> line\n\n"
     # The vocabulary of one data set reads the text of another.
@@ -176,17 +176,18 @@ def test_a_small_text_in_one_line_is_enough_for_every_tokenizer(tmp_path, kind, 
 
 def test_a_list_of_words_is_a_vocabulary(tmp_path, text):
     words = tmp_path / "words.txt"
-    words.write_bytes(b"line 5\na 3\n<unk> 1\n<eos> 1\n")
+    words.write_bytes(b"line 5\na\t3e1\r\nline\n<unk> 1\n<eos> 1\n")
     options = ("--tokenizer", "words", "--vocabulary", words)
     dataset, tokenizer = prepared(tmp_path / "out", "--train-file", text, *options)
-    assert tokenizer.words == [b"line", b"a", b"<unk>", b"<eos>"]
+    assert tokenizer.tokens == [b"line", b"a", b"<unk>", b"<eos>"]
     assert dataset.read_tokens("train", 0, 5).tolist() == [1, 0, 2, 2, 3]
     words.write_bytes(b"\xef\xbb\xbf<eos>\nline\na\n<unk>\n")
     _, tokenizer = prepared(tmp_path / "marked", "--train-file", text, *options)
-    assert tokenizer.words == [b"<eos>", b"line", b"a", b"<unk>"]
-    words.write_bytes(b"<eos>\nNote On_60\n")
-    with pytest.raises(DataDamagedError, match=r"words.txt, line 2, byte 6"):
-        prepared(tmp_path / "events", "--train-file", text, *options)
+    assert tokenizer.tokens == [b"<eos>", b"line", b"a", b"<unk>"]
+    for entry in (b"Note On_60", b"a 1 2", b"two \xff", b" "):
+        words.write_bytes(b"<eos>\n" + entry + b"\n")
+        with pytest.raises(DataDamagedError, match=r"words.txt, line 2, byte 6"):
+            prepared(tmp_path / "events", "--train-file", text, *options)
 
 
 def test_documents_of_every_format(tmp_path):
@@ -241,15 +242,13 @@ def test_options_change_the_tokenizer_of_a_corpus(tmp_path):
 
 
 def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch):
-    from txl_tf.data import preparation
-
     given = []
 
     def stand_in(*arguments, beam_arguments, **options):
         given.append(beam_arguments)
         return prepare_dataset(*arguments, **options)
 
-    monkeypatch.setattr(preparation, "prepare_dataset", stand_in)
+    monkeypatch.setattr(prepare, "prepare_dataset", stand_in)
     beam = ("--runner", "beam", "--beam-options", "--runner=Flink")
     for number, options in enumerate(((), ("--runner", "beam"), beam)):
         arguments = parsed("--train-file", text, "--out", tmp_path / str(number), *options)

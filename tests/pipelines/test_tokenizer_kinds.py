@@ -17,9 +17,8 @@ from tests.small_run import write_run
 from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
-from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
-from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
-from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.data.tokenizers.piece_tokenizers import WordPieceTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.model_folder import open_model
 

@@ -21,13 +21,13 @@ from txl_tf.causal_lm.text import (
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.text_batches import ordered_batches, token_stream
-from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.tokenizer import (
+    InvalidTextError,
     Tokenizer,
     checked_token_ids,
     excluded_tokens,
-    stop_tokens,
 )
+from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
 from txl_tf.evaluation.evaluator import Evaluator, score_text
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import (
@@ -586,6 +586,19 @@ def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
     """Returns the tokens of a row before -1 or a stop token."""
     is_end = (row < 0) | np.isin(row, np.array(stop_token_ids, np.int32))
     return row[: int(np.argmax(is_end))] if is_end.any() else row
+
+
+def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
+    """Returns the ids of those stop texts that are a single token."""
+    found = []
+    for stop in stop_texts:
+        try:
+            ids = tokenizer.encode(stop)
+        except InvalidTextError:
+            continue  # text that cannot be encoded is never generated
+        if len(ids) == 1 and tokenizer.decode_text(ids) == stop:
+            found.append(int(ids[0]))
+    return found
 
 
 def load(folder: Folder, step: StepChoice = None, **options: Any) -> TransformerXLCausalLM:

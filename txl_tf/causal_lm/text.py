@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from txl_tf.config.generation import GenerationConfig
-from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, checked_token_ids
 from txl_tf.errors import UsageError
 
@@ -221,8 +220,7 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
         return checked_token_ids(prompt, tokenizer.vocabulary_size).astype(np.int32)
     where = f"prompt {prompt[:80]!a}"
     try:
-        content = document_bytes(prompt)
-        ids = tokenizer.encode_piece(content, begins_line=True, ends_document=False)
+        ids = tokenizer.encode(prompt, ends_document=False)
     except InvalidTextError as error:
         raise UsageError(error.reason, where=where) from error
     except UnicodeEncodeError as error:

@@ -2,51 +2,30 @@
 
 import dataclasses
 import errno
-import gzip
-import lzma
 import os
 import shutil
-import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO
 
 from txl_tf.data.downloads import PublishedFile
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError
 from txl_tf.storage.files import first_line
 from txl_tf.storage.staging import StagingFolder
 
+_BLOCK_BYTES = 1 << 20
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CorpusMember:
-    """File of a corpus, with its size and SHA-256 if they are known.
+class CorpusMember(PublishedFile):
+    """File of a corpus: `name` is its path in the archive, `other_paths` are paths in a folder.
 
-    `path` is its path in the archive, `other_paths` are alternatives in a folder. A size or the
-    checksum of the archive limits how much is read.
+    A size or the checksum of the archive limits how much is read.
     """
 
-    path: str
+    url: str = "the archive"
     other_paths: tuple[str, ...] = ()
-    size_bytes: int | None = None
-    sha256: str | None = None
-
-    def check(self, path: str) -> None:
-        """Raises DataDamagedError if an unpacked file has another size or checksum, if known."""
-        name = self.path.rsplit("/", 1)[-1]
-        PublishedFile(
-            name=name, url="the archive", size_bytes=self.size_bytes, sha256=self.sha256
-        ).check(path)
-
-
-_BLOCK_BYTES = 1 << 20
-# Errors that `tarfile` and `zipfile` raise for content that is no archive.
-_DAMAGE = (
-    *(EOFError, LookupError, NotImplementedError, OverflowError, RuntimeError, ValueError),
-    *(TypeError, lzma.LZMAError, struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error),
-    gzip.BadGzipFile,
-)
 
 
 def unpacked_files(path: str, archive: PublishedFile, members: Sequence[CorpusMember]) -> list[str]:
@@ -75,7 +54,7 @@ def unpacked_files(path: str, archive: PublishedFile, members: Sequence[CorpusMe
 def _in_folder(folder: str, members: Sequence[CorpusMember]) -> list[str]:
     paths = []
     for member in members:
-        names = (member.path, *member.other_paths)
+        names = (member.name, *member.other_paths)
         candidates = [os.path.join(folder, *name.split("/")) for name in names]
         found = next((path for path in candidates if os.path.isfile(path)), None)
         if found is None:
@@ -94,7 +73,7 @@ def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
 
     Only the given names are used as paths; other entries, links and devices are ignored.
     """
-    missing = {member.path: member for member in members}
+    missing = {member.name: member for member in members}
     try:
         with StagingFolder(folder, last_file="") as staging:
             for name, size_bytes, source in _entries(path):
@@ -118,7 +97,10 @@ def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
             if missing:
                 raise ValueError(f"it has no {min(missing)}")
             staging.publish()
-    except (*_DAMAGE, OSError) as error:
+    except JobError:
+        raise
+    # Every format has its own errors of damaged archives.
+    except Exception as error:
         # A zip archive can name an offset before the beginning of the file.
         if not isinstance(error, OSError) or error.errno in (None, errno.EINVAL):
             what = f"The archive cannot be read: {first_line(error)}"

@@ -102,17 +102,25 @@ def _cut_splits(read: Callable[..., Iterator[Document]], paths: Sequence[str]) -
     return {name: Reread(read, path, *cut) for name, cut in named}
 
 
-def _stretch(path: str, start: int, stop: int) -> Iterator[bytes]:
-    def too_short(num_bytes: int) -> DataDamagedError:
-        what = f"The text must have {stop} bytes, but has {num_bytes}."
-        return DataDamagedError(what, where=path, remedy="Get the file again.")
-
-    return byte_range(text_blocks(path), start, stop, too_short)
-
-
-def _hundred_megabytes(name: str, sha256: str) -> tuple[CorpusMember]:
-    size = 100_000_000
-    return (CorpusMember(path=name, size_bytes=size, sha256=sha256),)
+def _hundred_megabytes(
+    name: str,
+    archive_bytes: int,
+    archive_sha256: str,
+    sha256: str,
+    *,
+    read: Callable[..., Iterator[Document]],
+    **settings: Any,
+) -> Corpus:
+    archive, url = f"{name}.zip", f"http://mattmahoney.net/dc/{name}.zip"
+    return Corpus(
+        name=name,
+        archive=PublishedFile(
+            name=archive, url=url, size_bytes=archive_bytes, sha256=archive_sha256
+        ),
+        members=(CorpusMember(name=name, size_bytes=100_000_000, sha256=sha256),),
+        documents=functools.partial(_cut_splits, read),
+        **settings,
+    )
 
 
 def enwik8(newlines: str = "drop") -> Corpus:
@@ -127,28 +135,22 @@ def enwik8(newlines: str = "drop") -> Corpus:
     sizes = {"train": 90_000_000, "valid": 5_000_000, "test": 5_000_000}
     counts = {name: {"bytes": size, "tokens": size} for name, size in sizes.items()}
     drops = newlines == "drop"
-    return Corpus(
-        name="enwik8",
-        archive=PublishedFile(
-            name="enwik8.zip",
-            url="http://mattmahoney.net/dc/enwik8.zip",
-            size_bytes=36_445_475,
-            sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
-        ),
-        members=_hundred_megabytes(
-            "enwik8", "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"
-        ),
+    return _hundred_megabytes(
+        "enwik8",
+        36_445_475,
+        "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+        "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
         tokenizer=ByteTokenizer(),
         # The sizes without newlines are not published.
         counts={} if drops else counts,
         # 205 different bytes, including the newline.
         vocabulary_sizes=(204,) if drops else (205,),
-        documents=functools.partial(_cut_splits, functools.partial(_pages, drops)),
+        read=functools.partial(_pages, drops),
     )
 
 
-def _pages(drops_newlines: bool, *stretch: Any) -> Iterator[Document]:
-    pieces = split_at_lines(_stretch(*stretch))
+def _pages(drops_newlines: bool, path: str, start: int, stop: int) -> Iterator[Document]:
+    pieces = split_at_lines(byte_range(text_blocks(path), start, stop))
     for page in marked_documents(pieces, line_pattern(b"  <page>"), keep_mark=True):
         if drops_newlines:
             page = filter(None, (piece.replace(b"\n", b"") for piece in page))
@@ -161,26 +163,20 @@ def text8() -> Corpus:
     As in the official script, spaces at the beginning and end of each split are stripped. Their
     number is not published.
     """
-    return Corpus(
-        name="text8",
-        archive=PublishedFile(
-            name="text8.zip",
-            url="http://mattmahoney.net/dc/text8.zip",
-            size_bytes=31_344_016,
-            sha256="a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
-        ),
-        members=_hundred_megabytes(
-            "text8", "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7"
-        ),
+    return _hundred_megabytes(
+        "text8",
+        31_344_016,
+        "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+        "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7",
         tokenizer=CharacterTraining(counted_splits=SPLITS),
         counts={name: {"documents": 1} for name in SPLITS},
         vocabulary_sizes=(27,),  # letters and the space
-        documents=functools.partial(_cut_splits, _stripped),
+        read=_stripped,
     )
 
 
-def _stripped(*stretch: Any) -> Iterator[Document]:
-    yield split_at_lines([b"".join(_stretch(*stretch)).strip()])
+def _stripped(path: str, start: int, stop: int) -> Iterator[Document]:
+    yield split_at_lines([b"".join(byte_range(text_blocks(path), start, stop)).strip()])
 
 
 def wikitext103() -> Corpus:
@@ -243,7 +239,7 @@ def _wikitext(
         archive=PublishedFile(name=name, url=url, size_bytes=size_bytes, sha256=sha256),
         members=tuple(
             CorpusMember(
-                path=f"wikitext-{size}/{path}",
+                name=f"wikitext-{size}/{path}",
                 other_paths=(path, f"{split}.txt"),
                 size_bytes=files[split][0],
                 sha256=files[split][1],
@@ -339,7 +335,7 @@ def penn_treebank() -> Corpus:
         ),
         members=tuple(
             CorpusMember(
-                path=f"simple-examples/data/ptb.{split}.txt",
+                name=f"simple-examples/data/ptb.{split}.txt",
                 other_paths=(f"data/ptb.{split}.txt", f"ptb.{split}.txt", f"{split}.txt"),
                 size_bytes=size_bytes,
                 sha256=sha256,
@@ -401,7 +397,7 @@ def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
 
 def _lm1b_file(path: str) -> CorpusMember:
     names = (path, path.rsplit("/", 1)[1])
-    return CorpusMember(path=f"{_LM1B_ROOT}/{path}", other_paths=names)
+    return CorpusMember(name=f"{_LM1B_ROOT}/{path}", other_paths=names)
 
 
 def _sentence_splits(seed: int, num_passes: int, paths: Sequence[str]) -> Splits:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import itertools
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,14 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from txl_tf.data.prepared_dataset import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
-from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordSizes, RecordWriter
-from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
-from txl_tf.data.tokenizers.tokenizer import BatchEncoder, EncodedBatch, Tokenizer
+from txl_tf.data.records import (
+    DOCUMENT_STARTS_FEATURE,
+    TOKENS_FEATURE,
+    ShardManifest,
+    frame_bytes,
+)
+from txl_tf.data.text import DocumentPiece, Splits, TextCounts, map_pieces, work_batches
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.imports import require_extra
+from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import (
+    file_bytes,
+    file_sha256,
     first_line,
     list_folder,
     make_folder,
@@ -27,8 +36,18 @@ from txl_tf.storage.files import (
 )
 from txl_tf.storage.staging import StagingFolder
 
+TOKENS_PER_RECORD = 4096
+"""Tokens of a record unless told otherwise. A row begins in the middle of a record, and the
+whole record is read for it: a step of short segments needs little more than that."""
+SHARD_BYTES = 16_000_000
+"""Size of a file unless told otherwise. Clients of stores read ahead up to the end of a file,
+64 MiB and more where nothing stops them: the files bound what a row reads before its first step."""
+
 # Receives the splits written, the vocabulary size, and the number of ids that occur.
 Check = Callable[[list[SplitManifest], int, int], None]
+EncodedBatch = tuple[np.ndarray, np.ndarray, TextCounts]
+"""Token ids, the int64 places among them where documents begin, and counts of the text. A place one
+past the end stands for the next batch's first token."""
 
 
 def prepare_dataset(
@@ -96,54 +115,129 @@ def prepare_dataset(
     ):
         if isinstance(tokenizer, VocabularyTraining):
             tokenizer = tokenizer.train(splits, num_workers, report)
-        sizes = RecordSizes(tokenizer.token_dtype.itemsize, tokens_per_record, shard_bytes)
+        is_used = np.zeros(tokenizer.vocabulary_size, bool)
         with _encoder(splits, tokenizer, staging.path, num_workers, beam_arguments) as encode:
-            written, num_used = _write_splits(
-                splits, encode, tokenizer, staging.path, sizes, report
-            )
+
+            def encoded(split: str) -> Iterator[EncodedBatch]:
+                for batch in encode(split):
+                    is_used[batch[0]] = True
+                    report(split, batch[2].bytes)
+                    yield batch
+
+            sizes = tokens_per_record, shard_bytes
+            written = [write_split(name, encoded(name), staging.path, *sizes) for name in splits]
+        if tokenizer.kind == "ids":  # which are no text
+            written = [split.replace(bytes=0, characters=0, words=0) for split in written]
         if check is not None:
-            check(written, tokenizer.vocabulary_size, num_used)
+            check(written, tokenizer.vocabulary_size, int(np.count_nonzero(is_used)))
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             corpus_name=corpus_name,
             tokenizer_kind=tokenizer.kind,
             tokenizer_sha256=tokenizer.fingerprint,
             vocabulary_size=tokenizer.vocabulary_size,
-            token_bytes=sizes.token_bytes,
+            token_bytes=tokenizer.token_dtype.itemsize,
             tokens_per_record=tokens_per_record,
             splits=tuple(written),
         )
         for name, content in tokenizer.vocabulary_files.items():
             write_file(os.path.join(staging.path, name), content)
         manifest.write(staging.path)
-        shards = [shard.file for split in manifest.splits for shard in split.shards]
-        staging.publish([*shards, *tokenizer.vocabulary_files, MANIFEST_FILE])
+        files = [shard.file for shard in manifest.shards]
+        staging.publish([*files, *tokenizer.vocabulary_files, MANIFEST_FILE])
         return manifest
 
 
-def _write_splits(
-    splits: Splits,
-    encode: Callable[[str], Iterator[EncodedBatch]],
-    tokenizer: Tokenizer,
+def write_split(
+    split: str,
+    batches: Iterable[EncodedBatch],
     folder: str,
-    sizes: RecordSizes,
-    report: Progress,
-) -> tuple[list[SplitManifest], int]:
-    """Writes the records; returns their splits and the number of ids that occur."""
-    is_used = np.zeros(tokenizer.vocabulary_size, bool)
-    written = []
-    for name in splits:
-        with RecordWriter(folder, name, sizes) as writer:
-            counts = TextCounts()
-            for token_ids, starts, more in encode(name):
-                writer.write(token_ids, document_starts=starts.tolist())
-                is_used[token_ids] = True
-                counts = counts.plus(more)
-                report(name, more.bytes)
-            if tokenizer.kind == "ids":  # which are no text
-                counts = TextCounts(documents=counts.documents)
-            written.append(SplitManifest.of(name, counts, writer.finish()))
-    return written, int(np.count_nonzero(is_used))
+    tokens_per_record: int,
+    shard_bytes: int,
+) -> SplitManifest:
+    """Writes the shards of a split; memory holds one record and one batch."""
+    counts = TextCounts()
+
+    def tokens() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        nonlocal counts
+        for token_ids, starts, more in batches:
+            counts = counts.plus(more)
+            yield token_ids, starts
+
+    records = _records(tokens(), tokens_per_record)
+    shards: list[ShardManifest] = []
+    while (first := next(records, None)) is not None:
+        partial = os.path.join(folder, f"{split}-{len(shards):05d}.partial")
+        width, sizes = first[0].itemsize, []
+        per_shard = max(1, shard_bytes // frame_bytes(tokens_per_record, width))
+        with tf.io.TFRecordWriter(partial) as writer:
+            for record in itertools.chain([first], itertools.islice(records, per_shard - 1)):
+                writer.write(_payload(*record))
+                sizes.append(len(record[0]))
+        num_bytes = sum(frame_bytes(size, width) for size in sizes)
+        # Readers compute the offset of a record from this equality.
+        if (found := file_bytes(partial)) != num_bytes:
+            raise OSError(f"{partial} must have {num_bytes} bytes, but has {found}")
+        shards.append(
+            ShardManifest(
+                file=partial,
+                tokens=sum(sizes),
+                records=len(sizes),
+                bytes=num_bytes,
+                sha256=file_sha256(partial),
+            )
+        )
+    if not shards:
+        raise DataDamagedError(
+            "A split of the input is empty.",
+            where=f"split {split}",
+            remedy="Give more text, or leave this split out.",
+        )
+    for index, shard in enumerate(shards):
+        name = f"{split}-{index:05d}-of-{len(shards):05d}.tfrecord"
+        tf.io.gfile.rename(shard.file, os.path.join(folder, name))
+        shards[index] = shard.replace(file=name)
+    num_tokens = sum(shard.tokens for shard in shards)
+    return SplitManifest(name=split, tokens=num_tokens, shards=tuple(shards), **counts._asdict())
+
+
+def _records(
+    batches: Iterable[tuple[np.ndarray, np.ndarray]], tokens_per_record: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Cuts a token stream into records: their tokens, and whether a document begins with each."""
+    # The last place of `begins` is that of the next token.
+    tokens, begins = np.zeros(0, np.uint8), np.zeros(1, bool)
+    for token_ids, starts in batches:
+        more = np.zeros(len(token_ids) + 1, bool)
+        more[starts] = True
+        more[0] |= begins[-1]
+        tokens = np.concatenate([tokens, token_ids])
+        begins = np.concatenate([begins[:-1], more])
+        whole = len(tokens) // tokens_per_record * tokens_per_record
+        for first in range(0, whole, tokens_per_record):
+            record = slice(first, first + tokens_per_record)
+            yield tokens[record], begins[record]
+        tokens, begins = tokens[whole:], begins[whole:]
+    if len(tokens):
+        yield tokens, begins[:-1]
+
+
+def _payload(tokens: np.ndarray, begins: np.ndarray) -> bytes:
+    bits = np.packbits(begins, bitorder="little")
+    feature = {
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[values.tobytes()]))
+        for name, values in ((TOKENS_FEATURE, tokens), (DOCUMENT_STARTS_FEATURE, bits))
+    }
+    features = tf.train.Features(feature=feature)
+    return tf.train.Example(features=features).SerializeToString(deterministic=True)
+
+
+def encode_batch(tokenizer: Tokenizer, pieces: Sequence[DocumentPiece]) -> EncodedBatch:
+    """Encodes at least one piece; raises DataDamagedError for text that cannot be encoded."""
+    parts = map_pieces(tokenizer.encode_piece, pieces, tokenizer.reads_lines)
+    places = np.cumsum([0, *map(len, parts[:-1])], dtype=np.int64)
+    starts = places[[piece.begins_document for piece in pieces]]
+    return np.concatenate(parts), starts, TextCounts.of(pieces)
 
 
 @contextlib.contextmanager
@@ -158,7 +252,7 @@ def _encoder(
 
     Beam writes them into a folder, from which this process reads them.
     """
-    encode = BatchEncoder(tokenizer)
+    encode = functools.partial(encode_batch, tokenizer)
     if beam_arguments is None:
         with OrderedWorkers(encode, num_workers) as workers:
             yield lambda name: workers.map(work_batches(name, splits[name]))
@@ -193,7 +287,7 @@ def _numbered_batches(splits: Splits, split: str) -> Iterator[tuple[str, int, li
 
 
 def _encoded_part(
-    encode: BatchEncoder, split: str, number: int, pieces: list[DocumentPiece]
+    encode: Callable[..., EncodedBatch], split: str, number: int, pieces: list[DocumentPiece]
 ) -> tuple[tuple[str, int], _Part]:
     return (split, number // _BATCHES_PER_GROUP), (number, encode(pieces))
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from txl_tf.config.base import FrozenConfig
 from txl_tf.data.records import ShardManifest, frame_bytes, parse_frame
-from txl_tf.data.text import TextCounts
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
@@ -48,7 +47,7 @@ _VOCABULARY_REMEDY = "Restore it from a copy, or from the data set that was prep
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitManifest(FrozenConfig):
-    """One split: a token stream cut into shards, in order, with the `TextCounts` of its text."""
+    """One split: a token stream cut into shards, in order, and the counts of its text."""
 
     name: str
     tokens: int
@@ -57,18 +56,6 @@ class SplitManifest(FrozenConfig):
     words: int
     documents: int
     shards: tuple[ShardManifest, ...]
-
-    @classmethod
-    def of(cls, name: str, counts: TextCounts, shards: tuple[ShardManifest, ...]) -> Self:
-        """Describes a written split; raises DataDamagedError if it has no token."""
-        if not shards:
-            raise DataDamagedError(
-                "A split of the input is empty.",
-                where=f"split {name}",
-                remedy="Give more text, or leave this split out.",
-            )
-        tokens = sum(shard.tokens for shard in shards)
-        return cls(name=name, tokens=tokens, shards=shards, **counts._asdict())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,6 +79,11 @@ class Manifest(FrozenConfig):
     def split_names(self) -> tuple[str, ...]:
         """Names of the splits, in the order written."""
         return tuple(split.name for split in self.splits)
+
+    @property
+    def shards(self) -> list[ShardManifest]:
+        """Shards of all splits."""
+        return [shard for split in self.splits for shard in split.shards]
 
     @property
     def fingerprint(self) -> str:
@@ -156,47 +148,33 @@ class Manifest(FrozenConfig):
 
 
 def verify_shard(
-    folder: str,
-    shard: ShardManifest,
-    progress: Callable[[int], None] | None = None,
-    *,
-    with_checksums: bool = False,
+    folder: str, shard: ShardManifest, progress: Callable[[int], None] | None = None
 ) -> None:
-    """Checks size and SHA-256 of a shard, on request each record; DataDamagedError names it."""
+    """Compares size and SHA-256 of a shard with its manifest; DataDamagedError names the damage."""
     path = os.path.join(folder, shard.file)
-    what = None
     with storage_errors("A shard cannot be read", path):
         listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
         if (size := file_bytes(path)) != shard.bytes:
             what = f"A shard has {size} bytes; its manifest says {shard.bytes}."
         elif (found := file_sha256(path, progress)) != shard.sha256:
             what = f"A shard has SHA-256 {found}; its manifest says {shard.sha256}."
-        if what is None and not with_checksums:
+        else:
             return
         num_sound = _num_sound_records(path)
-    if num_sound != shard.records:
-        what = what or "A record does not match its own checksum."
-        path = f"{path}, record {min(num_sound, shard.records)}"
-    if what is not None:
-        raise DataDamagedError(what, where=path, remedy=_REMEDY)
+    record = "" if num_sound == shard.records else f", record {min(num_sound, shard.records)}"
+    raise DataDamagedError(what, where=f"{path}{record}", remedy=_REMEDY)
 
 
 def _num_sound_records(path: str) -> int:
     """Counts the records before the first one that does not match its own checksum."""
-    records = tf.data.TFRecordDataset(path, buffer_size=4 << 20)
     number = 0
     try:
-        # One call releases the GIL and holds no record.
-        return int(records.reduce(np.int64(0), lambda count, _: count + 1))
+        for _ in tf.data.TFRecordDataset(path, buffer_size=4 << 20):
+            number += 1
     except tf.errors.DataLossError:
         pass
     except tf.errors.OpError as error:
         raise OSError(first_line(error)) from error
-    try:
-        for _ in records:
-            number += 1
-    except tf.errors.DataLossError:
-        pass
     return number
 
 
@@ -259,21 +237,13 @@ class PreparedDataset:
         return f"<{type(self).__name__} {self.folder!r} ({tokenizer}): {splits}>"
 
     @classmethod
-    def open(
-        cls,
-        folder: str,
-        verify: bool = True,
-        *,
-        progress: Callable[[int], None] | None = None,
-    ) -> Self:
+    def open(cls, folder: str, verify: bool = True) -> Self:
         """Opens a data set.
 
         Args:
             folder: str. The folder of the data set.
             verify: bool. If `True`, reads every file and compares it with the manifest; else only
                 the sizes of local files are compared. Defaults to `True`.
-            progress: optional function, called from threads with the bytes
-                read since last.
 
         Raises:
             InputMissingError: If there is no data set.
@@ -282,9 +252,9 @@ class PreparedDataset:
         """
         dataset = cls(folder, Manifest.read(folder))
         if verify:
-            dataset.verify(progress=progress)
+            dataset.verify()
         elif not is_remote(folder):  # where each file would take a request
-            for shard in dataset._all_shards():
+            for shard in dataset.manifest.shards:
                 dataset._check_file(shard)
         return dataset
 
@@ -298,26 +268,18 @@ class PreparedDataset:
         """Id of text outside the vocabulary; `None` if there is no such token."""
         return dataset_tokenizer(self.folder, self.manifest).unknown_id
 
-    def _all_shards(self) -> list[ShardManifest]:
-        return [shard for split in self.manifest.splits for shard in split.shards]
-
-    def verify(
-        self, *, progress: Callable[[int], None] | None = None, with_checksums: bool = False
-    ) -> None:
+    def verify(self, *, progress: Callable[[int], None] | None = None) -> None:
         """Reads every file and compares it with the manifest.
 
         Args:
-            progress: optional function, called from threads with the bytes
-                read since last.
-            with_checksums: bool. If `True`, also computes the checksums of every record. Defaults
-                to `False`; see `verify_shard`.
+            progress: optional function, called from threads with the bytes read since last.
 
         Raises:
             DataDamagedError: If a file is missing, differs or is surplus, or the vocabulary is
                 another one.
             StorageError: If a file cannot be read.
         """
-        shards = self._all_shards()
+        shards = self.manifest.shards
         for name in set(list_folder(self.folder)) - {shard.file for shard in shards}:
             path = os.path.join(self.folder, name)
             # The listing of an object store may be outdated, so ask for the file itself.
@@ -326,9 +288,7 @@ class PreparedDataset:
                 remedy = "Remove the file if it is not wanted, or prepare the data set again."
                 raise DataDamagedError(what, where=path, remedy=remedy)
         dataset_tokenizer(self.folder, self.manifest)
-        verify = functools.partial(
-            verify_shard, self.folder, progress=progress, with_checksums=with_checksums
-        )
+        verify = functools.partial(verify_shard, self.folder, progress=progress)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
             list(executor.map(verify, shards))  # raises for the first damaged shard in order
 
@@ -392,32 +352,28 @@ class PreparedDataset:
         parts = [(np.zeros(0, np.int32), np.zeros(0, bool))]
         while start < stop:
             index = bisect.bisect_right(starts, start) - 1
-            end = min(stop, starts[index + 1])
-            first = starts[index]
+            end, first = min(stop, starts[index + 1]), starts[index]
             parts.append(self._read_shard(shards[index], start - first, end - first))
             start = end
-        tokens, document_starts = zip(*parts, strict=True)
-        return np.concatenate(tokens, dtype=np.int32, casting="unsafe"), np.concatenate(
-            document_starts
-        )
+        tokens, document_starts = map(np.concatenate, zip(*parts, strict=True))
+        return tokens.astype(np.int32), document_starts
 
     def _read_shard(
         self, shard: ShardManifest, start: int, stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        size = self.manifest.tokens_per_record
+        size, width = self.manifest.tokens_per_record, self.manifest.token_bytes
         first, last = start // size, (stop - 1) // size
         path = os.path.join(self.folder, shard.file)
         parts = []
         self._check_file(shard)
         try:
             with tf.io.gfile.GFile(path, "rb") as file:
-                file.seek(first * self._full_frame_bytes())
+                file.seek(first * frame_bytes(size, width))
                 for record in range(first, last + 1):
-                    tokens = min(size, shard.tokens - record * size)
-                    frame = file.read(frame_bytes(tokens, self.manifest.token_bytes))
+                    num_tokens = min(size, shard.tokens - record * size)
+                    frame = file.read(frame_bytes(num_tokens, width))
                     where = f"{path}, record {record}"
-                    width = self.manifest.token_bytes
-                    parts.append(parse_frame(frame, tokens, width, where=where))
+                    parts.append(parse_frame(frame, num_tokens, width, where=where))
         except (tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
             what = "A shard is missing or shorter than its manifest says."
             raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
@@ -425,24 +381,13 @@ class PreparedDataset:
             what = f"A shard cannot be read: {first_line(error)}"
             raise StorageError(what, where=path, remedy="Check the storage.") from error
         wanted = slice(start - first * size, stop - first * size)
-        token_ids, document_starts = (np.concatenate(part) for part in zip(*parts, strict=True))
+        token_ids, document_starts = map(np.concatenate, zip(*parts, strict=True))
         return token_ids[wanted], document_starts[wanted]
-
-    def _full_frame_bytes(self) -> int:
-        return frame_bytes(self.manifest.tokens_per_record, self.manifest.token_bytes)
 
     def _check_file(self, shard: ShardManifest) -> None:
         """Checks a shard file once, before its manifest decides how many bytes are read."""
-        if shard.file in self._checked_files:
-            return
-        path = os.path.join(self.folder, shard.file)
-        listed_in = os.path.join(self.folder, MANIFEST_FILE)
-        with storage_errors("A shard cannot be looked at", path):
-            listed_file(
-                self.folder,
-                shard.file,
-                listed_in=listed_in,
-                remedy=_REMEDY,
-                num_bytes=shard.bytes,
-            )
-        self._checked_files.add(shard.file)
+        if shard.file not in self._checked_files:
+            listed = {"listed_in": os.path.join(self.folder, MANIFEST_FILE), "remedy": _REMEDY}
+            with storage_errors("A shard cannot be read", os.path.join(self.folder, shard.file)):
+                listed_file(self.folder, shard.file, num_bytes=shard.bytes, **listed)
+            self._checked_files.add(shard.file)

@@ -20,19 +20,17 @@ _READ_BUFFER_BYTES = 256 << 10
 # Smaller than the read-ahead of the storage client, which then sets the size of the requests.
 _REMOTE_BUFFER_BYTES = 16 << 10
 _PREFETCHED_BATCHES = 16
-_MAX_INT64 = np.iinfo(np.int64).max
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentPlan:
     """The order in which a token stream is read.
 
-    The stream is cut into `B * S` segments of `T` tokens and row `r` reads the
-    `S` segments from `r * S` on, one per step, so that its memory is always
-    that of the text before. With `rotate`, each epoch begins at another place:
-    the cuts move by fewer than a batch's tokens, and the segments are dealt
-    from another one on, around the end. The places follow from the
-    fingerprint, the seed and the epoch by SHA-256, and so never change. Raises ValueError for a
+    The stream is cut into `B * S` segments of `T` tokens. Row `r` reads the `S` segments from
+    `r * S` on, one per step, so that its memory always holds the text before. With `rotate`, each
+    epoch begins at another place: the cuts move by fewer than a batch's tokens, and row 0 begins at
+    another segment; the segments after the last one continue at the first. The places follow from
+    the fingerprint, the seed and the epoch by SHA-256, and so never change. Raises ValueError for a
     number that is not positive, and DataDamagedError for a stream shorter than one batch.
     """
 
@@ -106,27 +104,12 @@ class SegmentPlan:
             return np.ones(self.num_rows, dtype=bool)
         return self.positions(step) != self.positions(step - 1) + self.segment_length
 
-    def stretches(self, row: int, epoch: int) -> tuple[tuple[int, int], ...]:
-        """Returns the pieces of the stream that a row reads in an epoch, in order.
-
-        They are one or two pairs of a first token and a number of segments.
-        """
-        if not 0 <= row < self.num_rows:
-            raise ValueError(f"`row` must be in [0, {self.num_rows}). Received: {row}")
-        shift_tokens, first_segment = self.rotation(epoch)
-        first = (row * self.segments_per_epoch + first_segment) % self.num_segments
-        until_end = min(self.segments_per_epoch, self.num_segments - first)
-        pieces = [(shift_tokens + first * self.segment_length, until_end)]
-        if until_end < self.segments_per_epoch:
-            pieces.append((shift_tokens, self.segments_per_epoch - until_end))
-        return tuple(pieces)
-
 
 class SegmentReader:
     """Reader of one split in the order of a plan.
 
-    The data sets consist of TensorFlow operations only, so that they also run on the hosts of a TPU
-    slice, outside this process. Raises ValueError if there is no such split, or the plan has
+    Its data sets consist of TensorFlow operations only, so that they also run on the hosts of a TPU
+    slice, outside this process. Raises ValueError if there is no such split, or the plan is for
     another number of tokens.
     """
 
@@ -156,32 +139,29 @@ class SegmentReader:
     # AutoGraph would take seconds, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
     def dataset_fn(
-        self,
-        first_step: int,
-        rows: range,
-        per_replica_rows: int,
-        num_steps: int | None = None,
+        self, first_step: int, rows: range, per_replica_rows: int, num_steps: int
     ) -> tf.data.Dataset:
-        """Makes the data set of one host.
+        """Makes the data set of one host for the steps from `first_step` on.
 
         An element is a batch of one replica: `token_ids` and `target_ids`, int32 `[b, T]`, and
         `start_of_stream`, bool `[b]`, which is true if a row does not continue its last segment;
         with `with_document_starts` also `document_starts`, bool `[b, T]`, true for the first token
         of each document. The replicas take turns: the first element belongs to the first replica at
         `first_step`, the next one to the second replica, and so on, then the next step follows.
-        Starting at a later step reads nothing before it.
+        Nothing before the first step is read.
 
         `rows` of this host beyond the plan's repeat its rows from row 0 on, to give all hosts equal
-        shares; `per_replica_rows` divides their number. Without `num_steps` reading has no end, and
-        needs a plan that does not rotate. Numbers out of range are a ValueError.
+        shares. Raises ValueError unless `per_replica_rows` divides their number.
         """
-        self._check(first_step, rows, per_replica_rows, num_steps)
-        epochs = self._epochs(first_step, num_steps)
+        if len(rows) % per_replica_rows:
+            raise ValueError(
+                f"`per_replica_rows` must divide the {len(rows)} rows. Received: {per_replica_rows}"
+            )
+        stretches = [tf.constant(each) for each in self._stretches(rows, first_step, num_steps)]
 
-        def read_row(place: tf.Tensor) -> tf.data.Dataset:
-            row = place % self._plan.num_rows
-            stretches = epochs.flat_map(lambda *epoch: self._stretches(row, *epoch))
-            return stretches.flat_map(self._read_stretch)
+        def read_row(row: tf.Tensor) -> tf.data.Dataset:
+            of_row = tuple(each[row] for each in stretches)
+            return tf.data.Dataset.from_tensor_slices(of_row).flat_map(self._read_stretch)
 
         def widen(segments: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             shape = [per_replica_rows, self._plan.segment_length]
@@ -192,10 +172,9 @@ class SegmentReader:
                 widened["document_starts"] = tf.ensure_shape(segments["document_starts"], shape)
             return widened
 
-        indices = tf.data.Dataset.range(rows.start, rows.stop)
         # On a local disk decoding is far faster than training. From a store each row waits for its
         # own requests only; the order stays the same.
-        segments = indices.interleave(
+        segments = tf.data.Dataset.range(len(rows)).interleave(
             read_row,
             cycle_length=len(rows),
             block_length=1,
@@ -203,8 +182,6 @@ class SegmentReader:
             deterministic=True if self._is_remote else None,
         )
         batches = segments.batch(per_replica_rows, drop_remainder=True).map(widen)
-        if num_steps is not None:
-            batches = batches.take(num_steps * (len(rows) // per_replica_rows))
         options = tf.data.Options()
         options.deterministic = True
         # Nothing here has a degree to tune, and the tuning thread may miss that the iterator ends:
@@ -228,7 +205,7 @@ class SegmentReader:
         """
         for shard in self._dataset.manifest.split(self._split).shards:
             try:
-                verify_shard(self._dataset.folder, shard, with_checksums=True)
+                verify_shard(self._dataset.folder, shard)
             except DataDamagedError as damage:
                 return damage
         return StorageError(
@@ -237,77 +214,28 @@ class SegmentReader:
             remedy="Start again; if it comes back, suspect the storage or the memory.",
         )
 
-    def _check(
-        self, first_step: int, rows: range, per_replica_rows: int, num_steps: int | None
-    ) -> None:
-        if first_step < 0:
-            raise ValueError(f"`first_step` must not be negative. Received: {first_step}")
-        if rows.step != 1 or len(rows) == 0 or rows.start < 0:
-            raise ValueError(f"`rows` must be a range of rows, from 0 on. Received: {rows}")
-        if per_replica_rows <= 0 or len(rows) % per_replica_rows:
-            raise ValueError(
-                f"`per_replica_rows` must divide the {len(rows)} rows. Received: {per_replica_rows}"
-            )
-        if num_steps is None and self._plan.rotate:
-            raise ValueError("`num_steps` must be given for a plan that rotates. Received: None")
-        if num_steps is not None and num_steps < 0:
-            raise ValueError(f"`num_steps` must not be negative. Received: {num_steps}")
+    def _stretches(self, rows: range, first_step: int, num_steps: int) -> tuple[np.ndarray, ...]:
+        """Returns the stretches of consecutive segments of each row, two per epoch.
 
-    def _epochs(self, first_step: int, num_steps: int | None) -> tf.data.Dataset:
-        """Yields per epoch: first step to read, its rotation, and the rotation before it."""
-        steps = self._plan.segments_per_epoch
-        first_epoch, epoch_step = divmod(first_step, steps)
-        num_epochs = _MAX_INT64
-        rotations = np.zeros([2, 2], np.int64)
-        if num_steps is not None:
-            num_epochs = -(-(epoch_step + num_steps) // steps)
-        if self._plan.rotate:
-            before = [self._plan.rotation(first_epoch - 1)] if first_epoch else [(0, 0)]
-            here = [self._plan.rotation(first_epoch + index) for index in range(num_epochs)]
-            rotations = np.asarray(before + here, np.int64)
-        table = tf.constant(rotations)
-
-        def describe(index: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            place = index if self._plan.rotate else tf.zeros_like(index)
-            is_first = tf.equal(index, 0)
-            first = tf.where(is_first, np.int64(epoch_step), np.int64(0))
-            begins = tf.logical_and(is_first, first_step == 0)
-            return first, table[place + 1], table[place], begins
-
-        return tf.data.Dataset.range(num_epochs).map(describe)
-
-    def _stretches(
-        self,
-        row: tf.Tensor,
-        epoch_step: tf.Tensor,
-        rotation: tf.Tensor,
-        rotation_before: tf.Tensor,
-        begins: tf.Tensor,
-    ) -> tf.data.Dataset:
-        """Yields per stretch: first token, number of segments, whether memory is reset."""
-        length = self._plan.segment_length
-        steps, total = self._plan.segments_per_epoch, self._plan.num_segments
-
-        def position(step: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-            return place[0] + (row * steps + step + place[1]) % total * length
-
-        first = position(epoch_step, rotation)
-        until_end = total - (row * steps + epoch_step + rotation[1]) % total
-        head = tf.minimum(steps - epoch_step, until_end)
-        before = tf.where(
-            epoch_step > 0,
-            position(epoch_step - 1, rotation),
-            position(np.int64(steps - 1), rotation_before),
+        The arrays `[rows, stretches]` are the first token, the number of segments, which may be 0,
+        and whether memory is reset before.
+        """
+        plan, steps, stop_step = self._plan, self._plan.segments_per_epoch, first_step + num_steps
+        first_steps = [first_step, *range((first_step // steps + 1) * steps, stop_step, steps)]
+        counts = np.diff([*first_steps, stop_step])
+        own_rows = np.asarray(rows) % plan.num_rows
+        first_tokens = np.stack([plan.positions(step) for step in first_steps], axis=1)[own_rows]
+        starts = np.stack([plan.starts(step) for step in first_steps], axis=1)[own_rows]
+        shifts = np.array([plan.rotation(step // steps)[0] for step in first_steps])
+        # A row that reaches the last segment continues at the first one.
+        until_last = plan.num_segments - (first_tokens - shifts) // plan.segment_length
+        before = np.minimum(counts, until_last)
+        stretches = (
+            (first_tokens, np.broadcast_to(shifts, before.shape)),
+            (before, counts - before),
+            (starts, np.ones_like(starts)),
         )
-        starts = tf.logical_or(begins, tf.not_equal(first, before + length))
-        stretches = tf.data.Dataset.from_tensor_slices(
-            (
-                tf.stack([first, rotation[0]]),
-                tf.stack([head, steps - epoch_step - head]),
-                tf.stack([starts, True]),
-            )
-        )
-        return stretches.filter(lambda first_token, num_segments, starts: num_segments > 0)
+        return tuple(np.stack(pair, axis=-1).reshape(len(rows), -1) for pair in stretches)
 
     def _read_stretch(
         self, first_token: tf.Tensor, num_segments: tf.Tensor, starts: tf.Tensor

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from txl_tf.data.text import Document, Reread, byte_range, pieces_of
-from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.data.text import Document, Reread, byte_range, pieces_of, text_changed
+from txl_tf.errors import DataDamagedError
 
 # Documents are identified by their first 64 KiB: shared beginnings are shorter.
 _HASHED_BYTES = 1 << 16
@@ -106,15 +106,14 @@ def _chosen(documents: Iterable[Document], is_chosen: np.ndarray) -> Iterator[Do
     """Yields the documents of one split."""
     for document, is_own in itertools.zip_longest(documents, is_chosen):
         if document is None or is_own is None:
-            raise _changed()
+            raise text_changed()
         if is_own:
             yield document
 
 
 def _stretch(documents: Iterable[Document], start: int, stop: int) -> Iterator[bytes]:
     """Yields the bytes of a single document from `start` to `stop`."""
-    pieces = pieces_of(next(iter(documents), b""))
-    return byte_range(pieces, start, stop, lambda _: _changed())
+    return byte_range(pieces_of(next(iter(documents), b"")), start, stop)
 
 
 # Limits of how far a cut moves: fractions of the text and of the smallest split, and bytes.
@@ -183,9 +182,3 @@ def _best_cut(window: bytes, target: int, reach: int) -> int:
 def _too_little(what: str, where: str) -> DataDamagedError:
     remedy = "Use more text, other fractions for valid and test, or files for each split."
     return DataDamagedError(what, where=where, remedy=remedy)
-
-
-def _changed() -> StorageError:
-    return StorageError(
-        "The text has changed while it was being read.", remedy="Leave it alone, and start again."
-    )

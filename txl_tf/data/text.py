@@ -1,23 +1,18 @@
 """Units of text during preparation: documents, their pieces, work batches and counts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
+
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, document_bytes
+from txl_tf.errors import StorageError
 
 # A long document can come in pieces, so that it need not fit into memory.
 Document = str | bytes | Iterable[bytes]
 Splits = Mapping[str, Iterable[Document]]
 """Documents by the name of their split, in the order to be read."""
-
-
-BYTE_ORDER_MARK = "\ufeff".encode()
-
-
-def document_bytes(text: bytes | str) -> bytes:
-    """Returns a document, or its first piece, in UTF-8 without a byte order mark."""
-    content = text.encode() if isinstance(text, str) else text
-    return content.removeprefix(BYTE_ORDER_MARK)
+_Result = TypeVar("_Result")
 
 
 def pieces_of(document: Document) -> Iterable[bytes]:
@@ -110,6 +105,31 @@ def _following(piece: DocumentPiece, text: bytes) -> DocumentPiece:
     )
 
 
+def map_pieces(
+    function: Callable[[bytes, bool, bool], _Result],
+    pieces: Iterable[DocumentPiece],
+    reads_lines: bool = True,
+) -> list[_Result]:
+    """Applies a function of text, `begins_line` and `ends_document` to pieces.
+
+    With `reads_lines` the LF of a CR LF that two pieces share is dropped. Raises DataDamagedError,
+    with the place in the document, for an InvalidTextError of the function.
+    """
+    results = []
+    for piece in pieces:
+        skipped = reads_lines and piece.splits_line_end
+        try:
+            results.append(function(piece.text[skipped:], piece.begins_line, piece.ends_document))
+        except InvalidTextError as error:
+            raise error.damaged(
+                f"split {piece.split}, document {piece.document}",
+                "Correct the text, or prepare it with the byte tokenizer.",
+                lines_before=piece.offset_lines + skipped,
+                bytes_before=piece.offset_bytes + skipped,
+            ) from error
+    return results
+
+
 _IS_SPACE = np.isin(np.arange(256), list(_SPACES))
 # Bytes 0x80 to 0xBF continue a UTF-8 character; read as signed they are the lowest.
 _FIRST_NOT_CONTINUATION = -64
@@ -151,15 +171,17 @@ class TextCounts(NamedTuple):
 PIECE_BYTES = 1 << 20
 
 
-def byte_range(
-    blocks: Iterable[bytes],
-    start_byte: int,
-    stop_byte: int,
-    too_short: Callable[[int], Exception],
-) -> Iterator[bytes]:
+def text_changed() -> StorageError:
+    """Returns the error for a text that is not the same at its second reading."""
+    return StorageError(
+        "The text has changed while it was being read.", remedy="Leave it alone, and start again."
+    )
+
+
+def byte_range(blocks: Iterable[bytes], start_byte: int, stop_byte: int) -> Iterator[bytes]:
     """Yields the bytes of a stream from `start_byte` up to `stop_byte`.
 
-    A stream that ends earlier raises `too_short(bytes_found)`.
+    Raises StorageError if the stream ends earlier.
     """
     offset = 0
     for block in blocks:
@@ -169,7 +191,7 @@ def byte_range(
             yield part
         if offset >= stop_byte:
             return
-    raise too_short(offset)
+    raise text_changed()
 
 
 def split_at_lines(blocks: Iterable[bytes], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:

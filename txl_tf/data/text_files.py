@@ -17,7 +17,6 @@ Tokenizers of characters, words and subwords need UTF-8:
 """
 
 import bz2
-import codecs
 import glob
 import io
 import itertools
@@ -30,7 +29,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
-from txl_tf.data.text import BYTE_ORDER_MARK, document_bytes, split_at_lines
+from txl_tf.data.text import split_at_lines
+from txl_tf.data.tokenizers.tokenizer import (
+    BYTE_ORDER_MARK,
+    InvalidTextError,
+    decode_utf8,
+    document_bytes,
+)
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.storage.files import first_line, open_regular_file
 from txl_tf.storage.untrusted_files import storage_errors
@@ -91,7 +96,7 @@ class TextDocuments:
 
     def _pieces(self, path: str) -> Iterator[bytes]:
         blocks = text_blocks(path)
-        return split_at_lines(validated_text(blocks, path) if self._check_utf8 else blocks)
+        return validated_text(blocks, path) if self._check_utf8 else split_at_lines(blocks)
 
 
 def line_pattern(line: bytes) -> re.Pattern[bytes]:
@@ -111,10 +116,10 @@ def marked_documents(
     return grouped_documents(_numbered_parts(pieces, mark, keep_mark))
 
 
-def grouped_documents(chunks: Iterable[tuple[int, bytes]]) -> Iterator[Iterator[bytes]]:
-    """Groups consecutive chunks with the same document number into one iterator per document."""
-    for _, group in itertools.groupby(chunks, key=operator.itemgetter(0)):
-        yield (chunk for _, chunk in group)
+def grouped_documents(parts: Iterable[tuple[int, bytes]]) -> Iterator[Iterator[bytes]]:
+    """Groups consecutive parts with the same document number into one iterator per document."""
+    for _, group in itertools.groupby(parts, key=operator.itemgetter(0)):
+        yield (part for _, part in group)
 
 
 def _numbered_parts(
@@ -191,9 +196,7 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
     """
     # Concatenated files have byte order marks in the middle.
     line = document_bytes(line)
-    if not line.strip():
-        return b""
-    text = json_of_line(line, field, place)
+    text = json_of_line(line, field, place) if line.strip() else ""
     if not isinstance(text, str):
         kind = type(text).__name__
         raise _bad_line(f"The field {field!r} must be a string, not {kind}.", place)
@@ -212,10 +215,8 @@ def json_of_line(line: bytes, field: str | None, place: str) -> Any:
     """
     try:
         value = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise _bad_line(f"The line is not UTF-8, from its byte {error.start} on.", place) from error
     except (ValueError, RecursionError) as error:
-        raise _bad_line(f"The line is not JSON: {error}", place) from error
+        raise _bad_line(f"The line is not JSON in UTF-8: {error}", place) from error
     if field is None:
         return value
     if not isinstance(value, dict):
@@ -375,45 +376,29 @@ def _missing(what: str, path: str) -> InputMissingError:
 
 _EXAMINED_BYTES = 4096
 _MAX_NUL_PART = 0.2
+_NOT_UTF8_REMEDY = (
+    "Convert it to UTF-8, or prepare it with the byte tokenizer. Files can be plain text, or text "
+    "compressed with gzip, bzip2, xz or zstd."
+)
 
 
-def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
-    """Passes on the pieces of a file, from its beginning, if they are UTF-8.
+def validated_text(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
+    """Cuts the text of a file as `split_at_lines` does, if it is UTF-8.
 
     Raises DataDamagedError with `where`, the line (from 1) and the byte (from 0).
     """
-    decoder = codecs.getincrementaldecoder("utf-8")("strict")
-    lines_before = offset = 0
-    for piece in pieces:
-        pending = len(decoder.getstate()[0])
+    num_lines = num_bytes = 0
+    for piece in split_at_lines(blocks):
+        start = piece[:_EXAMINED_BYTES]
         try:
-            decoder.decode(piece)
-        except UnicodeDecodeError as error:
-            # `error.start` counts from the beginning of a character held back.
-            place = error.start - pending
-            line = lines_before + piece.count(b"\n", 0, max(0, place)) + 1
-            what = f"The text is not UTF-8: byte 0x{error.object[error.start]:02x}."
-            raise _not_utf8(what, where, line, offset + place) from error
-        if offset == 0:
-            _refuse_many_nuls(piece[:_EXAMINED_BYTES], where)
-        lines_before += piece.count(b"\n")
-        offset += len(piece)
+            decode_utf8(piece)
+            if num_bytes == 0 and start.count(0) > _MAX_NUL_PART * len(start):
+                what = "The text has so many NUL bytes that it must be UTF-16, UTF-32 or no text."
+                raise InvalidTextError(what, piece, start.index(0))
+        except InvalidTextError as error:
+            raise error.damaged(
+                where, _NOT_UTF8_REMEDY, lines_before=num_lines, bytes_before=num_bytes
+            ) from error
+        num_lines += piece.count(b"\n")
+        num_bytes += len(piece)
         yield piece
-    if held := decoder.getstate()[0]:
-        what = "The text is not UTF-8: the text ends within a character."
-        raise _not_utf8(what, where, lines_before + 1, offset - len(held))
-
-
-def _refuse_many_nuls(start: bytes, where: str) -> None:
-    if start.count(0) > _MAX_NUL_PART * len(start):
-        what = "The text has so many NUL bytes that it must be UTF-16, UTF-32 or no text."
-        first_nul = start.index(0)
-        raise _not_utf8(what, where, 1 + start.count(b"\n", 0, first_nul), first_nul)
-
-
-def _not_utf8(what: str, where: str, line: int, offset: int) -> DataDamagedError:
-    remedy = (
-        "Convert it to UTF-8, or prepare it with the byte tokenizer. Files can be plain text, or "
-        "text compressed with gzip, bzip2, xz or zstd."
-    )
-    return DataDamagedError(what, where=line_place(where, line, offset), remedy=remedy)

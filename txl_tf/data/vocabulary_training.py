@@ -1,62 +1,75 @@
-"""Vocabulary training for each tokenizer: characters, words, WordPiece, SentencePiece."""
+"""Vocabularies that `txl prepare` builds from the text: characters, words, and pieces of words.
+
+Workers count characters or words, and the counts decide the vocabulary. SentencePiece has its own
+trainer, which reads the text itself.
+"""
 
 import abc
 import contextlib
 import dataclasses
+import io
+import math
+import os
+import re
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
-from txl_tf.data.text import DocumentPiece, Splits, work_batches
+from txl_tf.data.text import DocumentPiece, Splits, map_pieces, split_at_lines, work_batches
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.data.tokenizers.sentence_piece_tokenizer import train_sentence_piece
-from txl_tf.data.tokenizers.tokenizer import Tokenizer, damaged_text, decode_utf8, map_pieces
-from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
+from txl_tf.data.tokenizers.piece_tokenizers import (
+    BLOCK_CHARACTER,
+    BLOCK_SUBSTITUTE,
+    SUFFIX_INDICATOR,
+    SentencePieceTokenizer,
+    WordPieceTokenizer,
+)
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, decode_utf8
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError
+from txl_tf.imports import require_extra
 
 Progress = Callable[[str, int], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyTraining(abc.ABC):
-    """Base class of vocabulary training on `counted_splits`, which reads the text once."""
+    """Settings of a vocabulary, which is made of the text in `counted_splits`."""
 
     kind: ClassVar[str]
     reads_lines: ClassVar[bool] = True
     counted_splits: tuple[str, ...] = ("train",)
 
     def train(self, splits: Splits, num_workers: int, progress: Progress) -> Tokenizer:
-        """Builds the tokenizer from documents that can be iterated more than once.
+        """Counts the words or characters of the text, and builds the tokenizer.
 
-        `progress` gets the split and the bytes read since the last call. Raises DataDamagedError if
-        the text cannot give this vocabulary.
+        The documents are read once here; `progress` gets the split and the bytes read since the
+        last call. Raises DataDamagedError if the text cannot give this vocabulary.
         """
         counts: Counter[Any] = Counter()
         with OrderedWorkers(self._count, num_workers) as workers:
-            for name, num_bytes, found in workers.map(self._batches(splits)):
-                counts.update(found)  # in the order of first occurrence
-                progress(name, num_bytes)
+            for split, num_bytes, found in workers.map(self._batches(splits)):
+                counts.update(found)  # keeps the order of first occurrence
+                progress(split, num_bytes)
         with _vocabulary_errors():
             return self.build(counts)
 
     def _batches(self, splits: Splits) -> Iterator[list[DocumentPiece]]:
-        """Yields the batches of the counted splits, in the order of the text."""
         for name in splits:
             if name in self.counted_splits:
                 yield from work_batches(name, splits[name])
 
     def _count(self, pieces: Sequence[DocumentPiece]) -> tuple[str, int, Counter[Any]]:
-        """Counts the units of a batch; returns its split, its bytes, and the counts."""
+        """Returns the split of a batch, its bytes, and the counts of its words or characters."""
         counts: Counter[Any] = Counter()
-        with damaged_text():
-            for units in map_pieces(self._units, pieces, self.reads_lines):
-                counts.update(units)
+        for words in map_pieces(self._split, pieces, self.reads_lines):
+            counts.update(words)
         return pieces[0].split, sum(len(piece.text) for piece in pieces), counts
 
-    def _units(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
-        """Returns the units of a piece that are counted."""
+    def _split(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
+        """Splits text into the words or characters that are counted."""
         raise NotImplementedError
 
     def build(self, counts: Counter[Any]) -> Tokenizer:
@@ -66,7 +79,7 @@ class VocabularyTraining(abc.ABC):
 
 @contextlib.contextmanager
 def _vocabulary_errors() -> Iterator[None]:
-    """Converts the ValueError of a text that cannot give the requested vocabulary."""
+    """Converts the ValueError for a text that cannot give the requested vocabulary."""
     try:
         yield
     except ValueError as error:
@@ -92,7 +105,7 @@ class CharacterTraining(VocabularyTraining):
     vocabulary_size: int | None = None
     unknown_token: str | None = None
 
-    def _units(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
+    def _split(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
         return decode_utf8(text)
 
     def build(self, counts: Counter[str]) -> CharacterTokenizer:
@@ -104,60 +117,17 @@ class CharacterTraining(VocabularyTraining):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SentencePieceTraining(VocabularyTraining):
-    """Training of a SentencePiece model, in the calling process; see `train_sentence_piece`.
-
-    Args:
-        vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
-        model_type: str. `"bpe"` or `"unigram"`. Defaults to `"unigram"`.
-    """
-
-    kind = "sentencepiece"
-
-    vocabulary_size: int = 32_000
-    model_type: Literal["bpe", "unigram"] = "unigram"
-
-    def train(self, splits: Splits, num_workers: int, progress: Progress) -> Tokenizer:
-        def texts() -> Iterator[bytes]:
-            for batch in self._batches(splits):
-                for piece in batch:
-                    # The trainer does not report where text is invalid.
-                    with damaged_text():
-                        map_pieces(lambda text, *_: decode_utf8(text), [piece])
-                    yield piece.text
-                    progress(piece.split, len(piece.text))
-
-        with _vocabulary_errors():
-            return train_sentence_piece(texts(), self.vocabulary_size, model_type=self.model_type)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WordPieceTraining(VocabularyTraining):
-    """Training of a WordPiece vocabulary; see `train_word_pieces`.
-
-    Args:
-        rule: `WordRule`. How text is split into words.
-        vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
-        unknown_token: str. Defaults to `"<unk>"`.
-    """
-
-    kind = "wordpiece"
+class _RuleTraining(VocabularyTraining):
+    """Base class of training on the words of a `WordRule`."""
 
     rule: WordRule
-    vocabulary_size: int = 32_000
-    unknown_token: str = "<unk>"
 
-    def _units(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
+    def _split(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
         return self.rule.split(text, begins_line, ends_document)
-
-    def build(self, counts: Counter[bytes]) -> Tokenizer:
-        return train_word_pieces(
-            counts, self.rule, self.vocabulary_size, unknown_token=self.unknown_token
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WordTraining(VocabularyTraining):
+class WordTraining(_RuleTraining):
     """Training of a word vocabulary, in the order of the official code.
 
     Special tokens come first, then words by falling count, ties by first occurrence. The token of
@@ -173,14 +143,10 @@ class WordTraining(VocabularyTraining):
 
     kind = "words"
 
-    rule: WordRule
     special_tokens: tuple[str, ...] = ()
     unknown_token: str | None = None
     min_frequency: int = 0
     vocabulary_size: int | None = None
-
-    def _units(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
-        return self.rule.split(text, begins_line, ends_document)
 
     def build(self, counts: Counter[bytes]) -> WordTokenizer:
         special, eos_token = self.special_tokens, self.rule.default_eos_token
@@ -219,3 +185,193 @@ def _limited_tokens(
             f"and one other. Received: {size}"
         )
     return kept
+
+
+# Fraction of the learned pieces that may be cut off; each search step takes as long as the first.
+_SLACK = 0.05
+# Learning time grows with the number of distinct words.
+_MAX_WORDS = 20_000
+_MAX_CHARACTERS = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordPieceTraining(_RuleTraining):
+    """Training of a WordPiece vocabulary, by the learner of tensorflow-text.
+
+    Equal text gives equal pieces. Only the most frequent 20,000 words are used, and their 1000
+    most frequent characters. A small text gives fewer pieces than `vocabulary_size`.
+
+    Args:
+        rule: `WordRule`. How text is split into words.
+        vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
+        unknown_token: str. Defaults to `"<unk>"`.
+    """
+
+    kind = "wordpiece"
+
+    vocabulary_size: int = 32_000
+    unknown_token: str = "<unk>"
+
+    def build(self, counts: Counter[bytes]) -> Tokenizer:
+        eos_token = self.rule.default_eos_token
+        # Pieces cannot contain NUL, see `WordPieceTokenizer`.
+        word_counts = [
+            (word.decode(), count)
+            for word, count in counts.most_common()
+            if word != LINE_MARK and b"\0" not in word
+        ]
+        if not word_counts:
+            raise ValueError("`counts` must have words. Received: none")
+        reserved = [self.unknown_token, *([] if eos_token is None else [eos_token])]
+        pieces = _learned_pieces(word_counts[:_MAX_WORDS], self.vocabulary_size, reserved)
+        return WordPieceTokenizer(
+            pieces, self.rule, unknown_token=self.unknown_token, eos_token=eos_token
+        )
+
+
+def _learned_pieces(
+    word_counts: list[tuple[str, int]], vocabulary_size: int, reserved: list[str]
+) -> list[str]:
+    """Returns the pieces for the highest threshold that gives enough, without the rarest.
+
+    Every word that occurs at least as often as the threshold is a piece. The learner's own search
+    can end with too many or too few: it bisects counts, and this search bisects their logarithm,
+    because most counts are small.
+    """
+    from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib
+
+    low = word_counts[min(vocabulary_size, len(word_counts)) - 1][1]
+    high = word_counts[0][1] + 1
+    best: list[str] = []
+    while low <= high and not vocabulary_size <= len(best) <= (1 + _SLACK) * vocabulary_size:
+        threshold = math.isqrt(low * high)
+        learned = wordpiece_tokenizer_learner_lib.learn(
+            word_counts,
+            # Equal bounds make it learn once, for any size.
+            vocab_size=len(word_counts),
+            reserved_tokens=reserved,
+            lower_thresh=threshold,
+            upper_thresh=threshold,
+            max_unique_chars=_MAX_CHARACTERS,
+            joiner=SUFFIX_INDICATOR,
+        )
+        pieces = [piece for piece in dict.fromkeys(learned) if piece != SUFFIX_INDICATOR]
+        if len(pieces) >= vocabulary_size:
+            best, low = pieces, threshold + 1
+        else:
+            best, high = max(best, pieces, key=len), threshold - 1
+    # Single characters are kept, in both forms: at the beginning of a word and within.
+    fixed = {p for p in best if p in reserved or len(p.removeprefix(SUFFIX_INDICATOR)) == 1}
+    if len(fixed) > vocabulary_size:
+        raise ValueError(
+            f"`vocabulary_size` must be at least {len(fixed)}, because every character of the "
+            f"text is a piece, at the beginning of a word and within. Received: {vocabulary_size}"
+        )
+    others = [piece for piece in best if piece not in fixed]
+    left_out = set(others[vocabulary_size - len(fixed) :])
+    return [piece for piece in best if piece not in left_out]
+
+
+# The number of threads determines the order of summation, and so the result.
+_NUM_THREADS = 2
+# The trainer skips longer lines; the learned pieces are far shorter.
+_MAX_LINE_BYTES = 4096
+_MAX_LINES = 200_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentencePieceTraining(VocabularyTraining):
+    """Training of a SentencePiece model, in the calling process.
+
+    The same text gives the same model on any number of cores. The model does not normalise text.
+    It has one piece that cannot occur, 256 for bytes, and characters that cover 99.95 % of the
+    text, before learned pieces. It is trained on at most 200,000 lines, sampled with a fixed seed.
+    A small text gives fewer pieces than `vocabulary_size`. Needs the package `sentencepiece`.
+
+    Args:
+        vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
+        model_type: str. `"bpe"` or `"unigram"`. Defaults to `"unigram"`.
+    """
+
+    kind = "sentencepiece"
+
+    vocabulary_size: int = 32_000
+    model_type: Literal["bpe", "unigram"] = "unigram"
+
+    def train(self, splits: Splits, num_workers: int, progress: Progress) -> Tokenizer:
+        def texts() -> Iterator[str]:
+            for batch in self._batches(splits):
+                # Not decoded by the trainer, which does not report where text is invalid.
+                yield from map_pieces(lambda text, *_: decode_utf8(text), batch)
+                progress(batch[0].split, sum(len(piece.text) for piece in batch))
+
+        with _vocabulary_errors():
+            return self.train_on(texts())
+
+    def train_on(self, texts: Iterable[str]) -> SentencePieceTokenizer:
+        """Trains on texts; raises ValueError for an impossible size, UsageError without package."""
+        require_extra("sentencepiece", "sentencepiece", purpose="Training this tokenizer")
+        import sentencepiece
+
+        sentencepiece.set_random_generator_seed(0)
+        model = io.BytesIO()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=_short_lines(texts),
+                    model_writer=model,
+                    model_type=self.model_type,
+                    vocab_size=self.vocabulary_size,
+                    hard_vocab_limit=False,
+                    character_coverage=0.9995,
+                    input_sentence_size=_MAX_LINES,
+                    shuffle_input_sentence=True,
+                    max_sentence_length=2 * _MAX_LINE_BYTES,
+                    num_threads=_NUM_THREADS,
+                    byte_fallback=True,
+                    normalization_rule_tsv=_rule_file(folder, BLOCK_CHARACTER, BLOCK_SUBSTITUTE),
+                    denormalization_rule_tsv=_rule_file(folder, BLOCK_SUBSTITUTE, BLOCK_CHARACTER),
+                    add_dummy_prefix=False,
+                    remove_extra_whitespaces=False,
+                    allow_whitespace_only_pieces=True,
+                    unk_id=0,
+                    bos_id=-1,
+                    eos_id=-1,
+                    pad_id=-1,
+                    minloglevel=2,
+                )
+            except (RuntimeError, OSError) as error:
+                reason = f"The text does not give such a vocabulary: {' '.join(str(error).split())}"
+                if size := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
+                    least = f"`vocabulary_size` must be at least {size[1]}"
+                    reason = f"{least}, for the unknown token, the bytes and the characters."
+                received = f"Received: vocabulary_size={self.vocabulary_size}"
+                raise ValueError(f"{reason} {received}") from error
+        return SentencePieceTokenizer(_without_paths(model.getvalue()))
+
+
+def _short_lines(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        # NUL is encoded as a byte piece, and the trainer does not accept it.
+        for line in text.replace("\0", "").split("\n"):
+            for part in split_at_lines([line.encode()], _MAX_LINE_BYTES):
+                yield part.decode()
+
+
+def _rule_file(folder: str, source: str, target: str) -> str:
+    path = os.path.join(folder, f"{ord(source):X}")
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"{ord(source):X}\t{ord(target):X}\n")
+    return path
+
+
+def _without_paths(model: bytes) -> bytes:
+    """Removes file names, which vary between runs, and the limit type from a model."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    messages: Any = sentencepiece_model_pb2
+    message = messages.ModelProto.FromString(model)
+    message.normalizer_spec.ClearField("normalization_rule_tsv")
+    message.denormalizer_spec.ClearField("normalization_rule_tsv")
+    message.trainer_spec.ClearField("hard_vocab_limit")
+    return message.SerializeToString(deterministic=True)

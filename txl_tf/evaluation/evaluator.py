@@ -483,7 +483,7 @@ def score_text(
         token_ids = tokenizer.encode(content).astype(np.int32)
     if len(token_ids) < 2:
         reason = "A text must have at least 2 tokens, for the first has no score."
-        raise InvalidTextError.at(reason, content, len(content))
+        raise InvalidTextError(reason, content, len(content))
     read = EvaluationText.of_content(content, token_ids, tokenizer)
     if num_words is not None:
         read = dataclasses.replace(read, num_words=num_words)

@@ -6,12 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
-from txl_tf.data.tokenizers.sentence_piece_tokenizer import (
+from txl_tf.data.tokenizers.piece_tokenizers import (
     BLOCK_SUBSTITUTE,
+    SUFFIX_INDICATOR,
     SentencePieceTokenizer,
+    WordPieceTokenizer,
 )
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.tokenizers.word_piece_tokenizer import SUFFIX_INDICATOR, WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
 
 
@@ -63,7 +64,7 @@ class GraphCharacterTokenizer(GraphTokenizer):
 
     def __init__(self, tokenizer: CharacterTokenizer) -> None:
         super().__init__()
-        self._tokens = tf.constant([token.encode() for token in tokenizer.tokens])
+        self._tokens = tf.constant(tokenizer.tokens)
         unknown_id = -1 if tokenizer.unknown_id is None else tokenizer.unknown_id
         characters = tokenizer.characters
         code_points = tf.constant([ord(character) for character in characters], tf.int64)
@@ -169,7 +170,7 @@ class GraphWordPieceTokenizer(GraphTokenizer):
 
     def __init__(self, tokenizer: WordPieceTokenizer) -> None:
         super().__init__()
-        self._operation = tokenizer.operation
+        self._operation = tokenizer.operations
         self._pieces = tf.constant(tokenizer.token_texts())
         self._rule = tokenizer.rule
         self.marks_lines = tokenizer.rule.marks_lines

@@ -11,7 +11,6 @@ import numpy as np
 
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
-from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.evaluation.evaluator import evaluation_conditions, score_text
@@ -229,11 +228,7 @@ class HarnessModel(LM):
     def _encode(self, text: str, *, ends_document: bool = False) -> np.ndarray:
         """Encodes a whole document, or a beginning that ends within a line."""
         try:
-            if ends_document:
-                return self._tokenizer.encode(text).astype(np.int32)
-            content = document_bytes(text)
-            ids = self._tokenizer.encode_piece(content, begins_line=True, ends_document=False)
-            return ids.astype(np.int32)
+            return self._tokenizer.encode(text, ends_document=ends_document).astype(np.int32)
         except InvalidTextError as error:
             remedy = "Choose a model whose vocabulary has the texts of the task."
             raise error.damaged(f"text {text[:80]!r}", remedy) from error

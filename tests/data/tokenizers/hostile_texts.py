@@ -5,8 +5,7 @@ import random
 
 import numpy as np
 
-from txl_tf.data.text import document_pieces
-from txl_tf.data.tokenizers.tokenizer import map_pieces
+from txl_tf.data.text import document_pieces, map_pieces
 
 # White space of every kind, line ends, combining, wide, invisible and reserved characters.
 CHARACTERS = (

@@ -8,14 +8,18 @@ import pytest
 
 from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.trained_sentence_piece import LINES, TEXT, trained_sentence_piece
-from txl_tf.data.tokenizers.sentence_piece_tokenizer import (
-    SentencePieceTokenizer,
-    train_sentence_piece,
-)
+from txl_tf.data import vocabulary_training
+from txl_tf.data.tokenizers.piece_tokenizers import SentencePieceTokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
+from txl_tf.data.vocabulary_training import SentencePieceTraining
 from txl_tf.errors import UsageError
 
 MODEL_TYPES = ["bpe", "unigram"]
+
+
+def trained(texts, vocabulary_size, model_type="bpe"):
+    training = SentencePieceTraining(vocabulary_size=vocabulary_size, model_type=model_type)
+    return training.train_on(texts)
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -47,35 +51,34 @@ def test_bytes_that_are_no_model_are_refused():
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_the_same_text_gives_the_same_bytes(model_type):
-    pieces = [line.encode() + b"\n" for line in LINES]
-    again = train_sentence_piece(pieces, 320, model_type=model_type)
+    again = trained([line + "\n" for line in LINES], 320, model_type)
     assert again.model == trained_sentence_piece(model_type).model
 
 
-def test_a_sample_is_the_same_every_time():
-    models = {
-        train_sentence_piece([TEXT], 300, model_type="bpe", max_lines=101).model for _ in "ab"
-    }
+def test_a_sample_is_the_same_every_time(monkeypatch):
+    whole = trained([TEXT.decode()], 300).model
+    monkeypatch.setattr(vocabulary_training, "_MAX_LINES", 101)
+    models = {trained([TEXT.decode()], 300).model for _ in "ab"}
     assert len(models) == 1
-    assert models != {train_sentence_piece([TEXT], 300, model_type="bpe").model}
+    assert models != {whole}
 
 
 def test_long_lines_and_nul_are_learned_from():
     text = TEXT.replace(b"\n", b" \0") * 4
     assert max(map(len, text.split(b"\n"))) > 8192
-    tokenizer = train_sentence_piece([text], 320, model_type="bpe")
+    tokenizer = trained([text.decode()], 320)
     assert len(tokenizer.encode(TEXT)) < len(TEXT) / 2
 
 
 def test_what_cannot_be_trained_says_so():
     with pytest.raises(ValueError, match=r"at least \d+, for the unknown.*=100") as caught:
-        train_sentence_piece([TEXT], 100)
+        trained([TEXT.decode()], 100, "unigram")
     smallest = int(re.search(r"at least (\d+)", str(caught.value))[1])
-    assert train_sentence_piece([TEXT], smallest).vocabulary_size == smallest
-    assert smallest < train_sentence_piece([TEXT], 100_000).vocabulary_size < 100_000
+    assert trained([TEXT.decode()], smallest, "unigram").vocabulary_size == smallest
+    assert smallest < trained([TEXT.decode()], 100_000, "unigram").vocabulary_size < 100_000
 
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(UsageError, match="needs sentencepiece, which is not installed"):
-        train_sentence_piece([TEXT], 300)
+        trained([TEXT.decode()], 300)

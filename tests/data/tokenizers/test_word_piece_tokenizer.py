@@ -6,12 +6,9 @@ import pytest
 
 from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.official_words import official_lines
-from txl_tf.data.tokenizers.word_piece_tokenizer import (
-    SUFFIX_INDICATOR,
-    WordPieceTokenizer,
-    train_word_pieces,
-)
+from txl_tf.data.tokenizers.piece_tokenizers import SUFFIX_INDICATOR, WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
+from txl_tf.data.vocabulary_training import WordPieceTraining
 
 # The learner does not see words of more than fifty characters, but their characters elsewhere.
 TEXT = b"\n".join([*hostile_texts(60), b"x xx"]).translate(None, b"\0<>") + " \u65e5\u65e5".encode()
@@ -20,7 +17,8 @@ TEXT = b"\n".join([*hostile_texts(60), b"x xx"]).translate(None, b"\0<>") + " \u
 @functools.cache
 def trained(text=TEXT, vocabulary_size=450, **marks):
     rule = WordRule(**marks)
-    return train_word_pieces(Counter(rule.split(text)), rule, vocabulary_size)
+    training = WordPieceTraining(rule=rule, vocabulary_size=vocabulary_size)
+    return training.build(Counter(rule.split(text)))
 
 
 def tiny():
@@ -57,14 +55,14 @@ def test_the_learner_keeps_to_the_size_and_to_itself():
     # The text has no more pieces than that.
     assert first.vocabulary_size == trained(vocabulary_size=319).vocabulary_size == 319
     assert trained(vocabulary_size=310).vocabulary_size == 310
-    assert first.pieces == again.pieces
-    assert any(len(piece.removeprefix(SUFFIX_INDICATOR)) > 1 for piece in first.pieces[1:])
+    assert first.tokens == again.tokens
+    assert any(len(piece.decode().removeprefix(SUFFIX_INDICATOR)) > 1 for piece in first.tokens[1:])
     with pytest.raises(ValueError, match=r"`vocabulary_size` must be at least \d+") as caught:
         trained(vocabulary_size=20)
     smallest = int(re.search(r"at least (\d+)", str(caught.value))[1])
     assert trained(vocabulary_size=smallest).vocabulary_size == smallest
     with pytest.raises(ValueError, match="must have words"):
-        train_word_pieces(Counter(), WordRule(), 10)
+        trained(b"")
 
 
 def test_the_fingerprint_never_changes():
@@ -77,7 +75,7 @@ def test_the_fingerprint_never_changes():
     ("pieces", "options", "message"),
     [
         (["a"], {"unknown_token": "?"}, "`unknown_token` must be in the vocabulary"),
-        (["?", "a", "a"], {"unknown_token": "?"}, "`pieces` must be different"),
+        (["?", "a", "a"], {"unknown_token": "?"}, "must be different"),
         (["?", "a b"], {"unknown_token": "?"}, "without white space"),
         (["?", SUFFIX_INDICATOR], {"unknown_token": "?"}, "without white space"),
         (["?", "a\0"], {"unknown_token": "?"}, "must not have NUL"),

@@ -85,29 +85,6 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(size, dtype):
     assert ids.tolist() == [size - 1, 0]
 
 
-def test_published_lists_are_read_as_officially():
-    content = b"<S> 10\nthe\t9\r\nof 8\nthe\n<UNK> 0\n"
-    rule = WordRule(add_double_eos=True)
-    tokenizer = WordTokenizer.from_word_list(content, rule, eos_token="<S>", unknown_token="<UNK>")
-    assert tokenizer.words == [b"<S>", b"the", b"of", b"<UNK>"]
-    assert tokenizer.encode(b"of all\n").tolist() == [0, 2, 3, 0]
-
-
-@pytest.mark.parametrize(
-    ("content", "message", "line", "offset"),
-    [
-        (b"Bar_None\nNote On_60\n", "not 'Note On_60'", 2, 9),
-        (b"Bar 1\r\nBar 1 2\r\n", "not 'Bar 1 2'", 2, 7),
-        (b"one\ntwo \xff\n", "not UTF-8", 2, 8),
-        (b"a\n \nb\n", "no word", 2, 2),
-    ],
-)
-def test_an_entry_that_is_no_word_is_refused_with_its_place(content, message, line, offset):
-    with pytest.raises(InvalidTextError, match=message) as caught:
-        WordTokenizer.from_word_list(content, WordRule())
-    assert (caught.value.line, caught.value.offset_bytes) == (line, offset)
-
-
 @pytest.mark.parametrize(
     ("words", "options", "message"),
     [
@@ -154,14 +131,14 @@ def test_the_order_is_the_official_one_ties_included(options, seed):
         vocabulary_size=options.get("vocabulary_size"),
         unknown_token="<unk>" if "<unk>" in official else None,
     )
-    assert [word.decode() for word in tokenizer.words] == official
+    assert [word.decode() for word in tokenizer.tokens] == official
     # The text really has ties for this to be about.
     assert max(Counter(Counter(text.split()).values()).values()) > 50
 
 
 def test_lines_are_not_counted_as_words():
     def words(**options):
-        return trained(WordRule(add_eos=True), b"a <eos>\n\n\nb a\n", **options).words
+        return trained(WordRule(add_eos=True), b"a <eos>\n\n\nb a\n", **options).tokens
 
     assert words() == [b"<eos>", b"a", b"b"]
     assert words(special_tokens=("<x>",)) == [b"<eos>", b"<x>", b"a", b"b"]
@@ -171,7 +148,7 @@ def test_lines_are_not_counted_as_words():
 def test_the_unknown_token_keeps_its_place_or_is_last():
     def words(token, size=None):
         text = b"a a <unk> b"
-        return trained(WordRule(), text, unknown_token=token, vocabulary_size=size).words
+        return trained(WordRule(), text, unknown_token=token, vocabulary_size=size).tokens
 
     assert words("<unk>") == [b"a", b"<unk>", b"b"]
     assert words("?") == [b"a", b"<unk>", b"b", b"?"]

@@ -3,7 +3,7 @@
 import functools
 import random
 
-from txl_tf.data.tokenizers.sentence_piece_tokenizer import train_sentence_piece
+from txl_tf.data.vocabulary_training import SentencePieceTraining
 
 _CHOSEN = random.Random(0)
 _SYLLABLES = ["gar", "den", "house", "keep", "er", "un", "seen", "for", "got", "ten", "the"]
@@ -15,4 +15,5 @@ TEXT = "\n".join(LINES).encode()
 @functools.cache
 def trained_sentence_piece(model_type):
     """The model of that type over a few English words."""
-    return train_sentence_piece([TEXT], 320, model_type=model_type)
+    training = SentencePieceTraining(vocabulary_size=320, model_type=model_type)
+    return training.train_on([TEXT.decode()])

@@ -6,12 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from txl_tf.data.tokenizers.tokenizer import (
-    InvalidTextError,
-    Tokenizer,
-    decode_utf8,
-    narrowest_token_dtype,
-)
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
 from txl_tf.storage.untrusted_files import parse_json
 
 
@@ -23,9 +18,8 @@ class ByteTokenizer(Tokenizer):
     """
 
     kind = "bytes"
-    _definition = b"txl-tf tokenizer; kind bytes; version 1; 256 ids; id = value of the byte"
     vocabulary_size = 256
-    token_dtype = np.dtype("u1")
+    _definition = b"txl-tf tokenizer; kind bytes; version 1; 256 ids; id = value of the byte"
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
@@ -39,13 +33,13 @@ class ByteTokenizer(Tokenizer):
         return {}
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
-        return np.frombuffer(text, dtype=self.token_dtype)
+        return np.frombuffer(text, np.uint8)
 
     def _decode(self, ids: np.ndarray) -> bytes:
-        return ids.astype(self.token_dtype).tobytes()
+        return ids.astype(np.uint8).tobytes()
 
 
-NUM_CODE_POINTS = 0x110000
+_NUM_CODE_POINTS = 0x110000
 _OPTIONS_FILE = "vocabulary.json"
 _CHARACTERS_FILE = "vocabulary.txt"
 
@@ -60,34 +54,28 @@ class CharacterTokenizer(Tokenizer):
     """
 
     kind = "characters"
-    _definition = b"txl-tf tokenizer; kind characters; version 1\n"
 
     def __init__(self, characters: Sequence[str], *, unknown_token: str | None = None) -> None:
-        if not characters or any(len(character) != 1 for character in characters):
+        self.characters = list(characters)
+        num_different = len({each for each in characters if len(each) == 1})
+        if num_different != len(characters) or not characters:
             raise ValueError(
-                "`characters` must have at least one string, each of one character. "
-                f"Received: {list(characters)[:8]}"
+                "`characters` must have at least one string, each of one character, all different. "
+                f"Received: {self.characters[:8]}, {num_different} different characters"
             )
         if unknown_token is not None and not isinstance(unknown_token, str):
             raise ValueError(f"`unknown_token` must be a str. Received: {unknown_token!r}")
-        # UTF-8 cannot encode lone surrogates: raises for them.
-        "".join([*characters, unknown_token or ""]).encode()
-        self.unknown_token = unknown_token
-        self.characters = list(characters)
-        self.tokens = list(characters)
-        self._ids = np.full(NUM_CODE_POINTS, -1, np.int32)
+        tokens = list(characters)
+        self._ids = np.full(_NUM_CODE_POINTS, -1, np.int32)
         if unknown_token is not None:
-            if unknown_token not in self.tokens:
-                self.tokens.append(unknown_token)
-            self.unknown_id = self.tokens.index(unknown_token)
+            if unknown_token not in tokens:
+                tokens.append(unknown_token)
+            self.unknown_id = tokens.index(unknown_token)
             self._ids[:] = self.unknown_id
-        code_points = np.array([ord(character) for character in characters])
-        self._ids[code_points] = np.arange(len(code_points))
-        if len(set(characters)) != len(characters):
-            twice = next(each for i, each in enumerate(characters) if self._ids[ord(each)] != i)
-            raise ValueError(f"`characters` must be different. Received: {twice!r} twice")
-        self.vocabulary_size = len(self.tokens)
-        self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
+        self._ids[[ord(character) for character in characters]] = np.arange(len(characters))
+        self.unknown_token = unknown_token
+        self.tokens = [token.encode() for token in tokens]
+        self.vocabulary_size = len(tokens)
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
@@ -110,23 +98,16 @@ class CharacterTokenizer(Tokenizer):
         }
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
-        code_points = code_points_of(text)
-        ids = self._ids[code_points]
-        if self.unknown_token is None and ids.size and ids.min() < 0:
-            index = int(np.argmin(ids >= 0))
+        characters = decode_utf8(text)
+        ids = self._ids[np.frombuffer(characters.encode("utf-32-le"), "<u4")]
+        if self.unknown_id is None and (is_unknown := ids < 0).any():
+            index = int(np.argmax(is_unknown))
             reason = (
-                f"The character U+{code_points[index]:04X} is not in the vocabulary, "
+                f"The character U+{ord(characters[index]):04X} is not in the vocabulary, "
                 "which has no token for unknown characters."
             )
-            raise InvalidTextError.at(reason, text, len(text.decode()[:index].encode()))
+            raise InvalidTextError(reason, text, len(characters[:index].encode()))
         return ids.astype(self.token_dtype)
 
     def _decode(self, ids: np.ndarray) -> bytes:
-        return "".join(map(self.tokens.__getitem__, ids)).encode()
-
-
-def code_points_of(text: bytes) -> np.ndarray:
-    """Returns the code points of text as a uint32 vector; InvalidTextError if it is not UTF-8."""
-    if text.isascii():
-        return np.frombuffer(text, np.uint8).astype(np.uint32)
-    return np.frombuffer(decode_utf8(text).encode("utf-32-le"), "<u4")
+        return b"".join(map(self.tokens.__getitem__, ids))

@@ -1,21 +1,16 @@
-"""Rule that splits text into words, tokenizers based on it, and the word tokenizer."""
+"""Rule that splits text into words, and the tokenizers of words and of token ids."""
 
 import dataclasses
 import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.data.tokenizers.tokenizer import (
-    InvalidTextError,
-    Tokenizer,
-    decode_utf8,
-    narrowest_token_dtype,
-)
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
 from txl_tf.storage.untrusted_files import parse_json
 
 
@@ -145,10 +140,12 @@ _TOKENS_FILE = "vocabulary.txt"
 class RuleTokenizer(Tokenizer):
     """Base class of tokenizers whose text is split into words by a `WordRule`.
 
-    Raises ValueError if `eos_token` or `unknown_token` is required but missing.
+    Raises ValueError unless the tokens are different words, or pieces of words after
+    `suffix_indicator`, and include `eos_token` and `unknown_token` if these are given.
     """
 
     reads_lines = True
+    suffix_indicator: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -166,12 +163,19 @@ class RuleTokenizer(Tokenizer):
         for name, token in (("eos_token", eos_token), ("unknown_token", unknown_token)):
             if token is not None and token not in tokens:
                 raise ValueError(f"`{name}` must be in the vocabulary. Received: {token!r}")
+        words = [token.removeprefix(self.suffix_indicator).encode() for token in tokens]
+        has_spaces = WordRule().split(b"\n".join(words)) != words
+        if not words or has_spaces or len(set(tokens)) != len(tokens):
+            raise ValueError(
+                "A vocabulary must have at least one token; tokens must be different, not empty "
+                f"and without white space. Received: {len(words)} tokens, {len(set(tokens))} "
+                f"different, such as {list(tokens)[:8]}"
+            )
         self.rule = rule
         self.eos_token = eos_token
         self.unknown_token = unknown_token
+        self.tokens = [token.encode() for token in tokens]
         self.vocabulary_size = len(tokens)
-        self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
-        self._encoded = [token.encode() for token in tokens]
         self.mark_id = None if eos_token is None else list(tokens).index(eos_token)
         self.unknown_id = None if unknown_token is None else list(tokens).index(unknown_token)
 
@@ -193,15 +197,15 @@ class RuleTokenizer(Tokenizer):
         options: dict[str, Any] = self.rule.to_dict()
         options |= {"eos_token": self.eos_token, "unknown_token": self.unknown_token}
         return {
-            _TOKENS_FILE: b"\n".join(self._encoded) + b"\n",
+            _TOKENS_FILE: b"\n".join(self.tokens) + b"\n",
             _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
     def token_texts(self) -> list[bytes]:
-        return list(self._encoded)
+        return list(self.tokens)
 
     def _decode(self, ids: np.ndarray) -> bytes:
-        return join_words(ids, self._encoded, self.mark_id, self.rule.add_double_eos)
+        return join_words(ids, self.tokens, self.mark_id, self.rule.add_double_eos)
 
 
 # WikiText writes these characters within words between spaces and signs. The detokenizer of Moses,
@@ -209,7 +213,6 @@ class RuleTokenizer(Tokenizer):
 _MARKS = (b"@-@", b"@,@", b"@.@")
 _MARK = re.compile(" @([-,.])@ ")
 _BEGUN_MARK = re.compile(r" (@([-,.]@?)?)?\Z")
-_NUMBER = re.compile(rb"[-+]?[0-9.]+([eE][-+]?[0-9]+)?")
 
 
 class WordTokenizer(RuleTokenizer):
@@ -217,12 +220,10 @@ class WordTokenizer(RuleTokenizer):
 
     White space is not kept: `decode` puts one space between words, and a line feed for the token of
     a line. With `joins_marks`, readable text joins words at WikiText's marks `@-@`, `@,@` and `@.@`
-    (`well-known`), which `encode` reads as other words. Raises ValueError unless the words are
-    different words and include both tokens.
+    (`well-known`), which `encode` reads as other words. Raises ValueError as `RuleTokenizer` does.
     """
 
     kind = "words"
-    _definition = b"txl-tf tokenizer; kind words; version 1\n"
 
     def __init__(
         self,
@@ -233,57 +234,10 @@ class WordTokenizer(RuleTokenizer):
         unknown_token: str | None = None,
     ) -> None:
         super().__init__(words, rule, eos_token=eos_token, unknown_token=unknown_token)
-        self.words = self._encoded
-        self.ids = self._ids_of_words()
+        self.ids = {word: index for index, word in enumerate(self.tokens)}
+        if self.mark_id is not None:
+            self.ids[LINE_MARK] = self.mark_id
         self.has_marks = all(mark in self.ids for mark in _MARKS)
-
-    def _ids_of_words(self) -> dict[bytes, int]:
-        # Words of the vocabulary file are separated by line ends only.
-        if not self.words or WordRule().split(b"\n".join(self.words)) != self.words:
-            bad = [word for word in self.words if word.split() != [word]][:8]
-            raise ValueError(
-                "`words` must have at least one word, each without white space and not empty. "
-                f"Received: {bad}"
-            )
-        ids = {word: index for index, word in enumerate(self.words)}
-        if len(ids) != len(self.words):
-            twice = next(word for i, word in enumerate(self.words) if ids[word] != i)
-            raise ValueError(f"`words` must be different. Received: {twice.decode()!r} twice")
-        if self.unknown_id is not None:
-            ids = _IdsOrUnknown(ids, self.unknown_id)
-        if self.eos_token is not None:
-            ids[LINE_MARK] = ids[self.eos_token.encode()]
-        return ids
-
-    @classmethod
-    def from_word_list(
-        cls,
-        content: bytes,
-        rule: WordRule,
-        *,
-        eos_token: str | None = None,
-        unknown_token: str | None = None,
-    ) -> Self:
-        """Builds the tokenizer from a published list of one word per line, without repetitions.
-
-        A number after the word, such as its count, is ignored. Raises InvalidTextError if the list
-        is not UTF-8, or a line is no word with an optional number.
-        """
-        decode_utf8(content)
-        words: dict[str, None] = {}
-        offset = 0
-        for number, line in enumerate(content.splitlines(keepends=True), 1):
-            word, *others = WordRule().split(line) or [b""]
-            if not word or len(others) > 1 or not all(map(_NUMBER.fullmatch, others)):
-                entry = line.decode().strip()
-                reason = (
-                    f"An entry must be a word, or a word and its count, not {entry[:80]!r}: "
-                    "text is split at white space, so that no word has any."
-                )
-                raise InvalidTextError(reason, offset_bytes=offset, line=number)
-            words[word.decode()] = None
-            offset += len(line)
-        return cls(list(words), rule, eos_token=eos_token, unknown_token=unknown_token)
 
     def readable(self, text: str) -> str:
         return _MARK.sub(r"\1", text) if self.joins_marks else text
@@ -296,36 +250,66 @@ class WordTokenizer(RuleTokenizer):
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         words = self.rule.split(text, begins_line, ends_document)
-        try:
-            return self.ids_of(words)
-        except KeyError:
-            raise self._unknown_word(text, words) from None
+        unknown = itertools.repeat(-1 if self.unknown_id is None else self.unknown_id)
+        ids = np.fromiter(map(self.ids.get, words, unknown), np.int32, len(words))
+        if self.unknown_id is None and (is_unknown := ids < 0).any():
+            place = int(np.argmax(is_unknown))
+            raise self._unknown_word(text, place - words[:place].count(LINE_MARK))
+        return ids.astype(self.token_dtype)
 
-    def ids_of(self, words: Sequence[bytes]) -> np.ndarray:
-        """Returns the ids of split words and line marks.
-
-        Raises KeyError if a word is unknown and there is no `unknown_token`.
-        """
-        return np.fromiter(map(self.ids.__getitem__, words), self.token_dtype, len(words))
-
-    def _unknown_word(self, text: bytes, words: list[bytes]) -> InvalidTextError:
-        unmarked = [word for word in words if word != LINE_MARK]
-        index = next(i for i, word in enumerate(unmarked) if word not in self.ids)
+    def _unknown_word(self, text: bytes, index: int) -> InvalidTextError:
         characters = text.decode()
         found = next(itertools.islice(re.finditer(r"\S+", characters), index, None))
         reason = (
             f"The word {found.group()[:80]!r} is not in the vocabulary, "
             "which has no token for unknown words."
         )
-        return InvalidTextError.at(reason, text, len(characters[: found.start()].encode()))
+        return InvalidTextError(reason, text, len(characters[: found.start()].encode()))
 
 
-class _IdsOrUnknown(dict[bytes, int]):
-    """Ids of words, and one id for all others, without a Python branch per look-up."""
+class IdTokenizer(WordTokenizer):
+    """Tokenizer whose text is token ids: words between white space, each a number or a label.
 
-    def __init__(self, ids: Mapping[bytes, int], unknown_id: int) -> None:
-        super().__init__(ids)
-        self._unknown_id = unknown_id
+    Decoded text has the label of an id, with `_` for white space in it, or the number where the
+    label is missing, empty, a number itself or the label of an earlier id. So
+    `encode(decode(ids)) == ids` for any labels.
 
-    def __missing__(self, word: bytes) -> int:
-        return self._unknown_id
+    Args:
+        vocabulary_size: int. Number of ids.
+        labels: sequence of str, in the order of their ids. Defaults to none.
+
+    Example:
+    ```python
+    tokenizer = txl_tf.data.IdTokenizer(3, ["Bar", "Note On 60"])
+    assert tokenizer.decode([0, 1, 2]) == "Bar Note_On_60 2"
+    assert list(tokenizer.encode("Bar 1 2")) == [0, 1, 2]
+    ```
+    """
+
+    kind = "ids"
+    reads_lines = False
+
+    def __init__(self, vocabulary_size: int, labels: Sequence[str] = ()) -> None:
+        if not len(labels) <= vocabulary_size or vocabulary_size < 1:
+            raise ValueError(
+                "`vocabulary_size` must be positive, and at least the number of labels. "
+                f"Received: vocabulary_size={vocabulary_size} and {len(labels)} labels"
+            )
+        self.labels = list(labels)
+        words = list(map(str, range(vocabulary_size)))
+        ids = {word: number for number, word in enumerate(words)}
+        for number, label in enumerate("_".join(each.split()) for each in labels):
+            if label and ids.setdefault(label, number) == number:
+                words[number] = label
+        super().__init__(words, WordRule())
+        self.ids = {word.encode(): number for word, number in ids.items()}
+
+    @classmethod
+    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
+        return cls(**parse_json(files[_OPTIONS_FILE]))
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Name and content of the file: the number of ids, and their labels."""
+        values = {"vocabulary_size": self.vocabulary_size, "labels": self.labels}
+        return {_OPTIONS_FILE: (json.dumps(values, indent=0) + "\n").encode()}

@@ -1,0 +1,142 @@
+"""Tokenizers of pieces of words on tensorflow-text: WordPiece and SentencePiece."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer, WordRule
+from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import tensorflow_text
+
+# The no-break space is white space, so no word contains it; a word can begin with the usual "##".
+SUFFIX_INDICATOR = "\u00a0"
+# Longer words are unknown. `txl prepare` cuts text into pieces of at most this many bytes.
+_MAX_WORD_BYTES = 1 << 20
+
+
+class WordPieceTokenizer(RuleTokenizer):
+    """WordPiece tokenizer: splits each word by greedy longest match (Schuster and Nakajima 2012).
+
+    It runs the tensorflow-text operation that exports contain (Song et al. 2021). Pieces that
+    continue a word begin with `SUFFIX_INDICATOR`. `decode` restores text up to white space, but a
+    word with NUL or an unknown character becomes `unknown_token`. Raises ValueError as
+    `RuleTokenizer` does, and for a piece with NUL.
+    """
+
+    kind = "wordpiece"
+    suffix_indicator = SUFFIX_INDICATOR
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        rule: WordRule,
+        *,
+        unknown_token: str,
+        eos_token: str | None = None,
+    ) -> None:
+        super().__init__(pieces, rule, eos_token=eos_token, unknown_token=unknown_token)
+        if bad := [piece for piece in pieces if "\0" in piece]:
+            what = "`pieces` must not have NUL, at which tensorflow-text ends them."
+            raise ValueError(f"{what} Received: {bad[0]!r}")
+
+    def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
+        words = self.rule.split(text, begins_line, ends_document)
+        mark = (self.eos_token or "").encode()
+        words = [mark if word == LINE_MARK else word for word in words]
+        pieces = self.operations.tokenize(tf.constant(words, tf.string))
+        return pieces.values.numpy().astype(self.token_dtype)
+
+    def _decode(self, ids: np.ndarray) -> bytes:
+        text = super()._decode(ids)
+        # A remaining indicator is at the beginning of ids that start within a word.
+        indicator = SUFFIX_INDICATOR.encode()
+        return text.replace(b" " + indicator, b"").replace(indicator, b"")
+
+    @functools.cached_property
+    def operations(self) -> "tensorflow_text.FastWordpieceTokenizer":
+        """The operation of tensorflow-text on words."""
+        return tensorflow_text.FastWordpieceTokenizer(
+            vocab=[piece.decode() for piece in self.tokens],
+            suffix_indicator=SUFFIX_INDICATOR,
+            unknown_token=self.unknown_token,
+            max_bytes_per_word=_MAX_WORD_BYTES,
+            no_pretokenization=True,
+            token_out_type=tf.int32,
+        )
+
+
+# SentencePiece writes spaces as U+2581, so U+2581 itself is substituted.
+BLOCK_CHARACTER = "\u2581"
+# A noncharacter, which Unicode reserves for internal use of programs.
+BLOCK_SUBSTITUTE = "\U0010fffe"
+_MODEL_FILE = "vocabulary.model"
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Tokenizer of a serialized SentencePiece model, BPE or unigram (Kudo and Richardson 2018).
+
+    It runs the tensorflow-text operation that exports contain. With a model of
+    `SentencePieceTraining`, `decode(encode(text)) == text` for all text except U+10FFFE, which is
+    refused. Lines are encoded separately: no piece crosses a line end, and longer sums of scores
+    would round differently. Raises ValueError if the bytes are no model.
+    """
+
+    kind = "sentencepiece"
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        try:
+            pieces = tensorflow_text.SentencepieceTokenizer(model=model)
+            self.vocabulary_size = int(pieces.vocab_size())
+            self.unknown_id = int(pieces.string_to_id(BLOCK_SUBSTITUTE))
+        except tf.errors.OpError as error:
+            raise ValueError(
+                f"`model` must be a SentencePiece model. Received: {len(model)} bytes"
+            ) from error
+
+    @classmethod
+    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
+        return cls(files[_MODEL_FILE])
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Names and contents of the files: the serialized SentencePiece model."""
+        return {_MODEL_FILE: self.model}
+
+    def token_texts(self) -> list[bytes]:
+        pieces = tensorflow_text.SentencepieceTokenizer(model=self.model)
+        return list(pieces.id_to_string(tf.range(self.vocabulary_size)).numpy())
+
+    def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
+        decode_utf8(text)
+        place = text.find(BLOCK_SUBSTITUTE.encode())
+        if place >= 0:
+            reason = "The text has U+10FFFE, which is no character."
+            raise InvalidTextError(reason, text, place)
+        lines = [line + b"\n" for line in text.split(b"\n")]
+        lines[-1] = lines[-1][:-1]
+        return self.operations[0](lines).values.numpy().astype(self.token_dtype)
+
+    def _decode(self, ids: np.ndarray) -> bytes:
+        # Invalid byte sequences become U+FFFD; `encode` does not return such ids.
+        row = tf.RaggedTensor.from_row_lengths(ids.astype(np.int32), np.array([len(ids)], np.int64))
+        return self.operations[1](row).numpy()[0]
+
+    @functools.cached_property
+    def operations(self) -> tuple[Any, Any]:
+        """Graph functions of UTF-8 lines to int32 ragged ids, without checks, and back."""
+
+        def operation() -> tensorflow_text.SentencepieceTokenizer:
+            # Created within each function and never kept: the operation that loads the model owns
+            # it, and TensorFlow drops operations outside functions when the random seed is set.
+            return tensorflow_text.SentencepieceTokenizer(model=self.model, out_type=tf.int32)
+
+        lines = tf.TensorSpec([None], tf.string)
+        ids = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)
+        return (
+            tf.function(lambda lines: operation().tokenize(lines), [lines], autograph=False),
+            tf.function(lambda ids: operation().detokenize(ids), [ids], autograph=False),
+        )
