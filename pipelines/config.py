@@ -7,10 +7,19 @@ txl config --schema > txl.schema.json
 """
 
 import argparse
+import ast
+import dataclasses
+import inspect
+import itertools
 import json
+import math
 import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
 
-from txl_tf.config.base import FrozenConfig, json_schema, settings_of
+from txl_tf.config.base import FrozenConfig, Range, fields_of, options_of, shown_type
 from txl_tf.config.experiment import (
     EvaluationConfig,
     ExperimentConfig,
@@ -84,9 +93,74 @@ def _described(section: str) -> str:
     """Formats the settings of a section: name, type, range and default, with the meaning below."""
     prefix = "model" if section in ("lstm", "qrnn") else section
     blocks = []
-    for setting in settings_of(SECTIONS[section]):
-        meaning = textwrap.fill(
-            setting.meaning, _WIDTH, initial_indent="    ", subsequent_indent="    "
-        )
-        blocks.append(f"{prefix}.{setting.name}  ({setting.facts})\n{meaning}")
+    indent = " " * 4
+    for name, facts, meaning in settings_of(SECTIONS[section]):
+        text = textwrap.fill(meaning, _WIDTH, initial_indent=indent, subsequent_indent=indent)
+        blocks.append(f"{prefix}.{name}  ({facts})\n{text}")
     return "\n".join(blocks)
+
+
+def settings_of(config_class: Any) -> Iterator[tuple[str, str, str]]:
+    """Yields name, facts and meaning of each field; the facts are type, range and default."""
+    meanings: dict[str, str] = {}
+    for base in reversed(config_class.__mro__):
+        if dataclasses.is_dataclass(base):
+            meanings |= _meanings(base)
+    for field in dataclasses.fields(config_class):
+        hint, accepted = fields_of(config_class)[field.name]
+        default = "required"
+        if field.default is not dataclasses.MISSING:
+            default = f"default {field.default!r}"
+        elif field.default_factory is not dataclasses.MISSING:
+            default = "its own defaults"
+        facts = [shown_type(hint), *([str(accepted)] if accepted else []), default]
+        yield field.name, "; ".join(facts), meanings.get(field.name, "")
+
+
+def _meanings(config_class: Any) -> dict[str, str]:
+    """Reads the strings under the fields from the source of a class."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(config_class)))
+    found = {}
+    for field, after in itertools.pairwise(typing.cast(ast.ClassDef, tree.body[0]).body):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(after.value).split())
+    return found
+
+
+_JSON_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    types.NoneType: "null",
+}
+
+
+def json_schema(config_class: Any) -> dict[str, Any]:
+    """Returns the JSON Schema of the values of a configuration, in JSON or TOML, for editors.
+
+    No field is required, because a file may have a base that states it.
+    """
+    properties = {}
+    for name, _, meaning in settings_of(config_class):
+        schema = _schema_of(*fields_of(config_class)[name])
+        properties[name] = {**schema, "description": meaning}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _schema_of(hint: Any, accepted: Range | None = None) -> dict[str, Any]:
+    kind, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if len(options_of(hint)) > 1:
+        return {"anyOf": [_schema_of(part, accepted) for part in parts]}
+    if kind is typing.Literal:
+        return {"enum": list(parts)}
+    if kind is tuple:
+        return {"type": "array", "items": _schema_of(parts[0], accepted)}
+    if kind not in _JSON_TYPES:
+        return json_schema(kind)
+    schema: dict[str, Any] = {"type": _JSON_TYPES[kind]}
+    if accepted is not None and kind in (int, float):
+        schema["exclusiveMinimum" if accepted.excludes_low else "minimum"] = accepted.low
+        if accepted.high < math.inf:
+            schema["exclusiveMaximum" if accepted.excludes_high else "maximum"] = accepted.high
+    return schema

@@ -1,19 +1,15 @@
-"""Base class of frozen, validated configurations, with description and schema of the fields."""
+"""Base class of frozen, validated configurations."""
 
-import ast
 import contextlib
 import dataclasses
 import functools
-import inspect
-import itertools
 import json
 import math
 import operator
 import reprlib
-import textwrap
 import types
 import typing
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from txl_tf.errors import did_you_mean
 from txl_tf.storage.untrusted_files import parse_json
@@ -195,14 +191,15 @@ def _broken_rule(value: Any, accepted: Range | None) -> str | None:
     return None
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """Returns the types of a union, or a single type."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return typing.get_args(hint) if is_union else (hint,)
 
 
 def _converted(value: Any, hint: Any) -> Any:
     """Returns a value, or its form in JSON, as a field holds it; TypeError if no type fits."""
-    options = _options(hint)
+    options = options_of(hint)
     configs = [
         each for each in options if isinstance(each, type) and issubclass(each, FrozenConfig)
     ]
@@ -261,93 +258,15 @@ def fields_of(config_class: Any) -> dict[str, tuple[Any, Range | None]]:
     return found
 
 
-class Setting(NamedTuple):
-    """A field of a configuration class, described for its user."""
-
-    name: str
-    facts: str
-    """Type, range and default in one line."""
-    meaning: str
-    """What it decides, with its unit."""
-
-
-def settings_of(config_class: Any) -> tuple[Setting, ...]:
-    """Returns the settings of a configuration class, in the order of its fields."""
-    meanings: dict[str, str] = {}
-    for base in reversed(config_class.__mro__):
-        if dataclasses.is_dataclass(base):
-            meanings |= _meanings(base)
-    settings = []
-    for field in dataclasses.fields(config_class):
-        hint, accepted = fields_of(config_class)[field.name]
-        default = "required"
-        if field.default is not dataclasses.MISSING:
-            default = f"default {field.default!r}"
-        elif field.default_factory is not dataclasses.MISSING:
-            default = "its own defaults"
-        facts = [shown_type(hint), *([str(accepted)] if accepted else []), default]
-        settings.append(Setting(field.name, "; ".join(facts), meanings.get(field.name, "")))
-    return tuple(settings)
-
-
-def _meanings(config_class: Any) -> dict[str, str]:
-    """Reads the strings under the fields from the source of a class."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(config_class)))
-    found = {}
-    for field, after in itertools.pairwise(typing.cast(ast.ClassDef, tree.body[0]).body):
-        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(after.value).split())
-    return found
-
-
 def shown_type(hint: Any) -> str:
     """Returns a type as in `int | None`, the values of a `Literal`, or a list of items."""
     if typing.get_origin(hint) is typing.Literal:
         return " | ".join(map(repr, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
         return f"list[{shown_type(typing.get_args(hint)[0])}]"
-    if len(_options(hint)) > 1:
-        return " | ".join(map(shown_type, _options(hint)))
+    if len(options_of(hint)) > 1:
+        return " | ".join(map(shown_type, options_of(hint)))
     return "None" if hint is types.NoneType else hint.__name__
-
-
-_JSON_TYPES = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    types.NoneType: "null",
-}
-
-
-def json_schema(config_class: Any) -> dict[str, Any]:
-    """Returns the JSON Schema of the values of a configuration, in JSON or TOML, for editors.
-
-    No field is required, because a file may have a base that states it.
-    """
-    properties = {}
-    for setting in settings_of(config_class):
-        schema = _schema_of(*fields_of(config_class)[setting.name])
-        properties[setting.name] = {**schema, "description": setting.meaning}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _schema_of(hint: Any, accepted: Range | None = None) -> dict[str, Any]:
-    kind, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if len(_options(hint)) > 1:
-        return {"anyOf": [_schema_of(part, accepted) for part in parts]}
-    if kind is typing.Literal:
-        return {"enum": list(parts)}
-    if kind is tuple:
-        return {"type": "array", "items": _schema_of(parts[0], accepted)}
-    if kind not in _JSON_TYPES:
-        return json_schema(kind)
-    schema: dict[str, Any] = {"type": _JSON_TYPES[kind]}
-    if accepted is not None and kind in (int, float):
-        schema["exclusiveMinimum" if accepted.excludes_low else "minimum"] = accepted.low
-        if accepted.high < math.inf:
-            schema["exclusiveMaximum" if accepted.excludes_high else "maximum"] = accepted.high
-    return schema
 
 
 _PYTHON_WORDS = {"None": None, "True": True, "False": False}
