@@ -48,19 +48,17 @@ from .progress import plain_table, say
 
 SUITES = ("train", "evaluate", "generate")
 _PEER = "hugging_face"
-_PEER_DTYPES = ("float32", "bfloat16")
-_GENERATED_ROWS = (1, 8)
 _READ_BY_PEERS = (
     *("vocabulary_size", "num_layers", "hidden_dim", "num_heads", "head_dim"),
     *("intermediate_dim", "segment_length", "memory_length", "dropout", "attention_dropout"),
 )
-# Settings that change values but hardly the amount of work.
+# Settings that hardly change the amount of work.
 _WITHOUT_WORK = (
     *("embedding_dim", "layer_norm_epsilon", "initializer", "initializer_stddev"),
     *("initializer_range", "projection_stddev", "share_attention_biases"),
     *("clamp_length", "same_length", "same_length_keys"),
 )
-# More than any measurement needs.
+# More steps than any measurement takes.
 _NUM_STEPS = 1_000_000
 _MAX_TRIALS = 4
 
@@ -151,7 +149,7 @@ def cases_of(suite: str, arguments: argparse.Namespace) -> list[Case]:
         changed = _with_lengths(experiment, suite, segment, memory)
         training, evaluation = changed.training, changed.evaluation
         own = training.global_batch_size if suite == "train" else evaluation.batch_size
-        rows = _GENERATED_ROWS if suite == "generate" else (own,)
+        rows = (1, 8) if suite == "generate" else (own,)
         cases += [_case(suite, changed, num_rows) for num_rows in rows]
     # Options can make two default shapes equal.
     return [case for place, case in enumerate(cases) if case not in cases[:place]]
@@ -264,7 +262,7 @@ def _start_peer(case: Case, python: str, turn_seconds: float) -> tuple[str, Work
     """Starts the peer in its faster precision."""
     command = [python, "-W", "ignore", benchmark_worker.__file__, _PEER]
     found: list[tuple[float, str, Worker]] = []
-    for dtype in _PEER_DTYPES:
+    for dtype in ("float32", "bfloat16"):
         worker = Worker(command, {**(case.peer_request or {}), "dtype": dtype}, turn_seconds)
         found.append((worker.turn()["rate"], dtype, worker))
     slower, faster = sorted(found, key=lambda each: each[0])

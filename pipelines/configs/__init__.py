@@ -126,5 +126,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         return values
     values = parse_json(content)
     if not isinstance(values, dict):
-        raise ValueError(f"A configuration must be an object. Received: {type(values).__name__}")
+        raise ValueError(
+            f"A configuration file must hold an object. Received: {type(values).__name__}"
+        )
     return values

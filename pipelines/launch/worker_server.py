@@ -13,8 +13,9 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
-from txl_tf.distribution.preemption import is_released, remove_notice, write_notice
+from txl_tf.distribution.preemption import notice_path
 from txl_tf.storage.files import set_read_ahead
 
 GRACE_SECONDS = 25.0
@@ -37,17 +38,18 @@ def main() -> None:
     # Before TensorFlow starts threads, which inherit this mask: once a client has connected,
     # TensorFlow handles SIGTERM itself, and would end the server.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    remove_notice(arguments.port)
+    notice = Path(notice_path(arguments.port))
+    notice.unlink(missing_ok=True)
     serve = _serve_tpu_vm if arguments.tpu_vm else _serve
     serve(arguments.port)
     print(f"Serving on port {arguments.port}.", flush=True)
     ended_by = signal.sigwait(_ENDS)
-    write_notice(arguments.port)
+    notice.touch()
     deadline = time.monotonic() + arguments.grace_seconds
-    while time.monotonic() < deadline and not is_released(arguments.port):
+    while time.monotonic() < deadline and not notice.stat().st_size:
         if signal.sigtimedwait(_ENDS, _POLL_SECONDS) is not None:
             break
-    remove_notice(arguments.port)
+    notice.unlink()
     # A pod that ends with 0 would count as finished.
     os._exit(128 + ended_by)
 

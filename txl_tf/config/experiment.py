@@ -402,7 +402,7 @@ _FROZEN_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
 class FrozenParts:
     """Parts of a language model that are not trained; layers are counted from 0.
 
-    Tables that a softmax shares with a frozen embedding are frozen too.
+    A tied softmax reads the tables of the embedding, so only `embedding` freezes these tables.
     """
 
     embedding: bool = False

@@ -14,32 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Self
-
-
-def notice_path(port: int | str) -> str:
-    """Returns the path of the notice that the host with a server on this port must stop."""
-    return f"/tmp/txl-host-leaves-{os.getuid()}-{port}"
-
-
-def write_notice(port: int) -> None:
-    """Writes the notice that the host must stop."""
-    Path(notice_path(port)).touch()
-
-
-def is_released(port: int) -> bool:
-    """True if the training process has saved and no longer needs the host."""
-    with contextlib.suppress(OSError):
-        return os.stat(notice_path(port)).st_size > 0
-    return False
-
-
-def remove_notice(port: int) -> None:
-    """Removes the notice of an earlier server on this port."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(notice_path(port))
-
 
 _METADATA_HOST = "169.254.169.254"
 # Metadata key: the value that announces the end, and the reason to report.
@@ -56,6 +31,14 @@ _LONGEST_PAUSE_SECONDS = 30.0
 # After this many unanswered requests the machine is not on Google Cloud.
 _NUM_TRIES = 3
 _END = b"\0"
+
+
+def notice_path(port: int | str) -> str:
+    """Returns the path of the notice that the host with a server on this port must stop.
+
+    The training process writes into the notice when it no longer needs the host.
+    """
+    return f"/tmp/txl-host-leaves-{os.getuid()}-{port}"
 
 
 class PreemptionWatcher:

@@ -12,7 +12,7 @@ ANSWER_SECONDS = 60.0
 """Time limit for an answer of a TPU at its address."""
 
 _SCHEME = "grpc://"
-# A host that starts later needs a new attempt: TCP repeats an old one ever more rarely.
+# TCP repeats an attempt ever more rarely, so a host that starts later needs a new attempt.
 _ATTEMPT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.5
 
@@ -21,7 +21,9 @@ def tpu_addresses(tpu: str) -> list[str]:
     """Returns the `host:port` of `grpc://` addresses; empty for `local` and names; UsageError."""
     where = f"--tpu {tpu}"
     if not tpu.strip():
-        raise UsageError("The name of the TPU is empty.", where=where, remedy="Leave it out.")
+        raise UsageError(
+            "The name of the TPU is empty.", where=where, remedy="Give a name, or leave --tpu out."
+        )
     if "://" not in tpu:
         return []
     found = []
@@ -31,7 +33,7 @@ def tpu_addresses(tpu: str) -> list[str]:
             raise UsageError(
                 "This is not an address of a TPU.",
                 where=where,
-                remedy="An address is grpc://HOST:PORT; of several hosts, with commas between.",
+                remedy="Give grpc://HOST:PORT; for several hosts, separate addresses by commas.",
             )
         found.append(host_and_port)
     return found

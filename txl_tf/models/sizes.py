@@ -201,7 +201,8 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
         passes_on = passes_on or is_trained or has_adapters
         count -= 0 if is_trained else 2 * weights
         count -= 0 if passes_on else 2 * weights + 4 * keys
-    is_kept = frozen.embedding if is_transformer and config.tie_weights else frozen.softmax
+    is_tied = not is_transformer or config.tie_weights
+    is_kept = frozen.embedding if is_tied else frozen.softmax
     per_softmax = 2 * (1 + passes_on + (not is_kept and not has_adapters))
     scored = 0.0 if has_task else _num_scored(experiment) / config.segment_length
     count -= softmax * (6 - per_softmax * scored)

@@ -75,7 +75,7 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
     """Reads a small file; DataDamagedError if it is not regular or longer than `max_bytes`."""
     if max_bytes is not None and file_bytes(path) > max_bytes:
         raise DataDamagedError(
-            f"The file has more than {max_bytes:,} bytes, the most that is read of its kind.",
+            f"The file is larger than {max_bytes:,} bytes, the limit for files of its kind.",
             where=path,
             remedy="Restore it from a copy.",
         )
@@ -97,7 +97,7 @@ def write_file(path: str, content: bytes, check: Callable[[], None] = no_check) 
     """
     check()
     folder, name = os.path.split(path)
-    # In a store, a process that has lost its lock may still write: names are never shared.
+    # Two writers of a store must never rename the file of each other.
     unique = f".{uuid.uuid4().hex[:12]}" if is_remote(path) else ""
     temporary = os.path.join(folder, f".{name}{unique}.tmp")
     try:
@@ -165,7 +165,7 @@ def list_folder(folder: str) -> list[str]:
             except tf.errors.NotFoundError:
                 if not is_folder(folder):
                     return []
-    raise OSError(errno.EIO, "The folder is there and cannot be listed.", folder)
+    raise OSError(errno.EIO, "The folder exists but cannot be listed.", folder)
 
 
 def is_folder(path: str) -> bool:

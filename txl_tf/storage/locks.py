@@ -298,11 +298,11 @@ def _refused(path: str) -> OutputExistsError:
 
 
 def _lost(what: str, path: str) -> OutputExistsError:
-    """Creates the error for a folder that this process may no longer write; `what` is a clause."""
+    """Creates the error for a folder that this process may no longer write; `what` tells why."""
     return OutputExistsError(
-        f"This process writes nothing any more: {what}.",
+        f"This process stops writing: {what}.",
         where=path,
-        remedy="Start the same command again to resume with what is in the folder now.",
+        remedy="Start the same command again; it resumes from the files that are in the folder.",
     )
 
 
