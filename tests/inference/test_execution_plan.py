@@ -49,13 +49,14 @@ def test_one_row_is_written_with_rounded_numbers_where_they_exceed_the_caches():
     assert plan(**large).rounds_steps
     for other in (
         {"config": NARROW},
-        {"num_rows": 2},
-        {"device": "GPU"},
-        {"jit_compile": False},
         {"storage_dtype": "float32"},
         {"memory_length": 1599},
     ):
-        assert not plan(**{**large, **other}).rounds_steps
+        chosen = plan(**{**large, **other})
+        assert chosen.stacks_layers and not chosen.rounds_steps
+    for other in ({"num_rows": 2}, {"device": "GPU"}, {"jit_compile": False}, {"memory_length": 0}):
+        chosen = plan(**{**large, **other})
+        assert not chosen.stacks_layers and not chosen.rounds_steps
 
 
 def test_memory_of_hidden_states_is_read_by_the_model():

@@ -69,15 +69,20 @@ def test_rows_that_share_a_memory_read_as_if_each_had_its_own():
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["plain", "shaw"])
-def test_rounded_weights_and_memory_are_close(variant):
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_stacked_layers_are_exact_and_close_if_rounded(variant):
     sizes = {"hidden_dim": 8, "num_heads": 2, "head_dim": 8, "intermediate_dim": 16}
     model, text = made(**sizes, **VARIANTS[variant]), tokens(20, 1)
-    plan = ExecutionPlan(kernel="batched", compile_read=False, rounds_steps=True)
     exact, _ = token_by_token(model, text, 8, capacity=5)
-    found, _ = token_by_token(model, text, 8, 5, InferenceEngine(model, 8, plan=plan))
-    np.testing.assert_allclose(found, exact, atol=0.1)
-    assert abs(found - exact).max() > 1e-5
+
+    def stacked(**choice):
+        plan = ExecutionPlan(kernel="batched", compile_read=False, stacks_layers=True, **choice)
+        return token_by_token(model, text, 8, 5, InferenceEngine(model, 8, plan=plan))[0]
+
+    np.testing.assert_allclose(stacked(), exact, atol=1e-5)
+    rounded = stacked(rounds_steps=True)
+    np.testing.assert_allclose(rounded, exact, atol=0.1)
+    assert abs(rounded - exact).max() > 1e-5
 
 
 def test_half_precision_is_close():

@@ -127,8 +127,9 @@ class GenerationSession:
             raise ValueError(
                 f'`storage_dtype` must be "auto" or "float32". Received: {storage_dtype!r}'
             )
-        width = sampler.num_beams if isinstance(sampler, BeamSampler) else 1
-        choice = {"jit_compile": jit_compile, "storage_dtype": storage_dtype}
+        width, choice = 1, {"jit_compile": jit_compile, "storage_dtype": storage_dtype}
+        if isinstance(sampler, BeamSampler):
+            width, choice["storage_dtype"] = sampler.num_beams, "float32"
         self._engine = writing_engine(model, memory_length, num_rows * width, **choice)
         self._prompt_reader = PromptReader(self._engine)
         self._finish = compiled(self._engine.finish, model)

@@ -326,7 +326,7 @@ class TokenBlock(InferenceBlock):
     first. Then one softmax over one tensor suffices, in half as many kernels on a GPU.
 
     Several rows may share a row of memory, such as the beams of one text. `product` multiplies
-    rows `(..., X)` by a kernel `(X, Y)`, or its pairs `(X / 2, Y)`.
+    rows `(..., X)` by a kernel `(X, Y)`.
     """
 
     def __init__(self, block, biases, product):
@@ -351,46 +351,61 @@ class TokenBlock(InferenceBlock):
         key, value, *others = [ops.cast(each.kernel, attention.compute_dtype) for each in layers]
         return ops.concatenate([scaled_query_kernel(attention), key, value], axis=-1), *others
 
+    def variables(self):
+        """The variables that a step reads beside `kernels`: biases, norms, gates."""
+        attention, feed_forward = self._attention, self._block.feed_forward
+        layers = [attention.query, attention.key, attention.value, attention.output_projection]
+        layers += [feed_forward.inner, feed_forward.outer]
+        stored = {id(layer.kernel) for layer in layers}
+        return [each for each in self._block.variables if id(each) not in stored]
+
     def __call__(self, hidden, memory, recent, position, mask_scores, kernels, over_distances):
         """Reads one token per row; returns hidden states `(R, 1, D)` and the next `recent`.
 
-        `memory` is keys `(B, N, H, M)` and values `(B, N, M, H)`, or their pairs
-        `(B, N, M, H / 2)` and `(B, N, M / 2, H)`; `recent` is keys `(R, N, H, C)` and values
-        `(R, N, C, H)`. The token is written at `position`. `mask_scores` `(R, 1, 1, M)` and
-        `(R, 1, 1, C)` are 0 where attention is allowed and very negative elsewhere, also at
-        `position` if `M` is not 0. `over_distances` maps distance queries `(R, N, 1, H)` to
+        `memory` is keys `(B, N, H, M)` and values `(B, N, M, H)`, or as in `memory_of_steps`;
+        `recent` is keys `(R, N, H, C)` and values `(R, N, C, H)`. The token is written at
+        `position`. `mask_scores` `(R, 1, 1, M)` and `(R, 1, 1, C)` are 0 where attention is
+        allowed and very negative elsewhere, also at `position` if `M` is not 0. `over_distances`
+        maps distance queries `(R, N, 1, H)` to
         scores for memory, recent tokens and the token itself, `(R, N, 1, _)`.
         """
         (content_query, distance_query), key, value = self._project(hidden, kernels[0])
-        is_in_place, is_in_pairs = memory[1].shape[2] == 0, memory[1].dtype == "uint32"
+        is_in_place = memory[1].shape[2] == 0
         if is_in_place:
-            recent = _written(recent, position, key, value)
+            recent = written(recent, position, key, value)
         of_memory, of_recent, of_itself = over_distances(distance_query)
         of_recent = of_recent + ops.matmul(content_query, recent[0])
         scores = [functional.at_least_float32(of_recent) + mask_scores[1]]
         if not is_in_place:
-            of_rows = functools.partial(
-                _of_memory, rows_per_memory=hidden.shape[0] // memory[0].shape[0]
-            )
             of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
             scores.append(functional.at_least_float32(of_itself))
-            product = scores_of_pairs if is_in_pairs else of_rows
-            of_memory = of_memory + product(content_query, memory[0])
+            of_memory = of_memory + self._scores_of_memory(content_query, memory[0])
             scores.append(functional.at_least_float32(of_memory) + mask_scores[0])
         weights, total = _unnormalized_softmax(scores)
         weights = [ops.cast(each, value.dtype) for each in weights]
         attended = ops.matmul(weights[0], recent[1])  # [R, N, 1, H]
         if not is_in_place:
-            product = product_of_pairs if is_in_pairs else of_rows
-            of_memory = product(weights[2], memory[1])
-            attended = attended + weights[1] * value + of_memory
+            attended = attended + weights[1] * value + self._sums_of_memory(weights[2], memory[1])
             # After all reads, so that no compiler for processors keeps a copy for them.
-            recent = _written(recent, position, key, value)
+            recent = self._keep(recent, position, key, value)
         # Divide last: the result is smaller than the weights.
         attended = ops.cast(functional.at_least_float32(attended) / total, value.dtype)
         attended = ops.reshape(attended, [hidden.shape[0], 1, -1])
         attended = self._dense(self._attention.output_projection, kernels[1], attended)
         return self._transform(hidden, attended, kernels[2:]), recent
+
+    def scores(self, queries, keys):
+        """Multiplies queries `(N, R, H)` with keys as in `step_constants`: `(N, R, _)`."""
+        return ops.matmul(queries, keys)
+
+    def _scores_of_memory(self, queries, keys):
+        return _of_memory(queries, keys)
+
+    def _sums_of_memory(self, weights, values):
+        return _of_memory(weights, values)
+
+    def _keep(self, recent, position, key, value):
+        return written(recent, position, key, value)
 
     def _project(self, hidden, kernel):
         """Returns both queries, the key and the value of the token, each `(R, N, 1, H)`."""
@@ -418,11 +433,37 @@ class TokenBlock(InferenceBlock):
         return layer.activation(outputs)
 
 
-def _written(recent, position, key, value):
-    """Returns recent keys and values with those of the token at `position`."""
+class StackedTokenBlock(TokenBlock):
+    """Block of a loop over layers, for one row.
+
+    Its products are elementwise, so that XLA reads a layer's slice of the stacked numbers, which
+    for a matrix product it would copy first. For the same reason it returns the key and the value
+    of the token alone. The numbers are float32 or, in half the bytes, `in_pairs`.
+    """
+
+    def __init__(self, block, biases):
+        super().__init__(block, biases, product_of_stored)
+
+    def scores(self, queries, keys):
+        return scores_of_stored(queries, keys)
+
+    def _scores_of_memory(self, queries, keys):
+        return scores_of_stored(queries, keys)
+
+    def _sums_of_memory(self, weights, values):
+        return product_of_stored(weights, values)
+
+    def _keep(self, recent, position, key, value):
+        return key, value
+
+
+def written(recent, position, key, value):
+    """Returns recent keys `(..., H, C)` and values `(..., C, H)` with those of one token."""
+    keys, values = recent
+    outer = [0] * (len(keys.shape) - 2)
     return (
-        ops.slice_update(recent[0], [0, 0, 0, position], ops.swapaxes(key, 2, 3)),
-        ops.slice_update(recent[1], [0, 0, position, 0], value),
+        ops.slice_update(keys, [*outer, 0, position], ops.swapaxes(key, -1, -2)),
+        ops.slice_update(values, [*outer, position, 0], value),
     )
 
 
@@ -471,40 +512,44 @@ def in_pairs(tensor, axis):
     return ops.bitwise_or(first, ops.left_shift(second, 16))
 
 
-def _unpacked(pairs, inputs):
-    """Returns the float32 numbers of both halves, to be multiplied with inputs."""
+def _parts(inputs, stored, axis):
+    """Returns pairs of float32 factors: all of both, or a half of both for each half `in_pairs`."""
+    if stored.dtype != "uint32":
+        return [(inputs, stored)]
     # Zero, but not to XLA, which would unpack constants before the loop and read float32 in it.
     zero = ops.cast(ops.reshape(inputs, [-1])[0] * 0, "uint32")
-    pairs = ops.bitwise_xor(pairs, zero)
+    pairs = ops.bitwise_xor(stored, zero)
     upper = ops.bitwise_and(pairs, ops.full((), 0xFFFF0000, "uint32"))
-    return ops.view(ops.left_shift(pairs, 16), "float32"), ops.view(upper, "float32")
+    numbers = ops.view(ops.left_shift(pairs, 16), "float32"), ops.view(upper, "float32")
+    return list(zip(ops.split(inputs, 2, axis=axis), numbers, strict=True))
 
 
-def scores_of_pairs(inputs, pairs):
-    """Multiplies float32 `(..., 1, X)` with the pairs `(..., Y, X / 2)` of keys: `(..., 1, Y)`."""
-    (first, second), (low, high) = ops.split(inputs, 2, axis=-1), _unpacked(pairs, inputs)
-    return ops.expand_dims(ops.sum(low * first + high * second, axis=-1), axis=-2)
+def scores_of_stored(inputs, keys):
+    """Multiplies float32 `(..., 1, X)` with keys `(..., Y, X)` or their pairs: `(..., 1, Y)`."""
+    products = sum(part * numbers for part, numbers in _parts(inputs, keys, axis=-1))
+    return ops.expand_dims(ops.sum(products, axis=-1), axis=-2)
 
 
-def product_of_pairs(inputs, pairs):
-    """Multiplies float32 `(..., 1, X)` with pairs `(..., X / 2, Y)`: `(..., 1, Y)`.
+def product_of_stored(inputs, kernel):
+    """Multiplies float32 `(..., 1, X)` with a kernel `(..., X, Y)` or its pairs: `(..., 1, Y)`.
 
-    XLA makes loops over vectors of four sums, but not of more.
+    XLA makes loops over vectors of a sum of few products, but not of many.
     """
-    *outer, length, width = pairs.shape
-    shape = [*outer, 4, length // 4]
-    halves = [ops.reshape(half, [*shape, 1]) for half in ops.split(inputs, 2, axis=-1)]
-    numbers = _unpacked(ops.reshape(pairs, [*shape, width]), inputs)
-    sums = sum(
-        number[..., i, :, :] * half[..., i, :, :]
-        for i in range(4)
-        for number, half in zip(numbers, halves, strict=True)
-    )
+    parts = _parts(inputs, kernel, axis=-1)
+    length, width = kernel.shape[-2:]
+    count = math.gcd(length, 8 // len(parts))
+    sums = 0.0
+    for part, numbers in parts:
+        shape = [*kernel.shape[:-2], count, length // count]
+        part = ops.reshape(part, [*shape, 1])
+        numbers = ops.reshape(numbers, [*shape, width])
+        sums = sums + sum(part[..., i, :, :] * numbers[..., i, :, :] for i in range(count))
     return ops.reshape(ops.sum(sums, axis=-2), [*inputs.shape[:-1], width])
 
 
-def _of_memory(rows, memory, rows_per_memory):
+def _of_memory(rows, memory):
     """Multiplies rows `(R, N, 1, X)` with memory `(B, N, X, Y)`: `(R, N, 1, Y)`."""
+    rows_per_memory = rows.shape[0] // memory.shape[0]
     if rows_per_memory == 1:
         return ops.matmul(rows, memory)
     _, num_heads, _, width = rows.shape

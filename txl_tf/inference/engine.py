@@ -55,9 +55,11 @@ class ExecutionPlan:
     """True if XLA compiles the reading of single tokens."""
     splits_products: bool = True
     """True if the product of a single token is computed in two halves, for two threads."""
+    stacks_layers: bool = False
+    """True if the reading of a single token is a loop over layers, which compiles sooner."""
     rounds_steps: bool = False
-    """True if single tokens read weights and memory in bfloat16, which are half the bytes. Sums
-    stay float32."""
+    """True if that loop reads weights and memory in bfloat16, which are half the bytes. Sums stay
+    float32."""
 
     @classmethod
     def choose(
@@ -108,14 +110,16 @@ class ExecutionPlan:
                 compile_read=False,
             )
         compiles_step = not is_distributed if jit_compile is None else jit_compile
-        may_round = on_cpu and num_rows == 1 and writes and compiles_step
+        is_one_row = on_cpu and num_rows == 1 and writes
+        stacks_layers = is_one_row and compiles_step and memory_length > 0
         return cls(
             kernel="batched",
             tokens_per_read=_TOKENS_PER_READ,
             compile_read=compiles,
             compile_step=compiles_step,
             splits_products=device == "CPU",
-            rounds_steps=may_round
+            stacks_layers=stacks_layers,
+            rounds_steps=stacks_layers
             and storage_dtype == "auto"
             and _gains_by_rounding(config, memory_length),
         )
@@ -135,8 +139,7 @@ def _gains_by_rounding(config: ModelConfig, memory_length: int) -> bool:
     sizes = (memory_length, config.hidden_dim, config.head_dim, config.intermediate_dim)
     layer = 2 * config.hidden_dim * (2 * width + config.intermediate_dim)
     num_bytes = 4 * config.num_layers * (layer + 2 * memory_length * width)
-    is_large = memory_length > 0 and num_bytes >= _FEWEST_ROUNDED_BYTES
-    return is_large and all(size % 8 == 0 for size in sizes)
+    return num_bytes >= _FEWEST_ROUNDED_BYTES and all(size % 2 == 0 for size in sizes)
 
 
 def tokens_on_chip(num_rows: int, segment_length: int) -> int:

@@ -6,8 +6,10 @@ Shape letters used in this module:
   width, N heads, H head width, V vocabulary, L layers.
 """
 
+import functools
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from txl_tf import functional
@@ -16,12 +18,12 @@ from txl_tf.inference.blocks import (
     BatchedBlock,
     OnChipBlock,
     PerHeadBlock,
+    StackedTokenBlock,
     TokenBlock,
     distance_keys,
     in_pairs,
     product_in_halves,
-    product_of_pairs,
-    scores_of_pairs,
+    written,
 )
 from txl_tf.layers.attention import VisibleKeys
 from txl_tf.models.memory import KeyValueMemory, Memory
@@ -35,12 +37,12 @@ class FoldedDistances(NamedTuple):
     """Position projections applied to the query, which is cheaper for one or two rows.
 
     The product of a query with the projected sinusoids equals the product of the projected query
-    with the sinusoids. For one row that reads one table instead of the keys of all distances of
-    all layers. Projections are `(N, H, D)`; column `j` of the sinusoids `(D, M + 1)` belongs to
-    the distance `M - j`.
+    with the sinusoids. For one row that reads one table for all layers instead of the keys of all
+    distances of each. The projection is `(N, H, D)`; column `j` of the sinusoids `(D, M + 1)`
+    belongs to the distance `M - j`.
     """
 
-    projections: tuple[Any, ...]
+    projection: Any
     sinusoids: Any
 
 
@@ -60,7 +62,8 @@ class RelativeModel:
     `step` reads one token per row, beside a memory that stays: moving all of memory by one place
     for every token would cost more than all arithmetic on it. The `recent` tokens are a
     `KeyValueMemory` of their own with `C` places, which fills from the left; its valid length is a
-    scalar, the same for all rows. They move to memory together.
+    scalar, the same for all rows. They move to memory together. If the plan stacks layers, the
+    recent tokens and the memory of steps are one tensor of all layers.
     """
 
     def __init__(self, model, plan, memory_length):
@@ -80,10 +83,13 @@ class RelativeModel:
         if config.share_attention_biases:
             self.biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
         self.blocks = [_BLOCKS[plan.kernel](block, self.biases) for block in model.blocks]
-        product = product_in_halves if plan.splits_products else ops.matmul
-        if plan.rounds_steps:
-            product = product_of_pairs
-        self._token_blocks = [TokenBlock(block, self.biases, product) for block in model.blocks]
+        if plan.stacks_layers:
+            create = StackedTokenBlock
+        else:
+            product = product_in_halves if plan.splits_products else ops.matmul
+            create = functools.partial(TokenBlock, product=product)
+        self._token_blocks = [create(block, self.biases) for block in model.blocks]
+        self._stored = in_pairs if plan.rounds_steps else lambda tensor, axis: tensor
 
     def initial_memory(self, num_rows, num_places=None):
         """Returns the `KeyValueMemory` of `B` rows that have read nothing."""
@@ -215,35 +221,42 @@ class RelativeModel:
 
     def initial_recent(self, num_rows, capacity):
         """Returns the empty recent tokens of `R` rows, with room for `C`."""
-        empty = self.initial_memory(num_rows, capacity)
-        return empty._replace(valid_length=ops.zeros((), dtype="int32"))
+        keys, values, _ = self.initial_memory(num_rows, capacity)
+        if self._plan.stacks_layers:
+            keys, values = ops.stack(keys), ops.stack(values)
+        return KeyValueMemory(keys, values, ops.zeros((), dtype="int32"))
 
     def step_constants(self, num_rows, memory_length):
         """Computes what depends only on weights and sizes, for steps of `R` rows.
 
-        Returns the `kernels` of all blocks, and a `FoldedDistances` or the `distance_keys` of all
-        layers. If the plan rounds, kernels and keys are `in_pairs`.
+        Returns the `kernels` and the `FoldedDistances` or `distance_keys` of all layers. If the
+        plan stacks layers, kernels and keys are stacked, and a third part holds the `variables`.
         """
         kernels = tuple(block.kernels() for block in self._token_blocks)
-        if self._plan.rounds_steps:
-            kernels = tuple(tuple(in_pairs(each, 0) for each in block) for block in kernels)
-            distances = self.position_keys(memory_length + 1)
-            return kernels, tuple(
-                (in_pairs(ops.swapaxes(keys, 1, 2), -1), added) for keys, added in distances
-            )
+        if self._plan.stacks_layers:
+            kernels = [tuple(self._stored(each, 0) for each in block) for block in kernels]
+            distances = [
+                (self._stored(ops.swapaxes(keys, 1, 2), -1), added)
+                for keys, added in self.position_keys(memory_length + 1)
+            ]
+            variables = [[each.value for each in block.variables()] for block in self._token_blocks]
+            return _stacked(list(zip(kernels, distances, variables, strict=True)))
         has_sinusoids = self.config.position_encoding == "transformer_xl"
         if not has_sinusoids or num_rows > _MAX_FOLDED_ROWS:
             return kernels, self.position_keys(memory_length + 1)
-        sinusoids = self.sinusoids(memory_length + 1)
-        projections = tuple(block.folding_projection() for block in self._token_blocks)
-        return kernels, FoldedDistances(projections, ops.transpose(sinusoids))
+        sinusoids = ops.transpose(self.sinusoids(memory_length + 1))
+        return kernels, tuple(
+            FoldedDistances(block.folding_projection(), sinusoids) for block in self._token_blocks
+        )
 
     def memory_of_steps(self, memory):
-        """Returns memory as `step` reads it, rounded if the plan says so."""
-        if not self._plan.rounds_steps:
+        """Returns memory as `step` reads it, stacked and rounded as in the plan."""
+        if not self._plan.stacks_layers:
             return memory
-        keys = tuple(in_pairs(ops.swapaxes(each, 2, 3), -1) for each in memory.keys)
-        return memory._replace(keys=keys, values=tuple(in_pairs(v, -2) for v in memory.values))
+        keys = ops.stack([self._stored(ops.swapaxes(k, 2, 3), -1) for k in memory.keys])
+        return memory._replace(
+            keys=keys, values=ops.stack([self._stored(v, -2) for v in memory.values])
+        )
 
     def step(self, token_ids, memory, recent, constants):
         """Reads one token per row; `R / B` consecutive rows share a row of memory.
@@ -252,35 +265,64 @@ class RelativeModel:
         Returns the float32 log-probabilities `(R, V)` of the next token and the next recent
         tokens.
         """
-        capacity, position = recent.keys[0].shape[3], recent.valid_length
-        kernels, distances = constants
-        memory_length = memory.keys[0].shape[2 if self._plan.rounds_steps else 3]
+        position, capacity = recent.valid_length, recent.keys[0].shape[3]
+        memory_length = memory.keys[0].shape[2 if self._plan.stacks_layers else 3]
         shape = token_ids.shape[0], memory_length, capacity
         mask_scores = self._mask_scores(memory.valid_length, *shape, position)
-        hidden = self.model.embedding(ops.expand_dims(token_ids, 1))  # [R, 1, D]
-        read = []
-        for index, block in enumerate(self._token_blocks):
 
-            def over_distances(query, index=index):
-                scores = _distance_scores(query, distances, index)  # [R, N, 1, M + 1]
+        def read(block, hidden, memory, recent, kernels, distances):
+            def over_distances(query):
+                scores = _distance_scores(block, query, distances)  # [R, N, 1, M + 1]
                 return _by_place(scores, memory_length, capacity, position)
 
-            hidden, keys_and_values = block(
-                hidden,
-                (memory.keys[index], memory.values[index]),
-                (recent.keys[index], recent.values[index]),
-                position,
-                mask_scores,
-                kernels[index],
-                over_distances,
-            )
-            read.append(keys_and_values)
+            return block(hidden, memory, recent, position, mask_scores, kernels, over_distances)
+
+        hidden = self.model.embedding(ops.expand_dims(token_ids, 1))  # [R, 1, D]
+        if self._plan.stacks_layers:
+            hidden, keys, values = self._read_stacked(read, hidden, memory, recent, constants)
+        else:
+            kept = []
+            memories = zip(*memory[:2], strict=True), zip(*recent[:2], strict=True)
+            for block, *of_layer in zip(self._token_blocks, *memories, *constants, strict=True):
+                hidden, new = read(block, hidden, *of_layer)
+                kept.append(new)
+            keys, values = zip(*kept, strict=True)
         log_probs = ops.squeeze(self.model.log_probs_of(hidden), axis=1)
-        return log_probs, KeyValueMemory(*zip(*read, strict=True), position + 1)
+        return log_probs, KeyValueMemory(keys, values, position + 1)
+
+    def _read_stacked(self, read, hidden, memory, recent, constants):
+        """Reads a token by a loop over stacked layers, which compiles in a tenth of the time.
+
+        Every layer computes with the first block and its own weights.
+        """
+        block, num_layers = self._token_blocks[0], len(self._token_blocks)
+        shared = [(each, each.value) for each in self.biases.values()]
+
+        def body(layer, hidden, *kept):
+            tensors = (memory[:2], recent[:2], *constants)
+            *memories, kernels, distances, values = keras.tree.map_structure(
+                lambda each: None if each is None else _at(each, layer), tensors
+            )
+            own = list(zip(block.variables(), values, strict=True))
+            with keras.StatelessScope(shared + own):
+                hidden, new = read(block, hidden, *memories, kernels, distances)
+            pairs = zip(kept, new, strict=True)
+            kept = [ops.slice_update(all_, [layer, 0, 0, 0, 0], one[None]) for all_, one in pairs]
+            return layer + 1, hidden, *kept
+
+        empty = ops.zeros_like(recent.values[..., :1, :])  # [L, R, N, 1, H]
+        first = ops.convert_to_tensor(0, "int32")
+        state = first, hidden, empty, empty
+        _, hidden, *new = ops.while_loop(lambda layer, *_: layer < num_layers, body, state)
+        return hidden, *written(recent[:2], recent.valid_length, *new)
 
     def merge_recent(self, memory, recent, lengths):
         """Moves recent tokens into memory, see `InferenceEngine.finish`."""
         memory_length = self.memory_length
+        if self._plan.stacks_layers:
+            recent = recent._replace(
+                keys=ops.unstack(recent.keys), values=ops.unstack(recent.values)
+            )
         keys, values = (
             tuple(
                 functional.last_positions(
@@ -325,18 +367,30 @@ def _own_segment_mask(num_tokens, memory_length, segment_length):
     return ops.expand_dims(allowed, (0, 1))
 
 
-def _distance_scores(query, distances, index):
+def _stacked(layers):
+    """Stacks the tensors of equal structures; `None` stays."""
+    return keras.tree.map_structure(
+        lambda *each: None if each[0] is None else ops.stack(each), *layers
+    )
+
+
+def _at(stacked, layer):
+    """Returns one of stacked tensors; XLA slices where it reads, and a gather would copy."""
+    shape = [1, *stacked.shape[1:]]
+    return ops.reshape(ops.slice(stacked, [layer] + [0] * (len(shape) - 1), shape), shape[1:])
+
+
+def _distance_scores(block, query, distances):
     """Scores queries `(R, N, 1, H)`: `(R, N, 1, M + 1)`, column `j` for the distance `M - j`."""
     heads_first = ops.transpose(ops.squeeze(query, axis=2), [1, 0, 2])  # [N, R, H]
     if isinstance(distances, FoldedDistances):
-        folded = ops.matmul(heads_first, distances.projections[index])  # [N, R, D]
+        folded = ops.matmul(heads_first, distances.projection)  # [N, R, D]
         num_heads, num_rows, width = folded.shape
         scores = ops.matmul(ops.reshape(folded, [-1, width]), distances.sinusoids)
         scores = ops.reshape(scores, [num_heads, num_rows, scores.shape[-1]])
     else:
-        keys, added = distances[index]
-        is_rounded = keys.dtype == "uint32"
-        scores = (scores_of_pairs if is_rounded else ops.matmul)(heads_first, keys)
+        keys, added = distances
+        scores = block.scores(heads_first, keys)
         if added is not None:
             scores = scores + added
         scores = scores[..., 1:]  # column 0 belongs to no distance
