@@ -112,6 +112,11 @@ def _step(text: str) -> int | str:
     raise UsageError("The step must be a number, best or newest.", where=text[:100])
 
 
+def add_workdir_argument(parser: Any) -> None:
+    """Adds `--workdir`."""
+    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+
+
 def add_model_argument(parser: Any) -> None:
     """Adds `--workdir` of a job that reads any model."""
     meaning = "folder of a run, checkpoint, converted model or export"

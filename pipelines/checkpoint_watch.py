@@ -6,14 +6,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import describe_differences
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.model_folder import checkpoint_store, open_model
+from txl_tf.model_folder import Workdir, checkpoint_store, open_model
 from txl_tf.storage.files import first_line, list_folder, path_exists, read_file
 from txl_tf.storage.locks import WritableFolder, locked_folder
 from txl_tf.storage.untrusted_files import (
@@ -23,14 +23,11 @@ from txl_tf.storage.untrusted_files import (
     storage_errors,
 )
 
-from .workdir import Workdir
-
 if TYPE_CHECKING:
     from txl_tf.evaluation.evaluator import EvaluationBatch
 
 _POLL_SECONDS = 2.0
 RESULTS_FILE = "results.jsonl"
-_REMEDY = "Restore the file from a copy, or remove it to evaluate anew."
 
 
 def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
@@ -38,14 +35,17 @@ def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
     lines = []
     for number, content in enumerate(read_file(path, max_bytes=MAX_DESCRIPTION_BYTES).splitlines()):
         try:
-            lines.append(_checked(parse_json(content, max_values=MAX_VALUES)))
-        except (ValueError, ArithmeticError, TypeError) as error:
+            line = parse_json(content, max_values=MAX_VALUES)
+            step, conditions = line["result"]["step"], line["conditions"]
+            if type(step) is not int or step < 0 or not isinstance(conditions, dict):
+                raise ValueError(f"`result.step` is {ascii(step)[:40]}")
+        except (ValueError, ArithmeticError, TypeError, LookupError) as error:
             raise DataDamagedError(
-                "The earlier results cannot be read: a line is not one of this program: "
-                f"{first_line(error)}",
+                f"An earlier result cannot be read: {first_line(error)}",
                 where=f"{path}, line {number + 1}",
-                remedy=_REMEDY,
+                remedy="Restore the file from a copy, or remove it to evaluate again.",
             ) from error
+        lines.append(line)
     return lines
 
 
@@ -63,23 +63,11 @@ def read_evaluations(folder: str) -> Iterator[tuple[str, str, list[dict[str, Any
             yield split, path, lines
 
 
-def _checked(line: Any) -> dict[str, Any]:
-    if not isinstance(line, dict) or line.keys() != {"conditions", "result"}:
-        raise ValueError("`conditions` and `result` are not all that is there")
-    conditions, result = line["conditions"], line["result"]
-    if not isinstance(conditions, dict) or not isinstance(result, dict):
-        raise ValueError("`conditions` or `result` is no object")
-    if type(result.get("step")) is not int or result["step"] < 0:
-        raise ValueError(f"`result.step` is {ascii(result.get('step'))[:40]}")
-    return line
-
-
 class EvaluationLog:
-    """File with a line of JSON for each evaluation of a split.
+    """File with a line of JSON for each evaluation of a split; damage is a DataDamagedError.
 
-    A line holds the `conditions` (JSON values that decide a result besides the step) and the
-    `result`, so that no checkpoint is evaluated twice under the same conditions. A damaged file is
-    a DataDamagedError.
+    A line holds the `conditions`, JSON values that decide a result besides the step, and the
+    `result`, so that no checkpoint is evaluated twice under the same conditions.
     """
 
     def __init__(self, folder: str, split: str, conditions: dict[str, Any]) -> None:
@@ -130,31 +118,27 @@ class EvaluationLog:
 def new_checkpoints(
     list_steps: Callable[[], list[int]],
     last_step: int,
-    done: Collection[int],
+    done: Iterable[int],
     stopped: threading.Event,
     patience_seconds: float | None = None,
     poll_seconds: float = _POLL_SECONDS,
 ) -> Iterator[int]:
-    """Yields the oldest existing step that is not in `done`; the caller adds it there.
+    """Yields the oldest step that is neither in `done` nor yielded before, again and again.
 
     Ends after the last step of the run, once `stopped` is set, or when no checkpoint came in time.
     """
-    passed_over: set[int] = set()
-    patience = float("inf") if patience_seconds is None else patience_seconds
+    seen, patience = set(done), float("inf") if patience_seconds is None else patience_seconds
     deadline = time.monotonic() + patience
     while not stopped.is_set():
-        found = (step for step in list_steps() if step not in passed_over and step not in done)
-        step = next(found, None)
+        step = next((step for step in list_steps() if step not in seen), None)
         if step is not None:
+            seen.add(step)
             yield step
-            # Never yield a step twice, even if its evaluation failed.
-            passed_over.add(step)
             deadline = time.monotonic() + patience
-            continue
-        is_finished = last_step in done or last_step in passed_over
-        if is_finished or time.monotonic() >= deadline:
+        elif last_step in seen or time.monotonic() >= deadline:
             return
-        stopped.wait(min(poll_seconds, deadline - time.monotonic()))
+        else:
+            stopped.wait(min(poll_seconds, deadline - time.monotonic()))
 
 
 def watch_checkpoints(
@@ -166,7 +150,7 @@ def watch_checkpoints(
     patience_seconds: float | None,
 ) -> None:
     """Evaluates checkpoints until the run is finished, and writes the results into its folder."""
-    from txl_tf.training.tensorboard import TensorBoardWriter
+    from txl_tf.training.metrics import TensorBoardWriter
 
     num_steps = workdir.describe().experiment.training.num_steps
     store = checkpoint_store(workdir.folder)

@@ -22,13 +22,13 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
 from txl_tf.models.sizes import checkpoint_cost
-from txl_tf.tpu_compiler.chips import EXAMPLES, Topology
 from txl_tf.tpu_compiler.compiler import (
     CompiledProgram,
     TpuCompiler,
     hbm_at_once,
     require_tpu_compiler,
 )
+from txl_tf.tpu_compiler.topologies import EXAMPLES, Topology
 
 from .arguments import add_config_argument, add_json_argument, add_override_argument
 from .configs import load_experiment

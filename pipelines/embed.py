@@ -20,14 +20,14 @@ from txl_tf.causal_lm.text import POOLINGS, Pooling
 from txl_tf.data.text_files import line_place, numbered_lines, text_of_json
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
-from txl_tf.model_folder import ModelFolder, open_model
+from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
 from txl_tf.models.sizes import hidden_layer
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_COUNT, add_model_arguments, add_number, check_text_file
 from .memory_needs import reading_needs, require_memory_of
-from .workdir import required_tokenizer, with_chosen_step
+from .progress import with_chosen_step
 
 if TYPE_CHECKING:
     import numpy as np

@@ -29,7 +29,7 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.result import EvaluationResult, perplexity
 from txl_tf.imports import tensorflow as tf
-from txl_tf.model_folder import ModelFolder, open_model
+from txl_tf.model_folder import ModelFolder, Workdir, open_dataset, open_model
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -47,7 +47,6 @@ from .arguments import (
 )
 from .memory_needs import require_evaluation_memory
 from .progress import say, show_progress
-from .workdir import Workdir, open_dataset
 
 if TYPE_CHECKING:
     from txl_tf.evaluation.evaluator import Evaluator, Track
@@ -202,7 +201,7 @@ def run(job: EvaluateJob) -> None:
 
 def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
     from txl_tf.evaluation.evaluator import evaluate_split
-    from txl_tf.training.tensorboard import TensorBoardWriter
+    from txl_tf.training.metrics import TensorBoardWriter
 
     dataset, split, path = job.open_dataset(), job.split, job.arguments.per_document
     step, weights = job.source.read_weights()

@@ -24,7 +24,7 @@ from txl_tf.config.experiment import SERVED_KINDS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
-from txl_tf.model_folder import ModelFolder, build_model, open_model
+from txl_tf.model_folder import ModelFolder, build_model, open_dataset, open_model
 from txl_tf.storage.files import is_remote
 
 from .arguments import (
@@ -36,7 +36,7 @@ from .arguments import (
 )
 from .generate import OF_DRAWING, add_generation_arguments, generation_config, option_of
 from .memory_needs import reading_needs, require_memory_of
-from .workdir import open_dataset, with_chosen_step
+from .progress import with_chosen_step
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer

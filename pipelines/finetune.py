@@ -19,7 +19,7 @@ from txl_tf.config.experiment import ExperimentConfig, TaskConfig, TaskKind
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
-from txl_tf.model_folder import open_model, tokenizer_from
+from txl_tf.model_folder import Workdir, open_model, tokenizer_from
 from txl_tf.tasks.answers import check_predictions_file, write_predictions
 from txl_tf.tasks.examples import TASK_KINDS, Columns, Example, TaskData, read_own_data
 from txl_tf.tasks.metrics import compute_metrics
@@ -30,6 +30,7 @@ from .arguments import (
     add_device_arguments,
     add_number,
     add_override_argument,
+    add_workdir_argument,
     overridden_settings,
     override,
     overrides_of,
@@ -44,7 +45,6 @@ from .initial_weights import (
     of_length,
 )
 from .memory_needs import require_training_memory
-from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -314,7 +314,6 @@ class FineTuningData:
                 remedy=f"--set model.vocabulary_size={num_ids}",
             )
         self.tokenizer = tokenizer
-        self.vocabulary_files = tokenizer.vocabulary_files
         self.objective_class, self.create_evaluator = TaskObjective, TaskEvaluator
         encoder = ExampleEncoder(experiment.task, tokenizer)
         names = [name for name in ("train", "valid") if name in data.splits]

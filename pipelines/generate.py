@@ -18,14 +18,13 @@ from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
 from txl_tf.errors import StorageError, UsageError
-from txl_tf.model_folder import ModelFolder, open_model
+from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
 from txl_tf.storage.files import is_remote, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_COUNT, add_memory_length_argument, add_model_arguments, add_number
 from .memory_needs import reading_needs, require_memory_of
-from .progress import say
-from .workdir import required_tokenizer, with_chosen_step
+from .progress import say, with_chosen_step
 
 if TYPE_CHECKING:
     from txl_tf.causal_lm.text import TextSession

@@ -3,7 +3,7 @@
 import argparse
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,31 +17,28 @@ from txl_tf.model_folder import (
     ModelFolder,
     RunStart,
     StepChoice,
-    identify_folder,
+    Workdir,
+    lasting_path,
     open_model,
-    weights_sha256,
+    required_tokenizer,
 )
 
 from .arguments import add_step_argument, overridden_settings, override
 from .configs import fit_vocabulary
-from .workdir import Workdir, lasting_path
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.training.trainer import Trainer
 
     from .finetune import FineTuningData
     from .training_data import TrainingData
 
 AnyConfig = ModelConfig | LSTMConfig | QRNNConfig
-VOCABULARIES = ("same", "shared")
 DEFAULT_EPOCHS = 3
 _BATCH_SIZE = 32
 _LEARNING_RATE = 2e-4
 _WARMUP_SHARE = 0.1
 # Placeholder until the steps are computed from the data; no run is as long.
 _UNKNOWN_STEPS = 2**30
-_OPTIONS = ("init_step", "init_vocabulary")
 # These affect neither the shape nor the training of a weight.
 _FREE_FIELDS = (
     "segment_length",
@@ -73,7 +70,8 @@ def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
     add_step_argument(group, "--init-step")
     group.add_argument(
         "--init-vocabulary",
-        choices=VOCABULARIES,
+        choices=("same", "shared"),
+        default="same",
         help="same: another vocabulary is refused; shared: only rows of tokens that both have "
         "are taken (default: same)",
     )
@@ -88,36 +86,29 @@ def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
 class InitialWeights:
     """Weights of another model that a run begins from, opened and read on first use.
 
-    `vocabulary` is "same" or "shared". `begun` is the start in `run.json` of a run that was begun;
-    the source must still have its SHA-256.
+    `vocabulary` is "same" or "shared".
     """
 
-    def __init__(
-        self, folder: str, step: StepChoice, vocabulary: Any, begun: RunStart | None = None
-    ) -> None:
+    def __init__(self, folder: str, step: StepChoice, vocabulary: Any) -> None:
         self._folder = lasting_path(folder)
         self._step = step
         self._vocabulary = vocabulary
-        self._begun = begun
 
     @functools.cached_property
     def source(self) -> ModelFolder:
-        """Source of the weights."""
-        # `begun` has a step for every source, but only a run has steps to choose from.
-        has_steps = self._begun is None or identify_folder(self._folder)[0] == "run"
-        return open_model(self._folder, self._step if has_steps else None)
+        """Folder of the other model."""
+        return open_model(self._folder, self._step)
+
+    @functools.cached_property
+    def _weights(self) -> tuple[int, dict[str, np.ndarray]]:
+        return self.source.read_weights()
 
     def require_vocabulary(self, data: dict[str, Any]) -> None:
         """Raises MismatchError if the weights belong to another vocabulary."""
         found = self.source.description
-        if self._vocabulary == "shared" and found.tokenizer is None:
-            raise MismatchError(
-                "The source has no vocabulary, so its tokens cannot be compared.",
-                where=self._folder,
-                remedy="Convert it again with --data, which keeps the tokenizer.",
-            )
-        is_same = found.tokenizer_sha256 in (None, data["tokenizer_sha256"])
-        if self._vocabulary == "same" and not is_same:
+        if self._vocabulary == "shared":
+            required_tokenizer(self.source, self._folder)
+        elif found.tokenizer_sha256 not in (None, data["tokenizer_sha256"]):
             raise MismatchError(
                 f"The weights are for another vocabulary ({found.tokenizer}) than that of the "
                 f"data set ({data['tokenizer']}).",
@@ -126,64 +117,35 @@ class InitialWeights:
                 "tokens that both have with --init-vocabulary shared.",
             )
 
-    def start_of(self, data: dict[str, Any]) -> RunStart:
-        """Returns the start of a run on `data`; MismatchError for another vocabulary."""
+    def start_on(self, data: dict[str, Any]) -> RunStart:
+        """Describes the weights for `run.json`; MismatchError if `data` has another vocabulary."""
         self.require_vocabulary(data)
-        return self._read[0]
+        kind, step = self.source.kind, self._weights[0]
+        return RunStart(source=self._folder, kind=kind, step=step, vocabulary=self._vocabulary)
 
-    @functools.cached_property
-    def _read(self) -> tuple[RunStart, dict[str, np.ndarray]]:
-        step, weights = self.source.read_weights()
-        start = RunStart(
-            source=self._folder,
-            kind=self.source.kind,
-            step=step,
-            vocabulary=self._vocabulary,
-            sha256=weights_sha256(weights),
-        )
-        if self._begun is not None and start.sha256 != self._begun.sha256:
-            raise MismatchError(
-                f"The weights have SHA-256 {start.sha256[:12]}; the run began from "
-                f"{self._begun.sha256[:12]} and has no checkpoint yet.",
-                where=self._folder,
-                remedy="Restore the source from a copy, or choose a new --workdir.",
-            )
-        return start, weights
-
-    def assign_to(self, trainer: "Trainer", data: "TrainingData | FineTuningData") -> list[str]:
-        """Assigns the weights to a trainer at step 0; returns lines that describe changes."""
-        weights, lines = self._read[1], []
-        stored_as = self.source.description.stored_as
-        if stored_as != "float32":
-            lines.append(
-                f"The export stores its weights as {stored_as}: training begins from the rounded "
-                "numbers."
-            )
+    def assign_to(
+        self, trainer: "Trainer", data: "TrainingData | FineTuningData", say: Callable[[str], None]
+    ) -> None:
+        """Assigns the weights to a trainer at step 0; `say` prints how many tokens are shared."""
+        weights = self._weights[1]
         if self._vocabulary == "shared":
-            weights, line = self._shared(weights, trainer, data.tokenizer)
-            lines.append(line)
-        trainer.begin_from(weights)
-        del self._read  # the trainer has them now
-        return lines
-
-    def _shared(
-        self, weights: "dict[str, np.ndarray]", trainer: "Trainer", tokenizer: "Tokenizer"
-    ) -> "tuple[dict[str, np.ndarray], str]":
-        stored = self.source.tokenizer()
-        assert stored is not None  # see `require_vocabulary`
-        ids = {text: index for index, text in enumerate(stored.token_texts())}
-        texts = enumerate(tokenizer.token_texts())
-        pairs = [(ids[text], index) for index, text in texts if text in ids]
-        if not pairs:
-            raise MismatchError(
-                "The two vocabularies have no token in common.",
-                where=self._folder,
-                remedy="Leave out --init-from, or prepare the text with similar tokens.",
-            )
-        initial = {variable.path: variable.numpy() for variable in trainer.model.weights}
-        configs = self.source.description.model, trainer.model.config
-        line = f"{len(pairs):,} of {tokenizer.vocabulary_size:,} tokens are in both vocabularies."
-        return rows_of_shared_tokens(weights, initial, *configs, pairs), line
+            tokenizer, stored = data.tokenizer, required_tokenizer(self.source, self._folder)
+            ids = {text: index for index, text in enumerate(stored.token_texts())}
+            texts = enumerate(tokenizer.token_texts())
+            pairs = [(ids[text], index) for index, text in texts if text in ids]
+            if not pairs:
+                raise MismatchError(
+                    "The two vocabularies have no token in common.",
+                    where=self._folder,
+                    remedy="Leave out --init-from, or prepare the text with similar tokens.",
+                )
+            initial = {variable.path: variable.numpy() for variable in trainer.model.weights}
+            configs = self.source.description.model, trainer.model.config
+            weights = rows_of_shared_tokens(weights, initial, *configs, pairs)
+            size = tokenizer.vocabulary_size
+            say(f"{len(pairs):,} of {size:,} tokens are in both vocabularies.")
+        trainer.variables.begin_from(weights)
+        del self._weights  # the trainer has them now
 
 
 def initial_weights(
@@ -196,18 +158,18 @@ def initial_weights(
 
     A run that was begun needs no `--init-from`, and its source only until its first checkpoint.
     """
-    if arguments.init_from is None:
-        for name in _OPTIONS:
-            if getattr(arguments, name) is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise UsageError("This option needs --init-from.", where=option)
+    vocabulary = arguments.init_vocabulary
+    if arguments.init_from is None and (arguments.init_step, vocabulary) != (None, "same"):
+        what = "--init-step and --init-vocabulary choose from the model of --init-from."
+        raise UsageError(what, where="--init-from", remedy="Name the folder of a model.")
     if workdir.has_run():
         start = workdir.describe().start
         if arguments.init_from is not None:
             _require_same_start(start, arguments)
         if start is None:
             return None
-        return InitialWeights(start.source, start.step, start.vocabulary, start)
+        step = start.step if start.kind == "run" else None  # others have no choice of steps
+        return InitialWeights(start.source, step, start.vocabulary)
     if arguments.init_from is None:
         if experiment.training.adapter_rank is not None:
             raise UsageError(
@@ -216,7 +178,6 @@ def initial_weights(
                 remedy="Name its folder with --init-from.",
             )
         return None
-    vocabulary = arguments.init_vocabulary or VOCABULARIES[0]
     found = InitialWeights(arguments.init_from, arguments.init_step, vocabulary)
     if data is not None:
         found.require_vocabulary(data)
@@ -228,12 +189,12 @@ def initial_weights(
 def _require_same_start(start: RunStart | None, arguments: argparse.Namespace) -> None:
     asked: dict[str, Any] = {
         "source": lasting_path(arguments.init_from),
-        "vocabulary": arguments.init_vocabulary or VOCABULARIES[0],
+        "vocabulary": arguments.init_vocabulary,
     }
     if isinstance(arguments.init_step, int):
         asked["step"] = arguments.init_step
-    differences = describe_differences({name: getattr(start, name, None) for name in asked}, asked)
-    if differences:
+    stored = {name: getattr(start, name, None) for name in asked}
+    if differences := describe_differences(stored, asked):
         raise MismatchError(
             f"The run in this folder began from other initial weights; {differences}",
             where=arguments.workdir,
@@ -254,8 +215,7 @@ def require_same_weights(
         values = [_deciding(each, shares_vocabulary) for each in (stored, config)]
     else:
         values = [{"model.kind": getattr(each, "kind", None)} for each in (stored, config)]
-    differences = describe_differences(*values)
-    if differences:
+    if differences := describe_differences(*values):
         raise MismatchError(
             f"The weights are of another model; {differences}",
             where=where,
@@ -286,9 +246,8 @@ def rows_of_shared_tokens(
 ) -> dict[str, np.ndarray]:
     """Returns weights for another vocabulary: rows of shared tokens, others initial.
 
-    The clusters of an adaptive embedding have their own widths and projections, so a token that
-    changes its cluster gets initial rows. `require_same_weights` must have passed; `pairs` are the
-    ids of each shared token in the two vocabularies, and not empty.
+    A token that changes its cluster of an adaptive embedding gets initial rows, because clusters
+    have their own widths. `pairs`, not empty, are the ids of each shared token in both.
     """
     moved: dict[str, np.ndarray] = {}
     for path, array in initial.items():
@@ -310,8 +269,8 @@ def further_training(
 ) -> ExperimentConfig:
     """Returns the settings of language modelling from a trained model, without `--config`.
 
-    Keeps the source's model and evaluation, with the vocabulary of the data. Trains three passes
-    over the data, unless `--set` names the steps.
+    Keeps the source's model and evaluation. Trains three passes over the data, unless `--set` names
+    the steps.
     """
     values = default_settings(source.model) | {"evaluation": source.evaluation.to_dict()}
     size = None if manifest is None else manifest.vocabulary_size

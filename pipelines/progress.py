@@ -1,6 +1,7 @@
 """Output of a job: progress as a bar on a terminal, plain lines elsewhere; plain tables."""
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from txl_tf.model_folder import ModelFolder
     from txl_tf.training.ledger import LoopReport
 
 _BYTES_PER_MEGABYTE = 1_000_000
@@ -27,13 +29,22 @@ _SECONDS_BETWEEN_LINES = 10.0
 # Programs may read the table, so its lines are never wrapped.
 _TABLE_WIDTH = 10_000
 
-ReportBytes = Callable[[str, int], None]
+ReportBytes = Callable[..., None]
 Item = TypeVar("Item")
 
 
 def say(text: str) -> None:
     """Prints a line to the standard error at once."""
     print(text, file=sys.stderr, flush=True)
+
+
+def with_chosen_step(source: "ModelFolder") -> "ModelFolder":
+    """Chooses the checkpoint of a run, and prints its step."""
+    if source.run is None:
+        return source
+    step, is_best = source.chosen_step()
+    say(f"step {step}{', the best of the split valid' if is_best else ''}")
+    return dataclasses.replace(source, step=step)
 
 
 def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -52,10 +63,10 @@ def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str
 
 @contextlib.contextmanager
 def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
-    """Yields a thread-safe function of a part's name and its new bytes that shows progress."""
-    if not sys.stderr.isatty():
-        yield _line_printer(total_bytes, verb)
-        return
+    """Yields a function of a part's name and its new bytes that shows progress.
+
+    A total that is known later only is its third argument.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -63,39 +74,33 @@ def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(verb, total=total_bytes)
-        yield lambda split, num_bytes: bar.update(task, advance=num_bytes, description=split)
-
-
-def _line_printer(total_bytes: int | None, verb: str) -> ReportBytes:
-    done_bytes = 0
+    is_terminal = sys.stderr.isatty()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_terminal)
+    task_id = bar.add_task(verb, total=total_bytes)
+    (task,) = bar.tasks
     next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
-    of_total = f" of {total_bytes / _BYTES_PER_MEGABYTE:.1f}" if total_bytes else ""
 
-    def report(split: str, num_bytes: int) -> None:
-        nonlocal done_bytes, next_time
-        done_bytes += num_bytes
-        if time.monotonic() >= next_time:
+    def report(part: str, num_bytes: int, total: int | None = None) -> None:
+        nonlocal next_time
+        bar.update(task_id, advance=num_bytes, description=part, total=total)
+        if not is_terminal and time.monotonic() >= next_time:
             next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
-            megabytes = f"{done_bytes / _BYTES_PER_MEGABYTE:.1f}{of_total}"
-            say(f"{verb} {split}: {megabytes} MB")
+            of_total = f" of {task.total / _BYTES_PER_MEGABYTE:.1f}" if task.total else ""
+            say(f"{verb} {part}: {task.completed / _BYTES_PER_MEGABYTE:.1f}{of_total} MB")
 
-    return report
+    with bar if is_terminal else contextlib.nullcontext():
+        yield report
 
 
 @contextlib.contextmanager
 def download_progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
     """Yields a function of the bytes received and the total, if known, that shows a download."""
     done_before = 0
-    with contextlib.ExitStack() as stack:
-        report: ReportBytes | None = None
+    with byte_progress(None, "downloading") as report:
 
         def advance(done_bytes: int, total_bytes: int | None) -> None:
-            nonlocal done_before, report
-            if report is None:
-                report = stack.enter_context(byte_progress(total_bytes, "downloading"))
-            report(what, done_bytes - done_before)
+            nonlocal done_before
+            report(what, done_bytes - done_before, total_bytes)
             done_before = done_bytes
 
         yield advance
@@ -125,36 +130,34 @@ class TrainingProgress:
         self._steps = 0
         self._next_line = 0.0
         self._valid = ""
-        self._bar: Progress | None = None
+        self._is_terminal = sys.stderr.isatty()
+        # Only the bar shrinks; at 80 columns, a few characters remain.
+        self._bar = Progress(
+            TextColumn("{task.completed}/{task.total}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}{task.fields[valid]}"),
+            console=Console(stderr=True),
+            expand=True,
+            disable=not self._is_terminal,
+        )
+        self._task = self._bar.add_task("", total=num_steps, figures="compiling", valid="")
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            # Only the bar shrinks; at 80 columns, a few characters remain.
-            self._bar = Progress(
-                TextColumn("{task.completed}/{task.total}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.fields[figures]}{task.fields[valid]}"),
-                console=Console(stderr=True),
-                expand=True,
-            )
-            self._task = self._bar.add_task(
-                "", total=self._num_steps, figures="compiling", valid=""
-            )
+        if self._is_terminal:
             self._bar.start()
         return self
 
     def __exit__(self, *unused: object) -> None:
-        if self._bar is not None:
+        if self._is_terminal:
             self._bar.stop()
 
     def begin_at(self, step: int) -> None:
         """Shows the step at which a run starts."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step)
+        self._bar.update(self._task, completed=step)
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
-        if self._bar is not None:
+        if self._is_terminal:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             say(text)
@@ -166,7 +169,7 @@ class TrainingProgress:
             self._steps += report.num_steps
         left, tokens = self._left(report), report.tokens_per_second
         figure = self._describe_loss(report.nats_per_token)
-        if self._bar is not None:
+        if self._is_terminal:
             figures = f"{left} left {figure} {_short(tokens)} tokens/s"
             self._bar.update(self._task, completed=report.step, figures=figures)
         elif time.monotonic() >= self._next_line or report.step == self._num_steps:
@@ -182,8 +185,7 @@ class TrainingProgress:
     def show_validation(self, figure: str) -> None:
         """Shows a validation figure beside the training figures from now on."""
         self._valid = f"  valid {figure}"
-        if self._bar is not None:
-            self._bar.update(self._task, valid=self._valid)
+        self._bar.update(self._task, valid=self._valid)
 
     def _left(self, report: "LoopReport") -> str:
         if not self._steps:

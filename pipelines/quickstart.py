@@ -13,19 +13,17 @@ import dataclasses
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import PreemptedError, UsageError
-from txl_tf.model_folder import ModelDescription, build_model
-from txl_tf.storage.locks import locked_folder
+from txl_tf.model_folder import ModelDescription, Workdir, build_model
 
 from .arguments import add_override_argument, override
 from .configs import NAMED_EXPERIMENTS
 from .memory_needs import require_training_memory
 from .progress import say, show_progress
-from .workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.models.transformer_xl import TransformerXL
@@ -88,8 +86,6 @@ def run(job: Quickstart) -> None:
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.evaluation.evaluator import evaluate_split
     from txl_tf.evaluation.result import result_table
-    from txl_tf.training.metrics import MetricsLog
-    from txl_tf.training.tensorboard import TensorBoardWriter
 
     from .training_data import TrainingData
     from .training_run import TrainingJob, train
@@ -119,7 +115,7 @@ def run(job: Quickstart) -> None:
         )
     step = trained.trainer.step
     dataset = PreparedDataset.open(str(folder / "data"), verify=False)
-    model = build_model(experiment.model, trained.trainer.inference_weights())
+    model = build_model(experiment.model, trained.trainer.variables.inference_weights())
 
     say("3/5 evaluate")
     # Reuses the run's evaluator, which is compiled already.
@@ -132,13 +128,6 @@ def run(job: Quickstart) -> None:
 
     say("4/5 generate")
     sample = _sample(model)
-    with locked_folder(workdir.folder) as locked:
-        log = MetricsLog(workdir.metrics, locked)
-        log.continue_at_end()
-        board = TensorBoardWriter(locked.subfolder("tensorboard"), log)
-        for result in results:
-            board.write_evaluation(result)
-        board.write_sample(step, sample)
 
     say("5/5 export")
     exported = folder / "export" / str(step)
@@ -173,15 +162,13 @@ def _sample(model: "TransformerXL") -> str:
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
     lm = TransformerXLCausalLM(model, ByteTokenizer())
-    samples = lm.generate(
-        _PROMPT,
-        max_tokens=_SAMPLE_TOKENS,
-        temperature=0.8,
-        seed=0,
-        stop=_SAMPLE_ENDS,
-        num_samples=_NUM_SAMPLES,
-    )
-    return max(samples, key=len).rstrip()
+    options: dict[str, Any] = {
+        "max_tokens": _SAMPLE_TOKENS,
+        "temperature": 0.8,
+        "seed": 0,
+        "stop": _SAMPLE_ENDS,
+    }
+    return max(lm.generate(_PROMPT, num_samples=_NUM_SAMPLES, **options), key=len).rstrip()
 
 
 def _export(workdir: Workdir, model: "TransformerXL", step: int, folder: Path) -> None:

@@ -21,11 +21,11 @@ from typing import Any
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
 from txl_tf.imports import require_extra
-from txl_tf.model_folder import open_model
+from txl_tf.model_folder import Workdir, open_model
 from txl_tf.storage.files import is_folder, list_folder, path_exists, write_file
 from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 
-from .workdir import Workdir, add_workdir_argument
+from .arguments import add_workdir_argument
 
 _FILE = "report.html"
 _MAX_SAMPLES = 20
@@ -80,8 +80,6 @@ def run(arguments: argparse.Namespace) -> None:
     remedy = "Check the folder and the permissions, or name another file with --out."
     with storage_errors("The page cannot be written", out, remedy):
         write_file(out, page.html().encode("utf-8", "replace"))
-    for line in page.missing:
-        print(f"missing: {line}")
     print(f"report: {out}")
 
 
@@ -113,18 +111,6 @@ class Page:
         self._context = _first_report(folders, CONTEXT_FILE)
         self._attention = _first_report(folders, ATTENTION_FILE)
         self._is_of_task = any("figures" in result for result in self._results)
-        self.missing: list[str] = []
-        if log is None:
-            self.missing.append("metrics.jsonl: there are no curves.")
-        elif log.num_unreadable:
-            self.missing.append(f"{log.num_unreadable} damaged lines of metrics.jsonl: left out.")
-        if self._run_time is None:
-            self.missing.append("time.jsonl: the goodput of the run is not known.")
-        if not self._results:
-            self.missing.append("Evaluations: there is no split to evaluate, or none is done yet.")
-        for name, report in (("context", self._context), ("attention", self._attention)):
-            if report is None and not self._is_of_task:
-                self.missing.append(f"{name} analysis: `txl analyze {name}` makes it.")
 
     def html(self) -> str:
         """Returns the whole page."""
@@ -148,7 +134,6 @@ class Page:
             "Configuration": [_settings_table(settings)],
             "Environment of the last process": [_settings_table(environment)],
             "Command lines": self._commands(),
-            "Not in this report": [f"<p>{_text(line)}</p>" for line in self.missing],
         }
         found = {title: "\n".join(parts) for title, parts in sections.items()}
         bodies = (
@@ -222,8 +207,8 @@ class Page:
             f"{found.down_seconds:,.1f} seconds between the starts.</p>"
         )
         rows = [
-            [name, f"{found.seconds[name]:,.1f}", f"{found.shares[name]:.4f}", meaning]
-            for name, meaning in CAUSES.items()
+            [name, f"{seconds:,.1f}", f"{seconds / found.total_seconds:.4f}", CAUSES[name]]
+            for name, seconds in found.seconds.items()
         ]
         yield _table(["time", "seconds", "share", "meaning"], rows)
 
@@ -239,13 +224,6 @@ class Page:
         tokens = f"{report['num_tokens']:,} tokens of the split {report['split']}"
         yield _figure(chart, f"{tokens}; {report['folder']}", "context")
         groups = report["relative_effective_context_length"]
-        for group in groups:
-            lines = {
-                name: [(gain["long"], gain["perplexity_gain"]) for gain in values["gains"]]
-                for name, values in group["runs"].items()
-            }
-            title = f"Perplexity gain of {report['step_size']} more tokens, r = {group['ratio']}"
-            yield _figure(line_chart(lines, title, "context length, tokens"), tokens, "gain")
         rows = []
         for each in report["runs"]:
             found = [group["runs"][each["name"]] for group in groups]

@@ -14,11 +14,10 @@ import socket
 
 from txl_tf.errors import StorageError
 from txl_tf.imports import require_extra
-from txl_tf.model_folder import open_model
+from txl_tf.model_folder import open_model, required_tokenizer
 
 from .arguments import MAX_COUNT, add_number, add_step_argument
 from .memory_needs import reading_needs, require_memory_of
-from .workdir import required_tokenizer
 
 _HIGHEST_PORT = 65535
 _KEY_VARIABLE = "TXL_API_KEY"

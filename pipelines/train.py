@@ -10,7 +10,6 @@ TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 
 import argparse
 import dataclasses
-import json
 import re
 
 from txl_tf.config.base import MAX_STEPS
@@ -18,12 +17,13 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.model_folder import open_model
+from txl_tf.model_folder import Workdir, data_identity, open_model
 
 from .arguments import (
     add_config_argument,
     add_device_arguments,
     add_override_argument,
+    add_workdir_argument,
     override,
     overrides_of,
 )
@@ -35,8 +35,6 @@ from .initial_weights import (
     initial_weights,
 )
 from .memory_needs import require_training_memory
-from .progress import say
-from .workdir import Workdir, add_workdir_argument, data_identity
 
 _PROFILED_STEPS = re.compile(r"(\d{1,18}):(\d{1,18})", re.ASCII)
 
@@ -94,8 +92,7 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
     data_folder = _data_folder(arguments, workdir)
-    # Reports wrong settings before missing data.
-    _experiment(arguments, workdir)
+    _experiment(arguments, workdir, None)  # reports wrong settings before missing data
     manifest = Manifest.read(data_folder)
     data = data_identity(manifest)
     experiment = _experiment(arguments, workdir, manifest)
@@ -125,8 +122,6 @@ def run(checked: Training) -> None:
         from .training_data import TrainingData
         from .training_run import TrainingJob, train
 
-        if arguments.config in NAMED_EXPERIMENTS and not checked.workdir.has_run():
-            _say_what_data_decides(arguments.config, checked.experiment)
         job = TrainingJob(
             experiment=checked.experiment,
             data=TrainingData(checked.data_folder, checked.experiment),
@@ -139,18 +134,6 @@ def run(checked: Training) -> None:
         )
         train(job)
     print(checked.workdir.tensorboard_line)
-
-
-def _say_what_data_decides(name: str, experiment: ExperimentConfig) -> None:
-    """Prints the differences from the named experiment."""
-    named, model = NAMED_EXPERIMENTS[name]().model, experiment.model
-    changed = [
-        f"model.{field}={json.dumps(getattr(model, field))}"
-        for field in ("vocabulary_size", "cutoffs")
-        if getattr(model, field) != getattr(named, field)
-    ]
-    if changed:
-        say(f"For the vocabulary of the data, {name} has {', '.join(changed)}.")
 
 
 def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:
@@ -168,16 +151,16 @@ def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:
 
 
 def _experiment(
-    arguments: argparse.Namespace, workdir: Workdir, manifest: Manifest | None = None
+    arguments: argparse.Namespace, workdir: Workdir, manifest: Manifest | None
 ) -> ExperimentConfig:
     """Returns the settings of the run; for a new run, they depend on the manifest of its data."""
     overrides, source = overrides_of(arguments), None
-    size = None if manifest is None else manifest.vocabulary_size
     if workdir.has_run() and arguments.config is None:
         return override(workdir.describe().experiment, overrides)
     if arguments.init_from is not None and not workdir.has_run():
         source = open_model(arguments.init_from, arguments.init_step).experiment
     if arguments.config is not None:
+        size = None if manifest is None else manifest.vocabulary_size
         model = None if source is None else source.model
         return load_experiment(arguments.config, overrides, vocabulary_size=size, model=model)
     if source is None:

@@ -1,23 +1,22 @@
 """Data of a training run: the tokens of each step, and the evaluated split."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
-from txl_tf.data.prepared_dataset import Manifest, PreparedDataset, dataset_tokenizer
+from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator, Track, create_evaluator, evaluate_split
 from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
+from txl_tf.model_folder import check_dataset, data_identity
 from txl_tf.models.sizes import reading_flops_per_token
 from txl_tf.storage.files import is_remote
-from txl_tf.training.train_step import TrainingObjective
-
-from .workdir import check_dataset, data_identity
+from txl_tf.training.trainer import TrainingObjective
 
 # Share of training's tokens that evaluations before the last step may read. Reading takes a third
 # of training's operations: the rest allows for a slower precision and fewer rows.
@@ -46,12 +45,26 @@ class TrainingData:
         manifest = dataset.manifest
         self.folder = dataset.folder
         self.manifest = manifest
-        self.plan = plan_of(experiment, manifest, folder)
+        if "train" not in manifest.split_names:
+            raise DataDamagedError(
+                "The data set has no split `train`.",
+                where=folder,
+                remedy=f"It has: {', '.join(manifest.split_names)}.",
+            )
+        check_dataset(manifest, folder, experiment)
+        train = manifest.split("train")
+        self.plan = SegmentPlan(
+            num_tokens=train.tokens,
+            num_rows=experiment.training.global_batch_size,
+            segment_length=experiment.model.segment_length,
+            seed=experiment.training.seed,
+            fingerprint=manifest.fingerprint,
+            rotate=experiment.training.rotate_epochs,
+        )
         masks_documents = experiment.training.document_boundaries == "mask"
         self.reader = SegmentReader(dataset, "train", self.plan, masks_documents)
         self.identity = data_identity(manifest)
         self.has_valid = "valid" in manifest.split_names
-        train = manifest.split("train")
         self.bytes_per_token = train.bytes / train.tokens
         self.language_text = dataset
         """Data set whose split `valid` the model reads and continues for the curves."""
@@ -59,11 +72,6 @@ class TrainingData:
     @property
     def tokenizer(self) -> Tokenizer:
         return dataset_tokenizer(self.folder, self.manifest)
-
-    @property
-    def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files that define the tokenizer, checked; none for bytes."""
-        return self.tokenizer.vocabulary_files
 
     def describe_plan(self) -> tuple[str, str]:
         """Describes a step and the tokens of the run in a few words each."""
@@ -108,25 +116,6 @@ class TrainingData:
             if not is_data_loss and _TOO_FEW not in str(error):
                 raise
             raise self.reader.explain_data_loss(error) from error
-
-
-def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> SegmentPlan:
-    """Builds the plan of the tokens that each row reads at each step; `where` names the data."""
-    if "train" not in manifest.split_names:
-        raise DataDamagedError(
-            "The data set has no split `train`.",
-            where=where,
-            remedy=f"It has: {', '.join(manifest.split_names)}.",
-        )
-    check_dataset(manifest, where, experiment)
-    return SegmentPlan(
-        num_tokens=manifest.split("train").tokens,
-        num_rows=experiment.training.global_batch_size,
-        segment_length=experiment.model.segment_length,
-        seed=experiment.training.seed,
-        fingerprint=manifest.fingerprint,
-        rotate=experiment.training.rotate_epochs,
-    )
 
 
 def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) -> str:

@@ -1,7 +1,6 @@
 """Figures and texts of a run as it trains, its profile, and the peak speed of its devices."""
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import json
 import math
@@ -10,8 +9,8 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -19,7 +18,7 @@ import tensorflow as tf
 
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
-from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.distribution.strategy import chip_of, is_chief, num_workers
@@ -39,10 +38,11 @@ from txl_tf.training.metrics import (
     TASK_PAGES,
     TRAINING_RUN,
     MetricsLog,
+    TensorBoardWriter,
+    code_block,
     layer_tag,
     training_figures,
 )
-from txl_tf.training.tensorboard import TensorBoardWriter, code_block
 from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
@@ -51,7 +51,6 @@ from .progress import plain_table, say
 if TYPE_CHECKING:
     from .training_run import TrainingJob
 
-Check = Callable[[], None]
 _SPLIT = "valid"
 _SAMPLE_TOKENS = 64
 _NUM_ROWS = 4  # whose attention is measured
@@ -63,36 +62,34 @@ _WORTHWHILE_GAIN = 1.3
 """Gain of large products from which mixed bfloat16 pays: a step gains less."""
 
 
-@dataclasses.dataclass(frozen=True)
-class DevicePeak:
+class DevicePeak(NamedTuple):
     """Floating-point operations per second of all devices, and the source of the figure."""
 
     flops_per_second: float
     source: str
 
 
-def published_peak(strategy: tf.distribute.Strategy) -> DevicePeak | None:
-    """Looks up the peak of TPUs; `None` for other devices and unknown TPU generations."""
-    chip = CHIPS.get(chip_of(strategy) or "")
-    if chip is None:
-        return None
-    num_chips = strategy.num_replicas_in_sync / chip.num_replicas
-    source = f"published of {num_chips:g} {chip.name} in bfloat16"
-    return DevicePeak(num_chips * chip.flops_per_second, source)
+def device_peak(
+    experiment: ExperimentConfig, strategy: tf.distribute.Strategy
+) -> DevicePeak | None:
+    """Looks up the peak of TPUs, `None` for an unknown generation, and measures other devices.
 
-
-def measured_peak(experiment: ExperimentConfig, strategy: tf.distribute.Strategy) -> DevicePeak:
-    """Measures the peak of CPUs or GPUs by large products in the precision of a run.
-
-    One device is measured and taken for all; CPU replicas of one process share its cores. Draws no
-    random numbers and reads no variables.
+    Large products in the precision of the run are measured on one device and taken for all; CPU
+    replicas of one process share its cores.
     """
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        chip = CHIPS.get(chip_of(strategy) or "")
+        if chip is None:
+            return None
+        num_chips = strategy.num_replicas_in_sync / chip.num_replicas
+        source = f"published of {num_chips:g} {chip.name} in bfloat16"
+        return DevicePeak(num_chips * chip.flops_per_second, source)
     dtype = keras.DTypePolicy(experiment.training.dtype_policy).compute_dtype
     has_gpu = bool(tf.config.list_logical_devices("GPU"))
     num_devices = strategy.num_replicas_in_sync if has_gpu else num_workers(strategy)
-    rate = product_rate(dtype)
     times = f", times {num_devices}" if num_devices > 1 else ""
-    return DevicePeak(num_devices * rate, f"measured by products in {dtype}{times}")
+    rate = num_devices * product_rate(dtype)
+    return DevicePeak(rate, f"measured by products in {dtype}{times}")
 
 
 def with_faster_policy(
@@ -115,16 +112,17 @@ def with_faster_policy(
     return experiment.with_policy(policy)
 
 
-def product_rate(dtype: str) -> float:
-    """Measures the operations per second of large matrix products on the first device.
+def _device_kind() -> str:
+    """Returns the kind of device that runs the model: the first of these."""
+    return next(kind for kind in ("TPU", "GPU", "CPU") if tf.config.list_logical_devices(kind))
 
-    No model can be faster in this precision, so its operations over this rate are its share of the
-    machine. The best of some rounds counts, because other work only slows a round down.
+
+def product_rate(dtype: str) -> float:
+    """Measures the operations per second of large matrix products, which no model exceeds.
+
+    The fastest round counts, because other work only slows a round down.
     """
-    # The first available kind runs the model.
-    device = next(
-        device for kind in ("TPU", "GPU", "CPU") for device in tf.config.list_logical_devices(kind)
-    )
+    device = tf.config.list_logical_devices(_device_kind())[0]
     # Large enough to outweigh the launch, small enough for a short round. An accelerator works
     # through a queue; the host waits for it once a round.
     width, num_products = (2048, 1) if device.device_type == "CPU" else (4096, 8)
@@ -150,12 +148,21 @@ def product_rate(dtype: str) -> float:
     return num_products * 2 * width**3 / min(rounds)
 
 
-class AttentionMass:
-    """Measurement of the share of attention that each layer pays to its memory.
+def on_first_replica(
+    strategy: tf.distribute.Strategy | None, function: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Runs a function with the same arguments on all replicas; returns the first one's result."""
+    strategy = strategy or tf.distribute.get_strategy()
+    results = strategy.run(function, args=arguments)
+    first = lambda result: strategy.experimental_local_results(result)[0]  # noqa: E731
+    return tf.nest.map_structure(first, results)
 
-    It reads a few parts of a text until the memory is full or the part ends. In the last segment
-    it averages the probability of all keys in memory over heads, queries and rows. With a
-    strategy, every replica reads the same rows.
+
+class AttentionMass:
+    """Share of attention that each layer pays to its memory, measured on a few parts of a text.
+
+    Each part is read until the memory is full or the part ends. In the last segment the
+    probabilities of all keys in memory are averaged over heads, queries and rows.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None = None) -> None:
@@ -172,35 +179,23 @@ class AttentionMass:
             and config.has_relative_positions
         )
 
-    def __call__(self, text: EvaluationText) -> list[float] | None:
-        """Returns the share of each layer; `None` if the text has less than two segments."""
-        rows = self._rows(text)
-        if rows is None:
-            return None
-        memory = self._model.initial_memory(rows.shape[0])
-        shares: Any = None
-        for segment in np.split(rows, rows.shape[1] // self._model.config.segment_length, axis=1):
-            arguments = tf.constant(segment), memory
-            if self._strategy is None:
-                shares, memory = self._step(*arguments)
-            else:
-                shares, memory = self._strategy.run(self._step, args=arguments)
-        if self._strategy is not None:
-            shares = self._strategy.experimental_local_results(shares)[0]
-        return shares.numpy().tolist()
-
-    def _rows(self, text: EvaluationText) -> np.ndarray | None:
-        """Reads int32 `(B, S * T)`, from evenly spaced places of the text."""
+    def __call__(self, text: EvaluationText) -> list[float]:
+        """Returns the share of each layer; empty if the text has less than two segments."""
         config = self._model.config
-        num_segments = math.ceil(config.effective_memory_length / config.segment_length) + 1
         num_rows = min(_NUM_ROWS, text.num_tokens // (2 * config.segment_length))
         if not num_rows:
-            return None
+            return []
         row_tokens = text.num_tokens // num_rows
-        num_tokens = min(num_segments, row_tokens // config.segment_length) * config.segment_length
-        starts = range(0, num_rows * row_tokens, row_tokens)
-        rows = [text.read_tokens(start, start + num_tokens) for start in starts]
-        return np.stack(rows).astype(np.int32)
+        num_segments = math.ceil(config.effective_memory_length / config.segment_length) + 1
+        num_segments = min(num_segments, row_tokens // config.segment_length)
+        memory, shares = self._model.initial_memory(num_rows), tf.zeros([0])
+        for segment in range(num_segments):
+            begin = segment * config.segment_length
+            places = [row * row_tokens + begin for row in range(num_rows)]
+            ids = [text.read_tokens(place, place + config.segment_length) for place in places]
+            token_ids = tf.constant(np.stack(ids), tf.int32)
+            shares, memory = on_first_replica(self._strategy, self._step, token_ids, memory)
+        return shares.numpy().tolist()
 
     def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
         model = self._model
@@ -215,49 +210,36 @@ class AttentionMass:
 
 
 class SampleWriter:
-    """Writer of a text that continues a prompt, always with the same random numbers.
+    """Writer of a text that continues a prompt, always with the same random numbers of its own.
 
-    Its program is traced once per run and reads the current weights. It has its own seeds, so it
-    does not change what training draws. With a `strategy`, every replica does the same.
+    Its program is traced once per run and reads the current weights.
     """
 
     PROMPT_TOKENS = 24
     """Tokens of a prompt that are read; the rest is ignored."""
 
-    def __init__(
-        self, model: "keras.Model", strategy: tf.distribute.Strategy | None = None
-    ) -> None:
+    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None = None) -> None:
         self._model = model
         self._strategy = strategy
         self._write = tf.function(self._written, autograph=False)
 
     @staticmethod
     def is_possible(config: object) -> bool:
-        """Returns true if the model remembers the token before; without recurrence it does not."""
+        """True if the model remembers the token before; without recurrence it does not."""
         return not isinstance(config, ModelConfig) or config.effective_memory_length > 0
 
-    def __call__(
-        self, prompt_ids: np.ndarray, track: Callable[[], None] = lambda: None
-    ) -> tuple[np.ndarray, float]:
-        """Returns the tokens after a prompt and their perplexity; `track` may raise before."""
-        track()
-        prompt_ids = prompt_ids[: self.PROMPT_TOKENS]
-        arguments = tf.constant(prompt_ids, tf.int32), self._initial_memory(len(prompt_ids))
-        if self._strategy is None:
-            written = self._write(*arguments)
-        else:
-            local = self._strategy.experimental_local_results
-            written = [local(each)[0] for each in self._strategy.run(self._write, args=arguments)]
+    def __call__(self, prompt_ids: np.ndarray) -> tuple[np.ndarray, float]:
+        """Returns the tokens after a prompt, and their perplexity."""
+        prompt_ids, config = prompt_ids[: self.PROMPT_TOKENS], self._model.config
+        lengths = []
+        if isinstance(config, ModelConfig):  # a sample fills no more of the memory
+            longest = len(prompt_ids) + _SAMPLE_TOKENS
+            lengths = [min(config.effective_memory_length, longest)]
+        memory = self._model.initial_memory(1, *lengths)
+        prompt = tf.constant(prompt_ids, tf.int32)
+        written = on_first_replica(self._strategy, self._write, prompt, memory)
         tokens, nats = (each.numpy()[:, 0] for each in written)
         return tokens, perplexity(float(np.mean(nats)))
-
-    def _initial_memory(self, num_prompt_tokens: int) -> Memory:
-        config = self._model.config
-        if not isinstance(config, ModelConfig):
-            return self._model.initial_memory(1)
-        # A sample never has more tokens.
-        longest = num_prompt_tokens + _SAMPLE_TOKENS
-        return self._model.initial_memory(1, min(config.effective_memory_length, longest))
 
     def _written(self, prompt_ids: tf.Tensor, memory: Memory) -> list[tf.Tensor]:
         def read(memory: Memory, token_id: tf.Tensor) -> Memory:
@@ -283,30 +265,38 @@ class SampleWriter:
         return written
 
 
+def memory_figures(memory: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Returns the mean filled length of a memory, and the mean norm of each layer's states.
+
+    `memory` has the arrays of all rows by name, as `ReplicaState.to_global` returns them.
+    """
+    lengths = memory["valid_length"]
+    figures = {"memory/valid_length": float(lengths.mean())}
+    layers = [array for name, array in sorted(memory.items()) if name.startswith("states/")]
+    for layer, states in enumerate(layers):  # [B, M, D]
+        is_filled = np.arange(states.shape[1]) >= states.shape[1] - lengths[:, None]
+        if is_filled.any():
+            norms = np.linalg.norm(states[is_filled].astype(np.float32), axis=1)
+            figures[layer_tag("memory/norm", layer)] = float(norms.mean())
+    return figures
+
+
 class RunFigures:
     """Writer of a run's figures and texts, which changes no state or random number of training."""
 
-    def __init__(
-        self,
-        job: "TrainingJob",
-        trainer: Trainer,
-        folder: WritableFolder,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, job: "TrainingJob", trainer: Trainer, say: Callable[[str], None]) -> None:
         self._job = job
         self._trainer = trainer
         self._is_chief = is_chief(job.strategy)
-        self._log = MetricsLog(job.workdir.metrics, folder)
-        self._time_log = MetricsLog(job.workdir.time, folder)
+        files = job.workdir.files
+        self._log = MetricsLog(job.workdir.metrics, files)
+        self._time_log = MetricsLog(job.workdir.time, files)
         self._say = say
         self._clock = job.clock
         self._flops_per_token = run_flops_per_token(job.experiment)
-        self._peak = published_peak(job.strategy)
-        is_on_tpu = isinstance(job.strategy, tf.distribute.TPUStrategy)
-        self._must_measure = self._peak is None and not is_on_tpu
-        self._step_seconds = 0.0
-        board = folder.subfolder(os.path.basename(job.workdir.tensorboard))
-        self._board = TensorBoardWriter(board, self._log)
+        self._peak: DevicePeak | None = None
+        self._seconds_before_peak = _SECONDS_BEFORE_PEAK
+        self._board = TensorBoardWriter(files.subfolder("tensorboard"), self._log)
         self._attention: AttentionMass | None = None
         self._sampler: SampleWriter | None = None
 
@@ -335,8 +325,6 @@ class RunFigures:
         command = shlex.join(["txl", *sys.argv[1:]])
         environment = _environment(self._job.strategy)
         self._log.append(step, PROCESS_RUN, {"command": command, "environment": environment})
-        if self._peak is not None:
-            self._write_peak(step, self._peak)
 
     @property
     def peak_tokens_per_second(self) -> float | None:
@@ -349,15 +337,15 @@ class RunFigures:
         peak = self.peak_tokens_per_second
         figures = training_figures(report, self._job.data.bytes_per_token, peak)
         self._board.write_figures(report.step, TRAINING_RUN, figures)
-        self._step_seconds += 0.0 if report.has_compiled else report.seconds
-        if self._must_measure and self._step_seconds >= _SECONDS_BEFORE_PEAK:
-            self._must_measure = False
-            self._peak = measured_peak(self._job.experiment, self._job.strategy)
-            self._write_peak(report.step, self._peak)
-
-    def _write_peak(self, step: int, peak: DevicePeak) -> None:
-        self._say(f"peak: {peak.flops_per_second / 1e12:,.3g} TFLOP/s, {peak.source}")
-        self._log.append(step, PROCESS_RUN, {"peak": dataclasses.asdict(peak)})
+        if report.has_compiled or self._seconds_before_peak <= 0:
+            return
+        self._seconds_before_peak -= report.seconds
+        if self._seconds_before_peak <= 0:
+            self._peak = device_peak(self._job.experiment, self._job.strategy)
+            if self._peak is not None:
+                self._log.append(report.step, PROCESS_RUN, {"peak": self._peak._asdict()})
+                teraflops = self._peak.flops_per_second / 1e12
+                self._say(f"peak: {teraflops:,.3g} TFLOP/s, {self._peak.source}")
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation."""
@@ -384,45 +372,38 @@ class RunFigures:
         self._log.flush_to_disk()
         self._clock.flush_to_disk()
 
-    def observe(self, evaluator: Any, step: int, check: Check) -> None:
+    def observe(self, evaluator: Any, step: int, check: Callable[[], None]) -> None:
         """Writes memory, attention and a sample after an evaluation; all workers call it."""
         dataset = self._job.data.language_text
         if dataset is None:
             return
-        begin = time.perf_counter()
-        memory = None
+        begin, memory = time.perf_counter(), None
         if isinstance(self._job.experiment.model, ModelConfig):  # others remember one position
-            memory = self._trainer.measure_memory()
+            memory = self._trainer.replica_memory.to_global()
         if self._is_chief:
             if memory is not None:
-                length, norms = memory
-                figures = {layer_tag("memory/norm", n): norm for n, norm in enumerate(norms)}
-                figures["memory/valid_length"] = length
-                self._board.write_figures(step, TRAINING_RUN, figures)
+                self._board.write_figures(step, TRAINING_RUN, memory_figures(memory))
             check()
-            self._write_attention(evaluator, dataset, step)
+            if AttentionMass.is_possible(evaluator.config):
+                self._write_attention(evaluator, dataset, step)
             check()
-            self._write_sample(evaluator, dataset, step, check)
+            if SampleWriter.is_possible(evaluator.config):
+                self._write_sample(evaluator, dataset, step)
         self._clock.note("evaluations", step, seconds=time.perf_counter() - begin)
 
     def _write_attention(self, evaluator: Evaluator, dataset: PreparedDataset, step: int) -> None:
-        if AttentionMass.is_possible(evaluator.config):
-            if self._attention is None:
-                self._attention = AttentionMass(evaluator.model, evaluator.strategy)
-            shares = self._attention(EvaluationText.of_split(dataset, _SPLIT))
-            tags = {layer_tag("memory/attention_mass", n): x for n, x in enumerate(shares or [])}
-            self._board.write_figures(step, _SPLIT, tags)
+        if self._attention is None:
+            self._attention = AttentionMass(evaluator.model, evaluator.strategy)
+        shares = enumerate(self._attention(EvaluationText.of_split(dataset, _SPLIT)))
+        tags = {layer_tag("memory/attention_mass", layer): share for layer, share in shares}
+        self._board.write_figures(step, _SPLIT, tags)
 
-    def _write_sample(
-        self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check
-    ) -> None:
-        if not SampleWriter.is_possible(evaluator.config):
-            return
+    def _write_sample(self, evaluator: Evaluator, dataset: PreparedDataset, step: int) -> None:
         if self._sampler is None:
             self._sampler = SampleWriter(evaluator.model, evaluator.strategy)
         num_tokens = min(SampleWriter.PROMPT_TOKENS, dataset.num_tokens(_SPLIT))
         prompt = dataset.read_tokens(_SPLIT, 0, num_tokens)
-        written, perplexity = self._sampler(prompt, check)
+        written, perplexity = self._sampler(prompt)
         tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
         text = tokenizer.decode_text([*prompt.tolist(), *written.tolist()])
         self._board.write_sample(step, text, perplexity, _SPLIT)
@@ -455,6 +436,7 @@ def _model_size(trainer: Trainer) -> str:
 def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
     """Returns the lines that a run begins with."""
     model, training, strategy = job.experiment.model, job.experiment.training, job.strategy
+    optimizer = job.experiment.optimizer
     step, passes = job.data.describe_plan()
     num_passes = training.num_steps / job.data.plan.steps_per_epoch
     rows = {
@@ -464,7 +446,8 @@ def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
         "attention": None,
         "step": step,
         "length": f"{training.num_steps:,} steps, {num_passes:.3g} {passes}",
-        "rate": describe_schedule(job.experiment.optimizer),
+        "rate": f"{optimizer.learning_rate:g} ({optimizer.name}), {optimizer.schedule}, "
+        f"{optimizer.warmup_steps:,} steps of warm-up",
         "begins": None if start is None else str(start),
         "frozen": ", ".join(training.freeze or ()) or None,
         "adapters": None,
@@ -480,28 +463,11 @@ def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
     return plain_table([(name, text) for name, text in rows.items() if text is not None])
 
 
-def describe_schedule(optimizer: OptimizerConfig) -> str:
-    """Describes the learning rate of a run in a few words."""
-    lowest = f"{optimizer.learning_rate * optimizer.final_learning_rate_fraction:g}"
-    schedule = {
-        "cosine": f"cosine to {lowest}",
-        "wsd": f"constant, to {lowest} in the last {optimizer.decay_fraction:.0%}",
-        "inverse_square_root": "inverse square root",
-        "constant": "constant",
-        "plateau": f"times {optimizer.plateau_factor:g} at each plateau",
-    }[optimizer.schedule]
-    warm_up = f"{optimizer.warmup_steps:,} steps of warm-up, " if optimizer.warmup_steps else ""
-    return f"{optimizer.learning_rate:g} ({optimizer.name}), {warm_up}{schedule}"
-
-
 def _devices(strategy: tf.distribute.Strategy) -> str:
     num_replicas, num_processes = strategy.num_replicas_in_sync, num_workers(strategy)
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        kind = "TPU"
-    elif num_replicas > 1:
+    kind = _device_kind()
+    if num_replicas > 1 and kind != "TPU":  # `--cpu-replicas` leaves a GPU idle
         kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0]
-    else:
-        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     replicas = "1 replica" if num_replicas == 1 else f"{num_replicas} replicas"
     processes = f" of {num_processes} processes" if num_processes > 1 else ""
     return f"{replicas} on {kind}{processes}"

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
@@ -15,22 +16,20 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.remote_hosts import watched_hosts
 from txl_tf.distribution.strategy import is_chief
-from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, StorageError, UsageError
-from txl_tf.model_folder import RunDescription, read_base, write_base
+from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, UsageError
+from txl_tf.model_folder import CHECKPOINTS, RunDescription, Workdir, read_base, write_base
 from txl_tf.storage.files import path_exists
-from txl_tf.storage.locks import WritableFolder, locked_folder
+from txl_tf.storage.locks import locked_folder
 from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
 from txl_tf.training.metrics import RunClock
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
-from .exit_codes import finish, report
 from .initial_weights import InitialWeights
-from .progress import TrainingProgress
+from .progress import TrainingProgress, say
 from .training_data import TrainingData, tokens_before_the_end
 from .training_figures import RunFigures, profiled_loop, start_banner, with_faster_policy
-from .workdir import Workdir
 
 if TYPE_CHECKING:
     from .finetune import FineTuningData
@@ -57,8 +56,6 @@ class TrainingJob:
 
 def train(job: TrainingJob) -> "TrainingRun":
     """Trains a run to its end; a preemption saves the last step and raises PreemptedError."""
-    experiment = with_faster_policy(job.workdir.with_own_policy(job.experiment), job.strategy)
-    job = dataclasses.replace(job, experiment=experiment)
     # Parallel kernels otherwise add in a varying order.
     tf.config.experimental.enable_op_determinism()
     notice = None if job.watcher is None else job.watcher.notice
@@ -86,35 +83,33 @@ class TrainingRun:
     """
 
     def __init__(self, job: TrainingJob) -> None:
-        experiment, data, workdir = job.experiment, job.data, job.workdir
-        if experiment.optimizer.schedule == "plateau" and not data.has_valid:
+        data = job.data
+        if job.experiment.optimizer.schedule == "plateau" and not data.has_valid:
             raise UsageError(
                 "The learning rate follows evaluations, but the data has no split `valid`.",
                 where="optimizer.schedule=plateau",
                 remedy="Choose another schedule, or prepare data with a split `valid`.",
             )
-        self._job = job
-        self._training = experiment.training
         self._is_chief = is_chief(job.strategy)
         self._saved_step = 0
-        self._has_told_limit = False
         self.result: Any = None
         """Last evaluation of the split `valid` by this process, if there was one."""
-        start = None
-        if job.initial is not None and not workdir.has_run():
-            start = job.initial.start_of(data.identity)
         with contextlib.ExitStack() as exits:
-            folder = WritableFolder.at(workdir.folder)
+            workdir = job.workdir
             if self._is_chief:
-                folder = exits.enter_context(locked_folder(workdir.folder))
-            described = workdir.check_same(experiment, data.identity)
-            if described is None:
-                described = RunDescription(experiment=experiment, data=data.identity, start=start)
+                workdir = Workdir(exits.enter_context(locked_folder(workdir.folder)))
+            begun = workdir.check_same(job.experiment, data.identity)
+            if begun is None:
+                experiment = with_faster_policy(job.experiment, job.strategy)
+                start = None if job.initial is None else job.initial.start_on(data.identity)
+                begun = RunDescription(experiment=experiment, data=data.identity, start=start)
                 if self._is_chief:
-                    described = workdir.begin(experiment, data.identity, folder, start, data.folder)
+                    begun = workdir.begin(experiment, data.identity, start, data.folder)
+            experiment = job.experiment.with_policy(begun.experiment.training.dtype_policy)
+            self._job = dataclasses.replace(job, experiment=experiment, workdir=workdir)
+            self._described, self._training = begun, experiment.training
             if self._is_chief:
-                workdir.keep_vocabulary(data.vocabulary_files, folder)
-            self._folder, self._described = folder, described
+                workdir.keep_vocabulary(data.tokenizer.vocabulary_files)
             self.trainer = Trainer(
                 experiment,
                 job.strategy,
@@ -123,19 +118,18 @@ class TrainingRun:
                 data.count_tokens,
                 data.objective_class,
             )
-            self._history = EvaluationHistory(*self.trainer.evaluation_observers)
+            self._history = EvaluationHistory(*self.trainer.variables.observers)
             self._store = CheckpointStore(
-                folder.subfolder(os.path.basename(workdir.checkpoints)),
-                described.identity(),
+                workdir.files.subfolder(CHECKPOINTS),
+                begun.identity(),
                 self._training.num_kept_checkpoints,
             )
-            self._ledger = StepLedger(workdir.ledger, folder, self._say)
-            self._figures = RunFigures(job, self.trainer, folder, self._say)
+            self._ledger = StepLedger(workdir.ledger, workdir.files, self._say)
+            self._figures = RunFigures(self._job, self.trainer, self._say)
             self._saver = exits.enter_context(BackgroundSaver(self._store))
             self._progress = exits.enter_context(
                 TrainingProgress(self._training.num_steps, data.describe_loss)
             )
-            self._board = folder.subfolder(os.path.basename(workdir.tensorboard))
             self._exits = exits.pop_all()
 
     def __enter__(self) -> Self:
@@ -153,11 +147,10 @@ class TrainingRun:
         if self.trainer.step < self._training.num_steps:
             self._say(start_banner(job, self._described.start))
         if job.initial is not None and loaded is None:
-            for line in job.initial.assign_to(self.trainer, job.data):
-                self._say(line)
-            model, frozen = job.experiment.model, self.trainer.frozen_weights()
+            job.initial.assign_to(self.trainer, job.data, self._say)
+            model, frozen = job.experiment.model, self.trainer.variables.frozen_weights()
             if self._is_chief and frozen and isinstance(model, ModelConfig):
-                write_base(self._folder, model, frozen)
+                write_base(job.workdir.files, model, frozen)
             # After this checkpoint the source is not needed any more.
             self.save()
         if job.watcher is not None:
@@ -190,7 +183,8 @@ class TrainingRun:
     def take_steps(self) -> LoopReport | None:
         """Takes the steps of a loop; `None` if a stop was requested before the first."""
         steps = self._job.profile_steps if self._is_chief else None
-        profiled = profiled_loop(steps, self.trainer, self._board, self._say)
+        board = self._job.workdir.files.subfolder("tensorboard")
+        profiled = profiled_loop(steps, self.trainer, board, self._say)
         with profiled, self._job.data.errors_explained():
             return self.trainer.take_steps()
 
@@ -201,7 +195,7 @@ class TrainingRun:
         if self._is_chief:
             self._ledger.hold(loop_report.records)
             if self._saver.is_idle:
-                self._write_held_lines()
+                self._ledger.write()
             # Before the checkpoint: a run that resumes from it does not repeat these figures.
             self._figures.write_training(loop_report)
 
@@ -214,7 +208,7 @@ class TrainingRun:
         if self._is_chief:
             self._saver.wait()
             # Lines first: a checkpoint without its lines cannot be resumed.
-            self._write_held_lines()
+            self._ledger.write()
             self._ledger.flush_to_disk()
             self._figures.flush_to_disk()
             self._saver.submit(step, arrays, self._ledger.digest)
@@ -231,11 +225,10 @@ class TrainingRun:
                 return data.evaluate(evaluator, step, self._until_stopped, max_tokens)
 
         result = evaluated(self._max_tokens)
-        is_whole = result.split == _SPLIT
         # The first worker's figure decides for all workers.
         own = result.criterion if self._is_chief else 0.0
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
-        if is_last and not is_whole:
+        if is_last and result.split != _SPLIT:
             # Final figures cover the whole split; best steps are compared on equal texts.
             self._figures.write_evaluation(result)
             result = evaluated()
@@ -243,14 +236,10 @@ class TrainingRun:
         if self._is_chief:
             self._progress.show_validation(data.describe_short(result))
             self._say(data.describe_result(result, is_last))
-        if not (is_last or is_whole or self._has_told_limit):
-            self._has_told_limit = True
-            self._say(
-                f"evaluations before the last step read the first {result.num_tokens:,} tokens; "
-                "training.evaluate_tokens=all reads all"
-            )
         if is_best:
-            self._keep_best(step)
+            self._ensure_checkpoint(step)
+            if self._is_chief:
+                self._store.keep_best(step)
         self._figures.observe(evaluator, step, self._stop_if_requested)
         self.result = result
         if self._has_stalled:
@@ -260,14 +249,13 @@ class TrainingRun:
     def ready_evaluator(self) -> Any:
         """Returns the evaluator of the run's data with the current weights."""
         if not self._evaluator.reads_given_variables:
-            self._evaluator.load_arrays(self.trainer.inference_weights())
+            self._evaluator.load_arrays(self.trainer.variables.inference_weights())
         return self._evaluator
 
     def save_and_stop(self) -> None:
         """Saves the current step unless it is saved, and raises PreemptedError."""
         step, watcher = self.trainer.step, self._job.watcher
         self._ensure_checkpoint(step)
-        self._note_first_checkpoint()
         reason = watcher.requested if watcher is not None else None
         raise PreemptedError(
             f"Stopped after step {step}: {reason or 'another worker is being stopped'}.",
@@ -280,7 +268,6 @@ class TrainingRun:
         if self._has_stalled:
             self._ensure_checkpoint(self.trainer.step)
         self._saver.wait()
-        self._note_first_checkpoint()
         if self._is_chief:
             self._figures.write_end(self.trainer.step)
 
@@ -290,7 +277,7 @@ class TrainingRun:
         # Each of several workers evaluates the whole split, without waiting for the others.
         if self.trainer.num_workers > 1:
             return job.data.create_evaluator(job.experiment)
-        variables = self.trainer.inference_variables()
+        variables = self.trainer.variables.inference_variables()
         return job.data.create_evaluator(job.experiment, job.strategy, variables)
 
     @functools.cached_property
@@ -307,14 +294,6 @@ class TrainingRun:
         """Restores the newest checkpoint and returns its step, if there is one."""
         step, where = -1, self._job.workdir.checkpoints
         if self._is_chief:
-            first = self._described.first_checkpoint_step
-            if first is not None and not self._store.steps():
-                raise DataDamagedError(
-                    f"The checkpoints of the run are missing: there was one of step {first}.",
-                    where=where,
-                    remedy="Restore them from a copy. To begin anew on purpose, remove the folder "
-                    "or name a new --workdir.",
-                )
             latest = self._store.load_latest()
             if latest is not None:
                 step, arrays, complaints = latest
@@ -327,13 +306,11 @@ class TrainingRun:
         if not self._is_chief:
             arrays = self._store.load(step)
         if self._described.experiment.training.adapter_rank is not None:
-            self.trainer.begin_from(read_base(self._job.workdir.folder))
-        own_names = self._history.state().keys()
-        own = {name: arrays.pop(name) for name in own_names & arrays.keys()}
+            self.trainer.variables.begin_from(read_base(self._job.workdir.folder))
         try:
-            self._history.load_state(own)
+            self._history.load_state(arrays)
             self.trainer.load_state(arrays)
-        except ValueError as error:
+        except (KeyError, ValueError) as error:
             raise MismatchError(
                 f"The checkpoint of step {step} is not of this version of the program: {error}",
                 where=where,
@@ -351,24 +328,24 @@ class TrainingRun:
             best = self._store.best_step(until=step)
         steps = self._store.steps()
         # Lines of later steps are held back until the next checkpoint is on the disk.
-        latest = max(steps, default=0) + before.longest_checkpoint_period
+        period = before.experiment.training.checkpoint_every_steps
+        latest = max(steps, default=0) + period
         digest = self._store.ledger_digest(step) if step > 0 else None
         has_ledger = path_exists(job.workdir.ledger)
         self._ledger.resume(step, digest, latest)
         # Only now: the checks above need the earlier description.
         _require_steps_before(before, self._training.num_steps, step, job.workdir.checkpoints)
         self._described = job.workdir.begin(
-            job.experiment, job.data.identity, self._folder, data_folder=job.data.folder
+            job.experiment, job.data.identity, data_folder=job.data.folder
         )
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
-        job.workdir.remove_leftovers(self._folder)
+        job.workdir.remove_leftovers()
         self._figures.resume(step, self._history.last_step)
         self._figures.write_overview(step)
         if step > 0:
             if not has_ledger:
                 self._say(f"The ledger is gone; a new one begins at step {step + 1}.")
-            job.workdir.note_checkpoint(step, self._folder)
             if self._history.best_step in steps and self._history.best_step != best:
                 self._store.keep_best(self._history.best_step)  # a process was interrupted
             self._progress.begin_at(step)
@@ -376,30 +353,6 @@ class TrainingRun:
         if self._described.extended_at != before.extended_at:
             end = self._described.extended_at[-1]
             self._say(f"Extended from {end} to {self._training.num_steps} steps.")
-
-    def _note_first_checkpoint(self) -> None:
-        """Notes the first checkpoint before any ledger line of a later step is written."""
-        step = self._saver.saved_step if self._is_chief else None
-        if step is not None and self._described.first_checkpoint_step is None:
-            self._job.workdir.note_checkpoint(step, self._folder)
-            self._described = self._described.replace(first_checkpoint_step=step)
-
-    def _write_held_lines(self) -> None:
-        self._note_first_checkpoint()
-        self._ledger.write()
-
-    def _keep_best(self, step: int) -> None:
-        self._ensure_checkpoint(step)
-        if not self._is_chief:
-            return
-        try:
-            self._store.keep_best(step)
-        except ValueError as error:
-            raise StorageError(
-                f"The checkpoint of step {step} was removed by somebody else.",
-                where=self._job.workdir.checkpoints,
-                remedy="Run the same command to resume from the remaining checkpoints.",
-            ) from error
 
     def _ensure_checkpoint(self, step: int) -> None:
         self._saver.wait()
@@ -432,16 +385,17 @@ def _end_process(addresses: list[str]) -> None:
         where=f"{named}{more}",
         remedy="Run the same command to resume once the server of the host runs again.",
     )
-    os._exit(finish(report(error)))
+    say(f"txl: {error}")
+    sys.stdout.flush()
+    os._exit(error.exit_code)
 
 
 def _require_steps_before(
     described: RunDescription, num_steps_now: int, step: int, where: str
 ) -> None:
-    """Raises DataDamagedError if the newest readable checkpoint, at `step`, precedes an extension.
+    """Raises DataDamagedError if an extension began after `step`, the newest readable checkpoint.
 
-    The steps up to the extension used the schedule of a shorter run, which this start does not
-    have.
+    Steps before the extension followed the schedule of a shorter run, which is not known here.
     """
     num_steps = described.experiment.training.num_steps
     is_longer = num_steps_now > num_steps

@@ -20,6 +20,7 @@ from txl_tf.model_folder import (
     CONFIG_FILE,
     RUN_FILE,
     RunDescription,
+    Workdir,
     identify_folder,
     open_model,
     read_base,
@@ -29,7 +30,6 @@ from txl_tf.storage.untrusted_files import verify_checksums
 
 from .checkpoint_watch import read_evaluations
 from .progress import ReportBytes, byte_progress
-from .workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.training.checkpoints import CheckpointStore
@@ -156,14 +156,10 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
         raise DataDamagedError(error.what, where=error.where, remedy=error.remedy) from error
     if tokenizer is not None:
         yield f"verified: tokenizer {tokenizer.kind}, {tokenizer.vocabulary_size} tokens"
-    first_step = described.first_checkpoint_step
-    if described.experiment.training.adapter_rank is not None and first_step is not None:
+    store = CheckpointStore(workdir.checkpoints, described.identity())
+    if described.experiment.training.adapter_rank is not None and store.steps():
         num_arrays = len(read_base(folder))
         yield f"verified: frozen weights {os.path.join(folder, BASE)}, {num_arrays} arrays"
-    store = CheckpointStore(workdir.checkpoints, described.identity())
-    if not store.steps() and first_step is not None:
-        what = f"The run had a checkpoint at step {first_step}, but no checkpoint is left."
-        raise DataDamagedError(what, where=workdir.checkpoints, remedy=_RESTORE)
     for step in store.steps():
         path, arrays = store.path(step), store.load(step)
         report(os.path.basename(path), sum(array.nbytes for array in arrays.values()))
@@ -180,10 +176,11 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
 def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStore") -> str:
     from txl_tf.training.ledger import StepLedger
 
-    digests = {step: store.ledger_digest(step) for step in store.steps()}
-    ledger = StepLedger(workdir.ledger).read(digests)
+    step = max(store.steps(), default=0)
+    digest = store.ledger_digest(step) if step else None
+    ledger = StepLedger(workdir.ledger).read(step, digest)
     if ledger is None:
-        if not digests:
+        if not step:
             return "missing: ledger, as no step was done"
         what = "The ledger of the run is missing."
         raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
@@ -191,7 +188,7 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStor
     if not ledger.is_whole:
         what = f"The ledger of the run is damaged after the line of step {last}."
         raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
-    if not digests and last > run.longest_checkpoint_period:
+    if not step and last > run.experiment.training.checkpoint_every_steps:
         raise DataDamagedError(
             f"The ledger has {last} steps, but there is no checkpoint.",
             where=workdir.checkpoints,
@@ -199,7 +196,7 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStor
         )
     covered = (
         f"altered lines are found up to step {ledger.last_step}"
-        if any(digests.values())
+        if digest
         else "altered lines are not found without a checkpoint"
     )
     return f"verified: ledger {workdir.ledger}, steps {ledger.first_step} to {last}; {covered}"

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from pipelines.workdir import Workdir, data_identity
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.model_folder import identity
+from txl_tf.model_folder import Workdir, data_identity, identity
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.checkpoints import CheckpointStore
 

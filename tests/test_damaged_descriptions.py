@@ -6,7 +6,6 @@ import os
 import pytest
 
 from pipelines.checkpoint_watch import read_evaluation_lines
-from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
@@ -14,6 +13,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.model_folder import Workdir
 
 
 def make_data(folder):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import txl_tf
-from pipelines.workdir import Workdir
 from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
@@ -15,6 +14,7 @@ from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, Us
 from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.model_folder import (
     ModelDescription,
+    Workdir,
     identify_folder,
     identity,
     open_model,
@@ -145,7 +145,7 @@ def test_folders_without_a_model(tmp_path, folders):
     assert identify_folder(tmp_path) == (None, str(tmp_path))
     with pytest.raises(InputMissingError, match="There is no model in this folder"):
         txl_tf.load_model(tmp_path)
-    with pytest.raises(InputMissingError, match="The folder has no vocabulary"):
+    with pytest.raises(InputMissingError, match="There is no model in this folder"):
         tokenizer_from(tmp_path)
     store = begin(tmp_path)
     with pytest.raises(InputMissingError, match="There is no checkpoint yet"):

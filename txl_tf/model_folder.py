@@ -15,17 +15,17 @@ only when weights are read or written.
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from txl_tf.config.base import FrozenConfig, describe_differences, not_negative, positive
+from txl_tf.config.base import FrozenConfig, describe_differences, not_negative
 from txl_tf.config.experiment import (
     EvaluationConfig,
     ExperimentConfig,
@@ -34,11 +34,22 @@ from txl_tf.config.experiment import (
     TrainingConfig,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer, read_tokenizer
+from txl_tf.data.prepared_dataset import (
+    Manifest,
+    PreparedDataset,
+    dataset_tokenizer,
+    read_tokenizer,
+)
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    MismatchError,
+    OutputExistsError,
+    UsageError,
+)
 from txl_tf.imports import tensorflow as tf
-from txl_tf.storage.files import first_line, list_folder, path_exists
+from txl_tf.storage.files import first_line, is_remote, list_folder, path_exists, read_file
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.staging import StagingFolder
 from txl_tf.storage.untrusted_files import read_json_object, storage_errors, verify_checksums
@@ -99,21 +110,10 @@ class RunStart(FrozenConfig):
     """Training steps of the weights; 0 if unknown."""
     vocabulary: Literal["same", "shared"]
     """With "shared", only the rows of tokens in both vocabularies were taken."""
-    sha256: str
-    """Checksum of the weights, see `weights_sha256`."""
 
     def __str__(self) -> str:
         rows = ", rows of shared tokens" if self.vocabulary == "shared" else ""
-        return f"{self.kind} {self.source}, step {self.step:,}{rows}, SHA-256 {self.sha256[:12]}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Data(FrozenConfig):
-    fingerprint: str
-    corpus: str
-    tokenizer: str
-    tokenizer_sha256: str
-    vocabulary_size: Annotated[int, positive()]
+        return f"{self.kind} {self.source}, step {self.step:,}{rows}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,11 +123,7 @@ class RunDescription(FrozenConfig):
     experiment: ExperimentConfig
     """All settings."""
     data: dict[str, Any]
-    """Values that decide the tokens: the fields of `_Data`."""
-    first_checkpoint_step: Annotated[int | None, not_negative()] = None
-    """Steps done at the first checkpoint on disk; `None` before it."""
-    longest_checkpoint_period: Annotated[int, not_negative()] = 0
-    """Largest `checkpoint_every_steps` of all starts."""
+    """Values that decide the tokens, see `data_identity`."""
     extended_at: tuple[int, ...] = ()
     """Numbers of steps, in order, at which the finished run was extended."""
     start: RunStart | None = None
@@ -137,12 +133,10 @@ class RunDescription(FrozenConfig):
 
     def validate(self) -> None:
         training, model = self.experiment.training, self.experiment.model
-        period = max(self.longest_checkpoint_period, training.checkpoint_every_steps)
-        object.__setattr__(self, "longest_checkpoint_period", period)
         lengths = (0, *self.extended_at, training.num_steps)
         if not all(before < after for before, after in itertools.pairwise(lengths)):
             self.refuse("`extended_at` must rise to `num_steps`.", "extended_at")
-        size = _Data.from_dict(self.data).vocabulary_size
+        size = self.data.get("vocabulary_size")
         if size != model.vocabulary_size:
             raise ValueError(
                 f"`data.vocabulary_size` must be {model.vocabulary_size}, as in the model. "
@@ -243,8 +237,8 @@ class ModelDescription(FrozenConfig):
         experiment = run.experiment
         return cls(
             model=experiment.model,
-            tokenizer=run.data["tokenizer"],
-            tokenizer_sha256=run.data["tokenizer_sha256"],
+            tokenizer=run.data.get("tokenizer"),
+            tokenizer_sha256=run.data.get("tokenizer_sha256"),
             evaluation=experiment.evaluation,
             task=experiment.task,
             document_boundaries=experiment.training.document_boundaries,
@@ -296,34 +290,32 @@ class ModelFolder:
 
     def chosen_step(self) -> tuple[int, bool]:
         """Returns the step of the chosen checkpoint of a run, and True if it is the best."""
-        store, step, where = checkpoint_store(self.folder), self.step, self.folder
+        store, step = checkpoint_store(self.folder), self.step
         steps, best = store.steps(), store.best_step()
-        if step == "best" and best is None:
+        if not steps or (step == "best" and best is None):
             raise InputMissingError(
-                "No evaluation has chosen a best checkpoint.",
-                where=where,
-                remedy="Give a step or newest, or train on data with a split `valid`.",
+                "No evaluation has chosen a best checkpoint yet."
+                if steps
+                else "There is no checkpoint yet; `txl train` makes them.",
+                where=self.folder,
+                remedy="Wait for the run, or choose another --step.",
             )
-        if not steps:
-            what, remedy = "There is no checkpoint yet.", "`txl train` makes them."
-            raise InputMissingError(what, where=where, remedy=remedy)
-        if step in ("best", None) and best is not None:
-            step = best
-        elif step in ("newest", None):
+        if step == "newest" or (step is None and best is None):
             step = steps[-1]
+        elif step in ("best", None):
+            step = best
         if step not in steps:
             raise UsageError(
                 f"There is no checkpoint of step {step}.",
                 where=f"--step {step}",
                 remedy=f"There are: {', '.join(map(str, steps))}.",
             )
-        return step, step == best
+        return int(step), step == best
 
     def read_weights(self, *, with_head: bool = False) -> tuple[int, dict[str, np.ndarray]]:
-        """Reads the weights by variable path, after verifying them, and their step.
+        """Reads the step of the weights, 0 if unknown, and the verified weights by path.
 
-        The step is 0 if it is unknown. Averages replace weights, adapters are merged, and numbers
-        in fewer bits become float32. `with_head` adds the head of a task.
+        Averages replace weights, adapters are merged, and numbers in fewer bits become float32.
         """
         if self.kind == "export":
             return self.description.step, _exported_weights(self.folder)
@@ -404,9 +396,8 @@ def is_keras_file(path: str | os.PathLike[str]) -> bool:
 def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> ModelFolder:
     """Finds the model of a folder of any kind and reads its settings, without TensorFlow.
 
-    A checkpoint inside a run is the run at its step. `read_weights` finds out if a step exists.
-    Raises InputMissingError if there is no model, UsageError for a step where there is no choice,
-    and DataDamagedError for invalid settings.
+    A checkpoint inside a run is the run at its step. Raises InputMissingError if there is no model,
+    UsageError for a step where there is no choice, and DataDamagedError for invalid settings.
     """
     kind, place = identify_folder(folder)
     if step is not None and kind != "run":
@@ -545,8 +536,7 @@ def write_model_folder(
 ) -> None:
     """Writes a model with its tokenizer as a folder, completely or not at all.
 
-    Raises OutputExistsError if the folder exists, and ValueError for another kind of model or a
-    tokenizer with another vocabulary size.
+    OutputExistsError if the folder exists, ValueError for another model or tokenizer.
     """
     if not isinstance(model.config, ModelConfig):
         raise ValueError(
@@ -596,16 +586,6 @@ def read_base(folder: str) -> dict[str, np.ndarray]:
         raise DataDamagedError(what, where=place, remedy="Restore it from a copy.") from error
 
 
-def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
-    """Returns SHA-256 of the paths, shapes and float32 values of weights."""
-    found = hashlib.sha256()
-    for path in sorted(weights):
-        array = np.ascontiguousarray(weights[path], np.dtype("<f4"))
-        found.update(f"{path} {list(array.shape)}\n".encode())
-        found.update(array.data)
-    return found.hexdigest()
-
-
 def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
     """Raises ValueError for a tokenizer with another vocabulary size than the model."""
     size = model.config.vocabulary_size
@@ -617,7 +597,7 @@ def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> 
 
 
 def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
-    """Returns the tokenizer, or that of a data set or model; InputMissingError without one."""
+    """Returns the tokenizer itself, or the one in the folder of a data set or a model."""
     if isinstance(source, Tokenizer):
         return source
     if not isinstance(source, str | os.PathLike):
@@ -628,12 +608,203 @@ def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
     kind, folder = identify_folder(source)
     if kind == "data set":
         return dataset_tokenizer(folder, Manifest.read(folder))
-    found = None if kind is None else open_model(folder).tokenizer()
-    if found is None:
+    return required_tokenizer(open_model(folder), folder)
+
+
+def required_tokenizer(source: ModelFolder, where: str) -> Tokenizer:
+    """Returns the tokenizer of a model folder; InputMissingError if it has none."""
+    tokenizer = source.tokenizer()
+    if tokenizer is None:
         raise InputMissingError(
-            "The folder has no vocabulary.",
-            where=folder,
-            remedy="Name a data set, a run, a checkpoint in it, an export, or a model that was "
-            "converted with --data.",
+            "The model has no tokenizer, which turns text into tokens.",
+            where=where,
+            remedy="Convert or export it again with --data, which keeps the tokenizer.",
         )
-    return found
+    return tokenizer
+
+
+class Workdir:
+    """Folder of a run: the paths of its files, and its description.
+
+    The folder may be remote (`gs://bucket/run`): TPU machines lose their disks when preempted. Only
+    a `locked_folder` keeps a second writer away.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | WritableFolder) -> None:
+        if not isinstance(folder, WritableFolder):
+            folder = WritableFolder(checked_path(folder))
+        self.files = folder
+        self.folder = self.files.path
+        # A log in a store is a folder of objects.
+        ending = "" if is_remote(self.folder) else ".jsonl"
+        self.checkpoints = os.path.join(self.folder, CHECKPOINTS)
+        self.evaluations = os.path.join(self.folder, "evaluations")
+        self.tensorboard = os.path.join(self.folder, "tensorboard")
+        self.ledger = os.path.join(self.folder, f"ledger{ending}")
+        self.metrics = os.path.join(self.folder, f"metrics{ending}")
+        self.time = os.path.join(self.folder, f"time{ending}")
+
+    @property
+    def tensorboard_line(self) -> str:
+        """Line with the command and the address of TensorBoard's pages."""
+        command = f"tensorboard --logdir {shlex.quote(self.tensorboard)}"
+        return f"TensorBoard: {command}  # http://localhost:6006/#custom_scalars"
+
+    def has_run(self) -> bool:
+        """True if a run was begun here."""
+        return path_exists(os.path.join(self.folder, RUN_FILE))
+
+    def describe(self) -> RunDescription:
+        """Reads the description of the run; InputMissingError without one."""
+        return RunDescription.read(self.folder)
+
+    def check_usable(self) -> None:
+        """Raises OutputExistsError if the folder is in use by something else."""
+        with self._storage_errors("read"), contextlib.suppress(NotADirectoryError):
+            # Hidden files are locks, and leftovers of a run that was killed before it began.
+            if self.has_run() or all(name[0] == "." for name in list_folder(self.folder)):
+                return
+        raise OutputExistsError(
+            "The folder exists and is not the folder of a run.",
+            where=self.folder,
+            remedy="Choose another --workdir.",
+        )
+
+    def check_same(
+        self, experiment: ExperimentConfig, data: dict[str, Any]
+    ) -> RunDescription | None:
+        """Returns the run's description or `None`; MismatchError for another run or fewer steps."""
+        if not self.has_run():
+            return None
+        before = self.describe()
+        experiment = experiment.with_policy(before.experiment.training.dtype_policy)
+        begun, asked = identity(before.experiment, before.data), identity(experiment, data)
+        num_steps, num_asked = (each["training"].pop("num_steps") for each in (begun, asked))
+        remedy = "Give the settings it was begun with, or choose a new --workdir."
+        if differences := describe_differences(begun, asked):
+            what = f"Another run was begun here; {differences}"
+            if before.data != data:
+                place = f", those of {before.data_folder}" if before.data_folder else ""
+                what = f"The run was begun on other data{place}; {differences}"
+                remedy = "Leave --data out to read the data of the run, or choose a new --workdir."
+        elif num_asked < num_steps:
+            what = f"A run is never shortened: this one has {num_steps} steps, not {num_asked}."
+            remedy = (
+                f"Leave training.num_steps out, or begin another run --init-from {self.folder}."
+            )
+        elif num_asked > num_steps > max(checkpoint_store(self.folder).steps(), default=0):
+            what = f"Only a finished run is extended, from num_steps={num_steps} to {num_asked}."
+            remedy = "Finish it with the steps that are stored; then it can be extended."
+        else:
+            return before
+        raise MismatchError(what, where=self.folder, remedy=remedy)
+
+    def begin(
+        self,
+        experiment: ExperimentConfig,
+        data: dict[str, Any],
+        start: RunStart | None = None,
+        data_folder: str | None = None,
+    ) -> RunDescription:
+        """Writes the description of a new run, or checks and extends the existing one.
+
+        Another run in the folder is a MismatchError, a lost lock an OutputExistsError.
+        """
+        description = self.check_same(experiment, data)
+        if description is None:
+            description = RunDescription(experiment=experiment, data=data, start=start)
+        num_steps, extended_at = description.experiment.training.num_steps, description.extended_at
+        if experiment.training.num_steps > num_steps:
+            extended_at = (*extended_at, num_steps)
+        description = description.replace(
+            experiment=experiment,
+            data=data,
+            extended_at=extended_at,
+            data_folder=lasting_path(data_folder) if data_folder else description.data_folder,
+        )
+        self._write(description)
+        return description
+
+    def keep_vocabulary(self, files: Mapping[str, bytes]) -> None:
+        """Writes missing or changed files of the tokenizer, by name; errors as in `begin`."""
+        vocabulary = self.files.subfolder(VOCABULARY)
+        with self._storage_errors("written"):
+            for name, content in files.items():
+                path = os.path.join(vocabulary.path, name)
+                if not path_exists(path) or read_file(path) != content:
+                    vocabulary.write(name, content)
+
+    def remove_leftovers(self) -> None:
+        """Removes unfinished files of description and vocabulary that killed processes left."""
+        with self._storage_errors("cleaned up"):
+            self.files.remove_temporaries()
+            self.files.subfolder(VOCABULARY).remove_temporaries()
+
+    def _write(self, description: RunDescription) -> None:
+        with self._storage_errors("written"):
+            self.files.write(RUN_FILE, settings_file(description))
+            # For copies of checkpoints: the run itself is opened by `run.json`.
+            self.files.write(CONFIG_FILE, settings_file(ModelDescription.of_run(description)))
+
+    def _storage_errors(self, done: str) -> contextlib.AbstractContextManager[None]:
+        remedy = "Check the storage and the permissions, or choose another --workdir."
+        return storage_errors(f"The folder of the run cannot be {done}", self.folder, remedy)
+
+
+def lasting_path(folder: str) -> str:
+    """Returns a path of the folder that does not depend on the current directory."""
+    return folder.rstrip("/") if is_remote(folder) else os.path.abspath(folder)
+
+
+def data_identity(manifest: Manifest) -> dict[str, Any]:
+    """Returns the values that decide the tokens of a data set."""
+    return {
+        "fingerprint": manifest.fingerprint,
+        "corpus": manifest.corpus_name,
+        "tokenizer": manifest.tokenizer_kind,
+        "tokenizer_sha256": manifest.tokenizer_sha256,
+        "vocabulary_size": manifest.vocabulary_size,
+    }
+
+
+def check_dataset(
+    manifest: Manifest,
+    where: str,
+    experiment: ExperimentConfig | None = None,
+    described: ModelDescription | None = None,
+    split: str | None = None,
+) -> None:
+    """Checks that a data set fits split, tokenizer and model; UsageError or MismatchError."""
+    if split is not None and split not in manifest.split_names:
+        raise UsageError(
+            f"There is no split {split} in this data set.",
+            where=where,
+            remedy=f"There are: {', '.join(manifest.split_names)}.",
+        )
+    if described and described.tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
+        raise MismatchError(
+            f"The data set was made with another tokenizer ({manifest.tokenizer_kind}) "
+            f"than the run's ({described.tokenizer}).",
+            where=where,
+            remedy="Prepare the text with the tokenizer of the run.",
+        )
+    if experiment and manifest.vocabulary_size != experiment.model.vocabulary_size:
+        raise MismatchError(
+            f"The data set has {manifest.vocabulary_size} token ids, "
+            f"the model {experiment.model.vocabulary_size}.",
+            where=where,
+            remedy=f"--set model.vocabulary_size={manifest.vocabulary_size}",
+        )
+
+
+def open_dataset(
+    folder: str,
+    experiment: ExperimentConfig,
+    described: ModelDescription,
+    split: str | None,
+    verify: bool = True,
+) -> PreparedDataset:
+    """Opens a prepared data set, and checks that it fits a model."""
+    dataset = PreparedDataset.open(folder, verify=verify)
+    check_dataset(dataset.manifest, folder, experiment, described, split)
+    return dataset

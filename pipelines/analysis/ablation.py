@@ -31,7 +31,7 @@ from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, PreemptedError, UsageError
-from txl_tf.model_folder import identity
+from txl_tf.model_folder import Workdir, check_dataset, data_identity, identity
 from txl_tf.models.sizes import num_parameters, training_memory_bytes
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.locks import WritableFolder, locked_folder
@@ -41,7 +41,6 @@ from ..checkpoint_watch import EvaluationLog
 from ..configs import load_experiment, read_settings
 from ..memory_needs import require_training_memory
 from ..progress import plain_table, say
-from ..workdir import Workdir, check_dataset, data_identity
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
@@ -338,7 +337,7 @@ def _finish(
         watcher=watcher,
     )
     trainer, split = train(training_job).trainer, job.study.evaluation.split
-    weights, num_tokens = trainer.inference_weights(), job.study.evaluation.num_tokens
+    weights, num_tokens = trainer.variables.inference_weights(), job.study.evaluation.num_tokens
     for each in missing:
         evaluator = create_evaluator(run.experiment.replace(evaluation=each))
         evaluator.load_arrays(weights)

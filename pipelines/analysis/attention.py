@@ -31,7 +31,7 @@ from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
-from txl_tf.model_folder import ModelFolder, build_model, open_model
+from txl_tf.model_folder import ModelFolder, build_model, open_dataset, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import (
@@ -43,7 +43,6 @@ from ..arguments import (
 )
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
-from ..workdir import open_dataset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,13 +26,12 @@ from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import UsageError
-from txl_tf.model_folder import ModelFolder, build_model, open_model
+from txl_tf.model_folder import ModelFolder, build_model, check_dataset, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number, add_numbers
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
-from ..workdir import check_dataset
 
 if TYPE_CHECKING:
     from txl_tf.evaluation.context import ModelGroup

@@ -17,12 +17,11 @@ import string
 from pathlib import Path
 
 from txl_tf.errors import UsageError
-from txl_tf.tpu_compiler.chips import Topology
+from txl_tf.tpu_compiler.topologies import Topology
 
-from ..arguments import add_override_argument
+from ..arguments import add_override_argument, add_workdir_argument
 from ..configs import NAMED_EXPERIMENTS, load_experiment
 from ..doctor import pinned_versions
-from ..workdir import add_workdir_argument
 
 # Machine types of GKE; a v3 slice of several hosts has `ct3p-hightpu-4t`.
 _MACHINES = {"v3": "ct3-hightpu", "v4": "ct4p-hightpu", "v5e": "ct5lp-hightpu"}
@@ -93,7 +92,7 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     option = "--accelerator-type"
     accelerator = Topology.parse(arguments.accelerator_type, option)
     if accelerator.accelerator_type is None:
-        sizes = ", ".join(accelerator.chip.cloud.shapes.values())
+        sizes = ", ".join(accelerator.cloud.shapes.values())
         what, where = "Cloud TPU has no such slice.", f"{option} {arguments.accelerator_type}"
         raise UsageError(what, where=where, remedy=f"Its shapes are: {sizes}.")
     for name, (pattern, remedy) in _PATTERNS.items():
@@ -140,7 +139,7 @@ def _script(arguments: argparse.Namespace, accelerator: Topology) -> str:
         "ACCELERATOR": accelerator.accelerator_type,
         "MACHINE": _machine_type(accelerator),
         "HOSTS": str(accelerator.num_hosts),
-        "IMAGE": arguments.runtime_version or accelerator.chip.cloud.runtime_version,
+        "IMAGE": arguments.runtime_version or accelerator.cloud.runtime_version,
         "SPOT": _spot_option(arguments),
         "CONFIG_FILE": os.path.abspath(arguments.config) if has_file else "",
         "TENSORBOARD": f"{arguments.workdir.rstrip('/')}/tensorboard",
@@ -206,7 +205,7 @@ def _spot_option(arguments: argparse.Namespace) -> str:
 
 def _gke_accelerator(slice_: Topology) -> str | None:
     """Returns GKE's name for the chips."""
-    cloud = slice_.chip.cloud
+    cloud = slice_.cloud
     of_one_host = cloud.gke_accelerator_of_one_host if slice_.num_hosts == 1 else None
     return of_one_host or cloud.gke_accelerator
 

@@ -13,6 +13,7 @@ from tests.layers.test_keras_layer_test import CASES
 from tests.slow_case import slow_case
 from tests.test_architecture import ROOT
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
+from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
 from txl_tf.training import optimizers
@@ -53,7 +54,7 @@ def models():
     yield "LSTMLanguageModel", LSTMLanguageModel(LSTMConfig(**RECURRENT)), TOKEN_IDS
     yield "QRNNLanguageModel", QRNNLanguageModel(QRNNConfig(**RECURRENT)), TOKEN_IDS
     stateful = txl_tf.StatefulTransformerXL(CONFIG, batch_size=2)
-    stateful.compile(optimizers.Muon(optimizers.WarmupConstant(0.1, 2)))
+    stateful.compile(optimizers.Muon(optimizers.WarmupSchedule(OptimizerConfig(), 2)))
     yield "StatefulTransformerXL", stateful, TOKEN_IDS
     task = txl_tf.TransformerXLWithHead(model, txl_tf.layers.PooledHead(2))
     yield "TransformerXLWithHead", task, TOKEN_IDS

@@ -124,7 +124,6 @@ class InterruptedRun:
         """Fails unless the time of all starts is known; what was done again is lost."""
         found = run_time_of(MetricsLog(self.workdir / "time.jsonl").read().lines)
         assert found is not None and 1 <= found.num_starts <= self._num_starts
-        assert abs(sum(found.shares.values()) - 1.0) < 1e-9
         assert 0.0 < found.goodput < 1.0
         assert (found.seconds["lost"] > 0.0) <= (found.num_starts > 1)
 

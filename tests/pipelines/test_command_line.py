@@ -14,11 +14,11 @@ from pipelines import train
 from pipelines.analyze import ANALYSES
 from pipelines.command_line import JOBS, main
 from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
-from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.test_architecture import ROOT
 from txl_tf.data.prepared_dataset import FORMAT_VERSION, Manifest, SplitManifest
 from txl_tf.data.records import ShardManifest
+from txl_tf.model_folder import Workdir
 
 COMMANDS = [*((job,) for job in JOBS), *(("analyze", analysis) for analysis in ANALYSES)]
 MAX_LINES, MAX_COLUMNS = 44, 80
@@ -101,7 +101,7 @@ _MISUSES = [
     (f"{_QUICKSTART} --set model.dropout={'[' * 100_000}", 2, "model.dropout"),
     (f"{_QUICKSTART} --cpu-replicas 1000000", 2, "--cpu-replicas"),
     (f"{_QUICKSTART} --tpu grpc://a", 2, "--tpu"),
-    (f"{_QUICKSTART} --init-vocabulary shared", 2, "needs --init-from"),
+    (f"{_QUICKSTART} --init-vocabulary shared", 2, "choose from the model of --init-from"),
     (f"{_GENERATE} --memory-length 4294967296", 2, "--memory-length"),
     ("evaluate --workdir run --data d --set model.num_layers=3", 2, "model.num_layers"),
     ("config --set training.seed=1", 2, "Add --config"),

@@ -16,8 +16,8 @@ from tests.pipelines.txl_process import error_lines, run_txl
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models.sizes import num_parameters
-from txl_tf.tpu_compiler.chips import Topology
 from txl_tf.tpu_compiler.compiler import CompiledProgram, TpuCompiler
+from txl_tf.tpu_compiler.topologies import Topology
 from txl_tf.training.ledger import parse_line
 
 HAS_COMPILER = all(importlib.util.find_spec(name) is not None for name in ("jax", "libtpu"))

@@ -21,7 +21,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import txl_tf
 from pipelines.checkpoint_watch import new_checkpoints
 from pipelines.command_line import main
-from pipelines.workdir import Workdir, data_identity
 from tests.distribution.two_workers import started
 from tests.pipelines.txl_process import command
 from tests.toy_batches import toy_experiment
@@ -29,7 +28,7 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.model_folder import identity, write_model_folder
+from txl_tf.model_folder import Workdir, data_identity, identity, write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.checkpoints import CheckpointStore
 
@@ -407,12 +406,10 @@ def test_a_damaged_checkpoint_ends_the_watching(watched, capsys):
 
 
 def test_waiting_ends_at_the_last_step_at_a_stop_and_when_patience_is_over():
-    there, done, stopped = [1, 2], set(), threading.Event()
-    steps = new_checkpoints(lambda: list(there), 3, done, stopped, poll_seconds=0.001)
-    assert next(steps) == 1
-    done.add(1)
-    assert next(steps) == 2
-    # A step that the caller passes over is not given again; the newest ends it.
+    there, stopped = [0, 1, 2], threading.Event()
+    steps = new_checkpoints(lambda: list(there), 3, {0}, stopped, poll_seconds=0.001)
+    assert [next(steps), next(steps)] == [1, 2]
+    # The last step of the run ends it.
     threading.Timer(0.05, there.append, [3]).start()
     assert next(steps) == 3
     assert list(steps) == []

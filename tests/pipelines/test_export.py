@@ -10,7 +10,6 @@ import tensorflow as tf
 import txl_tf
 from pipelines import export
 from pipelines.command_line import main
-from pipelines.workdir import Workdir
 from tests.convert.goldens import Golden
 from tests.export.requests import generate, nothing_read, rows_of, tensors
 from tests.pipelines.small_experiments import TOY_DATA
@@ -18,7 +17,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.model_folder import open_model, write_model_folder
+from txl_tf.model_folder import Workdir, open_model, write_model_folder
 
 
 def checked(*arguments):

@@ -7,11 +7,10 @@ import sys
 import pytest
 
 from pipelines.command_line import main
-from pipelines.workdir import Workdir, data_identity
 from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.model_folder import identity
+from txl_tf.model_folder import Workdir, data_identity, identity
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.checkpoints import CheckpointStore
 

@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from pipelines.configs import NAMED_EXPERIMENTS
 from pipelines.training_figures import with_faster_policy
-from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import run_new_txl, run_txl
-from txl_tf.model_folder import open_model
+from txl_tf.model_folder import Workdir, open_model
 
 LIMIT_SECONDS = 360
 SMALL = (
@@ -61,12 +60,11 @@ def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
     monkeypatch.setattr("pipelines.training_figures.product_rate", product_rates(rate))
     named, workdir = NAMED_EXPERIMENTS["quickstart"](), Workdir(str(tmp_path / "run"))
     data, strategy = {**TOY_DATA, "vocabulary_size": 256}, tf.distribute.get_strategy()
-    chosen = with_faster_policy(workdir.with_own_policy(named), strategy)
+    chosen = with_faster_policy(named, strategy)
     assert chosen.training.dtype_policy == policy
     workdir.begin(chosen, data)
     monkeypatch.setattr("pipelines.training_figures.product_rate", None)
     assert workdir.check_same(named, data).experiment == chosen
-    assert with_faster_policy(workdir.with_own_policy(named), strategy) == chosen
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from unittest import mock
 
 import pytest
 
-from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.toy_run import (
     NUM_STEPS,
@@ -17,7 +16,7 @@ from tests.pipelines.toy_run import (
     train,
 )
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
-from txl_tf.model_folder import RunDescription, checkpoint_store
+from txl_tf.model_folder import RunDescription, Workdir, checkpoint_store
 
 MORE_STEPS = NUM_STEPS + 16
 

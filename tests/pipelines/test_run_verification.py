@@ -1,15 +1,12 @@
 """A run whose checkpoints are gone says so, and never begins again by itself."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from pipelines.workdir import Workdir
 from tests.pipelines.toy_run import (
     CHECKPOINT_EVERY_STEPS,
-    NUM_STEPS,
     digest_of,
     result_of,
     stopping_after,
@@ -45,25 +42,8 @@ def remove(run, *steps):
         remove_folder(f"{run}/checkpoints/step-{step:08d}")
 
 
-def forget(run):
-    """As if the process had ended before it noted the first checkpoint."""
-    values = json.loads((run / "run.json").read_text())
-    values["first_checkpoint_step"] = None
-    (run / "run.json").write_text(json.dumps(values))
-
-
 def lose_all(run):
     shutil.rmtree(run / "checkpoints")
-
-
-def lose_all_and_ledger(run):
-    lose_all(run)
-    (run / "ledger.jsonl").unlink()
-
-
-def lose_all_before_the_first_was_noted(run):
-    lose_all(run)
-    forget(run)
 
 
 def lose_the_best(run):
@@ -74,7 +54,7 @@ def steps_of(run):
     return [int(path.name[5:]) for path in (run / "checkpoints").glob("step-*")]
 
 
-LOSSES = [lose_all, lose_all_and_ledger, lose_all_before_the_first_was_noted, lose_the_best]
+LOSSES = [lose_all, lose_the_best]
 
 
 @pytest.mark.parametrize("lose", LOSSES)
@@ -119,20 +99,8 @@ def test_a_process_that_ended_before_the_first_checkpoint_has_lost_nothing(
     with pytest.raises(ZeroDivisionError), stopping_after(num_steps, ZeroDivisionError):
         train(run, experiment)
     assert len((run / "ledger.jsonl").read_text().splitlines()) == num_steps + 1
-    assert Workdir(run).describe().first_checkpoint_step is None
     train(run)
     assert result_of(run) == result_of(unbroken)
-
-
-def test_the_first_checkpoint_is_written_down_before_a_later_step(tmp_path):
-    run = tmp_path / "run"
-    with pytest.raises(ZeroDivisionError), stopping_after(10, ZeroDivisionError):
-        train(run)
-    described = Workdir(run).describe()
-    assert described.first_checkpoint_step == CHECKPOINT_EVERY_STEPS
-    train(run)
-    assert Workdir(run).describe() == described
-    assert max(steps_of(run)) == NUM_STEPS
 
 
 def test_a_best_checkpoint_that_was_not_noted_any_more_is_noted(run, unbroken):

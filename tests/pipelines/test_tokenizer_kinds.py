@@ -9,7 +9,6 @@ import tensorflow as tf
 
 import txl_tf
 from pipelines.command_line import main
-from pipelines.workdir import Workdir
 from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
 from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
@@ -20,7 +19,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterT
 from txl_tf.data.tokenizers.piece_tokenizers import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError
-from txl_tf.model_folder import open_model
+from txl_tf.model_folder import Workdir, open_model
 
 KINDS = [
     *(slow_case(kind) for kind in ("bytes", "characters", "wordpiece")),

@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from rich.console import Console
@@ -14,7 +15,11 @@ from pipelines import progress as module
 from pipelines.progress import TrainingProgress
 from pipelines.train import parse_steps
 from pipelines.training_data import loss_figure
-from pipelines.training_figures import measured_peak, profiled_loop, published_peak
+from pipelines.training_figures import (
+    device_peak,
+    memory_figures,
+    profiled_loop,
+)
 from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
 from tests.pipelines.txl_process import run_txl
 from txl_tf.errors import UsageError
@@ -145,7 +150,7 @@ def tpu(num_replicas):
 )
 def test_a_tpu_has_the_published_peak_of_its_chips(monkeypatch, name, num_replicas, teraflops):
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", name)
-    found = published_peak(tpu(num_replicas))
+    found = device_peak(toy_run_experiment(), tpu(num_replicas))
     assert found.flops_per_second == pytest.approx(teraflops * 1e12)
     assert "published" in found.source
 
@@ -155,7 +160,7 @@ def test_a_tpu_has_the_published_peak_of_its_chips(monkeypatch, name, num_replic
 )
 def test_the_peak_is_measured_in_the_precision_of_the_run(rates, policy, dtype):
     experiment = toy_run_experiment(dtype_policy=policy)
-    found = measured_peak(experiment, tf.distribute.get_strategy())
+    found = device_peak(experiment, tf.distribute.get_strategy())
     assert rates == [dtype] and dtype in found.source
     assert found.flops_per_second == RATE
 
@@ -163,13 +168,13 @@ def test_the_peak_is_measured_in_the_precision_of_the_run(rates, policy, dtype):
 def test_replicas_share_the_cores_of_a_process_and_have_a_gpu_each(rates, monkeypatch):
     replicas = mock.Mock(spec=tf.distribute.MirroredStrategy, num_replicas_in_sync=4)
     monkeypatch.setattr("pipelines.training_figures.num_workers", lambda strategy: 1)
-    assert measured_peak(toy_run_experiment(), replicas).flops_per_second == RATE
+    assert device_peak(toy_run_experiment(), replicas).flops_per_second == RATE
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"])
-    assert measured_peak(toy_run_experiment(), replicas).flops_per_second == 4 * RATE
+    assert device_peak(toy_run_experiment(), replicas).flops_per_second == 4 * RATE
 
 
 def test_the_share_times_the_peak_is_the_work_of_the_model(rates, tmp_path):
-    patch = mock.patch("pipelines.training_figures._SECONDS_BEFORE_PEAK", 0.0)
+    patch = mock.patch("pipelines.training_figures._SECONDS_BEFORE_PEAK", 1e-9)
     with toy_training(), patch:
         train(tmp_path / "run")
     log = MetricsLog(tmp_path / "run" / "metrics.jsonl").read()
@@ -184,3 +189,14 @@ def test_the_share_times_the_peak_is_the_work_of_the_model(rates, tmp_path):
     for figures in shares.values():
         achieved = figures["performance/peak_share"] * peak["flops_per_second"]
         assert achieved == pytest.approx(work * figures["performance/tokens_per_second"])
+
+
+def test_norms_of_a_memory_are_means_over_filled_positions():
+    states = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    memory = {"states/000": states, "valid_length": np.array([1, 3])}
+    filled = [*states[0, 2:], *states[1]]
+    expected = np.mean([np.linalg.norm(each) for each in filled])
+    found = memory_figures(memory)
+    assert found == {"memory/valid_length": 2.0, "memory/norm/layer_01": pytest.approx(expected)}
+    empty = memory | {"valid_length": np.zeros(2)}
+    assert memory_figures(empty) == {"memory/valid_length": 0.0}

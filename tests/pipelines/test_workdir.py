@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import MODEL, TOY_DATA
 from tests.pipelines.toy_run import digest_of
 from tests.storage.places import KINDS, place
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, MismatchError, OutputExistsError, StorageError
+from txl_tf.model_folder import Workdir
 from txl_tf.storage.locks import locked_folder
 
 VALUES = {

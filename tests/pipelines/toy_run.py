@@ -18,12 +18,12 @@ import tensorflow as tf
 from pipelines.training_data import TrainingData
 from pipelines.training_run import TrainingJob
 from pipelines.training_run import train as train_run
-from pipelines.workdir import Workdir, data_identity
 from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_reader import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.model_folder import Workdir, data_identity
 from txl_tf.storage.files import list_folder, read_file
 from txl_tf.training.checkpoints import read_checkpoint
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
@@ -51,7 +51,7 @@ def toy_run_experiment(**changes) -> ExperimentConfig:
 class ToyTrainer:
     """Stands for `Trainer`: the same methods, and numbers instead of a model."""
 
-    evaluation_observers = ()
+    variables = SimpleNamespace(observers=())
     num_workers = 1
 
     def __init__(self, experiment, *unused) -> None:
@@ -112,9 +112,6 @@ class ToyTrainer:
         self._memory = arrays["memory/states"]
         self.step = int(arrays["step"])
 
-    def inference_weights(self) -> dict[str, np.ndarray]:
-        return {"weights": self._weights}
-
     def must_stop(self) -> bool:
         return self._stops
 
@@ -131,7 +128,7 @@ class ToyData:
     folder = None
     has_valid = True
     bytes_per_token = 1.0
-    vocabulary_files = VOCABULARY
+    tokenizer = SimpleNamespace(vocabulary_files=VOCABULARY)
     objective_class = None
     reader = SimpleNamespace(dataset_fn=None, describe_row=None)
     manifest = SimpleNamespace(

@@ -9,7 +9,7 @@ from txl_tf import stateless_random
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator, ReplicaRows
 from txl_tf.tpu_compiler.program import ReplicaProgram
-from txl_tf.training.train_step import TrainStep
+from txl_tf.training.trainer import TrainStep
 
 # Rows that no number of replicas shares out equally.
 NUM_ROWS = 9
@@ -18,7 +18,7 @@ MASK_SHAPE = (16, 32)
 
 def evaluation_differences(runs, experiment):
     """Relative differences of the total nats, with keys and values or hidden states remembered."""
-    weights = runs.trainers["mirrored"].inference_weights()
+    weights = runs.trainers["mirrored"].variables.inference_weights()
     text = toy_text(experiment.model.vocabulary_size)
     return {
         kind: relative_difference(runs, experiment, weights, text, masks_documents)
@@ -98,10 +98,10 @@ def masks_are_identical(runs):
 
 def drawing_function(runs, name):
     trainer, strategy = runs.trainers[name], runs.strategies[name]
-    step = TrainStep(trainer.config, trainer._state, trainer.replica_memory, trainer._records)
+    step = TrainStep(trainer.config, trainer.variables, trainer.replica_memory, trainer._records)
 
     def draw():
-        seeds = step.dropout_seeds(tf.identity(trainer._state.optimizer.iterations.value))
+        seeds = step.dropout_seeds(tf.identity(trainer.variables.optimizer.iterations.value))
         return stateless_random.random_bits(seeds, MASK_SHAPE)
 
     def draw_on_replicas():

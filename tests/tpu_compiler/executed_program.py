@@ -78,7 +78,7 @@ class TwoStrategies:
 
     def copies(self, name):
         """Every variable of weights and optimizer, with the copies of all replicas."""
-        variables = self.trainers[name]._state.by_name()
+        variables = self.trainers[name].variables.by_name()
         return {
             path: [each.numpy() for each in variable.value.values]
             for path, variable in variables.items()

@@ -3,8 +3,9 @@
 import pytest
 
 from txl_tf.errors import UsageError
-from txl_tf.tpu_compiler.chips import CHIPS, EXAMPLES, Topology
+from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.tpu_compiler.compiler import CompiledProgram, hbm_at_once
+from txl_tf.tpu_compiler.topologies import EXAMPLES, Topology
 
 
 def roofline(name, **counts):

@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 import tensorflow as tf
 
-from txl_tf.tpu_compiler.chips import Topology
 from txl_tf.tpu_compiler.compiler import TpuCompiler
 from txl_tf.tpu_compiler.program import lower
+from txl_tf.tpu_compiler.topologies import Topology
 from txl_tf.tpu_kernels.attention_call import (
     argument_shapes,
     attend,

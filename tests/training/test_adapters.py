@@ -26,7 +26,7 @@ def of_kind(state, kind):
 @functools.cache
 def source_weights():
     trainer = toy_trainer()
-    return trainer.inference_weights()
+    return trainer.variables.inference_weights()
 
 
 def adapted(model=None, optimizer=None, num_replicas=1, **training):
@@ -38,7 +38,7 @@ def adapted(model=None, optimizer=None, num_replicas=1, **training):
         optimizer={"learning_rate": 3e-2, **(optimizer or {})},
     )
     if model is None:
-        trainer.begin_from(source_weights())
+        trainer.variables.begin_from(source_weights())
     return trainer
 
 
@@ -54,7 +54,7 @@ def unbroken():
 
 def test_only_the_factors_are_trained_and_stored():
     _, trainer = unbroken()
-    frozen = trainer.frozen_weights()
+    frozen = trainer.variables.frozen_weights()
     assert frozen.keys() == source_weights().keys()
     for path, array in source_weights().items():
         np.testing.assert_array_equal(frozen[path], array, err_msg=path)
@@ -76,7 +76,7 @@ def test_only_the_factors_are_trained_and_stored():
 @pytest.mark.slow
 def test_the_model_is_at_first_the_source_to_the_last_bit():
     trainer = adapted()
-    merged = trainer.inference_weights()
+    merged = trainer.variables.inference_weights()
     assert {path: array.tobytes() for path, array in merged.items()} == {
         path: array.tobytes() for path, array in source_weights().items()
     }
@@ -86,9 +86,9 @@ def test_the_model_is_at_first_the_source_to_the_last_bit():
 
 def test_the_merged_model_is_the_adapted_model():
     _, trainer = unbroken()
-    assert trainer.inference_variables() is None
+    assert trainer.variables.inference_variables() is None
     merged = create_model(trainer.config.model)
-    weights = trainer.inference_weights()
+    weights = trainer.variables.inference_weights()
     assert weights.keys() == {variable.path for variable in merged.weights}
     assign_weights({variable.path: variable for variable in merged.weights}, weights)
     tokens = ToyBatches(toy_tokens(), NUM_ROWS).batch(1)["token_ids"]
@@ -120,7 +120,7 @@ def test_replicas_and_parts_give_the_same_steps():
     expected, trainer = unbroken()
     other = adapted(num_replicas=2, gradient_accumulation_steps=2)
     assert nats(other) == pytest.approx(expected, rel=1e-5)
-    alone, found = (each.inference_weights() for each in (trainer, other))
+    alone, found = (each.variables.inference_weights() for each in (trainer, other))
     assert largest_relative_difference(alone, found) <= 1e-4
 
 
@@ -134,11 +134,11 @@ def test_replicas_and_parts_give_the_same_steps():
 )
 def test_variants_of_the_model_have_adapters(model, optimizer):
     trainer = adapted(model, optimizer)
-    before, initial = trainer.frozen_weights(), trainer.state()
-    count = sum(variable.numpy().size for variable in trainer.trainable_variables)
+    before, initial = trainer.variables.frozen_weights(), trainer.state()
+    count = sum(variable.numpy().size for variable in trainer.variables.trainable)
     assert count == num_adapter_parameters(trainer.config.model, 2)
     nats(trainer)
-    for path, array in trainer.frozen_weights().items():
+    for path, array in trainer.variables.frozen_weights().items():
         np.testing.assert_array_equal(array, before[path], err_msg=path)
     after = trainer.state()
     assert all(
@@ -161,7 +161,7 @@ def test_the_average_is_of_the_factors():
     }
     del factors["num_steps"]
     expected = merged_weights(source_weights() | factors, ADAPTERS["adapter_alpha"])
-    found = trainer.inference_weights()
+    found = trainer.variables.inference_weights()
     assert all(np.array_equal(found[path], array) for path, array in expected.items())
 
 

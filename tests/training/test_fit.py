@@ -7,7 +7,7 @@ import pytest
 from tests.toy_batches import ToyBatches, toy_experiment, toy_tokens
 from tests.toy_trainers import NUM_ROWS, shared_trainer
 from txl_tf.models.stateful import StatefulTransformerXL
-from txl_tf.training.optimizers import WarmupCosineDecay
+from txl_tf.training.optimizers import WarmupSchedule
 
 NUM_STEPS = 12
 SECTIONS = {
@@ -40,13 +40,7 @@ def compile_like_the_loop(model):
     model.compile(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         optimizer=keras.optimizers.Adam(
-            WarmupCosineDecay(
-                optimizer.learning_rate,
-                optimizer.warmup_steps,
-                NUM_STEPS,
-                optimizer.final_learning_rate_fraction,
-            ),
-            epsilon=optimizer.epsilon,
+            WarmupSchedule(optimizer, NUM_STEPS), epsilon=optimizer.epsilon
         ),
         jit_compile=False,
     )

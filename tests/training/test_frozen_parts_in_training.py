@@ -73,22 +73,24 @@ def test_the_average_of_frozen_weights_is_the_weights():
     trainer, before = trained(("embedding",), average_weights_from_step=1)
     table = trainer.model.embedding.tables[0]
     assert not [name for name in trainer.state() if name == f"average/{table.path}"]
-    np.testing.assert_array_equal(trainer.inference_weights()[table.path], before[table.path])
+    np.testing.assert_array_equal(
+        trainer.variables.inference_weights()[table.path], before[table.path]
+    )
 
 
 @pytest.mark.slow
 def test_a_trainer_takes_up_weights_and_nothing_else():
     source, _ = trained(None, average_weights_from_step=2)
-    weights = source.inference_weights()
+    weights = source.variables.inference_weights()
     experiment = source.config
     batches = ToyBatches(toy_tokens(), experiment.training.global_batch_size)
     trainer = Trainer(experiment, strategy_of(1), batches.dataset_function)
     initial = trainer.state()
-    trainer.begin_from(weights)
+    trainer.variables.begin_from(weights)
     for name, array in trainer.state().items():
         kind, _, path = name.partition("/")
         expected = weights[path] if path in weights else initial[name]
         is_weight = kind in ("model", "average") and path in weights
         np.testing.assert_array_equal(array, expected if is_weight else initial[name], name)
     with pytest.raises(ValueError, match="A run must begin at step 0"):
-        source.begin_from(weights)
+        source.variables.begin_from(weights)

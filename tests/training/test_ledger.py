@@ -145,12 +145,9 @@ def test_any_change_of_a_line_is_refused_or_another_step():
         '{"step": 12, "checksum": "0000000c", "loss": "0x1.8000000000000p+0", '
         '"norm": "0x1.0000000000000p-2", "status": "applied"}'
     )
-    for index in range(len(text)):
-        with pytest.raises(ValueError, match="must be a line"):
-            parse_line(f"{text[:index]}#{text[index + 1 :]}")
-    for wrong in ("", "3", "[" * 4000, text + " ", text.replace("12", "true"), text.upper()):
-        with pytest.raises(ValueError, match="must be a line"):
-            parse_line(wrong)
+    changed = [f"{text[:index]}#{text[index + 1 :]}" for index in range(len(text))]
+    others = ["", "3", "[" * 4000, text + " ", text.replace("12", "true"), text.upper()]
+    assert [each for each in changed + others if parse_line(each) is not None] == []
 
 
 def test_repeated_steps_are_compared_with_their_lines(tmp_path):

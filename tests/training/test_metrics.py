@@ -19,12 +19,13 @@ from txl_tf.training.metrics import (
     TASK_PAGES,
     MetricsLog,
     RunClock,
+    TensorBoardWriter,
     describe_tag,
     evaluation_figures,
+    pages_layout,
     run_time_of,
     training_figures,
 )
-from txl_tf.training.tensorboard import TensorBoardWriter, pages_layout
 
 
 def report_of():

@@ -14,8 +14,8 @@ from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.training.optimizers import (
     Adafactor,
     Lamb,
+    PlateauScale,
     create_optimizer,
-    create_plateau_scale,
 )
 
 NUM_STEPS = 8
@@ -91,7 +91,8 @@ class ToyRun:
         self.strategy = strategy_of(num_replicas)
         with self.strategy.scope():
             self.variables = create_variables()
-            self.plateau_scale = create_plateau_scale(config)
+            is_plateau = config.schedule == "plateau"
+            self.plateau_scale = PlateauScale(config) if is_plateau else None
             self.optimizer = create_optimizer(config, NUM_STEPS, self.variables, self.plateau_scale)
         self.num_traces = 0
         if mode == "compiled":
@@ -262,7 +263,7 @@ def test_the_learning_rate_is_that_of_the_schedule(schedule, rates):
         {"final_learning_rate_fraction": 0.1} if schedule in ("cosine", "wsd", "plateau") else {}
     )
     config = config_of("sgd", schedule=schedule, learning_rate=0.4, **floor)
-    plateau_scale = create_plateau_scale(config)
+    plateau_scale = PlateauScale(config) if schedule == "plateau" else None
     optimizer = create_optimizer(config, NUM_STEPS, plateau_scale=plateau_scale, variables=[])
     for step, rate in zip((0, 1, 2, NUM_STEPS), rates, strict=True):
         optimizer.iterations.assign(step)

@@ -6,8 +6,8 @@ import tensorflow as tf
 from tests.toy_batches import largest_relative_difference, strategy_of, toy_experiment
 from tests.toy_trainers import toy_trainer
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
-from txl_tf.training import train_step
-from txl_tf.training.train_step import StepCompilation
+from txl_tf.training import trainer as module
+from txl_tf.training.trainer import StepCompilation
 
 DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2}
 
@@ -15,8 +15,8 @@ DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2}
 @pytest.fixture
 def in_parts(monkeypatch):
     """Every width counts as wide enough."""
-    widths = dict.fromkeys(train_step._NARROWEST_IN_PARTS, 1)
-    monkeypatch.setattr(train_step, "_NARROWEST_IN_PARTS", widths)
+    widths = dict.fromkeys(module._NARROWEST_IN_PARTS, 1)
+    monkeypatch.setattr(module, "_NARROWEST_IN_PARTS", widths)
 
 
 def experiment_of(width, jit_compile, policy="float32"):

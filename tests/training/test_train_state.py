@@ -17,8 +17,7 @@ from txl_tf.training.train_state import (
     SpikeDetector,
     WeightAverage,
 )
-from txl_tf.training.train_step import guarded_update
-from txl_tf.training.trainer import Trainer
+from txl_tf.training.trainer import Trainer, guarded_update
 
 
 def test_the_best_and_the_last_are_told_apart():
@@ -217,7 +216,7 @@ def run_of(trainer, history):
     for report in trainer.run():
         history.observe(report.step, EVALUATIONS[report.step - 1])
         state = trainer.state() | history.state()
-        weights = weights_of(trainer), trainer.inference_weights()
+        weights = weights_of(trainer), trainer.variables.inference_weights()
         steps.append((report.nats_per_token, *weights, state))
     return steps
 
@@ -225,7 +224,7 @@ def run_of(trainer, history):
 @pytest.fixture(scope="module")
 def triggered():
     trainer = triggered_trainer()
-    return run_of(trainer, EvaluationHistory(*trainer.evaluation_observers))
+    return run_of(trainer, EvaluationHistory(*trainer.variables.observers))
 
 
 def test_weights_are_averaged_from_the_step_after_the_trigger(triggered):
@@ -244,7 +243,7 @@ def test_weights_are_averaged_from_the_step_after_the_trigger(triggered):
 @pytest.mark.parametrize("stop", [2, 6])
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(triggered, stop):
     trainer = triggered_trainer()
-    history = EvaluationHistory(*trainer.evaluation_observers)
+    history = EvaluationHistory(*trainer.variables.observers)
     state = dict(triggered[stop - 1][3])
     history.load_state({name: state.pop(name) for name in history.state()})
     trainer.load_state(state)

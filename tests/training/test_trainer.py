@@ -16,7 +16,7 @@ from tests.toy_batches import (
 from tests.toy_trainers import NUM_ROWS, shared_trainer, toy_trainer
 from txl_tf.models.memory import Memory
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
-from txl_tf.training.train_step import (
+from txl_tf.training.trainer import (
     ROW_MULTIPLIER,
     TARGET_MULTIPLIER,
     batch_checksum,
@@ -151,23 +151,6 @@ def test_a_report_turns_its_figures_into_others():
     assert report.nats_per_token == pytest.approx(math.log(7.0))
     assert report.gradient_norm == pytest.approx(2.0 * math.log(7.0))
     assert report.tokens_per_second == pytest.approx(400.0)
-
-
-@pytest.mark.parametrize("num_replicas", [1, slow_case(3)])
-def test_memory_is_measured_over_filled_positions_of_real_rows(num_replicas):
-    """Three replicas have made-up rows. The restarted row has read less than the others."""
-    batches = ToyBatches(toy_tokens(), NUM_ROWS, restarts=[(1, 2)])
-    trainer = toy_trainer(batches, num_replicas, model={"num_layers": 2})
-    assert trainer.measure_memory() == (0.0, [])
-    trainer.take_steps(), trainer.take_steps()
-    (length, found), memory = trainer.measure_memory(), trainer.replica_memory.to_global()
-    assert length == (7 + 7 + 5 + 7) / 4
-    for layer in range(2):
-        norms = [
-            np.linalg.norm(memory[f"states/{layer:03d}"][row, -length:], axis=1)
-            for row, length in enumerate(memory["valid_length"])
-        ]
-        assert found[layer] == pytest.approx(np.concatenate(norms).mean(), rel=1e-5)
 
 
 def last_half_trainer(segment_length, num_replicas=1):

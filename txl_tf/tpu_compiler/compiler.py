@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.errors import JobError
 from txl_tf.imports import require_extra
-from txl_tf.tpu_compiler.chips import Topology
+from txl_tf.tpu_compiler.topologies import Topology
 
 if TYPE_CHECKING:
     from txl_tf.tpu_compiler.program import LoweredProgram

@@ -376,7 +376,7 @@ def evaluation_program(trainer: Trainer) -> LoweredProgram:
         experiment.resolved_evaluation,
         masks_documents=experiment.training.document_boundaries == "mask",
         strategy=strategy,
-        variables=trainer.inference_variables(),
+        variables=trainer.variables.inference_variables(),
     )
     num_rows = experiment.evaluation.batch_size
     _, step = evaluator.trace(num_rows)

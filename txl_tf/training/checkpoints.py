@@ -170,24 +170,21 @@ def _unsealed(path: str, remedy: str) -> dict[str, Any]:
 def _unreadable(error: OSError, path: str) -> DataDamagedError | StorageError:
     """Creates the error for a checkpoint file that cannot be read.
 
-    A local disk has lost the file. A remote store may answer later, and an older checkpoint would
-    not help.
+    A remote store may answer later, and an older checkpoint would not help.
     """
-    if is_remote(path) and not isinstance(error, FileNotFoundError):
-        what, remedy = first_line(error), "Start again when the storage answers."
-        return StorageError(f"the file cannot be read: {what}", where=path, remedy=remedy)
     is_missing = isinstance(error, FileNotFoundError)
     what = "the file is missing" if is_missing else f"the file cannot be read: {first_line(error)}"
+    if is_remote(path) and not is_missing:
+        return StorageError(what, where=path, remedy="Start again when the storage answers.")
     return DataDamagedError(what, where=path, remedy=_REMEDY)
 
 
 class CheckpointStore:
-    """Folder of the checkpoints of a run.
+    """Folder of the checkpoints of a run; the `num_kept` newest and the best one are kept.
 
-    A checkpoint of another `identity`, which has the settings that decide a step, is refused, and
-    a damaged one makes way for the one before it. The `num_kept` newest checkpoints and the best
-    one are kept. One process writes at a time, in its `locked_folder`; any number
-    may read.
+    A checkpoint of another `identity`, the settings that decide a step, is refused. A damaged one
+    makes way for the one before it. One process writes at a time, in its
+    `locked_folder`; any number may read.
     """
 
     def __init__(
@@ -259,10 +256,9 @@ class CheckpointStore:
     ) -> str:
         """Saves a checkpoint, removes old ones, and returns the path.
 
-        A process that is killed at any moment leaves only whole checkpoints and leftovers. Raises
-        NonFiniteError if an array is not finite, DataDamagedError if the best checkpoint is
-        unknown, OutputExistsError if this process may no longer write, and StorageError if writing
-        fails.
+        A kill at any moment leaves only whole checkpoints and leftovers. Raises NonFiniteError if
+        an array is not finite, OutputExistsError if this process may no longer write, and
+        StorageError if writing fails.
         """
         require_finite(step, arrays)
         hidden = f".{_name(step)}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
@@ -392,18 +388,11 @@ class CheckpointStore:
         return os.path.join(self._folder.path, _BEST_FILE)
 
     def _read_best(self) -> int | None:
-        try:
-            record = _unsealed(self._best_path, _BEST_REMEDY)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            what = f"It cannot be read which checkpoint is the best: {first_line(error)}"
-            remedy = "Check the storage and the permissions."
-            raise StorageError(what, where=self._best_path, remedy=remedy) from error
-        if type(record.get("step")) is not int:
-            what = "The note of the best checkpoint has no step."
-            raise DataDamagedError(what, where=self._best_path, remedy=_BEST_REMEDY)
-        return record["step"]
+        what = "It cannot be read which checkpoint is the best"
+        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with storage_errors(what, self._best_path), missing:
+            return _unsealed(self._best_path, _BEST_REMEDY)["step"]
+        return None
 
     def _writing_failed(self, step: int, num_bytes: int, error: Exception) -> StorageError:
         needed = f"it needs {num_bytes:,} bytes"
@@ -431,8 +420,6 @@ class BackgroundSaver(contextlib.AbstractContextManager):
         self._store = store
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self.saved_step: int | None = None
-        """Steps done at the last saved checkpoint; `None` before the first."""
 
     def submit(
         self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
@@ -481,6 +468,5 @@ class BackgroundSaver(contextlib.AbstractContextManager):
     ) -> None:
         try:
             self._store.save(step, arrays, ledger)
-            self.saved_step = step
         except BaseException as error:
             self._error = error

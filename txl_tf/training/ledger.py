@@ -8,8 +8,8 @@ import json
 import os
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.locks import WritableFolder, appended_text
@@ -45,7 +45,7 @@ class StepRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopReport:
-    """Figures of the steps of a loop, at least one; means are over those that were applied.
+    """Figures of at least one step; means are over those that were applied.
 
     `num_tokens` are of all replicas; the learning rate is of the next step. `has_compiled` is true
     if the wall time, `seconds`, includes tracing and compiling.
@@ -104,8 +104,8 @@ def format_line(record: StepRecord) -> str:
     return json.dumps(values)
 
 
-def parse_line(text: str) -> StepRecord:
-    """Parses a line without its end; ValueError unless `format_line` writes exactly this line."""
+def parse_line(text: str) -> StepRecord | None:
+    """Parses a line without its end; `None` unless `format_line` writes exactly this line."""
     try:
         values = json.loads(text)
         record = StepRecord(
@@ -116,22 +116,18 @@ def parse_line(text: str) -> StepRecord:
             status=StepStatus[values["status"].upper()],
         )
         is_exact = type(record.step) is int and record.checksum in range(1 << 32)
-        is_exact = is_exact and format_line(record) == text
+        return record if is_exact and format_line(record) == text else None
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
-        is_exact = False
-    if not is_exact:
-        raise ValueError(f"`text` must be a line of a ledger. Received: {text[:200]!r}")
-    return record
+        return None
 
 
 class StepLedger:
     """Ledger of a run: one line of JSON per step, after a header that names the first step.
 
     Two runs took the same steps if their ledgers are equal, byte for byte. The first step is 1,
-    unless the ledger was lost or is younger than the run. Written lines survive the process;
-    `flush_to_disk`, before each checkpoint, makes them survive the machine, see `appended_text`.
-    `resume` comes before the first record. One process writes at a time, in its `locked_folder`.
-    `say` reports a loss that differs when a step is repeated.
+    unless the ledger was lost. `resume` comes before the first record, and `flush_to_disk` before
+    each checkpoint. One process writes at a time, in its `locked_folder`. `say`
+    reports a loss that differs when a step is repeated.
     """
 
     def __init__(
@@ -158,12 +154,12 @@ class StepLedger:
     ) -> list[StepRecord]:
         """Removes and returns the lines after a step, and continues from there.
 
-        An incomplete line is dropped. A ledger that is missing or begins later is begun after the
-        step. `expected` is the `digest` in the checkpoint of the step, and `latest` the last step
-        that can be in the ledger, because no checkpoint came later. Raises DataDamagedError if
-        lines are missing or altered, or if later checkpoints are gone.
+        A ledger that is missing or begins later begins again after the step. `expected` is the
+        `digest` in the checkpoint of the step. A ledger beyond the step `latest` is a
+        DataDamagedError, because a later checkpoint must have been there; so are lines that are
+        missing or altered.
         """
-        found = self.read({step: expected})
+        found = self.read(step, expected)
         cut = [] if found is None else found.rest
         reached = 0 if found is None else found.last_step + len(cut)
         if latest is not None and reached > latest:
@@ -186,15 +182,15 @@ class StepLedger:
         self._redone = {record.step: record for record in cut}
         return cut
 
-    def read(self, digests: Mapping[int, dict[str, Any] | None]) -> "LedgerLines | None":
-        """Reads the ledger, which must have all lines up to the last step of `digests`.
+    def read(self, step: int, expected: dict[str, Any] | None = None) -> "LedgerLines | None":
+        """Reads the ledger; `None` without one.
 
-        Each digest is that in the checkpoint of its step, if there is one. Returns `None` without a
-        ledger. Raises DataDamagedError if lines are missing or altered, or StorageError.
+        `expected` is the `digest` in the checkpoint of `step`. Raises DataDamagedError if a line up
+        to this step is missing or altered.
         """
         with self._storage_errors():
             lines = self._files.lines()
-            return None if lines is None else _read_lines(lines, digests, self._path)
+            return None if lines is None else _read_lines(lines, step, expected, self._path)
 
     def hold(self, records: Iterable[StepRecord]) -> None:
         """Adds records of the next steps; DataDamagedError if one had other tokens before."""
@@ -241,12 +237,10 @@ class StepLedger:
         return storage_errors(what, self._path, remedy)
 
 
-@dataclasses.dataclass(frozen=True)
-class LedgerLines:
-    """Contents of a ledger; `last_step` is the last step that had to be there.
+class LedgerLines(NamedTuple):
+    """Contents of a ledger: `num_bytes` and `sha256` up to `last_step`, and the valid `rest`.
 
-    `num_bytes` and `sha256` are of the bytes up to its line, and `rest` are the valid lines after
-    it. `is_whole` is true if at most one incomplete line follows: a power cut may leave more.
+    `is_whole` is true if at most one incomplete line follows: a power cut may leave more.
     """
 
     first_step: int
@@ -258,58 +252,51 @@ class LedgerLines:
 
 
 def _read_lines(
-    lines: Iterator[bytes], digests: Mapping[int, dict[str, Any] | None], where: str
+    lines: Iterator[bytes], step: int, expected: dict[str, Any] | None, where: str
 ) -> LedgerLines:
     """Reads line by line; see `StepLedger.read`."""
-    number, header = 1, next(lines, b"")
+
+    def damaged(what: str, number: int) -> DataDamagedError:
+        what = f"The ledger of the run is damaged at line {number}: {what}."
+        return DataDamagedError(what, where=where, remedy=_REMEDY)
+
+    header = next(lines, b"")
     match = _HEADER.fullmatch(header)
     if match is None:
-        raise _damaged("it does not begin as a ledger does", number, where)
+        raise damaged("it does not begin as a ledger does", 1)
     first_step = int(match[1])
     last_step, num_bytes, sha256 = first_step - 1, len(header), hashlib.sha256(header)
-    for step, digest in sorted(digests.items()):
-        while last_step < step:
-            content, number = next(lines, b""), number + 1
-            if not content:
-                raise _damaged(f"the line of step {last_step + 1} is missing", number, where)
-            record = _parsed(content)
-            if record is None:
-                shown = ascii(content[:60].decode("ascii", "replace"))
-                raise _damaged(f"it is not a record: {shown}", number, where)
-            if record.step != last_step + 1:
-                raise _damaged(f"it has step {record.step}, not {last_step + 1}", number, where)
-            last_step, num_bytes = record.step, num_bytes + len(content)
-            sha256.update(content)
-        # A ledger that begins after a checkpoint replaces a lost one.
-        found = {"first_step": first_step, "sha256": sha256.hexdigest()}
-        if last_step >= first_step and digest not in (None, found):
-            raise DataDamagedError(
-                f"The ledger up to step {last_step} is not what was written: a line was altered.",
-                where=f"{where}, up to line {number}",
-                remedy=_REMEDY,
-            )
     rest: list[StepRecord] = []
+    is_whole = True
     for content in lines:
-        record = _parsed(content)
-        if record is None or record.step != last_step + 1 + len(rest):
+        record, next_step = _parsed(content), last_step + 1 + len(rest)
+        if record is None or record.step != next_step:
+            if next_step <= step:
+                shown = ascii(content[:60].decode("ascii", "replace"))
+                raise damaged(f"it is not of step {next_step}: {shown}", next_step - first_step + 2)
             is_cut = not content.endswith(b"\n") and len(content) < _MAX_LINE_BYTES
             is_whole = is_cut and next(lines, None) is None
             break
-        rest.append(record)
-    else:
-        is_whole = True
+        if next_step > step:
+            rest.append(record)
+        else:
+            last_step, num_bytes = next_step, num_bytes + len(content)
+            sha256.update(content)
+    number = last_step - first_step + 2
+    if last_step < step:
+        raise damaged(f"the line of step {last_step + 1} is missing", number + 1)
+    # A ledger that begins after the checkpoint replaces a lost one.
+    found = {"first_step": first_step, "sha256": sha256.hexdigest()}
+    if last_step >= first_step and expected not in (None, found):
+        raise DataDamagedError(
+            f"The ledger up to step {last_step} is not what was written: a line was altered.",
+            where=f"{where}, up to line {number}",
+            remedy=_REMEDY,
+        )
     return LedgerLines(first_step, last_step, num_bytes, sha256, rest, is_whole)
-
-
-def _damaged(what: str, number: int, where: str) -> DataDamagedError:
-    return DataDamagedError(
-        f"The ledger of the run is damaged at line {number}: {what}.", where=where, remedy=_REMEDY
-    )
 
 
 def _parsed(content: bytes) -> StepRecord | None:
     """Parses a line with its end; `None` if it is invalid."""
-    try:
-        return parse_line(content[:-1].decode("ascii")) if content.endswith(b"\n") else None
-    except ValueError:
-        return None
+    is_line = content.isascii() and content.endswith(b"\n")
+    return parse_line(content[:-1].decode()) if is_line else None

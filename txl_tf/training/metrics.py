@@ -1,22 +1,29 @@
-"""Figures of a run: their tags, `metrics.jsonl`, a line per report, and `time.jsonl`, its time.
+"""Figures of a run: their tags, `metrics.jsonl`, TensorBoard, and `time.jsonl`, the use of time.
 
 The tags are stable, so that curves of old and new runs share a chart.
 """
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplexity
+from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.locks import WritableFolder, appended_text
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
 
 if TYPE_CHECKING:
+    from tensorboard.plugins.custom_scalar import layout_pb2
+
     from txl_tf.training.ledger import LoopReport
 
 PAGES = ("Perplexity", "Optimisation", "Throughput", "Memory")
@@ -103,18 +110,13 @@ def training_figures(
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
-    `bytes_per_token`, of the training split, is `None` for a task and 0 for ids.
-    `peak_tokens_per_second` is the rate at the peak of the devices.
+    `bytes_per_token` is `None` for a task and 0 for ids.
     """
     nats, rate = report.nats_per_token, report.tokens_per_second
+    losses = {"loss/nats_per_token": nats, "loss/perplexity": perplexity(nats)}
     if bytes_per_token is None:
         losses = {"task/loss": nats}
-    else:
-        losses = {
-            "loss/nats_per_token": nats,
-            "loss/perplexity": perplexity(nats),
-        }
-    if bytes_per_token:
+    elif bytes_per_token:
         losses["loss/bits_per_byte"] = bits(nats) / bytes_per_token
     figures = {
         **losses,
@@ -151,8 +153,7 @@ PROCESS_RUN = "process"
 """Run with the command and the environment of each training process."""
 
 
-@dataclasses.dataclass(frozen=True)
-class MetricsLines:
+class MetricsLines(NamedTuple):
     """Lines of a metrics log, each with `step` and `run`; an incomplete last one is left out."""
 
     lines: list[dict[str, Any]]
@@ -171,9 +172,8 @@ class MetricsLog:
     """Log of a run's figures: one JSON object per line.
 
     A line has `step`, `run` (`train`, `process`, or the split of an evaluation) and the values by
-    tag, see `TAGS`, exact to the last bit; a value that is not finite is `null`. A resumed run cuts
-    off the lines after its checkpoint. Damaged lines never stop a run. One process writes at a
-    time, in its `locked_folder`; see `appended_text`.
+    tag, see `TAGS`, exact to the last bit; a value that is not finite is `null`. Damaged lines
+    never stop a run. One process writes at a time, in its `locked_folder`.
     """
 
     def __init__(self, path: str | os.PathLike[str], folder: WritableFolder | None = None) -> None:
@@ -247,19 +247,130 @@ def _finite(values: Any) -> Any:
 
 
 def _parsed(content: bytes) -> dict[str, Any] | None:
-    if not content.endswith(b"\n"):
-        return None
     try:
-        line = parse_json(content, max_values=MAX_VALUES)
-    except ValueError:
+        line: Any = parse_json(content, max_values=MAX_VALUES) if content[-1:] == b"\n" else None
+        is_known = type(line["step"]) is int and line["step"] >= 0 and isinstance(line["run"], str)
+        return line if is_known else None
+    except (ValueError, TypeError, LookupError):
         return None
-    is_known = (
-        isinstance(line, dict)
-        and type(line.get("step")) is int
-        and line["step"] >= 0
-        and isinstance(line.get("run"), str)
+
+
+# Summaries are float32, and TensorFlow refuses larger numbers. The word perplexity of a text
+# without spaces has hundreds of digits.
+_LARGEST = float(np.finfo(np.float32).max)
+_METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
+
+
+class TensorBoardWriter:
+    """TensorBoard writer with one run for training and one per split; see `TAGS`.
+
+    `metrics_log` gets the same values.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | WritableFolder, metrics_log: MetricsLog | None = None
+    ) -> None:
+        self._folder = WritableFolder.at(folder)
+        self._metrics_log = metrics_log
+        self._writers: dict[str, Any] = {}
+
+    def write_overview(
+        self,
+        step: int,
+        run: str,
+        pages: Sequence[str],
+        settings: Mapping[str, Any],
+        texts: Mapping[str, str],
+    ) -> None:
+        """Writes the pages, hyperparameters and texts, Markdown by a tag of `TEXT_TAGS`.
+
+        The losses of `run` are the metrics of the hyperparameters, which are `settings`.
+        """
+        from tensorboard.plugins.custom_scalar import summary as custom_scalars
+        from tensorboard.plugins.hparams import api as hparams_api
+
+        summaries = (
+            custom_scalars.pb(pages_layout(pages)),
+            hparams_api.hparams_config_pb(
+                [hparams_api.HParam(name) for name in settings],
+                [hparams_api.Metric(tag) for tag in _METRICS],
+            ),
+            hparams_api.hparams_pb(dict(settings)),
+        )
+        with self._writing(run):
+            for summary in summaries:
+                tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=0)
+        for tag, text in texts.items():
+            self._write_text(TRAINING_RUN, step, tag, text)
+
+    def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
+        """Writes the figures of an evaluation; the log gets its totals too."""
+        own = {"result": result.to_dict()}
+        self.write_figures(result.step, result.split, evaluation_figures(result), own)
+
+    def write_figures(
+        self,
+        step: int,
+        run: str,
+        figures: Mapping[str, float],
+        beside: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes figures by tag; `beside` has values for the log alone."""
+        with self._writing(run):
+            for tag, value in figures.items():
+                description = describe_tag(tag).description
+                tf.summary.scalar(tag, min(value, _LARGEST), step=step, description=description)
+        if self._metrics_log is not None:
+            self._metrics_log.append(step, run, {**figures, **(beside or {})})
+
+    def write_sample(self, step: int, text: str, perplexity: float, run: str) -> None:
+        """Writes a generated text unchanged, with its perplexity."""
+        block = f"Perplexity {perplexity:.4g}\n\n{code_block(text)}"
+        self._write_text(run, step, "sample", block)
+        self.write_figures(step, run, {"sample/perplexity": perplexity}, {"sample": text})
+
+    def _write_text(self, run: str, step: int, tag: str, text: str) -> None:
+        with self._writing(run):
+            tf.summary.text(tag, text, step=step, description=TEXT_TAGS[tag])
+
+    @contextlib.contextmanager
+    def _writing(self, run: str) -> Iterator[None]:
+        """Writes the summaries of the block into the file of a run, or raises StorageError."""
+        what, remedy = "The figures for TensorBoard cannot be written", "Make room or check access."
+        with storage_errors(what, self._folder.path, remedy):
+            self._folder.check()
+            if run not in self._writers:
+                path = os.path.join(self._folder.path, run)
+                self._writers[run] = tf.summary.create_file_writer(path)
+        from txl_tf.distribution.remote_hosts import this_host
+
+        writer = self._writers[run]
+        with this_host():
+            with writer.as_default():
+                yield
+            writer.flush()
+
+
+def code_block(text: str) -> str:
+    """Returns Markdown that shows a text unchanged."""
+    return "\n".join("    " + line for line in text.splitlines())
+
+
+def pages_layout(pages: Sequence[str]) -> "layout_pb2.Layout":
+    """Returns the layout of the custom-scalars page: a chart for each tag, on its page."""
+    from tensorboard.plugins.custom_scalar import layout_pb2
+
+    def charts(page: str) -> "Iterator[layout_pb2.Chart]":
+        for tag in TAGS.values():
+            if tag.page == page:
+                # A regular expression, which matches the tag in all runs.
+                pattern = f"^{tag.name}/" if tag.has_parts else f"^{tag.name}$"
+                lines = layout_pb2.MultilineChartContent(tag=[pattern])
+                yield layout_pb2.Chart(title=tag.name, multiline=lines)
+
+    return layout_pb2.Layout(
+        category=[layout_pb2.Category(title=page, chart=charts(page)) for page in pages]
     )
-    return line if is_known else None
 
 
 PRODUCTIVE = "steps"
@@ -278,11 +389,10 @@ CAUSES: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class RunTime:
-    """Time of a run over all its starts: `seconds` for each of `CAUSES`.
+    """Wall time of all processes of a run: `seconds` for each of `CAUSES`.
 
-    The total is the wall time of its processes, each from its beginning to its last note. Goodput
-    is the share of steps whose result was kept. Time between two processes, including a loop that
-    a kill cut short, is counted separately, as `down_seconds`.
+    Goodput is the share of steps whose result was kept. `down_seconds` passed between the
+    processes; they include a loop that a kill cut short, and belong to no cause.
     """
 
     seconds: Mapping[str, float]
@@ -295,33 +405,23 @@ class RunTime:
         return sum(self.seconds.values())
 
     @property
-    def shares(self) -> dict[str, float]:
-        """Share of the total for each of `CAUSES`; all 0 if there was no time."""
-        total = self.total_seconds
-        return {name: value / total if total else 0.0 for name, value in self.seconds.items()}
-
-    @property
     def goodput(self) -> float:
         """Productive time over all, in `[0, 1]`."""
-        return self.shares[PRODUCTIVE]
+        return self.seconds[PRODUCTIVE] / self.total_seconds if self.total_seconds else 0.0
 
     def describe(self) -> str:
         """Returns a line of 80 columns: the goodput, and the two largest other causes."""
         others = [(value, name) for name, value in self.seconds.items() if name != PRODUCTIVE]
-        lost = [f"{name} {value:.1f}" for value, name in sorted(others)[:-3:-1] if value >= 0.05]
+        causes = ", ".join(f"{name} {value:.1f}" for value, name in sorted(others)[:-3:-1])
         starts = f", {self.num_starts} starts" if self.num_starts > 1 else ""
-        return (
-            f"goodput {self.goodput:.3f} of {self.total_seconds:.1f} s{starts}; "
-            f"{', '.join(lost) or 'nothing else 0.0'} s"
-        )
+        return f"goodput {self.goodput:.3f} of {self.total_seconds:.1f} s{starts}; {causes} s"
 
 
 class RunClock:
-    """Clock of a training process: the seconds of each cause, in a file that no resume cuts off.
+    """Clock of a training process, from its creation: the seconds of each cause.
 
-    It begins to count when it is created. A line has the process, by the time of its beginning, the
-    seconds until then, and the seconds of each cause. One process writes at a time, in its
-    `locked_folder`.
+    No resume cuts its file. A line has the process, by the time of its beginning, the seconds until
+    then, and the seconds of each cause.
     """
 
     def __init__(self) -> None:
@@ -341,14 +441,15 @@ class RunClock:
 
     def note_loop(self, report: "LoopReport") -> None:
         """Notes a loop of steps; the first one of a process also compiles."""
-        seconds, first = report.seconds, self._first_loop
+        seconds = report.seconds
         if report.has_compiled:
             before = time.monotonic() - self._begin - seconds
             self._seconds["start"] = max(before - sum(self._seconds.values()), 0.0)
             self._first_loop = report
             self.note("compiling", report.step, seconds)
             return
-        if first is not None:
+        if (first := self._first_loop) is not None:
+            # The first loop would have taken this long without compiling.
             ran = min(first.seconds, first.num_steps * seconds / report.num_steps)
             self._seconds["compiling"] -= ran
             seconds += ran
@@ -381,27 +482,21 @@ def run_time_of(lines: Iterable[dict[str, Any]]) -> RunTime | None:
     """Computes the time of a run from the lines of its `RunClock`; `None` without lines."""
     processes: dict[float, list[dict[str, Any]]] = {}
     for line in lines:
-        processes.setdefault(_number(line, "process"), []).append(line)
+        if line.keys() >= {"process", "until", *CAUSES}:  # else it is damaged
+            processes.setdefault(line["process"], []).append(line)
     if not processes:
         return None
-    seconds, down = dict.fromkeys(CAUSES, 0.0), 0.0
-    starts = list(processes.items())
-    for (begin, own), following in zip(starts, [*starts[1:], None], strict=True):
-        until = _number(own[-1], "until")
-        found = {name: _number(own[-1], name) for name in CAUSES}
+    seconds, down = collections.Counter(dict.fromkeys(CAUSES, 0.0)), 0.0
+    for (begin, own), following in itertools.zip_longest(
+        processes.items(), list(processes.items())[1:]
+    ):
+        found = {name: own[-1][name] for name in CAUSES}
         if following is not None:
             next_begin, (next_line, *_) = following
-            done = [line for line in own if line["step"] <= next_line["step"]]
-            kept = _number(done[-1], PRODUCTIVE) if done else 0.0
-            found["lost"] += found[PRODUCTIVE] - kept
-            found[PRODUCTIVE] = kept
-            down += max(next_begin - begin - until, 0.0)
-        found["other"] = max(until - sum(found.values()), 0.0)
-        seconds = {name: value + found[name] for name, value in seconds.items()}
-    return RunTime(seconds, down, len(processes))
-
-
-def _number(line: Mapping[str, Any], name: str) -> float:
-    value = line.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return max(float(value), 0.0) if is_number else 0.0  # type: ignore[arg-type]
+            kept = [line[PRODUCTIVE] for line in own if line["step"] <= next_line["step"]]
+            found[PRODUCTIVE] = max(kept, default=0.0)
+            found["lost"] += own[-1][PRODUCTIVE] - found[PRODUCTIVE]
+            down += max(next_begin - begin - own[-1]["until"], 0.0)
+        found["other"] = max(own[-1]["until"] - sum(found.values()), 0.0)
+        seconds.update(found)
+    return RunTime(dict(seconds), down, len(processes))

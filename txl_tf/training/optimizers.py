@@ -20,31 +20,27 @@ _EPSILON_OF_SCALE = 1e-3
 _MAX_UPDATE = 1.0
 
 
-def stored_figures(*figures: tuple[str, Any, str]) -> dict[str, keras.Variable]:
-    """Creates variables that the host changes and a checkpoint keeps.
+def stored_variable(name: str, value: Any, dtype: str) -> keras.Variable:
+    """Creates a variable that no gradient changes and a checkpoint keeps."""
+    return keras.Variable(value, dtype=dtype, trainable=False, autocast=False, name=name)
 
-    `figures` are tuples of name, initial value and dtype.
-    """
-    return {
-        name: keras.Variable(value, dtype=dtype, trainable=False, autocast=False, name=name)
-        for name, value, dtype in figures
-    }
+
+def stored_figures(*figures: tuple[str, Any, str]) -> dict[str, keras.Variable]:
+    """Creates variables by name from tuples of name, initial value and dtype."""
+    return {figure[0]: stored_variable(*figure) for figure in figures}
 
 
 class PlateauScale:
-    """Multiplier of the learning rate that falls at every plateau.
+    """Multiplier of the learning rate, from 1, that falls at every plateau.
 
-    It starts as 1. An evaluation is an improvement if it is below the best by more than one part
-    in ten thousand. After more than `patience` evaluations in a row without improvement, the
-    multiplier falls by `factor`, down to `minimum`, and the count restarts. `variables` hold the
-    whole state, so that a compiled step sees a new multiplier without retracing; create them in
-    the scope of the strategy.
+    An evaluation is an improvement if it is below the best by more than one part in ten thousand.
+    After more than `plateau_patience` evaluations in a row without improvement, the multiplier
+    falls by `plateau_factor`, down to `final_learning_rate_fraction`, and the count restarts.
+    `variables` hold the whole state, so a compiled step sees a new multiplier without retracing.
     """
 
-    def __init__(self, factor: float = 0.5, patience: int = 0, minimum: float = 0.0) -> None:
-        self.factor = factor
-        self.patience = patience
-        self.minimum = minimum
+    def __init__(self, config: OptimizerConfig) -> None:
+        self._config = config
         self.variables = stored_figures(
             ("scale", 1.0, "float32"),
             # Finite, as all values in a checkpoint.
@@ -58,10 +54,9 @@ class PlateauScale:
         return self.variables["scale"]
 
     def observe(self, nats_per_token: float) -> bool:
-        """Records a validation loss; returns True if the multiplier has fallen.
+        """Records a validation loss, on the host between loops; True if the multiplier has fallen.
 
-        The host calls it between loops; workers that train together must all pass the same value.
-        NaN is no improvement.
+        All workers pass the same value. NaN is no improvement.
         """
         best, num_bad = self.variables["best_nats"], self.variables["num_bad"]
         # Rounded as it is stored, so that a resumed run compares the same numbers.
@@ -71,122 +66,78 @@ class PlateauScale:
             num_bad.assign(0)
             return False
         count = int(num_bad.numpy()) + 1
-        if count <= self.patience:
+        if count <= self._config.plateau_patience:
             num_bad.assign(count)
             return False
         num_bad.assign(0)
         before = float(self.scale.numpy())
-        self.scale.assign(max(before * self.factor, self.minimum))
+        lowest = self._config.final_learning_rate_fraction
+        self.scale.assign(max(before * self._config.plateau_factor, lowest))
         return float(self.scale.numpy()) < before
 
 
-class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Schedule that rises linearly to a peak; 0 warm-up steps start there."""
+@keras.saving.register_keras_serializable(package="txl_tf")
+class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up to `config.learning_rate`, then the decay that `config.schedule` names.
 
-    def __init__(self, peak, warmup_steps):
+    - "constant" stays at the peak.
+    - "cosine" falls to `final_learning_rate_fraction` of the peak at step `num_steps`.
+    - "wsd" stays at the peak, and falls to the same floor in the last `decay_fraction` of the
+      steps, as `1 - sqrt(t)` with `t` from 0 to 1. Before the fall it does not depend on
+      `num_steps`, so a checkpoint from there can be continued to any length. See Hägele et al.
+      (2024), https://arxiv.org/abs/2405.18392.
+    - "inverse_square_root" is `peak * sqrt(warmup_steps / step)`. Without a warm-up the decay
+      begins at step 1. The official code is then given `peak * sqrt(warmup_steps)`, the learning
+      rate of step 1. See Vaswani et al. (2017), Section 5.3, https://arxiv.org/abs/1706.03762.
+    - "plateau" is the peak times the `plateau_scale`, a `PlateauScale`.
+    """
+
+    def __init__(self, config, num_steps, plateau_scale=None):
         super().__init__()
-        if warmup_steps < 0:
+        falls = config.schedule in ("cosine", "wsd")
+        if falls and config.warmup_steps >= num_steps:
             raise ValueError(
-                f"`warmup_steps` must not be negative. Received: warmup_steps={warmup_steps}"
+                "`warmup_steps` must be less than `num_steps`. "
+                f"Received: warmup_steps={config.warmup_steps}, num_steps={num_steps}"
             )
-        self.peak = peak
-        self.warmup_steps = warmup_steps
+        self.config = config
+        self.num_steps = num_steps
+        self.plateau_scale = plateau_scale
 
     def __call__(self, step):
-        step = ops.cast(step, "float32")
-        rate = self.peak * self._share(step)
-        return rate * ops.minimum(step / self.warmup_steps, 1.0) if self.warmup_steps else rate
+        step, warmup_steps = ops.cast(step, "float32"), self.config.warmup_steps
+        rate = self.config.learning_rate * self._share(step)
+        return rate * ops.minimum(step / warmup_steps, 1.0) if warmup_steps else rate
 
     def _share(self, step):
         """Returns the share of the peak that is left at a step, 1 during the warm-up."""
-        return ops.ones_like(step)
-
-    def get_config(self):
-        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
-
-
-@keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupConstant(_WarmupSchedule):
-    """Constant learning rate after a linear warm-up."""
-
-
-class _WarmupDecay(_WarmupSchedule):
-    """Schedule that falls to `final_fraction` of the peak, from step `num_steps` of the run on."""
-
-    def __init__(self, peak, warmup_steps, num_steps, final_fraction=0.0):
-        if not 0 <= warmup_steps < num_steps:
-            raise ValueError(
-                "`warmup_steps` must be at least 0 and less than `num_steps`. "
-                f"Received: warmup_steps={warmup_steps}, num_steps={num_steps}"
-            )
-        super().__init__(peak, warmup_steps)
-        self.num_steps = num_steps
-        self.final_fraction = final_fraction
+        config, floor = self.config, self.config.final_learning_rate_fraction
+        match config.schedule:
+            case "cosine":
+                done = self._done(step, self.num_steps - config.warmup_steps)
+                return floor + (1.0 - floor) * (0.5 * (1.0 + ops.cos(math.pi * done)))
+            case "wsd":
+                done = self._done(step, self.num_steps * config.decay_fraction)
+                return floor + (1.0 - floor) * (1.0 - ops.sqrt(done))
+            case "inverse_square_root":
+                top = float(max(config.warmup_steps, 1))
+                return math.sqrt(top) * ops.rsqrt(ops.maximum(step, top))
+            case "plateau":
+                return ops.convert_to_tensor(self.plateau_scale.scale)
+            case _:
+                return ops.ones_like(step)
 
     def _done(self, step, num_decay_steps):
         return ops.clip(1.0 - (self.num_steps - step) / num_decay_steps, 0.0, 1.0)
 
-    def _above_floor(self, share):
-        return self.final_fraction + (1.0 - self.final_fraction) * share
-
     def get_config(self):
-        own = {"num_steps": self.num_steps, "final_fraction": self.final_fraction}
-        return {**super().get_config(), **own}
+        return {**self.config.to_dict(), "num_steps": self.num_steps}
 
-
-@keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupCosineDecay(_WarmupDecay):
-    """Cosine decay to `final_fraction` of the peak after a linear warm-up."""
-
-    def _share(self, step):
-        done = self._done(step, self.num_steps - self.warmup_steps)
-        return self._above_floor(0.5 * (1.0 + ops.cos(math.pi * done)))
-
-
-@keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupStableDecay(_WarmupDecay):
-    """Constant learning rate after a linear warm-up, and a fall in the last steps.
-
-    In the last `decay_fraction` of the steps, it falls as `1 - sqrt(t)`, `t` from 0 to 1, to
-    `final_fraction` of the peak. Before, it does not depend on `num_steps`: a checkpoint from there
-    can be continued to any length. See Hägele et al. (2024), https://arxiv.org/abs/2405.18392.
-    """
-
-    def __init__(self, peak, warmup_steps, num_steps, final_fraction=0.0, decay_fraction=0.2):
-        super().__init__(peak, warmup_steps, num_steps, final_fraction)
-        self.decay_fraction = decay_fraction
-
-    def _share(self, step):
-        done = self._done(step, self.num_steps * self.decay_fraction)
-        return self._above_floor(1.0 - ops.sqrt(done))
-
-    def get_config(self):
-        return {**super().get_config(), "decay_fraction": self.decay_fraction}
-
-
-@keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupInverseSquareRoot(_WarmupSchedule):
-    """Decay as `peak * sqrt(warmup_steps / step)` after a linear warm-up.
-
-    Without a warm-up the decay begins at step 1. The official code is given the learning rate of
-    step 1 without a warm-up instead, which is `peak * sqrt(warmup_steps)`. See Vaswani et al.
-    (2017), Section 5.3, https://arxiv.org/abs/1706.03762.
-    """
-
-    def _share(self, step):
-        top = float(max(self.warmup_steps, 1))
-        return math.sqrt(top) * ops.rsqrt(ops.maximum(step, top))
-
-
-class WarmupPlateau(_WarmupSchedule):
-    """Constant learning rate after a linear warm-up, times a `PlateauScale`."""
-
-    def __init__(self, peak, warmup_steps, plateau_scale):
-        super().__init__(peak, warmup_steps)
-        self.plateau_scale = plateau_scale
-
-    def _share(self, step):
-        return ops.convert_to_tensor(self.plateau_scale.scale)
+    @classmethod
+    def from_config(cls, config):
+        values = dict(config)
+        num_steps = values.pop("num_steps")
+        return cls(OptimizerConfig.from_dict(values), num_steps)
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -260,13 +211,11 @@ def _root_mean_square(tensor):
 class Lamb(keras.optimizers.Lamb):
     """Keras' LAMB, with the norm of each variable limited in the trust ratio.
 
-    Steps are proportional to the norm of a variable, so a large table takes large ones.
     `max_weight_norm` is the upper bound of the scaling function of You et al. (2020),
     https://arxiv.org/abs/1904.00962, which Keras leaves out and NVIDIA sets to 10; `None` sets no
     limit. As in Keras and unlike Algorithm 2 of the paper, weight decay is not part of the trust
-    ratio: before the step, weights shrink by the learning rate times `weight_decay`. Both means
-    are corrected for their start from zero. The trust ratio cancels that correction, except
-    for `epsilon` and while a variable is all zeros, as new biases are.
+    ratio. The correction of both means for their start from zero cancels in that ratio, except for
+    `epsilon` and while a variable is all zeros, as new biases are.
     """
 
     def __init__(self, max_weight_norm=None, **kwargs):
@@ -306,34 +255,6 @@ _NOT_A_KERNEL = r"^(?!.*/kernel$)"
 _MUON_MOMENTUM = 0.95
 
 
-def create_plateau_scale(config: OptimizerConfig) -> PlateauScale | None:
-    """Builds the `PlateauScale` of the schedule "plateau"; `None` for all others."""
-    if config.schedule != "plateau":
-        return None
-    return PlateauScale(
-        config.plateau_factor, config.plateau_patience, config.final_learning_rate_fraction
-    )
-
-
-def create_schedule(
-    config: OptimizerConfig, num_steps: int, plateau_scale: PlateauScale | None = None
-) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Creates the schedule of a run of `num_steps`; "plateau" needs a `plateau_scale`."""
-    peak, warmup_steps = config.learning_rate, config.warmup_steps
-    decay = (num_steps, config.final_learning_rate_fraction)
-    match config.schedule:
-        case "cosine":
-            return WarmupCosineDecay(peak, warmup_steps, *decay)
-        case "wsd":
-            return WarmupStableDecay(peak, warmup_steps, *decay, config.decay_fraction)
-        case "inverse_square_root":
-            return WarmupInverseSquareRoot(peak, warmup_steps)
-        case "constant":
-            return WarmupConstant(peak, warmup_steps)
-        case "plateau":
-            return WarmupPlateau(peak, warmup_steps, plateau_scale)
-
-
 def create_optimizer(
     config: OptimizerConfig,
     num_steps: int,
@@ -356,13 +277,12 @@ def create_optimizer(
 
     All state is in the variables of the optimizer, which have unique paths.
     """
-    schedule = create_schedule(config, num_steps, plateau_scale)
-    optimizer = _keras_optimizer(config, schedule)
+    optimizer = _keras_optimizer(config, WarmupSchedule(config, num_steps, plateau_scale))
     # Keras would sum the clipped gradients over the replicas again. Dividing beforehand would also
     # be right, but costs a second all-reduce of all gradients; a test with two replicas guards this
     # line.
     optimizer._all_reduce_sum_gradients = list
-    kept = [variable for variable in variables if not _decays(variable)]
+    kept = [each for each in variables if len(each.shape) < 2 or each.name.endswith("bias")]
     # Before it is built, because Keras refuses this afterwards.
     optimizer.exclude_from_weight_decay(var_list=kept)
     optimizer.build(list(variables))
@@ -406,10 +326,6 @@ def _keras_optimizer(
             )
 
 
-def _decays(variable: keras.Variable) -> bool:
-    return len(variable.shape) >= 2 and not variable.name.endswith("bias")
-
-
 def set_layer_rates(
     optimizer: keras.optimizers.Optimizer,
     model: LanguageModel,
@@ -418,9 +334,8 @@ def set_layer_rates(
 ) -> None:
     """Multiplies the learning rate of each layer by `decay` for each layer above it.
 
-    The head of a task or the softmax learns at the full rate, and the highest layer at `decay`
-    times it. Low layers hold features common to all texts and change least (Howard and Ruder,
-    2018, section 3.2; XLNet fine-tunes so). Weight decay keeps the full rate.
+    The head or the softmax learns at the full rate. Low layers hold features common to all texts
+    and change least (Howard and Ruder, 2018, section 3.2). Weight decay keeps the full rate.
     """
     layers = [model.embedding, *model.numbered_layers]
     factors = {

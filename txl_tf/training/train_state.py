@@ -1,6 +1,5 @@
 """Variables of a run: weights, optimizer state, weight average, evaluation history."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +16,12 @@ from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
 from txl_tf.training.optimizers import (
     PlateauScale,
     create_optimizer,
-    create_plateau_scale,
     set_layer_rates,
     stored_figures,
+    stored_variable,
 )
+
+_HISTORY = ("last_step", "best_step", "best_nats_per_token")
 
 
 class EvaluationHistory:
@@ -31,12 +32,10 @@ class EvaluationHistory:
 
     def __init__(self, *observers: "PlateauScale | NonMonotoneTrigger | None") -> None:
         self._observers = [each for each in observers if each is not None]
-        self.last_step = -1
-        """Steps done at the last evaluation; -1 before the first."""
-        self.best_step = -1
-        """Steps done at the best evaluation; -1 before the first."""
-        self.best_nats_per_token = math.inf
-        """Loss of the best evaluation."""
+        # Steps done at these evaluations; -1 before the first.
+        self.last_step = self.best_step = -1
+        # Finite, as all values in a checkpoint.
+        self.best_nats_per_token = float(np.finfo(np.float64).max)
 
     def observe(self, step: int, nats_per_token: float) -> bool:
         """Records an evaluation of the validation split; returns True if it is the best."""
@@ -57,34 +56,20 @@ class EvaluationHistory:
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns the history as arrays, by name."""
-        return {
-            "evaluation/last_step": np.asarray(self.last_step, np.int64),
-            "evaluation/best_step": np.asarray(self.best_step, np.int64),
-            # Finite, as all values in a checkpoint.
-            "evaluation/best_nats_per_token": np.asarray(
-                min(self.best_nats_per_token, np.finfo(np.float64).max), np.float64
-            ),
-        }
+        return {f"evaluation/{name}": np.asarray(getattr(self, name)) for name in _HISTORY}
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Loads the arrays of `state`; raises ValueError if their names differ."""
-        names = self.state().keys()
-        if arrays.keys() != names:
-            differing = sorted(names ^ arrays.keys())
-            raise ValueError(f"`arrays` must have the names of `state`. Received: {differing}")
-        self.last_step = int(arrays["evaluation/last_step"])
-        self.best_step = int(arrays["evaluation/best_step"])
-        self.best_nats_per_token = float(arrays["evaluation/best_nats_per_token"])
+        """Takes the arrays of `state` out of `arrays`; KeyError if one is missing."""
+        for name in _HISTORY:
+            setattr(self, name, arrays.pop(f"evaluation/{name}").item())
 
 
 class NonMonotoneTrigger:
     """Trigger that begins the average of the weights, based on evaluations (NT-ASGD).
 
-    It fires if a loss is above the least of all losses but the last `n` (`num_evaluations`): these
-    `n` evaluations and this one gained nothing, so more training only moves about an optimum. It
-    stays on. `variables` hold the whole state, so that a resumed run decides as an
-    unbroken one, and a compiled step sees it without retracing. See Merity et al. (2018),
-    Algorithm 1, https://arxiv.org/abs/1708.02182.
+    It fires, for good, if a loss is above the least of all losses but the last `n`
+    (`num_evaluations`): then training only moves about an optimum. See Merity et al. (2018),
+    Algorithm 1, https://arxiv.org/abs/1708.02182. `variables` hold the whole state.
     """
 
     def __init__(self, num_evaluations: int) -> None:
@@ -104,10 +89,9 @@ class NonMonotoneTrigger:
         return self.variables["is_on"]
 
     def observe(self, nats_per_token: float) -> bool:
-        """Records a validation loss; returns True if the average has begun.
+        """Records a validation loss, on the host between loops; True if the average has begun.
 
-        The host calls it between loops; workers that train together must all pass the same value.
-        A loss that is not finite counts as the largest number.
+        All workers pass the same value. A loss that is not finite counts as the largest number.
         """
         # Rounded as it is stored, so that a resumed run compares the same numbers.
         largest = np.finfo(np.float32).max
@@ -125,18 +109,15 @@ class NonMonotoneTrigger:
 
 
 class WeightAverage:
-    """Average of the weights after each step, from some step on.
+    """Average of the weights after each step, from some step on; the trained model uses it.
 
-    Training continues from the weights, and the trained model uses the average. Before its first
-    step it equals the weights. Then it is the mean over the steps, as in averaged stochastic
-    gradient descent (Merity et al., 2018, Section 3), or with `decay` an exponential mean, in
-    which older steps count less (Kingma and Ba, 2015, Section 7.2, without bias correction,
-    because it starts as the weights). Every replica averages its own copy of the equal weights, so
-    nothing is sent.
+    Before its first step it equals the weights. Then it is the mean over the steps, as in averaged
+    stochastic gradient descent (Merity et al., 2018, Section 3), or with `decay` an exponential
+    mean (Kingma and Ba, 2015, Section 7.2, without bias correction, because it starts as the
+    weights). Every replica averages its own copy of the equal weights, so nothing is sent.
 
-    `variables` hold the averages and the number of averaged steps, which is counted because
-    skipped steps have no share; a caller that undoes an update must restore all of them.
-    `first_step` is the first step that counts, from 1, or a trigger.
+    `variables` also count the averaged steps, because skipped steps have no share; a caller that
+    undoes an update must restore all of them. `first_step` counts from 1, or is a trigger.
     """
 
     def __init__(
@@ -149,18 +130,10 @@ class WeightAverage:
         self._first_step = first_step
         self._decay = decay
         self.averages = {
-            variable.path: keras.Variable(
-                variable.numpy(),
-                dtype=variable.dtype,
-                trainable=False,
-                autocast=False,
-                name=variable.path.replace("/", "_"),
-            )
-            for variable in self._weights
+            each.path: stored_variable(each.path.replace("/", "_"), each.numpy(), each.dtype)
+            for each in self._weights
         }
-        self._num_steps = keras.Variable(
-            0, dtype="int64", trainable=False, autocast=False, name="num_steps"
-        )
+        self._num_steps = stored_variable("num_steps", 0, "int64")
 
     @property
     def variables(self) -> dict[str, keras.Variable]:
@@ -211,12 +184,11 @@ class SpikeDetector:
 
     def __init__(self, deviations: float) -> None:
         self._deviations = deviations
-        self.variables = {
-            name: keras.Variable(
-                tf.zeros(shape), dtype="float32", trainable=False, autocast=False, name=name
-            )
-            for name, shape in (("num_steps", []), ("means", [2]), ("variances", [2]))
-        }
+        self.variables = stored_figures(
+            ("num_steps", 0.0, "float32"),
+            ("means", np.zeros(2), "float32"),
+            ("variances", np.zeros(2), "float32"),
+        )
 
     def is_spike(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> tf.Tensor:
         """True, as a bool tensor, if a float32 scalar is a spike; inside `strategy.run` only."""
@@ -281,7 +253,9 @@ class TrainState:
         if training.adapter_rank is not None:
             self.adapters = Adapters(self.model, training.adapter_rank, training.adapter_alpha)
         self.objective = objective_class(self.model, config)
-        self.plateau_scale = create_plateau_scale(config.optimizer)
+        self.plateau_scale: PlateauScale | None = None
+        if config.optimizer.schedule == "plateau":
+            self.plateau_scale = PlateauScale(config.optimizer)
         self.optimizer = create_optimizer(
             config.optimizer, training.num_steps, self.trainable, self.plateau_scale
         )
@@ -309,23 +283,26 @@ class TrainState:
             named = [(f"adapter/{path}", variable) for path, variable in factors.items()]
         named += [(f"task/{variable.path}", variable) for variable in self.objective.head_variables]
         named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
-        parts = {
+        parts: dict[str, Any] = {
             "average": self.weight_average,
             "average_trigger": self.average_trigger,
             "spikes": self.spike_detector,
             "plateau": self.plateau_scale,
         }
         for part, owner in parts.items():
-            if owner is not None:
-                named += [(f"{part}/{name}", each) for name, each in owner.variables.items()]
+            variables = {} if owner is None else owner.variables
+            named += [(f"{part}/{name}", each) for name, each in variables.items()]
         return dict(named)
 
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:
         """Loads the weights that a run begins from, by path, into the model and its average.
 
-        The head of a task and the factors of adapters keep their initial weights unless given.
-        Raises MismatchError if the weights belong to another model.
+        Heads and adapters keep their initial weights unless given. Raises MismatchError for weights
+        of another model, ValueError after the first step.
         """
+        step = int(self.optimizer.iterations.numpy())
+        if step > 0:
+            raise ValueError(f"A run must begin at step 0. Received: a run at step {step}")
         own = {each.path: each for each in self.objective.head_variables}
         if self.adapters is not None:
             own |= self.adapters.factors
@@ -338,26 +315,30 @@ class TrainState:
         weights = [*self.model.weights, *self.objective.head_variables]
         return {variable.path: variable for variable in weights}
 
-    def for_inference(self) -> dict[str, keras.Variable]:
-        """Returns the weights by path, averages if kept; adapters are not merged yet."""
-        weights = self._weights()
-        if self.weight_average is not None:
-            weights |= self.weight_average.averages
-        return weights
+    def _averaged(self) -> dict[str, keras.Variable]:
+        averages = {} if self.weight_average is None else self.weight_average.averages
+        return self._weights() | averages
 
-    def inference_arrays(self) -> dict[str, np.ndarray]:
-        """Returns the values of `for_inference`, by path, with adapters merged."""
-        arrays = {path: variable.numpy() for path, variable in self.for_inference().items()}
+    def inference_variables(self) -> dict[str, keras.Variable] | None:
+        """Returns the variables of `inference_weights`; `None` with adapters, which are merged."""
+        return self._averaged() if self.adapters is None else None
+
+    def inference_weights(self) -> dict[str, np.ndarray]:
+        """Returns the weights for evaluation, generation and export, by path."""
+        arrays = {path: variable.numpy() for path, variable in self._averaged().items()}
         return arrays if self.adapters is None else self.adapters.merged(arrays)
 
-    def frozen_arrays(self) -> dict[str, np.ndarray]:
-        """Returns the weights that adapters belong to, by path, which checkpoints leave out."""
-        factors = {} if self.adapters is None else self.adapters.factors
-        return {
-            variable.path: variable.numpy()
-            for variable in (self.model.weights if factors else [])
-            if variable.path not in factors
-        }
+    def frozen_weights(self) -> dict[str, np.ndarray]:
+        """Returns the weights below adapters, by path, which checkpoints leave out."""
+        if self.adapters is None:
+            return {}
+        others = (each for each in self.model.weights if each.path not in self.adapters.factors)
+        return {variable.path: variable.numpy() for variable in others}
+
+    @property
+    def observers(self) -> "tuple[PlateauScale | NonMonotoneTrigger | None, ...]":
+        """Observers of every evaluation, for `EvaluationHistory`."""
+        return self.plateau_scale, self.average_trigger
 
     @property
     def trainable(self) -> list[keras.Variable]:

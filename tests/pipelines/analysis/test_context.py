@@ -8,12 +8,11 @@ import pytest
 
 from pipelines.analysis.context import read_runs
 from pipelines.command_line import main
-from pipelines.workdir import Workdir, data_identity
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.small_experiments import TOY_DATA
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.model_folder import identity
+from txl_tf.model_folder import Workdir, data_identity, identity
 from txl_tf.models import create_model
 from txl_tf.training.checkpoints import CheckpointStore
 

@@ -1,0 +1,156 @@
+"""Slices of TPU chips, and their names in Cloud TPU and GKE."""
+
+import dataclasses
+import math
+import re
+from typing import Self
+
+from txl_tf.errors import UsageError
+from txl_tf.tpu_compiler.chips import CHIPS, Chip
+
+
+def _by_chips(*shapes: str) -> dict[int, str]:
+    return {math.prod(map(int, shape.split("x"))): shape for shape in shapes}
+
+
+# Default shapes by number of chips.
+_SHAPES_OF_V2 = _by_chips("2x2", "4x4", "8x8", "8x16", "16x16")
+_SHAPES_OF_V3 = _by_chips("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")
+_SHAPES_OF_SMALL_CHIPS = _by_chips("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_SHAPES_OF_CUBES = _by_chips("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
+_SHAPES_OF_CUBES |= _by_chips("8x8x8", "8x8x16", "8x16x16")
+
+
+@dataclasses.dataclass(frozen=True)
+class CloudNames:
+    """Names of Cloud TPU and GKE for slices of one generation of chips."""
+
+    generation: str
+    """The accelerator type without its size, such as `v5litepod`."""
+    cores_per_chip: int
+    """Units per chip in the size of an accelerator type."""
+    shapes: dict[int, str]
+    """Topologies by the number of chips."""
+    runtime_version: str
+    """The provider's image for software that brings its own framework, like TensorFlow here."""
+    gke_accelerator: str | None
+    """GKE's name; `None` if GKE has no such chips."""
+    gke_accelerator_of_one_host: str | None = None
+    """GKE's name for a slice of one host, if it differs."""
+    max_chips_per_host: int = 4
+    """Chips of the largest slice with one host; in larger slices a host has 4."""
+
+
+_UBUNTU = "tpu-ubuntu2204-base"
+_CLOUD_NAMES = {
+    "v2": CloudNames("v2", 2, _SHAPES_OF_V2, _UBUNTU, None),
+    "v3": CloudNames("v3", 2, _SHAPES_OF_V3, _UBUNTU, "tpu-v3-slice", "tpu-v3-device"),
+    "v4": CloudNames("v4", 2, _SHAPES_OF_CUBES, _UBUNTU, "tpu-v4-podslice"),
+    "v5e": CloudNames(
+        "v5litepod",
+        1,
+        _SHAPES_OF_SMALL_CHIPS,
+        "v2-alpha-tpuv5-lite",
+        "tpu-v5-lite-podslice",
+        max_chips_per_host=8,
+    ),
+    "v5p": CloudNames("v5p", 2, _SHAPES_OF_CUBES, "v2-alpha-tpuv5", "tpu-v5p-slice"),
+    "v6e": CloudNames(
+        "v6e",
+        1,
+        _SHAPES_OF_SMALL_CHIPS,
+        "v2-alpha-tpuv6e",
+        "tpu-v6e-slice",
+        max_chips_per_host=8,
+    ),
+}
+
+
+_NAME = re.compile(r"(v\d+[a-z]?):(\d{1,5}(?:x\d{1,5}){0,9})", re.ASCII)
+# Cloud TPU's name of a slice counts cores or chips.
+_NAMES_BY_TYPE = {
+    f"{cloud.generation}-{num_chips * cloud.cores_per_chip}": f"{chip}:{shape}"
+    for chip, cloud in _CLOUD_NAMES.items()
+    for num_chips, shape in cloud.shapes.items()
+}
+_TYPES_BY_NAME = {name: accelerator_type for accelerator_type, name in _NAMES_BY_TYPE.items()}
+_CHIPS_PER_HOST = 4
+_MAX_CHIPS = 8960
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """A slice, such as `v5e:4x4` or `v4:2x2x4`; `shape` counts chips per network dimension."""
+
+    chip: Chip
+    shape: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, name: str, option: str = "--topology") -> Self:
+        """Reads a topology, such as `v5e:4x4`, or accelerator type, such as `v5litepod-16`.
+
+        Raises UsageError, which names the `option`, for unknown chips or an impossible shape.
+        """
+        matched = _NAME.fullmatch(_NAMES_BY_TYPE.get(name, name))
+        chip = None if matched is None else CHIPS.get(matched[1])
+        shape = () if matched is None else tuple(map(int, matched[2].split("x")))
+        # Every host has 2 x 2 chips, but single chips exist too.
+        is_whole_hosts = all(length > 0 and length % 2 == 0 for length in shape[:2])
+        if chip is None:
+            problem = "This is not the name of a topology."
+        elif len(shape) != chip.num_dimensions:
+            problem = f"{chip.name} chips are wired in {chip.num_dimensions} dimensions."
+        elif not (is_whole_hosts or math.prod(shape) == 1) or 0 in shape:
+            problem = "The first two lengths are even, since a host has 2 x 2 chips."
+        elif math.prod(shape) > _MAX_CHIPS:
+            problem = f"No slice has more than {_MAX_CHIPS} chips."
+        else:
+            return cls(chip, shape)
+        examples = f"{', '.join(EXAMPLES)}, or an accelerator type, such as v5litepod-16"
+        remedy = f"Generation and chips along each dimension, such as {examples}."
+        raise UsageError(problem, where=f"{option} {name}", remedy=remedy)
+
+    @property
+    def name(self) -> str:
+        """Name of the topology, as `parse` accepts it."""
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def cloud(self) -> CloudNames:
+        """Cloud TPU and GKE names for slices of these chips."""
+        return _CLOUD_NAMES[self.chip.name]
+
+    @property
+    def accelerator_type(self) -> str | None:
+        """Name in Cloud TPU, such as `v5litepod-16`; `None` for a slice that it does not have."""
+        return _TYPES_BY_NAME.get(self.name)
+
+    @property
+    def num_chips(self) -> int:
+        """Number of chips in the slice."""
+        return math.prod(self.shape)
+
+    @property
+    def chips_per_host(self) -> int:
+        """TPU chips of one VM."""
+        is_one_host = self.num_chips <= self.cloud.max_chips_per_host
+        return self.num_chips if is_one_host else _CHIPS_PER_HOST
+
+    @property
+    def num_hosts(self) -> int:
+        """VMs of the slice."""
+        return self.num_chips // self.chips_per_host
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas in the slice, one per device."""
+        return self.num_chips * self.chip.num_replicas
+
+    @property
+    def hbm_bytes_per_replica(self) -> int:
+        """High-bandwidth memory of one device that programs get."""
+        return int(self.chip.usable_hbm_gibibytes * 2**30) // self.chip.num_replicas
+
+
+EXAMPLES = ("v2:2x2", "v3:4x4", "v4:2x2x4", "v5e:4x4", "v5p:2x2x4", "v6e:4x4")
+"""A topology of every generation."""
