@@ -91,8 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(rounds, "--turn-seconds", 1e-3, MAX_SECONDS, meaning, default=2.0, metavar="S")
     meaning = "Python with Hugging Face's model, to take turns with it"
     rounds.add_argument("--peer-python", metavar="PATH", help=meaning)
-    meaning = "take turns with generation that rounds nothing"
-    rounds.add_argument("--peer-float32", action="store_true", help=meaning)
     add_json_argument(parser)
 
 
@@ -273,16 +271,13 @@ def _start_peer(case: Case, python: str, turn_seconds: float) -> tuple[str, Work
 def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measures a case in rounds, every other one in the opposite order of sides."""
     say(f"measuring {case.suite}: {case.shape}")
-    seconds, dtype = arguments.turn_seconds, None
+    seconds, dtype = arguments.turn_seconds, ""
     command = [sys.executable, "-W", "ignore", "-m", benchmark_worker.__name__, "own"]
     with contextlib.ExitStack() as exits:
         folder = exits.enter_context(tempfile.TemporaryDirectory())
         own = Worker(command, {**case.request, "folder": folder}, seconds)
         workers = {"own": exits.enter_context(own)}
-        if arguments.peer_float32 and case.suite == "generate":
-            dtype, request = "float32", {**case.request, "storage_dtype": "float32"}
-            workers["peer"] = exits.enter_context(Worker(command, request, seconds))
-        elif arguments.peer_python is not None:
+        if arguments.peer_python is not None:
             dtype, peer = _start_peer(case, arguments.peer_python, seconds)
             workers["peer"] = exits.enter_context(peer)
         turns: dict[str, list[dict[str, Any]]] = {side: [] for side in workers}
@@ -291,12 +286,11 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
                 turns[side].append(workers[side].turn())
     row: dict[str, Any] = {"suite": case.suite, "shape": case.shape, **_figures(turns["own"])}
     row["flops_per_token"] = case.flops_per_token
-    if dtype is not None:
+    if dtype:
         pairs = zip(turns["own"], turns["peer"], strict=True)
         ratios = spread([own["rate"] / peer["rate"] for own, peer in pairs])
-        name = "own" if arguments.peer_float32 else _PEER
-        row["peer"] = {"name": name, "dtype": dtype, "times_faster": ratios}
-        row["peer"] |= _figures(turns["peer"])
+        peer = {"name": _PEER, "dtype": dtype, "times_faster": ratios}
+        row["peer"] = peer | _figures(turns["peer"])
     return row
 
 

@@ -37,7 +37,7 @@ def create_own_work(request: dict[str, Any]) -> Work:
         return _train(experiment, request["folder"])
     if request["work"] == "evaluate":
         return _evaluate(experiment)
-    return _generate(experiment, request["num_rows"], request.get("storage_dtype", "auto"))
+    return _generate(experiment, request["num_rows"])
 
 
 def _train(experiment: Any, folder: str) -> Work:
@@ -113,7 +113,7 @@ def _evaluate(experiment: Any) -> Work:
     return evaluate
 
 
-def _generate(experiment: Any, num_rows: int, storage_dtype: Any) -> Work:
+def _generate(experiment: Any, num_rows: int) -> Work:
     """Creates generation with a full memory; of a single row token by token, as a stream."""
     from txl_tf.generation import GenerationSession
     from txl_tf.generation.session import CAPACITY
@@ -122,9 +122,7 @@ def _generate(experiment: Any, num_rows: int, storage_dtype: Any) -> Work:
 
     config = experiment.model
     model = create_model(config, dtype="float32")
-    session = GenerationSession(
-        model, RandomSampler(top_p=0.9), num_rows=num_rows, storage_dtype=storage_dtype
-    )
+    session = GenerationSession(model, RandomSampler(top_p=0.9), num_rows=num_rows)
     num_tokens = max(_PROMPT_TOKENS, getattr(config, "effective_memory_length", 0))
     session.write([_random_tokens(num_tokens, config.vocabulary_size)] * num_rows, max_tokens=1)
     tokens_per_call = CAPACITY if num_rows > 1 else 1

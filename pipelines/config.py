@@ -47,28 +47,17 @@ _WIDTH = 80
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    parser.add_argument(
-        "section",
-        nargs="?",
-        choices=list(SECTIONS),
-        metavar="SECTION",
-        help=f"list only these settings: {', '.join(SECTIONS)} (default: the first four)",
-    )
-    add_config_argument(parser, help="show this experiment whole, as JSON for a file")
+    way = parser.add_mutually_exclusive_group()
+    meaning = f"list only these settings: {', '.join(SECTIONS)} (default: the first four)"
+    way.add_argument("section", nargs="?", choices=[*SECTIONS], metavar="SECTION", help=meaning)
+    add_config_argument(way, help="show this experiment whole, as JSON for a file")
     meaning = "print the JSON Schema of configuration files, for editors"
-    parser.add_argument("--schema", action="store_true", help=meaning)
+    way.add_argument("--schema", action="store_true", help=meaning)
     add_override_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> str:
     """Reads the named experiments, and returns the text to print."""
-    given = [arguments.section, arguments.config, arguments.schema or None]
-    if sum(each is not None for each in given) > 1:
-        raise UsageError(
-            "A section, --config and --schema exclude each other.",
-            where="txl config",
-            remedy="Give one of them.",
-        )
     if arguments.config is not None:
         experiment = load_experiment(arguments.config, arguments.overrides)
         return json.dumps(experiment.to_dict(), indent=2)

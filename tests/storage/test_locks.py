@@ -140,18 +140,6 @@ def test_a_folder_that_was_begun_anew_is_not_touched(tmp_path, kind):
     assert contents(folder) == before
 
 
-def test_a_writer_whose_lock_file_is_gone_writes_nothing_more(tmp_path):
-    with quick(tmp_path) as first:
-        (tmp_path / LOCK_FILE).unlink()
-        with pytest.raises(OutputExistsError, match="removed or replaced"):
-            first.write("new.txt", b"new")
-        with quick(tmp_path) as second:
-            with pytest.raises(OutputExistsError, match="removed or replaced"):
-                first.write("new.txt", b"new")
-            second.write("kept.txt", b"")
-    assert os.listdir(tmp_path) == ["kept.txt"]
-
-
 @pytest.fixture
 def remote(tmp_path):
     return f"ram://{tmp_path.name}/run"

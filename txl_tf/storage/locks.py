@@ -264,12 +264,9 @@ def _this_process() -> dict[str, Any]:
 def _start_of(pid: Any) -> str | None:
     """Returns the start time of a process, which tells processes with equal ids apart."""
     try:
-        with open(f"/proc/{int(pid)}/stat") as file:
-            # The name, in parentheses, may have spaces in it.
-            start = file.read().rpartition(")")[2].split()[19]
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {start}"
-    except (OSError, ValueError, TypeError, IndexError, OverflowError):
+        # The name of the program, in parentheses, may have spaces in it.
+        return read_file(f"/proc/{pid}/stat").decode().rpartition(")")[2].split()[19]
+    except (OSError, ValueError, IndexError):
         return None
 
 
