@@ -106,7 +106,7 @@ def _evaluate(experiment: Any) -> Work:
 
     def evaluate(count: int) -> int:
         tokens = _random_tokens(count * read_tokens + 1, config.vocabulary_size)
-        # Bytes, characters and words decide units of figures, and no time.
+        # Bytes, characters and words affect the units of figures only.
         text = EvaluationText.of_tokens("text", tokens, num_bytes=1, num_characters=1, num_words=1)
         return evaluator.evaluate(text, step=0).num_tokens
 

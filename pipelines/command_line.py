@@ -83,13 +83,19 @@ def _dispatch(arguments: list[str]) -> None:
         help="print a shell completion script, and exit",
     )
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
-    # Imports the chosen job only.
+    # Imports only the chosen job, or all jobs for completion.
     chosen = next((word for word in arguments if not word.startswith("-")), None)
+    completes = any(word.startswith("--print-completion") for word in arguments)
     modules = {}
     for name, summary in JOBS.items():
         job_parser = jobs.add_parser(name, help=summary, description=sentence(summary))
-        if name == chosen:
+        if completes or name == chosen:
             modules[name] = job_parser.add_arguments_of(name)
+    if completes:
+        actions = jobs.choices["analyze"]._actions
+        (analyses,) = (action for action in actions if action.dest == "analysis")
+        for name in ANALYSES:
+            analyses.choices[name].add_arguments_of(f"analysis.{name}")  # type: ignore
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
     if parsed.job != "doctor":
@@ -175,20 +181,8 @@ class _PrintCompletion(argparse.Action):
         require_extra("completion", "shtab", purpose="Completion", where="--print-completion")
         import shtab
 
-        print(shtab.complete(whole_parser(), shell=shell))
+        print(shtab.complete(parser, shell=shell))
         parser.exit()
-
-
-def whole_parser() -> JobParser:
-    """Returns the parser of all jobs and analyses, each with its arguments."""
-    parser = JobParser(prog="txl")
-    jobs = parser.add_subparsers(dest="job", metavar="JOB")
-    for name, summary in JOBS.items():
-        jobs.add_parser(name, help=summary).add_arguments_of(name)
-    (analyses,) = (each for each in jobs.choices["analyze"]._actions if each.dest == "analysis")
-    for name in ANALYSES:
-        analyses.choices[name].add_arguments_of(f"analysis.{name}")  # type: ignore
-    return parser
 
 
 def _versions() -> str:

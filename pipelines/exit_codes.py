@@ -105,7 +105,7 @@ def explained(error: BaseException) -> JobError:
 
 
 def _is_of_tensorflow(error: BaseException, texts: tuple[str, ...]) -> bool:
-    # An error of TensorFlow needs an earlier import.
+    # Before the import, no error is TensorFlow's; importing it here would take seconds.
     tensorflow = sys.modules.get("tensorflow")
     is_error = tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
     return is_error and any(text in str(error) for text in texts)

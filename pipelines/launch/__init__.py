@@ -27,7 +27,7 @@ from ..doctor import pinned_versions
 _MACHINES = {"v3": "ct3-hightpu", "v4": "ct4p-hightpu", "v5e": "ct5lp-hightpu"}
 _MACHINES |= {"v5p": "ct5p-hightpu", "v6e": "ct6e-standard"}
 _GKE = "gke-jobset"
-# The parts of the script of each kind; later definitions take the place of earlier ones.
+# Parts of the script of each kind; a later part may redefine functions of an earlier one.
 _SCRIPTS = {
     "tpu-vm": ("tpu_vm.sh", "job.sh"),
     "queued-resource": ("tpu_vm.sh", "queued_resource.sh", "job.sh"),
@@ -143,7 +143,7 @@ def _script(arguments: argparse.Namespace, accelerator: Topology) -> str:
         "SPOT": _spot_option(arguments),
         "CONFIG_FILE": os.path.abspath(arguments.config) if has_file else "",
         "TENSORBOARD": f"{arguments.workdir.rstrip('/')}/tensorboard",
-        # The shell of the machine reads these again.
+        # The remote shell parses these again.
         "TEXT": f"tensorflow-text=={pinned_versions()['tensorflow-text']}",
         "WORKDIR": shlex.quote(arguments.workdir),
         "TRAIN": shlex.join(_train_words(arguments, config)),

@@ -123,7 +123,7 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
             where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
             remedy="Check that every address is right, unused, and reachable from the others.",
         ) from error
-    # TensorFlow has installed its own handler, which does not notify this program.
+    # TensorFlow has replaced the handler by one that does not notify this program.
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     return strategy
