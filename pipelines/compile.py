@@ -159,58 +159,48 @@ def compile_experiment(
     With `find_rows`, the largest number of rows is searched even if the experiment fits. `say` gets
     lines of progress.
     """
-    training = _TrainingCompilation(experiment, compiler, say)
-    program = training.compile(training.rows)
-    yield {"training": training.figures(training.rows)}
-    evaluation, figures, shared_bytes = training.compile_evaluation()
+    step = _TrainingStep(experiment, compiler, say)
+    program = step.compile(step.rows)
+    yield {"training": step.figures(step.rows, program)}
+    evaluation, figures, shared_bytes = step.compile_evaluation()
     together = hbm_at_once(program, evaluation, shared_bytes)
     yield {"evaluation": figures, "together": together}
     yield {"checkpoint": checkpoint_cost(experiment)}
     if not together["fits"]:
-        yield {"fitting_settings": training.fitting_settings(evaluation, shared_bytes)}
+        yield {"fitting_settings": step.fitting_settings(evaluation, shared_bytes)}
     if find_rows or not program.fits:
-        step = experiment.training.gradient_accumulation_steps
-        trials = largest_rows(training.compile, training.rows, step)
+        num_parts = experiment.training.gradient_accumulation_steps
+        trials = largest_rows(step.compile, {step.rows: program}, num_parts)
         largest = max((rows for rows, each in trials.items() if each.fits), default=0)
-        is_new = largest not in (0, training.rows)
+        is_new = largest not in (0, step.rows)
         yield {
             "trials": {str(rows): each.needed_bytes for rows, each in trials.items()},
             "largest_rows_per_replica": largest,
-            "largest": training.figures(largest) if is_new else None,
+            "largest": step.figures(largest, trials[largest]) if is_new else None,
         }
 
 
-class _TrainingCompilation:
-    """Compilation of the training step with different numbers of rows."""
+class _TrainingStep:
+    """Compilation of a training step with different numbers of rows, and of its evaluation."""
 
     def __init__(
         self, experiment: ExperimentConfig, compiler: TpuCompiler, say: Callable[[str], None]
     ) -> None:
-        self._experiment = experiment
-        self._compiler = compiler
-        self._say = say
-        self._programs: dict[int, CompiledProgram] = {}
-        self._attention = ""
+        self._experiment, self._compiler, self._say = experiment, compiler, say
         self._trainer: Any = None
         self.rows = experiment.training.rows_per_replica(compiler.topology.num_replicas)
 
     def compile(self, rows: int) -> CompiledProgram:
-        """Compiles the step, once for each number of rows per replica."""
+        """Compiles the step with a number of rows per replica, at first its own."""
         from txl_tf.tpu_compiler.program import traced_trainer, training_program
 
-        if rows not in self._programs:
-            self._say(f"compiling the training step: {rows} rows per replica")
-            topology = self._compiler.topology
-            experiment = self._with_rows(rows)
-            trainer = traced_trainer(experiment, topology.num_replicas, topology.chip.name)
-            program = training_program(trainer)
-            if rows == self.rows:
-                self._attention, self._trainer = program.attention, trainer
-            compiled = self._compiler.compile(program, f"training-{rows}-rows")
-            needed = f"{compiled.needed_bytes:,} bytes"
-            self._say(f"  {'fits' if compiled.fits else 'does not fit'}: {needed}")
-            self._programs[rows] = compiled
-        return self._programs[rows]
+        self._say(f"compiling the training step: {rows} rows per replica")
+        topology = self._compiler.topology
+        trainer = traced_trainer(self._with_rows(rows), topology.num_replicas, topology.chip.name)
+        self._trainer = self._trainer or trainer
+        program = self._compiler.compile(training_program(trainer), f"training-{rows}-rows")
+        self._say(f"  {_verdict(program.fits)}: {program.needed_bytes:,} bytes")
+        return program
 
     def compile_evaluation(self) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
         """Returns the evaluation's program, its figures, and the bytes it shares with training."""
@@ -228,8 +218,6 @@ class _TrainingCompilation:
             "rows_per_replica": rows,
             "segment_length": evaluation.segment_length or self._experiment.model.segment_length,
             "dtype_policy": evaluation.dtype_policy,
-            "attention": lowered.attention,
-            "tokens_per_step": lowered.num_tokens,
             "shared_bytes": lowered.variable_bytes,
             **_figures(program, topology, lowered.num_tokens),
         }
@@ -247,23 +235,20 @@ class _TrainingCompilation:
             self._say("trying " + ", ".join(f"{name}={value}" for name, value in changes.items()))
             training = self._experiment.training.replace(**changes)
             changed = self._experiment.replace(training=training)
-            other = _TrainingCompilation(changed, self._compiler, self._say)
-            if hbm_at_once(other.compile(other.rows), evaluation, shared_bytes)["fits"]:
+            program = _TrainingStep(changed, self._compiler, self._say).compile(self.rows)
+            if hbm_at_once(program, evaluation, shared_bytes)["fits"]:
                 return {f"training.{name}": value for name, value in changes.items()}
         return None
 
-    def figures(self, rows: int) -> dict[str, Any]:
+    def figures(self, rows: int, program: CompiledProgram) -> dict[str, Any]:
         """Returns the figures of the training step with this number of rows per replica."""
         topology, experiment = self._compiler.topology, self._with_rows(rows)
         num_rows = experiment.training.global_batch_size
-        num_tokens = num_rows * experiment.model.segment_length
         return {
             "rows_per_replica": rows,
             "padding_rows": rows * topology.num_replicas - num_rows,
             "dtype_policy": experiment.training.dtype_policy,
-            "attention": self._attention,
-            "tokens_per_step": num_tokens,
-            **_figures(self._programs[rows], topology, num_tokens),
+            **_figures(program, topology, num_rows * experiment.model.segment_length),
         }
 
     def _with_rows(self, rows: int) -> ExperimentConfig:
@@ -280,6 +265,7 @@ def _figures(program: CompiledProgram, topology: Topology, num_tokens: int) -> d
     seconds = roofline["step_seconds"] + roofline["all_reduce_seconds"]
     share = topology.num_replicas / num_tokens
     return {
+        "tokens_per_step": num_tokens,
         "fits": program.fits,
         **dataclasses.asdict(program),
         "roofline": roofline,
@@ -290,16 +276,15 @@ def _figures(program: CompiledProgram, topology: Topology, num_tokens: int) -> d
 
 
 def largest_rows(
-    compile_rows: Callable[[int], CompiledProgram], first: int, step: int = 1
+    compile_rows: Callable[[int], CompiledProgram], trials: dict[int, CompiledProgram], step: int
 ) -> dict[int, CompiledProgram]:
-    """Finds the largest number of rows, a multiple of `step`, that fits; returns all trials.
+    """Finds the largest number of rows, a multiple of `step`, that fits; adds to the trials.
 
     Memory grows almost linearly with the rows, so each guess is where the line through the two
     trials nearest to the limit meets it, within the known bounds; if guesses stop closing in, it
     bisects. The largest trial that fits is exact below 100 rows and else within 2 %, or
     `_MAX_ROWS`; no trial fits if `step` rows do not.
     """
-    trials = {first: compile_rows(first)}
     while True:
         low = max((rows for rows, each in trials.items() if each.fits), default=0)
         high = min((rows for rows, each in trials.items() if not each.fits), default=None)
@@ -333,8 +318,8 @@ def print_part(part: dict[str, Any]) -> None:
             _print_program(title or "training with the most rows", values)
     if (together := part.get("together")) is not None:
         print(
-            f"in HBM at once: {_gibibytes(together['while_training_bytes'])} GiB while training, "
-            f"{_gibibytes(together['while_evaluating_bytes'])} while evaluating, of "
+            f"HBM of both programs, GiB: {_gibibytes(together['while_training_bytes'])} while "
+            f"training, {_gibibytes(together['while_evaluating_bytes'])} while evaluating, of "
             f"{_gibibytes(together['limit_bytes'])}: {_verdict(together['fits'])}"
         )
     if "fitting_settings" in part:
@@ -345,9 +330,9 @@ def print_part(part: dict[str, Any]) -> None:
         print(f"at most {part['largest_rows_per_replica']} rows per replica fit")
     if (cost := part.get("checkpoint")) is not None:
         print(
-            f"checkpoint: {_gibibytes(cost['bytes'])} GiB, as much room in /tmp for gs://, about "
-            f"{cost['upload_seconds']:.0f} s; {_verdict(cost['fits_notice'])} "
-            "the 30 s that a spot VM is given"
+            f"checkpoint: {_gibibytes(cost['bytes'])} GiB, for gs:// as much in /tmp; its upload "
+            f"takes about {cost['upload_seconds']:.0f} s and {_verdict(cost['fits_notice'])} "
+            "the 30 s of notice of a spot VM"
         )
 
 
@@ -363,7 +348,7 @@ def _print_program(name: str, values: dict[str, Any]) -> None:
     print(f"{_verdict(values['fits'])}: {needed} of {limit} GiB", end="")
     print(", without the program itself: see --code" if values["code_bytes"] is None else "")
     if padding := values.get("padding_rows"):
-        print(f"{padding} rows more than asked for, equal for all replicas, are not counted")
+        print(f"{padding} rows of padding, so that all replicas have as many, are not counted")
     figures = {
         "HBM, GiB: arguments": _gibibytes(values["argument_bytes"]),
         "  further output": _gibibytes(values["output_bytes"]),
@@ -384,12 +369,6 @@ def _print_program(name: str, values: dict[str, Any]) -> None:
     if not values["fits"]:
         figures = dict(list(figures.items())[:3])
     print(plain_table([("per step", ""), *figures.items()], right=[1]))
-    work = [("kind of work, then operation", "times", "HBM %")]
-    for title, group in [*values["categories"].items(), *values["operations"].items()]:
-        share = 100 * group["hbm_bytes"] / max(values["hbm_bytes"], 1)
-        work.append((title, str(group["count"]), f"{share:.1f}"))
-    if values["fits"] and name != "evaluation":
-        print(plain_table(work, right=[1, 2]))
 
 
 def _gibibytes(num_bytes: float) -> str:

@@ -26,7 +26,7 @@ from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_COUNT, add_model_arguments, add_number, check_text_file
-from .memory_needs import reading_needs, require_memory_of
+from .memory_needs import require_reading_memory
 from .progress import with_chosen_step
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
         raise UsageError(f"{error}", where=f"--layer {arguments.layer}") from error
     rows = f"--batch-size {arguments.batch_size}"
     lengths = model.segment_length, model.effective_memory_length
-    require_memory_of(reading_needs(model, arguments.batch_size, *lengths, rows), "Reading")
+    require_reading_memory("Reading", model, arguments.batch_size, *lengths, rows)
     check_text_file(arguments.text)
     return EmbedJob(
         source=source,

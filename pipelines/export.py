@@ -35,7 +35,7 @@ from .arguments import (
     add_number,
 )
 from .generate import OF_DRAWING, add_generation_arguments, generation_config, option_of
-from .memory_needs import reading_needs, require_memory_of
+from .memory_needs import require_reading_memory
 from .progress import with_chosen_step
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
     if memory_length is None:
         memory_length = model.memory_length
     where = f"--memory-length {memory_length}"
-    require_memory_of(reading_needs(model, 1, 1, memory_length, where), "The export")
+    require_reading_memory("The export", model, 1, 1, memory_length, where)
     if not is_remote(job.out) and os.path.exists(job.out) and not os.path.isdir(job.out):
         raise UsageError("The output is not a folder.", where=f"--out {job.out}")
     return job

@@ -23,7 +23,7 @@ from txl_tf.storage.files import is_remote, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_COUNT, add_memory_length_argument, add_model_arguments, add_number
-from .memory_needs import reading_needs, require_memory_of
+from .memory_needs import require_reading_memory
 from .progress import say, with_chosen_step
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     num_rows = job.beams or job.num_samples
     where = f"--num-samples {num_rows}" if job.beams is None else f"--beams {num_rows}"
     where = f"{where}, --memory-length {memory_length}"
-    require_memory_of(reading_needs(model, num_rows, 1, memory_length, where), "Writing")
+    require_reading_memory("Writing", model, num_rows, 1, memory_length, where)
     return job
 
 

@@ -17,7 +17,7 @@ from txl_tf.imports import require_extra
 from txl_tf.model_folder import open_model, required_tokenizer
 
 from .arguments import MAX_COUNT, add_number, add_step_argument
-from .memory_needs import reading_needs, require_memory_of
+from .memory_needs import require_reading_memory
 
 _HIGHEST_PORT = 65535
 _KEY_VARIABLE = "TXL_API_KEY"
@@ -63,8 +63,7 @@ def check_arguments(arguments: argparse.Namespace) -> ServeJob:
     required_tokenizer(source, f"--model {arguments.model}")
     model, rows = source.experiment.model, arguments.rows + arguments.sessions
     where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
-    needs = reading_needs(model, rows, 1, model.effective_memory_length, where)
-    require_memory_of(needs, "Serving")
+    require_reading_memory("Serving", model, rows, 1, model.effective_memory_length, where)
     return ServeJob(socket=_listening_socket(arguments.host, arguments.port), arguments=arguments)
 
 

@@ -54,7 +54,7 @@ WITHOUT_TENSORFLOW = {
     *("stateless_random", "tasks"),
 }
 # All other kernels may import JAX at their top, and nobody may import them there.
-WITHOUT_JAX = {"__init__", "attention_plan", "kernel_choice"}
+WITHOUT_JAX = {"__init__", "attention_plan"}
 # Recomputing activations takes an interface of each backend, compiling a part that of TensorFlow.
 FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py", "txl_tf/layers/rematerialization.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
@@ -79,7 +79,6 @@ LOADED_FIRST = (
     "txl_tf.tpu_compiler.chips",
     "txl_tf.tpu_compiler.topologies",
     "txl_tf.tpu_kernels.attention_plan",
-    "txl_tf.tpu_kernels.kernel_choice",
     "txl_tf.training.ledger",
     "pipelines.[!t]*",
     "pipelines.train",

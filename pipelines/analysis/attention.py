@@ -41,7 +41,7 @@ from ..arguments import (
     add_number,
     add_step_argument,
 )
-from ..memory_needs import reading_needs, require_memory_of
+from ..memory_needs import require_reading_memory
 from ..progress import plain_table, show_progress
 
 if TYPE_CHECKING:
@@ -112,8 +112,7 @@ def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
         if value is not None and value > count:
             raise UsageError(f"The {name} must be at most {count}.", where=f"--{name} {value}")
     where = f"--rows {arguments.rows}, --memory-length, --segment-length"
-    needs = reading_needs(model, arguments.rows, where=where, **job.lengths)
-    require_memory_of(needs, "The analysis")
+    require_reading_memory("The analysis", model, arguments.rows, settings=where, **job.lengths)
     require_absent(arguments.out)
     return job
 

@@ -30,7 +30,7 @@ from txl_tf.model_folder import ModelFolder, build_model, check_dataset, open_mo
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number, add_numbers
-from ..memory_needs import reading_needs, require_memory_of
+from ..memory_needs import require_reading_memory
 from ..progress import plain_table, show_progress
 
 if TYPE_CHECKING:
@@ -147,13 +147,12 @@ def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
     if arguments.context_memory and run.has_memory:
         memory_length = arguments.context_memory
         where += f", --context-memory {memory_length}"
-    needs = reading_needs(model, num_rows, 1, memory_length, where)
-    require_memory_of(needs, "The analysis")
+    require_reading_memory("The analysis", model, num_rows, 1, memory_length, where)
     if run.has_memory:
         longest = max(arguments.memory_lengths or [0])
         num_rows = run.source.experiment.evaluation.batch_size
-        needs = reading_needs(model, num_rows, 1, longest, f"--memory {longest}")
-        require_memory_of(needs, "The analysis")
+        where = f"--memory {longest}"
+        require_reading_memory("The analysis", model, num_rows, 1, longest, where)
 
 
 def run(job: ContextJob) -> None:

@@ -34,7 +34,7 @@ from ..arguments import (
     add_override_argument,
 )
 from ..configs import load_experiment
-from ..memory_needs import reading_needs, require_memory_of
+from ..memory_needs import require_reading_memory
 from ..progress import plain_table, say
 
 _ATTENTION = "800,1800,2800,3800"
@@ -66,11 +66,9 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
             remedy=f"Its model.position_encoding must be one of {', '.join(RELATIVE_ENCODINGS)}.",
         )
     longest, segment_length = max(arguments.attention_lengths), arguments.segment_length
-    needs = [
-        *reading_needs(model, 1, longest, 0, f"--attention {longest}"),
-        *reading_needs(model, 1, segment_length, longest, f"--segment-length {segment_length}")[1:],
-    ]
-    require_memory_of(needs, "The measurement")
+    where = f"--attention {longest}, --segment-length {segment_length}"
+    for length, memory_length in ((longest, 0), (segment_length, longest)):
+        require_reading_memory("The measurement", model, 1, length, memory_length, where)
     return arguments, experiment
 
 

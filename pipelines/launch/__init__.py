@@ -92,7 +92,7 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     option = "--accelerator-type"
     accelerator = Topology.parse(arguments.accelerator_type, option)
     if accelerator.accelerator_type is None:
-        sizes = ", ".join(accelerator.cloud.shapes.values())
+        sizes = ", ".join(accelerator.cloud.shapes)
         what, where = "Cloud TPU has no such slice.", f"{option} {arguments.accelerator_type}"
         raise UsageError(what, where=where, remedy=f"Its shapes are: {sizes}.")
     for name, (pattern, remedy) in _PATTERNS.items():

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.convert.models import assert_same_weights, family_config, random_model, weights_of
 from txl_tf.convert import load_official_tensorflow
-from txl_tf.convert.official_tensorflow import official_tensorflow_table
+from txl_tf.convert.official_tensorflow import official_tensorflow_table, read_checkpoint
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 
 FAMILIES = ["enwik8", "wt103_base", "wt103_large", "lm1b", "narrow", "narrow_clusters"]
@@ -52,40 +52,28 @@ def test_a_checkpoint_is_found_by_prefix_index_or_folder(spelling, tmp_path):
     prefix = save(tmp_path, official_tensors(expected))
     path = tmp_path if spelling == "folder" else f"{prefix}{spelling}"
     assert_same_weights(load_official_tensorflow(path, memory_length=8), expected)
+    with pytest.raises(ValueError, match="`memory_length` must be given"):
+        load_official_tensorflow(path)
 
 
-def refused(tmp_path, change):
-    """What is raised after `change` has had the tensors."""
+def test_all_differences_are_named_and_counted(tmp_path):
     tensors = official_tensors(random_model(family_config("wt103_large")))
-    change(tensors)
+    for name in [name for name in tensors if name.startswith(f"{BLOCK}/")]:
+        del tensors[name]
+    tensors["transformer/r_w_bias_too"] = np.zeros(3, np.float32)
+    tensors["transformer/layer_0/ff/LayerNorm/gamma"] = np.ones(16, np.int32)
+    tensors["transformer/layer_2/ff/LayerNorm/beta"] = np.zeros((4, 4), np.float32)
     with pytest.raises(MismatchError) as caught:
         load_official_tensorflow(save(tmp_path, tensors), memory_length=8)
     assert len(str(caught.value).splitlines()) == 3
     assert str(tmp_path) in str(caught.value)
-    return caught.value
-
-
-def test_all_differences_are_named_and_counted(tmp_path):
-    def change(tensors):
-        for name in [name for name in tensors if name.startswith(f"{BLOCK}/")]:
-            del tensors[name]
-        tensors["transformer/r_w_bias_too"] = np.zeros(3, np.float32)
-        tensors["transformer/layer_2/ff/LayerNorm/beta"] = np.zeros((4, 4), np.float32)
-
-    error = refused(tmp_path, change)
-    assert len(error.differences["missing"]) == 11
-    for text in ("11 missing: ", "and 8 more", "1 unexpected: transformer/r_w_bias_too"):
-        assert text in error.what
-    assert "transformer/layer_2/ff/LayerNorm/beta is (4, 4), not (16,)" in error.what
-
-
-def test_integers_are_no_weights(tmp_path):
-    name = f"{BLOCK}/ff/LayerNorm/gamma"
-
-    def change(tensors):
-        tensors[name] = np.ones(16, np.int32)
-
-    assert "int32" in refused(tmp_path, change).differences["misshapen"][0]
+    assert len(caught.value.differences["missing"]) == 11
+    for text in (
+        *("11 missing: ", "and 8 more", "1 unexpected: transformer/r_w_bias_too"),
+        "transformer/layer_0/ff/LayerNorm/gamma is int32, not a float",
+        "transformer/layer_2/ff/LayerNorm/beta is (4, 4), not (16,)",
+    ):
+        assert text in caught.value.what
 
 
 def test_settings_are_checked_first():
@@ -95,12 +83,6 @@ def test_settings_are_checked_first():
         load_official_tensorflow("nowhere", clamp_length=-1)
     with pytest.raises(ValueError, match="position_encoding"):
         load_official_tensorflow("nowhere", position_encoding="sinusoidal")
-
-
-def test_memory_length_is_needed_where_nothing_tells_it(tmp_path):
-    prefix = save(tmp_path, official_tensors(random_model(family_config("enwik8"))))
-    with pytest.raises(ValueError, match="`memory_length` must be given"):
-        load_official_tensorflow(prefix)
 
 
 def test_published_sizes_bring_their_settings():
@@ -120,14 +102,48 @@ def test_published_sizes_bring_their_settings():
     assert (config.clamp_length, config.same_length, config.dropout) == (1000, True, 0.2)
 
 
-def test_a_checkpoint_that_is_not_there_or_not_whole(tmp_path):
+def test_a_checkpoint_that_is_not_there(tmp_path):
     with pytest.raises(InputMissingError):
         load_official_tensorflow(tmp_path / "model.ckpt-0", memory_length=8)
-    prefix = save(tmp_path, official_tensors(random_model(family_config("enwik8"))))
-    data = next(tmp_path.glob("*.data*"))
-    data.write_bytes(data.read_bytes()[:-500])
-    with pytest.raises(DataDamagedError):
-        load_official_tensorflow(prefix, memory_length=8)
-    (tmp_path / "model.ckpt-0.index").write_bytes(b"nothing of the kind")
-    with pytest.raises(DataDamagedError):
-        load_official_tensorflow(prefix, memory_length=8)
+
+
+TENSORS = {
+    "empty": tf.zeros([2, 0]),
+    "half": tf.ones([3], tf.bfloat16),
+    "many": tf.range(1000),
+    "text": tf.constant(["", "b" * 200]),
+    "whole": tf.constant(7, tf.int64),
+}
+
+
+def test_any_damage_of_an_index_is_refused_or_harmless(tmp_path):
+    prefix = save(tmp_path, TENSORS)
+    path = tmp_path / f"{prefix.name}.index"
+    content = path.read_bytes()
+    damages = [content[:length] for length in range(len(content))]
+    for place in range(len(content)):
+        for value in (content[place] ^ 1, content[place] ^ 0x80, 0, 0xFF):
+            damages.append(content[:place] + bytes([value]) + content[place + 1 :])
+    for damage in [content, *damages]:
+        path.write_bytes(damage)
+        try:
+            found = read_checkpoint(str(prefix))
+        except DataDamagedError:
+            assert damage != content
+            continue
+        assert len(damage) == len(content)
+        assert found.keys() == TENSORS.keys()
+        np.testing.assert_array_equal(found["many"], np.arange(1000))
+
+
+def test_data_that_are_missing_cut_or_no_file_are_refused(tmp_path):
+    prefix = save(tmp_path, TENSORS)
+    data = tmp_path / f"{prefix.name}.data-00000-of-00001"
+    for damage in (data.read_bytes()[:1000], b""):
+        data.write_bytes(damage)
+        with pytest.raises(DataDamagedError, match=r"tensors take .* bytes, but its data have"):
+            read_checkpoint(str(prefix))
+    data.unlink()
+    data.symlink_to("/dev/zero")
+    with pytest.raises(DataDamagedError, match="regular file"):
+        read_checkpoint(str(prefix))

@@ -1,8 +1,10 @@
-"""The official vocabulary is read as it was."""
+"""The official vocabulary is read as it was; no pickle runs code or exhausts the machine."""
 
 import collections
 import pickle
 import sys
+import time
+import tracemalloc
 import types
 
 import numpy as np
@@ -12,6 +14,7 @@ from tests.convert import python2_pickle as python2
 from txl_tf.convert import Python2Vocabulary, read_python2_vocabulary
 from txl_tf.errors import DataDamagedError
 
+RECONSTRUCT = python2.name("numpy.core.multiarray", "_reconstruct")
 SYMBOLS = ("<eos>", "the", ",", "M\u00fcnchen", "@-@", "<unk>")
 
 
@@ -22,7 +25,8 @@ def saved(folder, content):
 
 
 def test_a_corpus_of_python_2(tmp_path):
-    path = saved(tmp_path, python2.corpus(SYMBOLS, cutoffs=(0, 2, 4, 6)))
+    content = python2.corpus(SYMBOLS, cutoffs=(0, 2, 4, 6), num_numbers=300_000)
+    path = saved(tmp_path, content)
     assert read_python2_vocabulary(path) == Python2Vocabulary(
         symbols=SYMBOLS, cutoffs=(2, 4), dataset="wt103"
     )
@@ -32,12 +36,6 @@ def test_a_corpus_of_python_2(tmp_path):
 def test_a_vocabulary_alone(module, tmp_path):
     content = b"\x80\x02" + python2.vocabulary(SYMBOLS, module) + b"."
     assert read_python2_vocabulary(saved(tmp_path, content)).symbols == SYMBOLS
-
-
-def test_long_arrays_are_passed_over(tmp_path):
-    path = saved(tmp_path, python2.corpus(SYMBOLS, num_numbers=300_000))
-    assert path.stat().st_size > 2_400_000
-    assert read_python2_vocabulary(path).symbols == SYMBOLS
 
 
 def test_bytes_that_are_no_utf8_are_latin_1(tmp_path):
@@ -84,6 +82,11 @@ def test_what_this_python_pickles(protocol, official_modules, tmp_path):
         b"\x80\x02}.",
         b"N.",
         b"",
+        # Names that a loader of this Python stumbles over.
+        python2.name("subprocess", "Popen") + b"N\x85\x81.",
+        b"\x80\x04" + python2.name("data_utils", "Corpus") + b")}\x92.",
+        b"\x80\x04\x8c\x0adata_utils\x8c\x13Corpus.__subclasses__\x93.",
+        RECONSTRUCT + python2.name("os", "system") + b"\x85R.",
     ],
 )
 def test_pickles_without_a_sound_vocabulary(content, tmp_path):
@@ -103,3 +106,81 @@ def test_no_damage_gives_any_other_error(tmp_path):
             read_python2_vocabulary(saved(tmp_path, bytes(damaged)))
         except DataDamagedError as error:
             assert len(str(error).splitlines()) == 3
+
+
+def call(function, *arguments):
+    return function + b"(" + b"".join(arguments) + b"tR"
+
+
+def get(thing, attribute):
+    return call(python2.name("builtins", "getattr"), thing, text(attribute))
+
+
+def text(value):
+    """A text that both Pythons take for a `str`."""
+    return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+
+def chain(command):
+    """From an admitted class to `os.system`, by `getattr` alone."""
+    functions = get(get(python2.name("collections", "Counter"), "__init__"), "__globals__")
+    modules = get(call(get(functions, "get"), text("_sys")), "modules")
+    return call(get(call(get(modules, "get"), text("os")), "system"), command)
+
+
+def set_state(command):
+    """The second state is handed to the function that the first one put there."""
+    first = b"}" + text("__setstate__") + python2.name("os", "system") + b"s"
+    return python2.name("data_utils", "Corpus") + b")\x81" + first + b"b" + command + b"b"
+
+
+def live_payloads(marker):
+    """Pickles that make the file `marker` when they are loaded."""
+    command = text(f"touch {marker}")
+    system = python2.name("os", "system")
+    made = call(system, command)
+    stack_global = b"\x8c\x05posix\x8c\x06system\x93"
+    return {
+        "os.system": made,
+        "getattr": chain(command),
+        "extension": b"\x82\x01(" + command + b"tR",
+        "setstate": set_state(command),
+        "inst": b"(" + command + b"ios\nsystem\n",
+        "stack_global": b"\x80\x04" + stack_global + command + b"\x85R",
+        "in a corpus": python2.corpus(["a"], vocab=made)[:-1],
+    }
+
+
+@pytest.mark.parametrize("kind", live_payloads("x"))
+def test_no_code_is_run(kind, tmp_path):
+    marker = tmp_path / "marker"
+    path = saved(tmp_path, live_payloads(marker)[kind] + b".")
+    with pytest.raises(DataDamagedError) as caught:
+        read_python2_vocabulary(path)
+    assert "not data" in caught.value.what or "not for data" in caught.value.what
+    assert not marker.exists()
+
+
+MANY = 100_000
+GREEDY_PAYLOADS = {
+    "long text": b"X\xff\xff\xff\xffabc.",
+    "integer with many digits": b"L" + b"9" * MANY + b"L\n.",
+    "high memo": b"Nr\xff\xff\xff\xff.",
+    "deep lists": b"]" * MANY + b"a" * (MANY - 1) + b".",
+    "deep key": b"})" + b"\x85" * MANY + b"Ns.",
+    "frame": b"\x80\x04\x95" + b"\xff" * 8 + b".",
+}
+
+
+@pytest.mark.parametrize("kind", GREEDY_PAYLOADS)
+def test_little_memory_and_time_are_needed_to_refuse(kind, tmp_path):
+    path = saved(tmp_path, GREEDY_PAYLOADS[kind])
+    tracemalloc.start()
+    started = time.monotonic()
+    with pytest.raises(DataDamagedError):
+        read_python2_vocabulary(path)
+    seconds = time.monotonic() - started
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 * 2**20
+    assert seconds < 30

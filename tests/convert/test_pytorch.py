@@ -146,12 +146,17 @@ def test_a_configuration_of_another_model_is_refused(change, tmp_path):
         load_hugging_face(path)
 
 
-def test_what_the_configuration_tells_can_be_changed(tmp_path):
-    golden = Golden("hf_char")
+def test_settings_come_before_the_configuration_and_their_origin_is_told(tmp_path):
+    golden, origins = Golden("hf_char"), {}
     theirs = {**golden.config, "clamp_len": 5, "same_length": True, "id2label": {}}
-    model = load_hugging_face(save(tmp_path, golden.state_dict, theirs), memory_length=4)
-    assert (model.config.clamp_length, model.config.same_length) == (5, True)
-    assert (model.config.memory_length, model.config.same_length_keys) == (4, "memory")
+    path = save(tmp_path, golden.state_dict, theirs)
+    config = load_hugging_face(path, memory_length=4, origins=origins).config
+    assert (config.clamp_length, config.same_length) == (5, True)
+    assert (config.memory_length, config.same_length_keys) == (4, "memory")
+    assert origins["num_layers"] == "found in the tensors"
+    assert origins["clamp_length"] == "found in config.json"
+    assert origins["memory_length"] == "given"
+    assert origins["variational_dropout"] == "assumed: the default"
 
 
 def test_state_dicts_of_wrapped_models(tmp_path):
@@ -244,14 +249,3 @@ def test_a_body_without_head_is_named(tmp_path):
     }
     with pytest.raises(MismatchError, match="without its head"):
         load_hugging_face(save(tmp_path, body))
-
-
-def test_the_origin_of_every_setting_is_told(tmp_path):
-    golden, origins = Golden("hf_char"), {}
-    stored = {name: each for name, each in golden.config.items() if name != "clamp_len"}
-    path = save(tmp_path, golden.state_dict, stored)
-    load_hugging_face(path, origins=origins, same_length=True)
-    assert origins["num_layers"] == "found in the tensors"
-    assert origins["memory_length"] == "found in config.json"
-    assert origins["same_length"] == "given"
-    assert origins["clamp_length"] == "assumed: the default"

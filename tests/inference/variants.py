@@ -9,7 +9,7 @@ from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
 from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
+from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 
 B, T, V = 2, 4, 11
 CONFIG = small_config(

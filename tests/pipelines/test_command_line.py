@@ -106,7 +106,7 @@ _MISUSES = [
     ("evaluate --workdir run --data d --set model.num_layers=3", 2, "model.num_layers"),
     ("config --set training.seed=1", 2, "Add --config"),
     # Settings that this machine cannot hold.
-    (f"{_QUICKSTART} --set model.memory_length=16777216", 2, "would take"),
+    (f"{_QUICKSTART} --set model.memory_length=16777216", 2, "would need"),
     # Wrong places.
     (_TRAIN, 2, "--config"),
     ("train --config text.txt --data d --workdir new", 2, "text.txt"),

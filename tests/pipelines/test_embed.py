@@ -11,7 +11,7 @@ from tests.small_models import small_config
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models import create_model
-from txl_tf.storage.untrusted_files import read_array_archive
+from txl_tf.storage.array_archives import read_array_archive
 
 TEXTS = ["bad cab face", "a", "dig a big bag in a cage"]
 

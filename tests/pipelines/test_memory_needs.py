@@ -4,7 +4,7 @@ import pytest
 
 from pipelines import memory_needs
 from pipelines.configs import load_experiment
-from pipelines.memory_needs import require_memory_of, training_needs
+from pipelines.memory_needs import require_memory, training_needs
 from tests.pipelines.conftest import EXPERIMENT
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
@@ -43,16 +43,16 @@ def test_the_least_that_is_needed_is_no_more_than_the_estimate():
 
 
 def test_more_than_the_machine_has_is_refused_with_both_numbers():
-    needs = [memory_needs.MemoryNeed("weights", 3 * memory_needs.available_bytes(), "model.x=1")]
-    with pytest.raises(UsageError, match=r"most of it weights, would take .* GiB; .* GiB are"):
-        require_memory_of(needs, "Training")
+    need = memory_needs.MemoryNeed("weights", 3 * memory_needs.available_bytes(), "model.x=1")
+    with pytest.raises(UsageError, match=r"need at least .* GiB of .* the weights; .* GiB are"):
+        require_memory("Training", need)
 
 
 def test_the_limit_of_a_control_group_counts(monkeypatch, tmp_path):
     limit, usage = tmp_path / "max", tmp_path / "current"
     limit.write_text("1000000\n")
     usage.write_text("400000\n")
-    monkeypatch.setattr(memory_needs, "_CONTROL_GROUPS", ((limit, usage),))
+    monkeypatch.setattr(memory_needs, "_CONTROL_GROUP", (limit, usage))
 
     assert memory_needs.available_bytes() == 600_000
 

@@ -10,6 +10,7 @@ interpreted, and MirroredStrategy by plain operations. Prints one line of JSON. 
 """
 
 import argparse
+import functools
 import json
 import os
 
@@ -33,7 +34,7 @@ VOCABULARY_SIZE = 200
 class TwoStrategies:
     """The same run under MirroredStrategy and as TPUStrategy's program."""
 
-    def __init__(self, num_replicas, experiment, batches, sums_alone=False, chip=None):
+    def __init__(self, num_replicas, experiment, batches, chip=None):
         import tensorflow as tf
 
         from tests.tpu_compiler.host_replicas import HostReplicas
@@ -53,8 +54,6 @@ class TwoStrategies:
             for name, strategy in self.strategies.items()
         }
         program = ReplicaProgram.of(self.trainers["tpu"].trace())
-        if sums_alone:
-            without_sums(program.graph_def)
         self.replicas = HostReplicas(program)
 
     def train(self):
@@ -91,16 +90,6 @@ class TwoStrategies:
             key: np.concatenate([each.numpy() for each in variable.values]).astype("float64")
             for key, variable in variables.items()
         }
-
-
-def without_sums(graph_def):
-    """A control: what is left if no replica hears of the others."""
-    for node in graph_def.node:
-        if node.op == "XlaAllReduce":
-            node.op = "Identity"
-            del node.input[1:2]
-            for name in ("reduce_op", "mode"):
-                node.attr.pop(name)
 
 
 def small_experiment(num_rows, policy, setting):
@@ -141,12 +130,10 @@ def batches_of(experiment):
 
 def use_interpreted_kernel():
     """Lets programs for a TPU attend by a kernel that a CPU can execute; returns the chip."""
-    from txl_tf.tpu_kernels.kernel_choice import AttentionChoice, AttentionKernel
+    from txl_tf.tpu_kernels import attention_plan
 
-    def for_chip(chip, **_):
-        return AttentionChoice(AttentionKernel(platform="cpu") if chip else None, "interpreted")
-
-    AttentionChoice.for_chip = for_chip
+    on_cpu = functools.partial(attention_plan.AttentionKernel, platform="cpu")
+    attention_plan.AttentionKernel = on_cpu
     return "v5e"
 
 
@@ -179,14 +166,11 @@ def main(arguments=None):
     parser.add_argument("--policy", default="float32")
     parser.add_argument("--setting", choices=SETTINGS, default="plain")
     parser.add_argument("--kernel", action="store_true")
-    parser.add_argument("--sums-alone", action="store_true", help="a control that must fail")
     chosen = parser.parse_args(arguments)
-    from tests.tpu_compiler.host_replicas import prepare
+    from tests.tpu_compiler.host_replicas import evaluation_differences, prepare
 
     prepare(chosen.replicas)
     import tensorflow as tf
-
-    from tests.tpu_compiler.executed_parts import evaluation_differences, masks_are_identical
 
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
@@ -199,10 +183,9 @@ def main(arguments=None):
     experiment = experiment.replace(training=always) if chosen.kernel else experiment
     batches = batches_of(experiment)
     chip = use_interpreted_kernel() if chosen.kernel else None
-    runs = TwoStrategies(chosen.replicas, experiment, batches, chosen.sums_alone, chip)
+    runs = TwoStrategies(chosen.replicas, experiment, batches, chip)
     runs.train()
     found = {**vars(chosen), "rows": num_rows, **differences(runs)}
-    found["masks_identical"] = masks_are_identical(runs)
     found["evaluation"] = evaluation_differences(runs, experiment)
     print(json.dumps(found))
 

@@ -1,11 +1,17 @@
-"""Executes the program of every replica on as many devices of a host, by JAX's client."""
+"""Executes programs of TPUStrategy on as many devices of a host, by JAX's client."""
 
 import jax
 import numpy as np
 import tensorflow as tf
 
 from tests.measurements import run_saved_program
-from txl_tf.tpu_compiler.program import read_variable
+from tests.toy_text import NUM_TOKENS, toy_text
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.evaluation.evaluator import Evaluator, ReplicaRows
+from txl_tf.tpu_compiler.program import ReplicaProgram, read_variable
+
+# Rows that no number of replicas shares out equally.
+NUM_ROWS = 9
 
 
 class HostReplicas:
@@ -43,3 +49,72 @@ def prepare(num_replicas):
     """Must be called before JAX is used."""
     jax.config.update("jax_platforms", "cpu")
     run_saved_program.prepare(num_replicas)
+
+
+def evaluation_differences(runs, experiment):
+    """Relative differences of the total nats, with keys and values or hidden states remembered."""
+    weights = runs.trainers["mirrored"].variables.inference_weights()
+    text = toy_text(experiment.model.vocabulary_size)
+    return {
+        kind: relative_difference(runs, experiment, weights, text, masks_documents)
+        for kind, masks_documents in (("documents together", False), ("documents apart", True))
+    }
+
+
+def relative_difference(runs, experiment, weights, text, masks_documents):
+    evaluators = {
+        name: Evaluator(
+            experiment.model,
+            EvaluationConfig(
+                batch_size=NUM_ROWS,
+                dtype_policy=experiment.training.dtype_policy,
+                attention_kernel=experiment.training.attention_kernel,
+            ),
+            masks_documents=masks_documents,
+            strategy=strategy,
+        )
+        for name, strategy in runs.strategies.items()
+    }
+    has_kernel = evaluators["tpu"].attention(NUM_ROWS).kernel is not None
+    assert has_kernel == (experiment.training.attention_kernel == "always")
+    for evaluator in evaluators.values():
+        evaluator.load_arrays(weights)
+    theirs = evaluators["mirrored"].evaluate(text, step=0)
+    ours, count = executed_nats(evaluators["tpu"], text, runs.strategies["tpu"])
+    assert count == theirs.num_tokens == NUM_TOKENS
+    return abs(ours - theirs.total_nats) / theirs.total_nats
+
+
+def executed_nats(evaluator, text, strategy):
+    """What `Evaluator.evaluate` sums up, by programs that are executed on their own."""
+    rows = evaluator._rows(text)
+    shares = ReplicaRows(strategy, rows.batch_size)
+    functions = evaluator.trace(rows.batch_size, rows.segments_per_step)
+    begin, score = (HostReplicas(ReplicaProgram.of(function)) for function in functions)
+    memory_leaves, constant_leaves = map(tf.nest.flatten, functions[0].structured_outputs)
+    results = iter(begin())
+    num_replicas = strategy.num_replicas_in_sync
+    memory = filled(memory_leaves, results, num_replicas)
+    constants = filled(constant_leaves, results, num_replicas)
+    total, count = 0.0, 0
+    for batch in rows.batches(text):
+        arrays = batch.token_ids, batch.target_ids, batch.is_scored, batch.document_starts
+        parts = [parts_of(each, shares.rows_per_replica, num_replicas) for each in arrays]
+        nll, *results = score(*parts, *memory, *constants)
+        memory = filled(memory_leaves, iter(results), num_replicas)
+        whole = np.concatenate(nll)[: rows.batch_size]
+        total += float(np.sum(whole[batch.is_scored].astype(np.float64)))
+        count += int(np.sum(batch.is_scored))
+    return total, count
+
+
+def filled(leaves, values, num_replicas):
+    """A structure's leaves; what is `None` is no result, and as an argument a zero."""
+    nothing = [np.int32(0)] * num_replicas
+    return [nothing if leaf is None else next(values) for leaf in leaves]
+
+
+def parts_of(array, rows_per_replica, num_replicas):
+    padding = rows_per_replica * num_replicas - len(array)
+    padded = np.pad(array, [(0, padding), (0, 0)])
+    return np.split(padded, num_replicas)

@@ -31,7 +31,7 @@ def test_a_tpu_vm_installs_the_versions_of_the_project_and_nothing_else():
 # variables are not lowered: the weights are arguments.
 LOWERED = """
 import keras, tensorflow as tf, tensorflow_text, txl_tf
-from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
+from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 
 config = txl_tf.preset("enwik8_base").replace(num_layers=1, segment_length=16, memory_length=16)
 model = txl_tf.TransformerXL(config, attention_kernel=AttentionKernel())

@@ -9,7 +9,7 @@ import tensorflow as tf
 from txl_tf import functional
 from txl_tf.layers.attention import RelativeAttention, VisibleKeys
 from txl_tf.layers.decoder_block import Positions
-from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
+from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 
 NAMES = ("outputs", "query", "key", "value", "distances", "content_bias", "position_bias")
 FLOOR = 0.1
@@ -30,7 +30,6 @@ class Case:
     same_length_keys: str = "memory_and_self"
     clamp_length: int | None = None
     masks_documents: bool = False
-    has_strided_rolls: bool = True
     max_block_queries: int | None = None
     max_block_keys: int | None = None
     seed: int = 0
@@ -39,7 +38,6 @@ class Case:
     def kernel(self):
         return AttentionKernel(
             platform="cpu",
-            has_strided_rolls=self.has_strided_rolls,
             max_block_queries=self.max_block_queries,
             max_block_keys=self.max_block_keys,
         )
@@ -65,7 +63,6 @@ def drawn_case(generator, seed):
         same_length_keys=one_of("memory_and_self", "memory"),
         clamp_length=one_of(None, int(generator.integers(1, 100))),
         masks_documents=one_of(False, True),
-        has_strided_rolls=one_of(False, True),
         max_block_queries=one_of(None, 16, 32, 64),
         max_block_keys=one_of(None, 128, 256),
         seed=seed,

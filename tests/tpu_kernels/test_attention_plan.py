@@ -1,8 +1,22 @@
-"""Sizes of both attention kernels, without the kernels."""
+"""Sizes of both attention kernels, without the kernels, and which runs attend by them."""
+
+import importlib.metadata
 
 import pytest
+import tensorflow as tf
 
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan, places_of, tile_of
+from tests.toy_batches import toy_experiment
+from txl_tf.distribution import strategy as module
+from txl_tf.tpu_compiler.chips import CHIPS
+from txl_tf.tpu_compiler.program import traced_tpu_strategy
+from txl_tf.tpu_kernels.attention_plan import (
+    AttentionKernel,
+    AttentionPlan,
+    InferencePlan,
+    places_of,
+    tile_of,
+)
+from txl_tf.training.train_state import attention_choice
 
 SIZES = {"num_rows": 2, "num_heads": 8, "head_dim": 64, "dtype": "bfloat16"}
 LENGTHS = [(1, 0), (1, 1), (32, 32), (70, 70), (150, 150), (384, 384), (768, 768), (64, 640)]
@@ -38,14 +52,14 @@ def test_tiles_cover_all_that_queries_see_and_read_inside_the_table(
         assert last_start + plan.window <= plan.table_length
 
 
-def test_long_memories_ask_for_more_of_the_chip_and_too_long_ones_are_refused():
+def test_long_memories_fit_longer_ones_without_a_backward_pass_and_too_long_ones_are_refused():
     sizes = {**SIZES, "head_dim": 128, "segment_length": 768}
     short, long = (AttentionPlan(**sizes, memory_length=length) for length in (128, 3800))
     assert 16 <= short.vmem_limit_bytes / 2**20 < long.vmem_limit_bytes / 2**20 <= 64
-    with pytest.raises(ValueError, match="on the chip"):
-        AttentionPlan(**sizes, memory_length=40_000)
-    with pytest.raises(ValueError, match="must be positive"):
-        AttentionPlan(**{**sizes, "num_rows": 0}, memory_length=0)
+    assert InferencePlan(**sizes, memory_length=32_768).vmem_limit_bytes <= 120 * 2**20
+    for plan, memory_length in ((AttentionPlan, 32_768), (InferencePlan, 65_536)):
+        with pytest.raises(ValueError, match="on the chip"):
+            plan(**sizes, memory_length=memory_length)
 
 
 @pytest.mark.parametrize("memory_length", [0, 1, 128, 129, 600, 1600, 2000, 3800, 8000])
@@ -62,7 +76,8 @@ def test_places_are_whole_tiles_and_few_are_unused(memory_length):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("tiles", [{}, {"max_block_queries": 32, "max_block_keys": 128}])
 def test_tiles_cover_all_keys_and_read_inside_the_table(num_tokens, memory_length, dtype, tiles):
-    sizes = {**SIZES, "dtype": dtype, "segment_length": num_tokens, **tiles}
+    sizes = {**SIZES, "dtype": dtype, "segment_length": num_tokens}
+    sizes["kernel"] = AttentionKernel(**tiles)
     plan = InferencePlan(**sizes, memory_length=places_of(memory_length))
     segment = plan.of_segment
     # Both parts count keys and distances alike.
@@ -82,16 +97,45 @@ def test_tiles_cover_all_keys_and_read_inside_the_table(num_tokens, memory_lengt
             assert plan.memory_length + (block + 1) * plan.block_queries <= end * part.block_keys
 
 
-def test_longer_memories_fit_than_with_a_backward_pass_and_too_long_ones_are_refused():
-    sizes = {**SIZES, "head_dim": 128, "segment_length": 1024}
-    assert InferencePlan(**sizes, memory_length=32_768).vmem_limit_bytes <= 120 * 2**20
-    with pytest.raises(ValueError, match="on the chip"):
-        InferencePlan(**sizes, memory_length=65_536)
+ALWAYS = {"training": {"attention_kernel": "always"}}
+
+
+@pytest.mark.parametrize("chip", [*CHIPS, ""])
+def test_chips_that_move_rows_apart_get_the_kernel(chip):
+    choice = attention_choice(toy_experiment(**ALWAYS), traced_tpu_strategy(1, chip=chip))
+    assert (choice.kernel is not None) == (chip in ("v5e", "v5p", "v6e"))
+    assert choice.reason.startswith("kernel" if choice.kernel else "plain operations: ")
+
+
+def test_without_the_right_jax_there_is_no_kernel(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.9.0")
+    choice = attention_choice(toy_experiment(**ALWAYS), traced_tpu_strategy(1, chip="v5e"))
+    assert choice.kernel is None and "tpu-kernel" in choice.reason
 
 
 @pytest.mark.parametrize(
-    "changes", [{"memory_length": 100}, {"memory_length": 0}, {"dropout": 0.1}]
+    ("changes", "word"),
+    [
+        ({"training": {"attention_kernel": "never"}}, "never"),
+        ({"model": {"position_encoding": "shaw", "num_positions": 4}}, "positions"),
+        ({"model": {"memory_length": 400_000}}, "fit"),
+        ({}, "small"),
+        ({"model": {"segment_length": 2048}}, "no scores in memory"),
+    ],
 )
-def test_what_the_kernel_does_not_do_is_refused(changes):
-    with pytest.raises(ValueError, match="positive multiple of 128"):
-        InferencePlan(**{**SIZES, "segment_length": 16, "memory_length": 128, **changes})
+def test_the_run_decides_too(changes, word):
+    strategy = traced_tpu_strategy(1, chip="v5e")
+    assert word in attention_choice(toy_experiment(**changes), strategy).reason
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "chip"),
+    [("v5litepod-16", "v5e"), ("v6e-8", "v6e"), ("v4-32", "v4"), ("", None), ("gpu", None)],
+)
+def test_machines_name_their_chips(monkeypatch, accelerator, chip):
+    monkeypatch.setenv(module.ACCELERATOR_VARIABLE, accelerator)
+    assert module.chip_of(tf.distribute.get_strategy()) is None
+    strategy = traced_tpu_strategy(1)
+    assert module.chip_of(strategy) == ""  # it is traced, wherever that is
+    del strategy.extended._txl_tf_chip
+    assert module.chip_of(strategy) == chip

@@ -64,8 +64,8 @@ class TrainingConfig(FrozenConfig):
     rematerialize: bool = False
     """Whether the backward pass recomputes the activations of blocks, to save memory."""
     attention_kernel: Literal["auto", "always", "never"] = "auto"
-    """Whether attention uses a kernel that keeps its scores on the chip. It needs TPU v4 or later.
-    "auto" means v5e or later, unless the scores are small."""
+    """Whether attention uses a kernel that keeps its scores on the chip. It needs a TPU v5e or
+    later. "auto" leaves small scores to plain operations."""
     on_non_finite: Literal["stop", "skip"] = "stop"
     """Whether a loss or gradient that is not finite stops the run or skips its step."""
     spike_deviations: Annotated[float | None, positive()] = None

@@ -58,10 +58,8 @@ def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
     matches = (re.match(pattern, name) for name in shapes)
     numbers = {int(match.group(1)) for match in matches if match}
     highest = max(numbers, default=-1)
-    if highest < 2 * len(numbers):
-        return highest + 1
     # A number far beyond the others belongs to an unexpected tensor.
-    return next(number for number in itertools.count() if number not in numbers)
+    return highest + 1 if highest < 2 * len(numbers) else len(numbers)
 
 
 def vocabulary_sizes(
@@ -126,15 +124,15 @@ def config_from(
     ]
     if differing:
         raise MismatchError(
-            f"The tensors of the checkpoint say {'; '.join(differing)}.",
+            f"Settings contradict the tensors of the checkpoint: {'; '.join(differing)}.",
             where=where,
-            remedy="Leave out what the checkpoint tells itself.",
+            remedy="Leave out these settings: the tensors decide them.",
         )
     try:
         ModelConfig.from_dict({"segment_length": 1, "memory_length": 0, **stored, **sizes})
     except ValueError as error:
         raise MismatchError(
-            f"The checkpoint and the configuration beside it make no model: {error}",
+            f"The checkpoint and the configuration beside it do not describe a model: {error}",
             where=where,
             remedy="Check that it is whole, or give the file of tensors alone.",
         ) from error

@@ -5,6 +5,8 @@ inner width, N heads, H head width.
 """
 
 import itertools
+import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,8 @@ from txl_tf.convert.tensors import (
 )
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import open_tensor_bundle
+from txl_tf.storage.files import file_bytes, first_line, list_folder, read_file
+from txl_tf.storage.untrusted_files import listed_file
 
 # Optimizer state and step.
 _IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")
@@ -139,7 +141,7 @@ def load_official_tensorflow(
     """
     check_settings(what_shapes_cannot_tell)
     prefix = _prefix(Path(checkpoint_prefix))
-    tensors = _read(prefix)
+    tensors = read_checkpoint(str(prefix))
     sizes = _sizes({name: tensor.shape for name, tensor in tensors.items()}, str(prefix))
     config = config_from(sizes, _CONVENTIONS, what_shapes_cannot_tell, str(prefix), origins=origins)
     table = official_tensorflow_table(config)
@@ -155,29 +157,64 @@ def _prefix(path: Path) -> Path:
         found = [each.with_suffix("") for each in sorted(path.glob(f"*{_INDEX}"))]
     if len(found) != 1:
         raise InputMissingError(
-            f"There are {len(found)} checkpoints here."
-            if found
-            else "There is no checkpoint here.",
+            f"There must be one checkpoint here. Found: {len(found)}",
             where=str(path),
             remedy="Give the path of a file that ends in .index, without this ending.",
         )
     return found[0]
 
 
-def _read(prefix: Path) -> dict[str, np.ndarray]:
+# More than the index of a model with a hundred thousand variables.
+_MAX_INDEX_BYTES = 16 << 20
+_FOOTER_BYTES = 48
+_TRAILER_BYTES = 5
+_MAGIC = 0xDB4775248B80FB57
+
+
+def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
+    """Reads the weights of a checkpoint; raises DataDamagedError if it is not whole.
+
+    TensorFlow verifies the checksums of index blocks and tensors. But it allocates the memory that
+    the end of the index and the shapes ask for, so both are compared with the files first.
+    """
+    folder, name = os.path.split(prefix)
     try:
-        reader, stored = open_tensor_bundle(str(prefix), remedy="Restore it from a copy.")
-        return {
-            name: np.asarray(reader.get_tensor(name))
-            for name in sorted(stored)
-            if not _IGNORED.fullmatch(name)
-        }
-    except (OSError, tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+        path = listed_file(folder, f"{name}{_INDEX}", listed_in=prefix)
+        _check_footer(read_file(path, max_bytes=_MAX_INDEX_BYTES))
+        files = [file for file in list_folder(folder) if file.startswith(f"{name}.data-")]
+        found = sum(file_bytes(listed_file(folder, file, listed_in=path)) for file in files)
+        # `tf.train.load_checkpoint` would look for a folder of its own kind first.
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        needed = sum(math.prod(shapes[key]) * max(dtypes[key].size or 1, 1) for key in shapes)
+        if needed > found:
+            raise ValueError(f"its tensors take {needed:,} bytes, but its data have {found:,}")
+        names = sorted(name for name in shapes if not _IGNORED.fullmatch(name))
+        return {name: np.asarray(reader.get_tensor(name)) for name in names}
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError, tf.errors.OpError) as error:
         raise DataDamagedError(
-            f"The checkpoint cannot be read: {first_line(error)}",
-            where=str(prefix),
+            f"The checkpoint is damaged: {first_line(error)}.",
+            where=prefix,
             remedy="Restore it from a copy.",
         ) from error
+
+
+def _check_footer(content: bytes) -> None:
+    """Checks the positions and sizes of two blocks in a table's footer, which has no checksum."""
+    footer = content[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or int.from_bytes(footer[-8:], "little") != _MAGIC:
+        raise ValueError("it does not end as a table does")
+    numbers = []
+    value = shift = 0
+    for byte in footer[:40]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+    for start, size in (numbers[:2], numbers[2:4]):
+        if start + size + _TRAILER_BYTES > len(content):
+            raise ValueError("a block is not in the file")
 
 
 def _sizes(shapes: dict[str, Shape], where: str) -> dict[str, Any]:

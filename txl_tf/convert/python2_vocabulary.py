@@ -132,9 +132,9 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
         return _vocabulary(root)
     except _DAMAGED as error:
         raise DataDamagedError(
-            f"The pickle is not read: {error}.",
+            f"The pickle is refused: {error}.",
             where=str(path),
-            remedy="Only what the official code wrote of a corpus or vocabulary is read.",
+            remedy="Give the cache.pkl that the official code wrote.",
         ) from error
 
 

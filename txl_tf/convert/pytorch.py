@@ -361,18 +361,8 @@ def load_hugging_face(
     """Loads a model of Hugging Face's Transformers.
 
     Sizes are inferred from the tensors. Other settings come from the arguments, the `config.json`
-    beside the tensors, or the published model of these sizes, in this order.
-
-    Args:
-        source: path of a folder or of a file of tensors, as in `load_official_pytorch`.
-        dtype: str. Dtype policy of the model.
-        origins: as in `load_official_pytorch`.
-        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless a
-            `config.json` or a published model defines it.
-
-    Raises:
-        JobError, ValueError: See `load_official_pytorch`. MismatchError also if the configuration
-            beside the tensors is not supported.
+    beside the tensors, or the published model of these sizes, in this order. A `config.json` of
+    an unsupported model is a MismatchError. See `load_official_pytorch` for arguments and errors.
     """
     return _load(source, HUGGING_FACE, what_shapes_cannot_tell, dtype, origins)
 

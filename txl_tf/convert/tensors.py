@@ -13,8 +13,8 @@ from txl_tf.errors import DataDamagedError, InputMissingError, JobError, Mismatc
 from txl_tf.imports import require_extra
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import read_array_archive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,8 @@ def model_from_tensors(
             if (text := _misshape(each.name, tensors[each.name], each.to_theirs(initial).shape))
         ],
     }
-    _require_none(differences, where)
+    if any(differences.values()):
+        raise differences_error(differences, where)
     values: dict[str, np.ndarray] = {}
     originals: dict[str, np.ndarray] = {}
     for entry in present:
@@ -131,7 +132,8 @@ def model_from_tensors(
         and each.name not in non_finite
         and not np.array_equal(values[each.name], each.to_theirs(originals))
     ]
-    _require_none({"unequal": unequal, "not finite": non_finite}, where)
+    if unequal or non_finite:
+        raise differences_error({"unequal": unequal, "not finite": non_finite}, where)
     for name, variable in variables.items():
         variable.assign(originals[name])
     return model
@@ -149,11 +151,6 @@ def _misshape(name: str, tensor: np.ndarray, expected: tuple[int, ...]) -> str |
 _NUM_SHOWN = 3
 
 
-def _require_none(differences: dict[str, list[str]], where: str) -> None:
-    if any(differences.values()):
-        raise differences_error(differences, where)
-
-
 def differences_error(differences: dict[str, list[str]], where: str) -> JobError:
     """Creates the error of tensors that do not fit, by kind, with the attribute `differences`."""
     found = {kind: sorted(names) for kind, names in differences.items() if names}
@@ -162,7 +159,7 @@ def differences_error(differences: dict[str, list[str]], where: str) -> JobError
         more = f" and {len(names) - _NUM_SHOWN} more" if len(names) > _NUM_SHOWN else ""
         kinds.append(f"{len(names)} {kind}: {', '.join(names[:_NUM_SHOWN])}{more}")
     what = f"Tensors of the checkpoint do not fit. {'; '.join(kinds)}"
-    remedy = "Check that it is whole, of this implementation, and the settings given."
+    remedy = "Check that the checkpoint is whole and of this implementation, and the settings."
     error: JobError = MismatchError(what, where=where, remedy=remedy)
     if found.keys() == {"not finite"}:
         error = DataDamagedError(what, where=where, remedy="Take an earlier checkpoint.")

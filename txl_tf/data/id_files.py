@@ -8,8 +8,9 @@ import numpy as np
 
 from txl_tf.data.text_files import json_of_line, line_place, numbered_lines, text_files
 from txl_tf.errors import DataDamagedError
+from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import first_line, open_regular_file
-from txl_tf.storage.untrusted_files import read_array_archive, storage_errors
+from txl_tf.storage.untrusted_files import storage_errors
 
 _IDS_PER_PIECE = 1 << 16
 _INTEGER = re.compile("[0-9]{1,18}")

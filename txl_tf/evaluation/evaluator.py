@@ -28,7 +28,7 @@ from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models import create_model
 from txl_tf.models.language_model import assign_weights
-from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
+from txl_tf.tpu_kernels.attention_plan import AttentionChoice
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf

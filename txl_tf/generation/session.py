@@ -39,8 +39,9 @@ from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, Memory
 from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
+from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import file_bytes, first_line, read_file, write_file
-from txl_tf.storage.untrusted_files import read_array_archive, storage_errors
+from txl_tf.storage.untrusted_files import storage_errors
 
 SETTINGS = dict(zip(samplers.SETTINGS, ("float32", "int32", "float32", "float32"), strict=True))
 """Arguments of `RandomSampler` with their types, where they are tensors with a value per row."""

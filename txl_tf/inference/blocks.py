@@ -283,7 +283,7 @@ class OnChipBlock(BatchedBlock):
             num_heads=self._attention.num_heads,
             head_dim=self._attention.head_dim,
             dtype=self._attention.compute_dtype,
-            **kernel.of_plans,
+            kernel=kernel,
         )
 
     def distance_table(self, plan, encoding):
@@ -305,10 +305,11 @@ class OnChipBlock(BatchedBlock):
         plan = mask_scores.inference_plan(query, self._attention.num_heads)
         attended, *next_memory = attend_in_inference(
             plan,
-            mask_scores.kernel.platform,
             mask_scores.first_keys(num_tokens),
-            (query, *new),
-            (keys, values),
+            query,
+            *new,
+            keys,
+            values,
             distances,
             side_by_side(self._attention.biases(**self._biases)),
         )

@@ -16,8 +16,7 @@ from txl_tf.inference.relative_model import RelativeModel
 from txl_tf.layers.adaptive_softmax import check_rank
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, check_memory
-from txl_tf.tpu_kernels.attention_plan import places_of
-from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
+from txl_tf.tpu_kernels.attention_plan import AttentionKernel, places_of
 
 # Products of this many rows take the least time per token; more rows make large scores.
 _TOKENS_PER_READ = 256

@@ -17,8 +17,7 @@ from txl_tf import functional
 from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.feed_forward import SeededDropout, normal_unless, projection_of
 from txl_tf.stateless_random import random_keys
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
-from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
+from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan, InferencePlan
 
 
 class MemoryAttention(keras.layers.Layer):
@@ -412,7 +411,6 @@ class VisibleKeys:
         num_heads = biases[0].shape[0]
         return attend(
             AttentionPlan(**self._sizes(query, num_heads), dropout=dropout),
-            self.kernel.platform,
             self.first_keys(num_tokens),
             hash_keys,
             query,
@@ -437,7 +435,7 @@ class VisibleKeys:
             "dtype": keras.backend.standardize_dtype(query.dtype),
             "farthest": self.farthest,
             "has_query_starts": self._has_query_starts(num_tokens),
-            **self.kernel.of_plans,
+            "kernel": self.kernel,
         }
 
     def _has_query_starts(self, num_tokens: int) -> bool:

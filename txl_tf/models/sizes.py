@@ -9,7 +9,7 @@ import itertools
 import math
 from typing import Any, cast
 
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 
 
@@ -246,18 +246,20 @@ NOTICE_SECONDS = 30.0
 """Notice of a spot VM's end: files not in the store by then are lost."""
 # A client sends one stream: 10 GB took one to two minutes.
 UPLOAD_BYTES_PER_SECOND = 100e6
-# Copies of each weight in an optimizer. Adafactor keeps sums over rows and columns, and Muon one
-# copy of kernels and two of the rest.
+# Adafactor keeps sums over rows and columns.
 _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2, "sgd": 1}
+
+
+def optimizer_copies(optimizer: OptimizerConfig) -> int:
+    """Returns the most copies of a weight in an optimizer; Muon has one of kernels."""
+    has_none = optimizer.name == "sgd" and not optimizer.momentum
+    return 0 if has_none else _OPTIMIZER_COPIES[optimizer.name]
 
 
 def checkpoint_cost(experiment: ExperimentConfig) -> dict[str, Any]:
     """Returns the most bytes of a checkpoint, its upload seconds, and if a notice is enough."""
     model, training = experiment.model, experiment.training
-    copies = 1 + _OPTIMIZER_COPIES[experiment.optimizer.name]
-    if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:
-        copies -= 1
-    copies += training.averages_weights
+    copies = 1 + optimizer_copies(experiment.optimizer) + training.averages_weights
     num_stored = num_parameters(model)
     if training.adapter_rank is not None and isinstance(model, ModelConfig):
         num_stored = num_adapter_parameters(model, training.adapter_rank)

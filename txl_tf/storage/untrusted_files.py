@@ -1,8 +1,4 @@
-"""Files from strangers, read with limits: JSON, lists of files, checkpoints, NumPy archives.
-
-TensorFlow verifies the checksums of index blocks and tensors. But it allocates the memory that the
-end of an index and the shapes ask for, so both are compared with the files first.
-"""
+"""Files from strangers, read with limits: JSON, lists of files, checksums."""
 
 import collections
 import contextlib
@@ -12,14 +8,10 @@ import math
 import os
 import re
 import stat
-import struct
-import warnings
-import zipfile
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
@@ -29,9 +21,6 @@ from txl_tf.storage.files import (
     list_folder,
     read_file,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MAX_DEPTH = 32
 _LARGEST_INTEGER = 2**64 - 1
@@ -176,7 +165,7 @@ def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
         path = os.path.join(folder, name)
         mode = stat.S_IFREG if is_remote(path) else os.lstat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            what = "Only files and folders may be here; this is a link or no file."
+            what = "Only files and folders may be here, not links or devices."
             raise DataDamagedError(what, where=path, remedy=remedy)
         if is_folder(path):
             found += [os.path.join(name, below) for below in files_below(path, remedy=remedy)]
@@ -195,7 +184,7 @@ def verify_checksums(folder: str, progress: Callable[[int], None] | None = None)
         matches = [match for match in map(_CHECKSUM_LINE.fullmatch, lines) if match]
         sums = {match[2]: match[1] for match in matches}
         if rest or len(sums) != len(lines):
-            what = "A line of the checksums is malformed or names a file again."
+            what = "A line of the checksums is malformed or repeats a file."
             raise DataDamagedError(what, where=where, remedy=remedy)
         names = files_below(folder)
         for name in sorted({*names, *sums} - {CHECKSUMS_FILE}):
@@ -207,95 +196,3 @@ def verify_checksums(folder: str, progress: Callable[[int], None] | None = None)
                 what = f"The file has SHA-256 {found}; the list says {sums[name]}."
                 raise DataDamagedError(what, where=path, remedy=remedy)
     return names
-
-
-# More than the index of a model with a hundred thousand variables.
-_MAX_INDEX_BYTES = 16 << 20
-_FOOTER_BYTES = 48
-_TRAILER_BYTES = 5
-_MAGIC = 0xDB4775248B80FB57
-
-
-def open_tensor_bundle(
-    prefix: str, *, remedy: str
-) -> tuple[Any, dict[str, tuple[str, tuple[int, ...]]]]:
-    """Opens a checkpoint whose index fits its data; returns reader, and dtype and shape by name."""
-    folder, name = os.path.split(prefix)
-    path = listed_file(folder, f"{name}.index", listed_in=f"{prefix}.*", remedy=remedy)
-    content = read_file(path, max_bytes=_MAX_INDEX_BYTES)
-    try:
-        _check_footer(content)
-        # `tf.train.load_checkpoint` would look for a folder of its own kind first.
-        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-        dtypes = reader.get_variable_to_dtype_map()
-        tensors = {
-            key: (dtypes[key].name, tuple(shape))
-            for key, shape in reader.get_variable_to_shape_map().items()
-        }
-        needed = sum(
-            math.prod(shape) * max(tf.as_dtype(dtype).size or 1, 1)
-            for dtype, shape in tensors.values()
-        )
-    except (ValueError, TypeError, RuntimeError, struct.error, tf.errors.OpError) as error:
-        what = f"The index of the tensors is damaged: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy=remedy) from error
-    files = [file for file in list_folder(folder) if file.startswith(f"{name}.data-")]
-    found = sum(file_bytes(listed_file(folder, file, listed_in=path)) for file in files)
-    if needed > found:
-        what = f"The tensors take {needed:,} bytes; the data have {found:,}."
-        raise DataDamagedError(what, where=path, remedy=remedy)
-    return reader, tensors
-
-
-def _check_footer(content: bytes) -> None:
-    """Checks the positions and sizes of two blocks in a table's footer, which has no checksum."""
-    footer = content[-_FOOTER_BYTES:]
-    if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
-        raise ValueError("it does not end as a table does")
-    numbers = []
-    value = shift = 0
-    for byte in footer[:40]:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(value)
-            value = shift = 0
-    for start, size in (numbers[:2], numbers[2:4]):
-        if start + size + _TRAILER_BYTES > len(content):
-            raise ValueError("a block is not in the file")
-
-
-# Weights and ids hardly compress; this leaves room for arrays of zeros.
-_MAX_RATIO = 64
-_ALWAYS_ALLOWED_BYTES = 16 << 20
-
-
-def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> "dict[str, np.ndarray]":
-    """Reads all arrays of a NumPy archive, in a seekable file, unless it unpacks to too much.
-
-    `max_bytes` limits all arrays together and defaults to 64 times the size of the file, at least
-    16 MiB. Raises ValueError if the archive is too large, invalid, or has arrays of objects.
-    """
-    import numpy as np
-
-    num_bytes = file.seek(0, 2)
-    if max_bytes is None:
-        max_bytes = max(_MAX_RATIO * num_bytes, _ALWAYS_ALLOWED_BYTES)
-    try:
-        with zipfile.ZipFile(file) as archive:
-            total = sum(member.file_size for member in archive.infolist())
-        if total > max_bytes:
-            what = f"it unpacks to {total:,} bytes; at most {max_bytes:,} are read"
-            raise ValueError(what)
-        file.seek(0)
-        with warnings.catch_warnings(), np.load(file, allow_pickle=False) as arrays:
-            # NumPy warns about headers of Python 2, but reads them.
-            warnings.simplefilter("ignore")
-            found = dict(arrays)
-        for name, array in found.items():
-            if not isinstance(array, np.ndarray) or array.dtype.names:
-                raise ValueError(f"{ascii(name)[:200]} is no array")
-        return found
-    except Exception as error:  # `zipfile` and NumPy raise many kinds of errors
-        reason = str(error) or type(error).__name__
-        raise ValueError(f"the archive cannot be read: {reason}") from error

@@ -30,6 +30,8 @@ class CompiledProgram:
     """Memory that the program needs, the sum of the parts below."""
     limit_bytes: int
     """Memory that programs get: the chip's without the system's."""
+    attention: str = ""
+    """How the program attends."""
     argument_bytes: int = 0
     """Weights, optimizer state, memory of the rows and the batch."""
     output_bytes: int = 0
@@ -44,10 +46,6 @@ class CompiledProgram:
     """Bytes read from and written to the chip's high-bandwidth memory, with padding."""
     all_reduce_bytes: int = 0
     """Bytes that each replica contributes to all-reduces."""
-    categories: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Number of instructions and their bytes by kind of work."""
-    operations: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The same by operation of the model, most bytes first."""
 
     @property
     def fits(self) -> bool:
@@ -153,12 +151,11 @@ class TpuCompiler:
                 compiled = CompiledProgram(
                     needed_bytes=sum(memory.values()),
                     limit_bytes=self.topology.hbm_bytes_per_replica,
+                    attention=program.attention,
                     **memory,
                     flops=costs.flops(),
                     hbm_bytes=costs.hbm_bytes(),
                     all_reduce_bytes=costs.all_reduce_bytes(),
-                    categories=costs.categories(),
-                    operations=costs.operations(),
                 )
                 if not (self._generates_code and compiled.fits):
                     return compiled
@@ -186,12 +183,10 @@ class TpuCompiler:
         }
 
     def _failed(self, process: subprocess.Popen, name: str, place: Path) -> JobError:
-        lines = [line for line in (place / "errors").read_text().splitlines() if line.strip()]
-        return JobError(
-            f"The TPU compiler ended with exit code {process.wait()}: "
-            f"{(lines or ['no message'])[-1].strip()[:300]}",
-            where=f"{name} for {self.topology.name}",
-        )
+        message = (place / "errors").read_text().strip() or "no message"
+        what = f"The TPU compiler ended with exit code {process.wait()}: "
+        what += message.splitlines()[-1].strip()[:300]
+        return JobError(what, where=f"{name} for {self.topology.name}")
 
 
 def _environment() -> dict[str, str]:

@@ -6,11 +6,10 @@ the chip from the high-bandwidth memory.
 
 import collections
 import functools
-import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorflow.compiler.xla.service.hlo_pb2 import HloComputationProto as Computation
@@ -19,7 +18,6 @@ from tensorflow.compiler.xla.service.hlo_pb2 import HloProto
 from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType
 from tensorflow.compiler.xla.xla_data_pb2 import ShapeProto as Shape
 
-_NUMBERS = re.compile(r"(_\d+)+(?=[/;]|$)")
 _BITS = re.compile(r"\d+")
 _SLICES = ("dynamic-slice", "slice", "gather")
 _FREE = (
@@ -27,20 +25,6 @@ _FREE = (
     *("constant", "copy-done", "get-tuple-element", "iota", "parameter", "partition-id"),
     *("replica-id", "tuple", "while"),
 )
-# The first match names the fusion.
-_CATEGORIES = (
-    ("all-reduce", ("all-reduce", "all-reduce-start")),
-    ("matrix multiplication", ("convolution", "dot")),
-    ("sort", ("sort",)),
-    ("scatter", ("scatter",)),
-    ("gather", ("gather",)),
-    ("random numbers", ("rng-bit-generator", "rng")),
-    ("reduction", ("reduce", "reduce-window")),
-)
-_COPIES = (
-    *("copy", "copy-start", "async-start", "transpose", "reshape", "pad", "slice", "concatenate"),
-)
-_NUM_LISTED = 8
 
 
 class ProgramCosts:
@@ -84,14 +68,6 @@ class ProgramCosts:
             for each, times in self._all_executed()
             if each.opcode in ("all-reduce", "all-reduce-start")
         )
-
-    def categories(self) -> dict[str, dict[str, int]]:
-        """Counts instructions and their bytes by kind of work."""
-        return self._grouped(self._category)
-
-    def operations(self) -> dict[str, dict[str, int]]:
-        """Counts instructions and their bytes by operation of the model."""
-        return dict(itertools.islice(self._grouped(_general).items(), _NUM_LISTED))
 
     def _executed(self, computation: Computation, times: int) -> Iterator[tuple[Any, int]]:
         yield computation, times
@@ -199,39 +175,6 @@ class ProgramCosts:
             return 2 * _convolution_products(instruction, image, kernel)
         return _kernel_cost(instruction, "flops")
 
-    @functools.cache  # noqa: B019, an object lives as long as the process
-    def _opcodes(self, computation: int) -> frozenset[str]:
-        found = set()
-        for each in self._computations[computation].instructions:
-            found.add(each.opcode)
-            if each.opcode == "fusion":
-                found |= self._opcodes(each.called_computation_ids[0])
-        return frozenset(found)
-
-    def _category(self, instruction: Instruction) -> str:
-        opcodes = {instruction.opcode}
-        if instruction.opcode == "fusion":
-            opcodes |= self._opcodes(instruction.called_computation_ids[0])
-        for category, names in _CATEGORIES:
-            if opcodes.intersection(names):
-                return category
-        if instruction.opcode in _COPIES:
-            return "copy"
-        if all(_num_elements(each) <= 1 for each in _tensors(instruction.shape)):
-            return "scalar"
-        return "kernel" if instruction.opcode == "custom-call" else "elementwise"
-
-    def _grouped(self, key: Callable[[Instruction], str]) -> dict[str, dict[str, int]]:
-        """Sums instructions and bytes by a key, most bytes first."""
-        groups: dict[str, dict[str, int]] = {}
-        for each, times in self._all_executed():
-            if each.opcode in _FREE or _is_relabelling(each):
-                continue
-            group = groups.setdefault(key(each), {"count": 0, "hbm_bytes": 0})
-            group["count"] += times
-            group["hbm_bytes"] += times * self._traffic(each)
-        return dict(sorted(groups.items(), key=lambda item: -item[1]["hbm_bytes"]))
-
 
 def _convolution_products(
     convolution: Instruction, image: Sequence[int], kernel: Sequence[int]
@@ -310,8 +253,3 @@ def _bits(element_type: int) -> int:
     name = PrimitiveType.Name(element_type)
     found = _BITS.search(name)
     return 8 if name == "PRED" else int(found[0]) if found else 0
-
-
-def _general(instruction: Instruction) -> str:
-    """Returns the operation's name without numbers, so that all blocks count together."""
-    return _NUMBERS.sub("", instruction.metadata.op_name) or "(made by the compiler)"

@@ -7,7 +7,6 @@ import collections
 import contextlib
 import dataclasses
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +25,6 @@ from txl_tf.evaluation.evaluator import Evaluator, exact_products, unallocated_v
 from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
-_ARGUMENT = re.compile(r"input(\d+):0$")
 _MARK = "_tpu_replicate"
 _METADATA, _INPUT, _OUTPUT = "TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"
 
@@ -168,16 +166,9 @@ class ReplicaProgram:
     def of(cls, function: tf.types.experimental.ConcreteFunction) -> Self:
         """Extracts the program from a traced function with one call of `strategy.run`.
 
-        The call may be in a loop. Raises ValueError without exactly one program, or if variables
-        are packed.
+        The call may be in a loop. Variables must be captured and not packed.
         """
-        found = list(_programs(function.graph, ()))
-        if len(found) != 1:
-            raise ValueError(
-                "`function` must call `strategy.run` exactly once. "
-                f"Received: {len(found)} programs in {function.name}"
-            )
-        ((graph, callers, num_replicas),) = found
+        ((graph, callers, num_replicas),) = _programs(function.graph, ())
         marked = [each for each in graph.get_operations() if _is_marked(each)]
         inside = {each.name for each in marked}
         read = [tensor for each in marked for tensor in each.inputs]
@@ -186,7 +177,13 @@ class ReplicaProgram:
         outer = [each for name, each in constants.items() if name not in inside]
         inside |= constants.keys()
         entering = {each.name: each for each in read if each.op.name not in inside}
-        captures = _Captures(graph, callers)
+        handles = _captured_handles(graph, callers)
+
+        def of_replicas(tensor: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            is_replicated = tensor.op.type == _INPUT
+            replicated = list(tensor.op.inputs) if is_replicated else [tensor] * num_replicas
+            return tuple(handles[_source(each).name] for each in replicated)
+
         data = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype)
             for name, tensor in entering.items()
@@ -206,7 +203,7 @@ class ReplicaProgram:
             # In the order of arguments, not of their first use.
             data=dict(sorted(data.items(), key=lambda item: _place(item[0]))),
             variables={
-                name: captures.handles(tensor, num_replicas)
+                name: of_replicas(tensor)
                 for name, tensor in entering.items()
                 if tensor.dtype == tf.resource
             },
@@ -257,10 +254,7 @@ def _is_marked(operation: tf.Operation) -> bool:
 
 def _place(name: str) -> int:
     """Returns the number in the name that TPUStrategy gives an argument."""
-    matched = _ARGUMENT.search(name)
-    if matched is None:
-        raise ValueError(f"The program must get its data as arguments. Received: {name}")
-    return int(matched[1])
+    return int(name.rpartition("input")[2].removesuffix(":0"))
 
 
 def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
@@ -278,37 +272,15 @@ def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
     return node
 
 
-class _Captures:
-    """Search for the variables captured by a graph in a loop."""
-
-    def __init__(self, graph: Any, callers: Sequence[tuple]) -> None:
-        outermost = callers[0][0] if callers else graph
-        self._outside = {inner.name: outer for outer, inner in outermost.captures}
-        self._ways = []
-        for outer, operation in reversed(callers):
-            inner = outer._get_function(operation.get_attr("body").name).graph
-            given = zip(inner.inputs, operation.inputs, strict=True)
-            self._ways.append({placeholder.name: tensor for placeholder, tensor in given})
-
-    def handles(self, tensor: tf.Tensor, num_replicas: int) -> tuple[tf.Tensor, ...]:
-        """Returns the handles of every replica's variable outside of all functions."""
-        is_replicated = tensor.op.type == _INPUT
-        replicated = list(tensor.op.inputs) if is_replicated else [tensor] * num_replicas
-        if len(replicated) != num_replicas:
-            raise ValueError(
-                "The strategy must not pack variables. Received: "
-                f"{len(replicated)} handles of {tensor.name} for {num_replicas} replicas"
-            )
-        return tuple(map(self._captured, replicated))
-
-    def _captured(self, tensor: tf.Tensor) -> tf.Tensor:
-        # From the innermost loop outwards, following each capture.
-        for way in self._ways:
-            tensor = way[_source(tensor).name]
-        name = _source(tensor).name
-        if name not in self._outside:
-            raise ValueError(f"`function` must capture its variables. Received: {name}")
-        return self._outside[name]
+def _captured_handles(graph: Any, callers: Sequence[tuple]) -> dict[str, tf.Tensor]:
+    """Maps the names of a graph's inputs to the variables' handles outside of all functions."""
+    outermost = callers[0][0] if callers else graph
+    handles = {inner.name: outer for outer, inner in outermost.captures}
+    for outer, operation in callers:
+        inner = outer._get_function(operation.get_attr("body").name).graph
+        given = zip(inner.inputs, map(_source, operation.inputs), strict=True)
+        handles = {to.name: handles[each.name] for to, each in given if each.name in handles}
+    return handles
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:

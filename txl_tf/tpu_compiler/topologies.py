@@ -1,4 +1,4 @@
-"""Slices of TPU chips, and their names in Cloud TPU and GKE."""
+"""Slices of TPU chips, with their names in Cloud TPU and GKE."""
 
 import dataclasses
 import math
@@ -9,18 +9,6 @@ from txl_tf.errors import UsageError
 from txl_tf.tpu_compiler.chips import CHIPS, Chip
 
 
-def _by_chips(*shapes: str) -> dict[int, str]:
-    return {math.prod(map(int, shape.split("x"))): shape for shape in shapes}
-
-
-# Default shapes by number of chips.
-_SHAPES_OF_V2 = _by_chips("2x2", "4x4", "8x8", "8x16", "16x16")
-_SHAPES_OF_V3 = _by_chips("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")
-_SHAPES_OF_SMALL_CHIPS = _by_chips("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_SHAPES_OF_CUBES = _by_chips("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
-_SHAPES_OF_CUBES |= _by_chips("8x8x8", "8x8x16", "8x16x16")
-
-
 @dataclasses.dataclass(frozen=True)
 class CloudNames:
     """Names of Cloud TPU and GKE for slices of one generation of chips."""
@@ -29,8 +17,8 @@ class CloudNames:
     """The accelerator type without its size, such as `v5litepod`."""
     cores_per_chip: int
     """Units per chip in the size of an accelerator type."""
-    shapes: dict[int, str]
-    """Topologies by the number of chips."""
+    shapes: tuple[str, ...]
+    """Topologies that Cloud TPU has; each has another number of chips."""
     runtime_version: str
     """The provider's image for software that brings its own framework, like TensorFlow here."""
     gke_accelerator: str | None
@@ -41,41 +29,41 @@ class CloudNames:
     """Chips of the largest slice with one host; in larger slices a host has 4."""
 
 
+_OF_V2 = ("2x2", "4x4", "8x8", "8x16", "16x16")
+_OF_V3 = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")
+_SMALL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = (
+    *("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8"),
+    *("8x8x16", "8x16x16"),
+)
 _UBUNTU = "tpu-ubuntu2204-base"
 _CLOUD_NAMES = {
-    "v2": CloudNames("v2", 2, _SHAPES_OF_V2, _UBUNTU, None),
-    "v3": CloudNames("v3", 2, _SHAPES_OF_V3, _UBUNTU, "tpu-v3-slice", "tpu-v3-device"),
-    "v4": CloudNames("v4", 2, _SHAPES_OF_CUBES, _UBUNTU, "tpu-v4-podslice"),
+    "v2": CloudNames("v2", 2, _OF_V2, _UBUNTU, None),
+    "v3": CloudNames("v3", 2, _OF_V3, _UBUNTU, "tpu-v3-slice", "tpu-v3-device"),
+    "v4": CloudNames("v4", 2, _CUBES, _UBUNTU, "tpu-v4-podslice"),
     "v5e": CloudNames(
-        "v5litepod",
-        1,
-        _SHAPES_OF_SMALL_CHIPS,
-        "v2-alpha-tpuv5-lite",
-        "tpu-v5-lite-podslice",
-        max_chips_per_host=8,
+        "v5litepod", 1, _SMALL, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", max_chips_per_host=8
     ),
-    "v5p": CloudNames("v5p", 2, _SHAPES_OF_CUBES, "v2-alpha-tpuv5", "tpu-v5p-slice"),
-    "v6e": CloudNames(
-        "v6e",
-        1,
-        _SHAPES_OF_SMALL_CHIPS,
-        "v2-alpha-tpuv6e",
-        "tpu-v6e-slice",
-        max_chips_per_host=8,
-    ),
+    "v5p": CloudNames("v5p", 2, _CUBES, "v2-alpha-tpuv5", "tpu-v5p-slice"),
+    "v6e": CloudNames("v6e", 1, _SMALL, "v2-alpha-tpuv6e", "tpu-v6e-slice", max_chips_per_host=8),
 }
-
 
 _NAME = re.compile(r"(v\d+[a-z]?):(\d{1,5}(?:x\d{1,5}){0,9})", re.ASCII)
-# Cloud TPU's name of a slice counts cores or chips.
-_NAMES_BY_TYPE = {
-    f"{cloud.generation}-{num_chips * cloud.cores_per_chip}": f"{chip}:{shape}"
-    for chip, cloud in _CLOUD_NAMES.items()
-    for num_chips, shape in cloud.shapes.items()
-}
-_TYPES_BY_NAME = {name: accelerator_type for accelerator_type, name in _NAMES_BY_TYPE.items()}
 _CHIPS_PER_HOST = 4
 _MAX_CHIPS = 8960
+
+
+def _num_chips(shape: str) -> int:
+    return math.prod(map(int, shape.split("x")))
+
+
+# Cloud TPU's name of a slice counts cores or chips.
+_NAMES_BY_TYPE = {
+    f"{cloud.generation}-{_num_chips(shape) * cloud.cores_per_chip}": f"{chip}:{shape}"
+    for chip, cloud in _CLOUD_NAMES.items()
+    for shape in cloud.shapes
+}
+_TYPES_BY_NAME = {name: accelerator_type for accelerator_type, name in _NAMES_BY_TYPE.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,14 +104,14 @@ class Topology:
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
-    def cloud(self) -> CloudNames:
-        """Cloud TPU and GKE names for slices of these chips."""
-        return _CLOUD_NAMES[self.chip.name]
-
-    @property
     def accelerator_type(self) -> str | None:
         """Name in Cloud TPU, such as `v5litepod-16`; `None` for a slice that it does not have."""
         return _TYPES_BY_NAME.get(self.name)
+
+    @property
+    def cloud(self) -> CloudNames:
+        """Names of slices of these chips."""
+        return _CLOUD_NAMES[self.chip.name]
 
     @property
     def num_chips(self) -> int:

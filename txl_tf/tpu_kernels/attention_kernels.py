@@ -4,110 +4,212 @@ Scores are computed tile by tile on the chip, summed with a running maximum and 
 memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
 the distances of Dai et al. (2019): the shift of a tile's scores is a roll of its rows.
 
-Shape letters used in this module: B rows, T segment length, K key length with padding, N heads,
-H head width, G columns of a group of heads, P rows of the table of distances with padding,
-A queries and C keys of a tile, W distances of a tile; in inference S keys of the segment with
-padding, P places of memory, R rows of the table of distances.
+Shape letters used in this module: B rows, T segment length, K key length, N heads, H head width,
+G columns of a group of heads, P rows of the table of distances, A queries and C keys of a tile,
+W distances of a tile; in inference S keys of the segment, M places of memory. T, K, P and S
+include padding.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.functional import MASKED_SCORE
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
-from txl_tf.tpu_kernels.attention_tile import KernelBlocks, KernelProgram, merged, only
+from txl_tf.stateless_random import DRAWN_BITS, dropout_threshold
+from txl_tf.tpu_kernels.attention_plan import LANES, AttentionPlan, InferencePlan
+
+Direction = Literal["forward", "backward", "inference"]
+
+# Scalars of a row before one for each tile: first key, both keys of the hash.
+_NUM_ROW_SCALARS = 3
+# libtpu looks for the function of a kernel by this name.
+_NAME = "main"
+# Summed axes of a product whose left or right matrix is transposed.
+_LEFT_TRANSPOSED, _RIGHT_TRANSPOSED = (0, 0), (1, 1)
 
 
-def forward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
-    """Makes the kernel of the forward pass, a function of padded arrays.
+class Tile:
+    """Operations on one tile of queries, of one row and group of heads, and its tiles of keys."""
 
-    It takes int32 scalars `(B * S)`, queries `(B, T, N * H)`, keys and values `(B, K, N * H)`,
-    distances `(P, N * H)`, float32 biases `(2, N * H)` and, where queries have their own starts,
-    the first keys `(B, T / A, 1, A)`. It returns the attended values `(B, T, N * H)` and the
-    logarithm of the sum of exponentials of the scores, float32 `(B, T / A, N * H / G, G / H, A)`.
-    `is_interpreted` runs it as plain operations, on any device.
-    """
-    blocks = KernelBlocks(plan)
-    outputs = [blocks.queries, blocks.log_sums]
-    kernel, flops = functools.partial(_forward_kernel, plan), plan.forward_flops
-    return blocks.call(kernel, blocks.inputs, outputs, [], flops, is_interpreted)
+    def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any = None) -> None:
+        self.plan = plan
+        self.dtype = jnp.dtype(plan.dtype)
+        self.scale = plan.head_dim**-0.5
+        is_exact = plan.dtype == "float32" and not plan.kernel.rounds_products
+        self._precision = jax.lax.Precision.HIGHEST if is_exact else jax.lax.Precision.DEFAULT
+        group, self.row, self.block = (pl.program_id(axis) for axis in range(3))
+        self._first_head = group * plan.heads_per_group
+        offset = self.row * (_NUM_ROW_SCALARS + plan.num_query_blocks)
+        self._first_keys = scalars[offset]  # or one per query, (A, 1)
+        if first_keys is not None:
+            self._first_keys = self.as_column(first_keys[0, 0])
+        self._hash_keys = scalars[offset + 1], scalars[offset + 2]
+        first_key = scalars[offset + _NUM_ROW_SCALARS + self.block]
+        end = plan.padded_memory_length + (self.block + 1) * plan.block_queries
+        # Skip tiles without a visible key. `//` would add the handling of signs.
+        self.first_of_keys = jax.lax.div(first_key, plan.block_keys)
+        self.end_of_keys = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
 
+    def key_rows(self, key_block: Any) -> Any:
+        """Returns the rows of a tile in keys and values."""
+        size = self.plan.block_keys
+        return pl.ds(pl.multiple_of(key_block * size, size), size)
 
-def backward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
-    """Makes the kernel of the backward pass, a function of padded arrays.
+    def distance_rows(self, key_block: Any) -> Any:
+        """Returns the rows of a tile in the table of distances."""
+        plan = self.plan
+        first = plan.padded_segment_length - (self.block + 1) * plan.block_queries
+        return pl.ds(pl.multiple_of(first + key_block * plan.block_keys, 16), plan.window)
 
-    It takes the arguments of the forward pass, its two results, and the gradient of the first. It
-    returns the gradients of queries, keys, values, distances and, in float32, of the biases.
-    """
-    blocks = KernelBlocks(plan)
-    inputs = [*blocks.inputs, blocks.queries, blocks.log_sums, blocks.queries]
-    outputs = [blocks.queries, blocks.keys, blocks.keys, blocks.distances, blocks.biases]
-    width = plan.group_width
-    lengths = plan.padded_key_length, plan.padded_key_length, plan.table_length
-    scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
-    kernel, flops = functools.partial(_backward_kernel, plan), plan.backward_flops
-    return blocks.call(kernel, inputs, outputs, scratch, flops, is_interpreted)
+    def product(self, left: Any, right: Any, axes: tuple[int, int] = (1, 0)) -> Any:
+        """Multiplies matrices and sums over one axis of each, in float32."""
+        left_axis, right_axis = axes
+        return jax.lax.dot_general(
+            left.astype(self.dtype),
+            right.astype(self.dtype),
+            (((left_axis,), (right_axis,)), ((), ())),
+            precision=self._precision,
+            preferred_element_type=jnp.float32,
+        )
 
+    def queries(self, query: Any, bias: Any) -> Any:
+        """Adds a bias `(1, G)` to queries `(A, G)` and divides by `sqrt(H)`."""
+        return ((query.astype(jnp.float32) + bias) * self.scale).astype(self.dtype)
 
-class QueriesOfTile:
-    """Both queries of a tile, by head, and the softmax over their keys.
+    def zeros(self) -> Any:
+        """Returns sums `(A, G)` of nothing."""
+        return jnp.zeros((self.plan.block_queries, self.plan.group_width), jnp.float32)
 
-    `query` is `(A, G)`; `biases` refers to float32 `(2, G)`, `distances` to `(P, G)`.
-    """
+    def is_of_head(self, head: int) -> Any:
+        """Selects the columns of a head: `(1, G)`, or `None` if the group has one head."""
+        plan = self.plan
+        if plan.heads_per_group == 1:
+            return None
+        columns = jax.lax.broadcasted_iota(jnp.int32, (1, plan.group_width), 1)
+        first = head * plan.head_dim
+        return jnp.logical_and(columns >= first, columns < first + plan.head_dim)
 
-    def __init__(self, program: KernelProgram, query: Any, biases: Any, distances: Any) -> None:
-        self._program = program
-        self._distances = distances
-        self._content = program.tile.queries(query, biases[0:1, :])  # [A, G]
-        self._position = program.tile.queries(query, biases[1:2, :])
+    def scores(
+        self, content_query: Any, position_query: Any, key: Any, distances: Any, key_block: Any
+    ) -> Any:
+        """Computes masked scores `(A, C)` of all four terms.
 
-    def start(self) -> tuple[Any, Any, Any]:
-        """Returns the maximum score, the sum of weights and the weighted values before all keys."""
-        plan = self._program.plan
-        column = plan.block_queries, 1
-        # A tile without a visible key leaves sums that the next tile scales to 0.
-        largest = jnp.full(column, MASKED_SCORE, jnp.float32)
-        sums = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
-        return largest, jnp.zeros(column, jnp.float32), sums
-
-    def attend(
-        self, head: int, state: tuple[Any, Any, Any], program: KernelProgram, tiles: "KeyTiles"
-    ) -> tuple[Any, Any, Any]:
-        """Continues the softmax of a head over tiles of keys, from `start` or an earlier call.
-
-        The tiles of `program` have the size of `tiles`.
+        Row `A - 1 - a + c` of the distances `(W, G)` belongs to query `a` and key `c`.
         """
-        tile = program.tile
-        program.at_head(head)
-        is_of_head = tile.is_of_head(head)
-        content, position = (only(is_of_head, each) for each in (self._content, self._position))
+        plan = self.plan
+        of_positions = self.product(position_query, distances, _RIGHT_TRANSPOSED)  # [A, W]
+        of_positions = self.rolled(of_positions, plan.window - plan.block_queries + 1)
+        of_contents = self.product(content_query, key, _RIGHT_TRANSPOSED)
+        scores = of_contents + of_positions[:, : plan.block_keys]
+        queries, keys = _places(*scores.shape)
+        queries = queries + (self.block * plan.block_queries + plan.padded_memory_length)
+        keys = keys + key_block * plan.block_keys
+        is_seen = jnp.logical_and(keys <= queries, keys >= self._first_keys)
+        if plan.farthest is not None:
+            is_seen = jnp.logical_and(is_seen, queries - keys <= plan.farthest)
+        return jnp.where(is_seen, scores, MASKED_SCORE)
 
-        def step(block: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-            largest, total, sums = state
-            keys = program.key_rows(block - tiles.num_before)
-            rows = program.distance_rows(block)
-            scores = tile.scores(content, position, tiles.key[0, keys, :], self._distances[rows, :])
-            scores = program.masked(scores, block)
-            next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
-            faded = jnp.exp(largest - next_largest)
-            weights = jnp.exp(scores - next_largest)
-            total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
-            weights = program.dropped(weights, block)
-            sums = sums * faded + tile.product(weights, tiles.value[0, keys, :])
-            return next_largest, total, sums
+    def gradients_by_distance(self, gradients: Any) -> Any:
+        """Moves gradients `(A, C)` of keys back to distances `(A, W)`.
 
-        return jax.lax.fori_loop(tiles.first, tiles.end, step, state)
+        The last query comes first, because no chip moves rows to the left.
+        """
+        plan = self.plan
+        turned = self.reversed_rows(gradients.astype(self.dtype))
+        zeros = jnp.zeros((plan.block_queries, plan.window - plan.block_keys), jnp.float32)
+        return self.rolled(jnp.concatenate([turned, zeros], axis=1), 0)
+
+    def rolled(self, values: Any, shift: int) -> Any:
+        """Moves row `a` of float32 `(A, W)` by `shift + a` to the right, around the end."""
+        return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
+
+    def reversed_rows(self, values: Any) -> Any:
+        """Reverses the rows of `(A, ...)` by a product: kernels have no other way."""
+        rows, columns = _places(values.shape[0], values.shape[0])
+        is_opposite = rows + columns == values.shape[0] - 1
+        turning = jnp.where(is_opposite, 1.0, 0.0).astype(self.dtype)
+        if values.dtype == self.dtype:
+            return self.product(turning, values)
+        # A product for each half of the float32 numbers, instead of six products.
+        high = values.astype(self.dtype)
+        low = values - high.astype(jnp.float32)
+        return self.product(turning, high) + self.product(turning, low)
+
+    def as_column(self, row: Any) -> Any:
+        """Turns `(1, A)` into `(A, 1)`."""
+        rows, columns = _places(row.shape[1], row.shape[1])
+        zero = jnp.zeros((), row.dtype)
+        return jnp.sum(jnp.where(rows == columns, row, zero), axis=1, keepdims=True)
+
+    def as_row(self, column: Any) -> Any:
+        """Turns `(A, 1)` into `(1, A)`."""
+        rows, columns = _places(column.shape[0], column.shape[0])
+        return jnp.sum(jnp.where(rows == columns, column, 0.0), axis=0, keepdims=True)
+
+    def dropped(self, values: Any, head: int, key_block: Any) -> Any:
+        """Applies the dropout of probabilities to float32 `(A, C)` of a head of the group.
+
+        The mask is the hash of `stateless_random.random_bits` over the indices of real queries and
+        keys, without padding.
+        """
+        plan = self.plan
+        if plan.dropout == 0.0:
+            return values
+        queries, keys = _places(*values.shape)
+        first_query = (self._first_head + head) * plan.segment_length
+        first_query = first_query + self.block * plan.block_queries
+        first_key = key_block * plan.block_keys - (plan.padded_memory_length - plan.memory_length)
+        places = (queries + first_query) * plan.key_length + (keys + first_key)
+        bits = _mixed(_mixed(places + self._hash_keys[0]) ^ self._hash_keys[1])
+        drawn = jax.lax.shift_right_logical(bits, jnp.int32(32 - DRAWN_BITS))
+        is_kept = drawn >= dropout_threshold(plan.dropout)
+        return jnp.where(is_kept, values * (1.0 / (1.0 - plan.dropout)), 0.0)
 
 
-class KeyTiles(NamedTuple):
-    """Range of tiles of keys and values, counted over all keys, and its offset in a reference."""
+def _places(num_rows: int, num_columns: int) -> tuple[Any, Any]:
+    """Returns the row and the column index of every element."""
+    shape = num_rows, num_columns
+    rows, columns = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+    return rows, columns
 
+
+def _mixed(bits: Any) -> Any:
+    """Mixes like `stateless_random.mixed`; int32 wraps around like uint32."""
+
+    def folded(bits: Any, places: int) -> Any:
+        return bits ^ jax.lax.shift_right_logical(bits, jnp.int32(places))
+
+    bits = folded(bits, 16) * jnp.int32(0x7FEB352D)
+    bits = folded(bits, 15) * jnp.int32(0x846CA68B - 2**32)
+    return folded(bits, 16)
+
+
+def _only(is_of_head: Any, values: Any) -> Any:
+    """Sets columns of other heads to 0."""
+    return values if is_of_head is None else jnp.where(is_of_head, values, jnp.zeros_like(values))
+
+
+def _merged(is_of_head: Any, values: Any, others: Any) -> Any:
+    """Replaces columns of other heads with other values."""
+    return values if is_of_head is None else jnp.where(is_of_head, values, others)
+
+
+class _Keys(NamedTuple):
+    """Keys and values that a tile of queries attends to: a range of tiles.
+
+    The tiles count from the first key of all; the references begin `num_before` tiles later.
+    """
+
+    tile: Tile
     key: Any
     value: Any
     first: Any
@@ -115,121 +217,95 @@ class KeyTiles(NamedTuple):
     num_before: int = 0
 
 
-def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
-    """Attends from one tile of queries to all keys that they see."""
-    query, key, value, distances, biases, *first_keys, attended, log_sums = references
-    program = KernelProgram(plan, scalars, first_keys[0] if first_keys else None)
-    tile = program.tile
-    queries = QueriesOfTile(program, query[0], biases, distances)
-    tiles = KeyTiles(key, value, program.first_tile, program.end_tile)
-    results = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
-    for head in range(plan.heads_per_group):
-        largest, total, sums = queries.attend(head, queries.start(), program, tiles)
-        results = merged(tile.is_of_head(head), sums / total, results)
-        log_sums[0, 0, 0, head : head + 1, :] = tile.as_row(largest + jnp.log(total))
+def _attend(
+    parts: Sequence[_Keys],
+    query: Any,
+    biases: Any,
+    distances: Any,
+    attended: Any,
+    log_sums: Any = None,
+) -> None:
+    """Attends from a tile of queries to all parts, by one softmax per head.
+
+    Writes the results and, if asked, the logarithms of the sums of exponentials.
+    """
+    tile = parts[0].tile
+    queries = [tile.queries(query[0], biases[place : place + 1, :]) for place in (0, 1)]
+    results = tile.zeros()
+    for head in range(tile.plan.heads_per_group):
+        is_of_head = tile.is_of_head(head)
+        content, position = (_only(is_of_head, each) for each in queries)
+        column = tile.plan.block_queries, 1
+        # A tile without a visible key leaves sums that the next tile scales to 0.
+        largest = jnp.full(column, MASKED_SCORE, jnp.float32)
+        state = largest, jnp.zeros(column, jnp.float32), tile.zeros()
+        for part in parts:
+            step = functools.partial(_add_tile, part, content, position, distances, head)
+            state = jax.lax.fori_loop(part.first, part.end, step, state)
+        largest, total, sums = state
+        results = _merged(is_of_head, sums / total, results)
+        if log_sums is not None:
+            log_sums[0, 0, 0, head : head + 1, :] = tile.as_row(largest + jnp.log(total))
     attended[0] = results.astype(attended.dtype)
 
 
-class _Backward(NamedTuple):
-    """References that the backward pass reads, writes and keeps on the chip."""
-
-    query: Any
-    key: Any
-    value: Any
-    distances: Any
-    biases: Any
-    attended: Any
-    log_sums: Any
-    gradient: Any
-    query_gradient: Any
-    key_gradient: Any
-    value_gradient: Any
-    distance_gradient: Any
-    bias_gradient: Any
-    key_sums: Any
-    value_sums: Any
-    distance_sums: Any
+def _add_tile(
+    part: _Keys, content: Any, position: Any, distances: Any, head: int, block: Any, state: Any
+) -> tuple[Any, Any, Any]:
+    """Adds a tile of keys to the largest score, the sum of weights and the weighted values."""
+    largest, total, sums = state
+    tile = part.tile
+    keys, rows = tile.key_rows(block - part.num_before), tile.distance_rows(block)
+    scores = tile.scores(content, position, part.key[0, keys, :], distances[rows, :], block)
+    next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
+    faded = jnp.exp(largest - next_largest)
+    weights = jnp.exp(scores - next_largest)
+    total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
+    weights = tile.dropped(weights, head, block)
+    sums = sums * faded + tile.product(weights, part.value[0, keys, :])
+    return next_largest, total, sums
 
 
-class _BackwardOfHead:
-    """Backward pass of one head and tile of queries, over tiles of keys."""
+def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
+    """Attends from one tile of queries to all keys that they see."""
+    query, key, value, distances, biases, *first_keys, attended, log_sums = references
+    tile = Tile(plan, scalars, *first_keys)
+    keys = _Keys(tile, key, value, tile.first_of_keys, tile.end_of_keys)
+    _attend([keys], query, biases, distances, attended, log_sums)
 
-    def __init__(
-        self, program: KernelProgram, at: _Backward, queries: tuple[Any, Any, Any], head: int
-    ) -> None:
-        self._program, self._tile, self._at = program, program.tile, at
-        self._head = head
-        self._is_of_head = program.tile.is_of_head(head)
-        self._content, self._position, self._turned = (
-            only(self._is_of_head, each) for each in queries
-        )
-        self._outer = only(self._is_of_head, at.gradient[0])
-        self._log_sum = program.tile.as_column(at.log_sums[0, 0, 0, head : head + 1, :])
 
-    def add_to(self, totals: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Adds the gradients `(A, G)` of all tiles to the totals; columns of other heads stay.
+def _inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
+    """Attends from a tile of queries to memory and segment; the first writes the next memory.
 
-        The first total is of queries for contents, the second of queries for positions, in
-        reverse order.
-        """
-        program = self._program
-        program.at_head(self._head)
-        expected = self._expected()
-        zeros = tuple(map(jnp.zeros_like, totals))
-        sums = jax.lax.fori_loop(
-            program.first_tile,
-            program.end_tile,
-            lambda block, state: self._step(block, state, expected),
-            zeros,
-        )
-        of_content, of_position = (
-            merged(self._is_of_head, new, old) for new, old in zip(sums, totals, strict=True)
-        )
-        return of_content, of_position
+    Keys of memory and segment stay separate: on a TPU, concatenating them and slicing the next
+    memory takes longer than attention. The next memory is written from the data on the chip.
+    """
+    num_inputs = 8 if plan.has_query_starts else 7
+    inputs, (attended, *next_memory) = references[:num_inputs], references[num_inputs:]
+    query, key, value, memory_key, memory_value, distances, biases, *first_keys = inputs
+    memory, segment = (Tile(each, scalars, *first_keys) for each in (plan, plan.of_segment))
+    num_of_memory, num_before = (
+        plan.memory_length // each.plan.block_keys for each in (memory, segment)
+    )
+    first = jnp.maximum(segment.first_of_keys, num_before)
+    parts = [
+        _Keys(memory, memory_key, memory_value, memory.first_of_keys, num_of_memory),
+        _Keys(segment, key, value, first, segment.end_of_keys, num_before),
+    ]
+    _attend(parts, query, biases, distances, attended)
 
-    def _weighed(self, block: Any) -> tuple[Any, Any]:
-        """Returns the probabilities of a tile, and the gradients of the values that they weight."""
-        at, program = self._at, self._program
-        keys, rows = program.key_rows(block), program.distance_rows(block)
-        scores = self._tile.scores(
-            self._content, self._position, at.key[0, keys, :], at.distances[rows, :]
-        )
-        weights = jnp.exp(program.masked(scores, block) - self._log_sum)
-        inner = self._tile.product_of_rows(self._outer, at.value[0, keys, :])
-        return weights, program.dropped(inner, block)
+    if not plan.writes_memory:
+        return
 
-    def _expected(self) -> Any:
-        """Returns the mean of the gradients weighted by the probabilities, `(A, 1)`."""
-        program = self._program
-        if not program.plan.sums_twice:
-            attended = self._at.attended[0].astype(jnp.float32)
-            products = self._outer.astype(jnp.float32) * attended
-            return jnp.sum(products, axis=1, keepdims=True)
-
-        def add(block: Any, total: Any) -> Any:
-            weights, inner = self._weighed(block)
-            return total + jnp.sum(weights * inner, axis=1, keepdims=True)
-
-        # Rounded like the gradients it is subtracted from: with all weight on one key, nothing is
-        # left.
-        start = jnp.zeros_like(self._log_sum)
-        return jax.lax.fori_loop(program.first_tile, program.end_tile, add, start)
-
-    def _step(self, block: Any, state: tuple[Any, Any], expected: Any) -> tuple[Any, Any]:
-        at, program, tile = self._at, self._program, self._tile
-        keys, rows = program.key_rows(block), program.distance_rows(block)
-        weights, inner = self._weighed(block)
-        kept = program.dropped(weights, block)
-        at.value_sums[keys, :] += tile.product_over_rows(kept, self._outer)
-        changes = weights * (inner - expected)  # of the scores, [A, C]
-        at.key_sums[keys, :] += tile.product_over_rows(changes, self._content)
-        by_distance = tile.gradients_by_distance(changes)  # [A, W]
-        at.distance_sums[rows, :] += tile.product_over_rows(by_distance, self._turned)
-        of_content, of_position = state
-        return (
-            of_content + tile.product(changes, at.key[0, keys, :]),
-            of_position + tile.product(by_distance, at.distances[rows, :]),
-        )
+    @pl.when(memory.block == 0)
+    def _() -> None:
+        num_new = min(plan.segment_length, plan.memory_length)
+        num_kept, end = plan.memory_length - num_new, plan.segment_length
+        pairs = (memory_key, key), (memory_value, value)
+        for result, (old, new) in zip(next_memory, pairs, strict=True):
+            if num_kept:
+                result[0, :num_kept, :] = old[0, num_new:, :]
+            result[0, num_kept:, :] = new[0, end - num_new : end, :]
 
 
 def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
@@ -237,112 +313,204 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
 
     A row has sums of its keys and values; all rows share sums of distances and biases.
     """
-    num_inputs = 6 if plan.has_query_starts else 5
-    first_keys = references[5] if plan.has_query_starts else None
-    at = _Backward(*references[:5], *references[num_inputs:])
-    program = KernelProgram(plan, scalars, first_keys)
-    tile = program.tile
+    query, key, value, distances, biases, *first_keys = references[: 5 + plan.has_query_starts]
+    tile = Tile(plan, scalars, *first_keys)
+    attended, log_sums, gradient, *results = references[5 + plan.has_query_starts :]
+    of_query, of_key, of_value, of_distances, of_biases, *sums = results
+    key_sums, value_sums, distance_sums = sums
 
-    @pl.when(program.block == 0)
+    @pl.when(tile.block == 0)
     def _() -> None:
-        for sums in (at.key_sums, at.value_sums):
-            sums[...] = jnp.zeros_like(sums)
+        for each in (key_sums, value_sums):
+            each[...] = jnp.zeros_like(each)
 
-    @pl.when(jnp.logical_and(program.block == 0, pl.program_id(1) == 0))
+    @pl.when(jnp.logical_and(tile.block == 0, tile.row == 0))
     def _() -> None:
-        for sums in (at.distance_sums, at.bias_gradient):
-            sums[...] = jnp.zeros_like(sums)
+        for each in (distance_sums, of_biases):
+            each[...] = jnp.zeros_like(each)
 
-    position_query = tile.queries(at.query[0], at.biases[1:2, :])  # [A, G]
+    content_query = tile.queries(query[0], biases[0:1, :])  # [A, G]
+    position_query = tile.queries(query[0], biases[1:2, :])
     turned_query = tile.reversed_rows(position_query).astype(tile.dtype)
-    queries = tile.queries(at.query[0], at.biases[0:1, :]), position_query, turned_query
-    zeros = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
-    totals = zeros, zeros
+
+    def gradients_of_queries(head: int, is_of_head: Any) -> tuple[Any, Any]:
+        """Returns the gradients `(A, G)` of both queries, and adds to the sums of keys.
+
+        The second gradient is in reverse order.
+        """
+        content, position, turned = (
+            _only(is_of_head, each) for each in (content_query, position_query, turned_query)
+        )
+        outer = _only(is_of_head, gradient[0])
+        log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
+
+        def weighed(block: Any) -> tuple[Any, Any]:
+            """Returns the probabilities of a tile, and the gradients that they weight."""
+            keys, rows = tile.key_rows(block), tile.distance_rows(block)
+            scores = tile.scores(content, position, key[0, keys, :], distances[rows, :], block)
+            inner = tile.product(outer, value[0, keys, :], _RIGHT_TRANSPOSED)
+            return jnp.exp(scores - log_sum), tile.dropped(inner, head, block)
+
+        def add_expected(block: Any, total: Any) -> Any:
+            weights, inner = weighed(block)
+            return total + jnp.sum(weights * inner, axis=1, keepdims=True)
+
+        # The mean of the gradients, weighted by the probabilities, `(A, 1)`.
+        if plan.sums_twice:
+            # Rounded like the gradients it is subtracted from: with all weight on one key, nothing
+            # is left.
+            expected = jax.lax.fori_loop(
+                tile.first_of_keys, tile.end_of_keys, add_expected, jnp.zeros_like(log_sum)
+            )
+        else:
+            products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
+            expected = jnp.sum(products, axis=1, keepdims=True)
+
+        def step(block: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+            of_content, of_position = state
+            keys, rows = tile.key_rows(block), tile.distance_rows(block)
+            weights, inner = weighed(block)
+            kept = tile.dropped(weights, head, block)
+            value_sums[keys, :] += tile.product(kept, outer, _LEFT_TRANSPOSED)
+            changes = weights * (inner - expected)  # of the scores, [A, C]
+            key_sums[keys, :] += tile.product(changes, content, _LEFT_TRANSPOSED)
+            by_distance = tile.gradients_by_distance(changes)  # [A, W]
+            distance_sums[rows, :] += tile.product(by_distance, turned, _LEFT_TRANSPOSED)
+            return (
+                of_content + tile.product(changes, key[0, keys, :]),
+                of_position + tile.product(by_distance, distances[rows, :]),
+            )
+
+        start = tile.zeros(), tile.zeros()
+        return jax.lax.fori_loop(tile.first_of_keys, tile.end_of_keys, step, start)
+
+    of_content = of_position = tile.zeros()
     for head in range(plan.heads_per_group):
-        totals = _BackwardOfHead(program, at, queries, head).add_to(totals)
-    of_content, of_position = map(tile.gradient_of_query, totals)
-    at.bias_gradient[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
-    at.bias_gradient[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
-    total = of_content + tile.reversed_rows(of_position)
-    at.query_gradient[0] = total.astype(at.query_gradient.dtype)
-    is_last_tile = program.block == plan.num_query_blocks - 1
+        is_of_head = tile.is_of_head(head)
+        found = gradients_of_queries(head, is_of_head)
+        of_content = _merged(is_of_head, found[0], of_content)
+        of_position = _merged(is_of_head, found[1], of_position)
+    of_content, of_position = of_content * tile.scale, of_position * tile.scale
+    of_biases[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
+    of_biases[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
+    of_query[0] = (of_content + tile.reversed_rows(of_position)).astype(of_query.dtype)
+    is_last_tile = tile.block == plan.num_query_blocks - 1
 
     @pl.when(is_last_tile)
     def _() -> None:
-        at.key_gradient[0] = at.key_sums[...].astype(at.key_gradient.dtype)
-        at.value_gradient[0] = at.value_sums[...].astype(at.value_gradient.dtype)
+        of_key[0] = key_sums[...].astype(of_key.dtype)
+        of_value[0] = value_sums[...].astype(of_value.dtype)
 
-    @pl.when(jnp.logical_and(pl.program_id(1) == plan.num_rows - 1, is_last_tile))
+    @pl.when(jnp.logical_and(tile.row == plan.num_rows - 1, is_last_tile))
     def _() -> None:
-        at.distance_gradient[...] = at.distance_sums[...].astype(at.distance_gradient.dtype)
+        of_distances[...] = distance_sums[...].astype(of_distances.dtype)
 
 
-def inference_kernel(plan: InferencePlan, is_interpreted: bool = False) -> Callable[..., Any]:
-    """Makes the kernel of inference, a function of padded arrays, which also moves memory on.
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """One argument or result of a kernel.
 
-    Keys of memory and segment stay separate: on a TPU, concatenating them and slicing the next
-    memory takes longer than attention. The next memory is written from the data already on the
-    chip.
-
-    It takes int32 scalars, queries `(B, T, N * H)`, keys and values of the segment
-    `(B, S, N * H)`, keys and values of memory `(B, P, N * H)`, distances `(R, N * H)`, float32
-    biases `(2, N * H)` and, where queries have their own starts, the first keys
-    `(B, T / A, 1, A)`. It returns the attended values `(B, T, N * H)` and, where the plan writes
-    memory, its next keys and values. `is_interpreted` runs it as plain operations, on any device.
+    `block` is the shape on the chip at a time; `place` maps an index of the grid to the index of
+    the needed block.
     """
-    blocks = KernelBlocks(plan)
-    segment, memory = map(blocks.of_keys, (plan.segment_key_length, plan.memory_length))
-    inputs = [blocks.queries, segment, segment, memory, memory]
-    # The table, the biases and the first keys are as in the other kernels.
-    inputs += blocks.inputs[3:]
-    outputs = [blocks.queries, *([memory, memory] if plan.writes_memory else [])]
-    kernel = functools.partial(_inference_kernel, plan)
-    return blocks.call(kernel, inputs, outputs, [], plan.forward_flops, is_interpreted)
+
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
+    dtype: str
+    place: Callable[..., tuple[int, ...]]
+
+    def moved_bytes(self, grid: Sequence[int]) -> int:
+        """Counts the bytes that a kernel moves, with rows padded to whole registers.
+
+        A block is moved whenever the next place of the grid needs another one; the last axis of
+        the grid is the innermost.
+        """
+        places = (self.place(*index) for index in itertools.product(*map(range, grid)))
+        columns = math.ceil(self.block[-1] / LANES) * LANES
+        item_bytes = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
+        num_bytes = math.prod(self.block[:-1]) * columns * item_bytes
+        return num_bytes * sum(1 for _ in itertools.groupby(places))
 
 
-def _inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
-    """Attends from a tile of queries to memory and segment; the first writes the next memory."""
-    num_inputs = 8 if plan.has_query_starts else 7
-    inputs, (attended, *next_memory) = references[:num_inputs], references[num_inputs:]
-    query, key, value, memory_key, memory_value, distances, biases, *first_keys = inputs
-    starts = first_keys[0] if first_keys else None
-    of_memory = KernelProgram(plan, scalars, starts)
-    of_segment = KernelProgram(plan.of_segment, scalars, starts)
-    memory_tiles, segment_tiles = (
-        plan.memory_length // each.block_keys for each in (plan, plan.of_segment)
+def kernel_of(plan: AttentionPlan, direction: Direction) -> Callable[..., Any]:
+    """Makes a kernel, a function of scalars of each row and of padded arrays.
+
+    A row has the first visible key, both keys of the hash and, for each tile of queries, the first
+    key that any of them sees. The arrays are queries `(B, T, N * H)`, keys and values
+    `(B, K, N * H)`, distances `(P, N * H)`, float32 biases `(2, N * H)` and, where queries have
+    their own starts, the first keys `(B, T / A, 1, A)`. `forward` returns the attended values
+    `(B, T, N * H)` and the logarithm of the sum of exponentials of the scores, float32
+    `(B, T / A, N * H / G, G / H, A)`. `backward` also takes both and the gradient of the first,
+    and returns the gradients of queries, keys, values, distances and, in float32, of the biases.
+
+    `inference` takes keys and values twice: of the segment `(B, S, N * H)` and of memory
+    `(B, M, N * H)`. It returns the attended values and, where the plan writes memory, its next
+    keys and values.
+    """
+    # A group's distances are loaded once, a row's keys and values once for each group.
+    grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
+    rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
+    tile, heads, table = plan.block_queries, plan.heads_per_group, plan.table_length
+
+    def of_keys(length: int) -> _Block:
+        shape, block = (rows, length, columns), (1, length, width)
+        return _Block(shape, block, plan.dtype, lambda n, b, i, *_: (b, 0, n))
+
+    queries = _Block(
+        (rows, plan.padded_segment_length, columns),
+        (1, tile, width),
+        plan.dtype,
+        lambda n, b, i, *_: (b, i, n),
     )
-    parts = [
-        (of_memory, KeyTiles(memory_key, memory_value, of_memory.first_tile, memory_tiles)),
-        (
-            of_segment,
-            KeyTiles(
-                key,
-                value,
-                jnp.maximum(of_segment.first_tile, segment_tiles),
-                of_segment.end_tile,
-                num_before=segment_tiles,
-            ),
+    keys = of_keys(plan.padded_key_length)
+    distances = _Block((table, columns), (table, width), plan.dtype, lambda n, b, i, *_: (0, n))
+    biases = _Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
+    first_keys = _Block(
+        (rows, plan.num_query_blocks, 1, tile),
+        (1, 1, 1, tile),
+        "int32",
+        lambda n, b, i, *_: (b, i, 0, 0),
+    )
+    log_sums = _Block(
+        (rows, plan.num_query_blocks, plan.num_groups, heads, tile),
+        (1, 1, 1, heads, tile),
+        "float32",
+        lambda n, b, i, *_: (b, i, n, 0, 0),
+    )
+    of_all = [distances, biases, *([first_keys] if plan.has_query_starts else [])]
+    scratch = []
+    flops, kernel = plan.forward_flops, _forward_kernel
+    inputs, outputs = [queries, keys, keys, *of_all], [queries, log_sums]
+    if isinstance(plan, InferencePlan):
+        segment, memory = map(of_keys, (plan.segment_key_length, plan.memory_length))
+        kernel = _inference_kernel
+        inputs = [queries, segment, segment, memory, memory, *of_all]
+        outputs = [queries, *([memory, memory] if plan.writes_memory else [])]
+    elif direction == "backward":
+        flops, kernel = plan.backward_flops, _backward_kernel
+        inputs += [queries, log_sums, queries]
+        outputs = [queries, keys, keys, distances, biases]
+        lengths = plan.padded_key_length, plan.padded_key_length, table
+        scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
+    return pl.pallas_call(
+        functools.partial(kernel, plan),
+        name=_NAME,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=grid,
+            in_specs=[pl.BlockSpec(each.block, each.place) for each in inputs],
+            out_specs=[pl.BlockSpec(each.block, each.place) for each in outputs],
+            scratch_shapes=scratch,
         ),
-    ]
-    queries = QueriesOfTile(of_memory, query[0], biases, distances)
-    results = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
-    for head in range(plan.heads_per_group):
-        state = queries.start()
-        for program, tiles in parts:
-            state = queries.attend(head, state, program, tiles)
-        _, total, sums = state
-        results = merged(of_memory.tile.is_of_head(head), sums / total, results)
-    attended[0] = results.astype(attended.dtype)
-    if plan.writes_memory:
-        pairs = zip(next_memory, (memory_key, memory_value), (key, value), strict=True)
-        pl.when(of_memory.block == 0)(functools.partial(_move_on, plan, list(pairs)))
-
-
-def _move_on(plan: InferencePlan, references: list[tuple[Any, Any, Any]]) -> None:
-    """Writes the last places of memory and segment as the next memory."""
-    num_new = min(plan.segment_length, plan.memory_length)
-    num_kept = plan.memory_length - num_new
-    for result, memory, segment in references:
-        if num_kept:
-            result[0, :num_kept, :] = memory[0, num_new:, :]
-        result[0, num_kept:, :] = segment[0, plan.segment_length - num_new : plan.segment_length, :]
+        out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
+            vmem_limit_bytes=plan.vmem_limit_bytes,
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=flops,
+            transcendentals=plan.num_exponentials,
+            bytes_accessed=sum(each.moved_bytes(grid) for each in (*inputs, *outputs)),
+        ),
+        interpret=plan.kernel.platform != "tpu",
+    )

@@ -1,4 +1,4 @@
-"""Sizes of the attention kernels: tiles, padding, blocks and memory on the chip.
+"""Choice and sizes of the attention kernels: tiles, padding, blocks and memory on the chip.
 
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
 length, N heads, H head width, G width of a group of heads, P places of memory in inference, where
@@ -7,8 +7,11 @@ K = P + T.
 
 import dataclasses
 import functools
+import importlib.metadata
 import math
-from typing import Self
+from typing import Any, Literal, Self
+
+from txl_tf.config.model import ModelConfig, RecurrentConfig
 
 LANES = 128
 """Columns of a register."""
@@ -26,6 +29,26 @@ _LARGEST_SEGMENT_TILE = 256
 _MOST_UNUSED = 4 * LANES
 # Memory is moved by the rows of a bfloat16 register.
 _ROWS_OF_REGISTER = 16
+# Version of JAX that writes the kernels, as in the extra `tpu-kernel`.
+_JAX_VERSION = "0.10.2"
+# Chips that rotate every row of a tile by its own distance at once.
+_CHIPS = ("v5e", "v5p", "v6e")
+# XLA keeps scores of this size on a chip with 128 MiB, and a kernel moves more.
+_SMALL_SCORES_BYTES = 8 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionKernel:
+    """Settings of the attention kernel, the same for all sizes.
+
+    The platform `cpu` runs the kernel as plain operations. `rounds_products` is true if products
+    of float32 numbers may round them to bfloat16 first. Without maxima the fastest tiles are used.
+    """
+
+    platform: Literal["tpu", "cpu"] = "tpu"
+    rounds_products: bool = False
+    max_block_queries: int | None = None
+    max_block_keys: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,20 +56,14 @@ class AttentionPlan:
     """Sizes of one kernel of relative attention.
 
     Lengths may be arbitrary: padding before memory and after the segment keeps all distances.
-    Raises ValueError if a size is not positive, a query cannot see even itself, or the blocks of
-    one row do not fit the memory on the chip.
+    Raises ValueError if the blocks of one row do not fit the memory on the chip.
     """
 
-    num_rows: int
-    """`B`."""
-    segment_length: int
-    """`T`."""
-    memory_length: int
-    """`M`, which may be 0."""
-    num_heads: int
-    """`N`."""
-    head_dim: int
-    """`H`."""
+    num_rows: int  # B
+    segment_length: int  # T
+    memory_length: int  # M, may be 0
+    num_heads: int  # N
+    head_dim: int  # H
     dtype: str
     """Dtype of queries, keys, values and distances, `bfloat16` or `float32`."""
     dropout: float = 0.0
@@ -55,19 +72,9 @@ class AttentionPlan:
     """Largest distance that a query sees, at least 0; None: all."""
     has_query_starts: bool = False
     """True if every query has its own first visible key, as with documents."""
-    rounds_products: bool = False
-    """True if products of float32 numbers may round them to bfloat16 first."""
-    has_strided_rolls: bool = True
-    """True if the chip rotates every row of a tile by its own distance at once."""
-    max_block_queries: int | None = None
-    """Largest tile of queries; None: the fastest."""
-    max_block_keys: int | None = None
-    """Largest tile of keys; None: the fastest."""
+    kernel: AttentionKernel = AttentionKernel()
 
     def __post_init__(self) -> None:
-        sizes = (self.num_rows, self.segment_length, self.num_heads, self.head_dim)
-        if min(sizes) < 1 or min(self.memory_length, self.farthest or 0) < 0:
-            raise ValueError(f"Sizes of attention must be positive. Received: {self}")
         if self.vmem_bytes > _LARGEST_VMEM_BYTES:
             raise ValueError(
                 f"Attention over {self.key_length} keys takes {self.vmem_bytes / _MEBIBYTE:.0f} "
@@ -76,21 +83,20 @@ class AttentionPlan:
 
     @property
     def key_length(self) -> int:
-        """Key length `K`."""
         return self.memory_length + self.segment_length
 
     @functools.cached_property
     def block_queries(self) -> int:
         """Queries of a tile, a multiple of the rows of a register."""
         needed = rounded_up(self.segment_length, 16)
-        allowed = self.max_block_queries or self._tiles[0]
+        allowed = self.kernel.max_block_queries or self._tiles[0]
         return min(needed, rounded_up(allowed, 16))
 
     @functools.cached_property
     def block_keys(self) -> int:
         """Keys of a tile, a multiple of 128."""
         needed = rounded_up(self.key_length, LANES)
-        allowed = self.max_block_keys or self._tiles[1]
+        allowed = self.kernel.max_block_keys or self._tiles[1]
         return min(needed, rounded_up(allowed, LANES))
 
     @functools.cached_property
@@ -123,7 +129,6 @@ class AttentionPlan:
 
     @property
     def padded_memory_length(self) -> int:
-        """`M` with padding."""
         return self.padded_key_length - self.padded_segment_length
 
     @property
@@ -139,7 +144,6 @@ class AttentionPlan:
 
     @property
     def num_query_blocks(self) -> int:
-        """Number of tiles of queries."""
         return self.padded_segment_length // self.block_queries
 
     @property
@@ -157,7 +161,6 @@ class AttentionPlan:
 
     @property
     def num_groups(self) -> int:
-        """Number of groups of heads."""
         return self.num_heads // self.heads_per_group
 
     @property
@@ -166,10 +169,7 @@ class AttentionPlan:
         return self.heads_per_group * self.head_dim
 
     def query_blocks_of_keys(self, block: int) -> tuple[int, int]:
-        """Returns the first tile of keys that a tile of queries needs, and the one after the last.
-
-        The memory counts as full.
-        """
+        """Returns the tiles of keys that a tile of queries needs, from a full memory."""
         first = self.padded_memory_length - self.memory_length
         if self.farthest is not None:
             queries_before = self.padded_memory_length + block * self.block_queries
@@ -178,28 +178,30 @@ class AttentionPlan:
         return first // self.block_keys, -(-end // self.block_keys)
 
     @property
-    def num_tiles(self) -> int:
-        """Tiles of scores of one head and row with a full memory."""
+    def _tiles_of_parts(self) -> list[tuple["AttentionPlan", int]]:
+        """Tiles of scores of one head and row with a full memory, by the plan of their size."""
         spans = map(self.query_blocks_of_keys, range(self.num_query_blocks))
-        return sum(end - first for first, end in spans)
+        return [(self, sum(end - first for first, end in spans))]
 
     @property
     def forward_flops(self) -> int:
         """Operations of the products of the forward pass."""
-        per_query = self.group_width * (2 * self.block_keys + self.window)
-        return self._of_all_tiles(2 * self.block_queries * per_query)
+        tiles = self._tiles_of_parts
+        columns = sum(count * (2 * part.block_keys + part.window) for part, count in tiles)
+        return self.num_rows * self.num_heads * 2 * self.block_queries * self.group_width * columns
 
     @property
     def backward_flops(self) -> int:
         """Operations of the products of the backward pass, including the reversal of rows."""
+        num_tiles = self.num_rows * self.num_heads * self._tiles_of_parts[0][1]
         turns = 2 if self.sums_twice else 1
         again = turns * (2 * self.block_keys + self.window)
         per_query = self.group_width * (3 * self.block_keys + 2 * self.window + again)
         per_query += self.block_queries * self.block_keys
-        per_tile = self._of_all_tiles(2 * self.block_queries * per_query)
         # Queries are reversed before the tiles of keys, their gradients after them, in halves.
         turned = self.padded_segment_length * self.block_queries * self.group_width * 3 * 2
-        return per_tile + self.num_rows * self.num_groups * turned
+        per_tile = 2 * self.block_queries * per_query
+        return num_tiles * per_tile + self.num_rows * self.num_groups * turned
 
     @property
     def sums_twice(self) -> bool:
@@ -212,12 +214,8 @@ class AttentionPlan:
 
     @property
     def num_exponentials(self) -> int:
-        """Exponentials of one pass, the larger of the two."""
-        turns = 2 if self.sums_twice else 1
-        return turns * self._of_all_tiles(self.block_queries * self.block_keys)
-
-    def _of_all_tiles(self, of_one: int) -> int:
-        return self.num_rows * self.num_heads * self.num_tiles * of_one
+        columns = sum(count * part.block_keys for part, count in self._tiles_of_parts)
+        return self.num_rows * self.num_heads * self.block_queries * columns
 
     @property
     def score_bytes(self) -> int:
@@ -248,17 +246,8 @@ class InferencePlan(AttentionPlan):
     """Sizes of one kernel that reads a segment and writes the next memory.
 
     Keys and values of memory and segment stay separate, so that nothing concatenates them.
-    `memory_length` is the number of places `P`, a multiple of 128 (ValueError otherwise). There is
-    no backward pass.
+    `memory_length` is the number of places `P` from `places_of`. There is no backward pass.
     """
-
-    def __post_init__(self) -> None:
-        if self.memory_length < LANES or self.memory_length % LANES or self.dropout:
-            raise ValueError(
-                f"Places of memory must be a positive multiple of {LANES}, and nothing is "
-                f"dropped. Received: {self}"
-            )
-        super().__post_init__()
 
     @functools.cached_property
     def block_keys(self) -> int:
@@ -267,7 +256,7 @@ class InferencePlan(AttentionPlan):
 
     @property
     def _largest_tile(self) -> int:
-        return self.max_block_keys or _LARGEST_TILE[self.item_bytes]
+        return self.kernel.max_block_keys or _LARGEST_TILE[self.item_bytes]
 
     @property
     def segment_block_keys(self) -> int:
@@ -277,7 +266,8 @@ class InferencePlan(AttentionPlan):
     @property
     def of_segment(self) -> Self:
         """The plan of the part that attends to the segment."""
-        return dataclasses.replace(self, max_block_keys=self.segment_block_keys)
+        kernel = dataclasses.replace(self.kernel, max_block_keys=self.segment_block_keys)
+        return dataclasses.replace(self, kernel=kernel)
 
     @property
     def padded_key_length(self) -> int:
@@ -300,21 +290,12 @@ class InferencePlan(AttentionPlan):
         return self.segment_length % _ROWS_OF_REGISTER == 0
 
     @property
-    def forward_flops(self) -> int:
-        """Operations of the products, with a full memory."""
+    def _tiles_of_parts(self) -> list[tuple[AttentionPlan, int]]:
         segment = self.of_segment
-        ends = range(1, self.num_query_blocks + 1)
-        tiles = sum(-(-end * self.block_queries // segment.block_keys) for end in ends)
-        of_segment = tiles * (2 * segment.block_keys + segment.window)
-        of_memory = (2 * self.block_keys + self.window) * self.memory_length // self.block_keys
-        columns = of_segment + self.num_query_blocks * of_memory
-        return self.num_rows * self.num_heads * 2 * self.block_queries * self.group_width * columns
-
-    @property
-    def num_exponentials(self) -> int:
-        """Exponentials of the scores, with a full memory."""
-        scores = self.padded_segment_length * self.padded_key_length
-        return self.num_rows * self.num_heads * scores
+        ends = range(self.block_queries, self.padded_segment_length + 1, self.block_queries)
+        of_segment = sum(math.ceil(end / segment.block_keys) for end in ends)
+        of_memory = self.num_query_blocks * self.memory_length // self.block_keys
+        return [(self, of_memory), (segment, of_segment)]
 
     @functools.cached_property
     def vmem_bytes(self) -> int:
@@ -353,3 +334,75 @@ def places_of(memory_length: int) -> int:
 def rounded_up(number: int, multiple: int) -> int:
     """Rounds a number up to a multiple."""
     return math.ceil(number / multiple) * multiple
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionChoice:
+    """The kernel of a run and the reason for it.
+
+    `kernel` is `None` if attention uses plain operations; reports print `reason`.
+    """
+
+    kernel: AttentionKernel | None
+    reason: str
+
+    @classmethod
+    def for_model(
+        cls,
+        config: ModelConfig | RecurrentConfig,
+        *,
+        setting: Literal["auto", "always", "never"],
+        chip: str | None,
+        num_rows: int,
+        num_tokens: int,
+        dtype: str,
+        rounds_products: bool,
+        is_differentiated: bool,
+    ) -> Self:
+        """Chooses for a program that reads segments with memory.
+
+        `chip` is a generation of TPU, such as `v5e`, if known. A replica reads `num_rows` rows and
+        `num_tokens` tokens of each at once; attention computes in `dtype`. `rounds_products` is as
+        in `AttentionKernel`, and `is_differentiated` is true for a backward pass.
+        """
+        if setting == "never":
+            return cls.plain("attention_kernel is never")
+        if not isinstance(config, ModelConfig) or config.position_encoding != "transformer_xl":
+            return cls.plain("the kernel needs the positions of Transformer-XL")
+        memory_length = config.effective_memory_length
+        kernel = AttentionKernel(rounds_products=rounds_products)
+        sizes: dict[str, Any] = {
+            "num_rows": num_rows,
+            "segment_length": num_tokens,
+            "num_heads": config.num_heads,
+            "head_dim": config.head_dim,
+            "dtype": dtype,
+            "kernel": kernel,
+        }
+        plan: AttentionPlan
+        try:
+            if is_differentiated:
+                plan = AttentionPlan(**sizes, memory_length=memory_length)
+            else:
+                plan = InferencePlan(**sizes, memory_length=places_of(memory_length))
+        except ValueError:
+            return cls.plain("the keys of a row do not fit on a chip")
+        if setting == "auto" and plan.score_bytes < _SMALL_SCORES_BYTES:
+            return cls.plain("the scores are small and stay on the chip without it")
+        if chip not in _CHIPS:
+            return cls.plain(f"there is no kernel for {chip or 'an unknown chip'}")
+        if not _has_jax():
+            return cls.plain(f"JAX {_JAX_VERSION} is not installed, see the extra tpu-kernel")
+        return cls(kernel, "kernel, no scores in memory")
+
+    @classmethod
+    def plain(cls, why: str) -> Self:
+        """Returns the choice of plain operations, with its reason."""
+        return cls(None, f"plain operations: {why}")
+
+
+def _has_jax() -> bool:
+    try:
+        return importlib.metadata.version("jax") == _JAX_VERSION
+    except importlib.metadata.PackageNotFoundError:
+        return False

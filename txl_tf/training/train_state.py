@@ -12,7 +12,7 @@ from txl_tf.distribution.strategy import chip_of
 from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights
-from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
+from txl_tf.tpu_kernels.attention_plan import AttentionChoice
 from txl_tf.training.optimizers import (
     PlateauScale,
     create_optimizer,

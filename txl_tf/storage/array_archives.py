@@ -1,0 +1,43 @@
+"""NumPy archives from strangers, read with limits."""
+
+import warnings
+import zipfile
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Weights and ids hardly compress; this leaves room for arrays of zeros.
+_MAX_RATIO = 64
+_ALWAYS_ALLOWED_BYTES = 16 << 20
+
+
+def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> "dict[str, np.ndarray]":
+    """Reads all arrays of a NumPy archive, in a seekable file, unless it unpacks to too much.
+
+    `max_bytes` limits all arrays together and defaults to 64 times the size of the file, at least
+    16 MiB. Raises ValueError if the archive is too large, invalid, or has arrays of objects.
+    """
+    import numpy as np
+
+    num_bytes = file.seek(0, 2)
+    if max_bytes is None:
+        max_bytes = max(_MAX_RATIO * num_bytes, _ALWAYS_ALLOWED_BYTES)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            total = sum(member.file_size for member in archive.infolist())
+        if total > max_bytes:
+            what = f"it unpacks to {total:,} bytes; at most {max_bytes:,} are read"
+            raise ValueError(what)
+        file.seek(0)
+        with warnings.catch_warnings(), np.load(file, allow_pickle=False) as arrays:
+            # NumPy warns about headers of Python 2, but reads them.
+            warnings.simplefilter("ignore")
+            found = dict(arrays)
+        for name, array in found.items():
+            if not isinstance(array, np.ndarray) or array.dtype.names:
+                raise ValueError(f"{ascii(name)[:200]} is no array")
+        return found
+    except Exception as error:  # `zipfile` and NumPy raise many kinds of errors
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"the archive cannot be read: {reason}") from error
