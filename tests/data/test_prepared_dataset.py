@@ -1,9 +1,5 @@
-import os
-
 import numpy as np
 import pytest
-
-from txl_tf.data.records import frame_bytes
 
 
 @pytest.mark.parametrize("num_tokens", [1, 63, 64, 320, 321, 1500])
@@ -18,29 +14,14 @@ def test_any_range_of_tokens_can_be_read(make_dataset, num_tokens):
         np.testing.assert_array_equal(found, tokens[start:stop])
 
 
-def test_a_token_lies_where_it_is_said_to(make_dataset):
-    dataset, tokens = make_dataset(1500)
-    for token in (0, 63, 64, 319, 320, 1499):
-        file, record = dataset.record_location("train", token)
-        assert file == f"train-{token // 320:05d}-of-00005.tfrecord"
-        assert record == token % 320 // 64
-        with open(os.path.join(dataset.folder, file), "rb") as shard:
-            shard.seek(record * frame_bytes(64, 1))
-            assert tokens[token // 64 * 64 :][:64].astype(np.uint8).tobytes() in shard.read(
-                frame_bytes(64, 1)
-            )
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda dataset: dataset.num_tokens("trian"),
-        lambda dataset: dataset.shard_starts("trian"),
         lambda dataset: dataset.read_tokens("trian", 0, 1),
         lambda dataset: dataset.read_tokens("train", -1, 1),
         lambda dataset: dataset.read_tokens("train", 2, 1),
         lambda dataset: dataset.read_tokens("train", 0, 101),
-        lambda dataset: dataset.record_location("train", 100),
     ],
 )
 def test_what_is_not_there_cannot_be_asked_for(make_dataset, call):

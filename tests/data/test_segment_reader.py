@@ -162,6 +162,13 @@ def test_nothing_but_tensorflow_operations_is_in_the_graph(make_dataset):
     assert b"PyFunc" not in graph and b"GeneratorDataset" not in graph
 
 
+def test_a_row_is_described_with_its_file_and_record(make_dataset):
+    dataset, _ = make_dataset(1500)  # five records of 64 tokens in a shard
+    reader = SegmentReader(dataset, "train", plan_of(dataset, 3, 20))
+    place = "train-00001-of-00005.tfrecord record 2"
+    assert reader.describe_row(0, 1) == f"row 1 (tokens 480 to 499, from {place})"
+
+
 def damage_flip(path):
     with open(path, "r+b") as file:
         file.seek(100)

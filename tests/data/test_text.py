@@ -11,14 +11,13 @@ from txl_tf.data.text import TextCounts, byte_range, split_at_lines, work_batche
 def test_pieces_know_what_came_before():
     documents = [[b"a b", b"", b"c\r", b"\nd\n", b"e"], b"", b"x"]
     (batch,) = work_batches("train", iter(documents))
-    assert [piece.text for piece in batch] == [b"a b", b"c\r", b"\nd\n", b"e", b"", b"x"]
+    assert [piece.text for piece in batch] == [b"a b", b"c", b"\r\nd\n", b"e", b"", b"x"]
     assert [piece.document for piece in batch] == [0, 0, 0, 0, 1, 2]
     assert [piece.begins_document for piece in batch] == [True, False, False, False, True, True]
     assert [piece.ends_document for piece in batch] == [False, False, False, True, True, True]
-    assert [piece.begins_line for piece in batch] == [True, False, True, True, True, True]
-    assert [piece.splits_line_end for piece in batch] == [False, False, True, False, False, False]
-    assert [piece.continues_word for piece in batch] == [False, True, False, False, False, False]
-    assert [piece.offset_bytes for piece in batch] == [0, 3, 5, 8, 0, 0]
+    assert [piece.begins_line for piece in batch] == [True, False, False, True, True, True]
+    assert [piece.continues_word for piece in batch] == [False, True, True, False, False, False]
+    assert [piece.offset_bytes for piece in batch] == [0, 3, 4, 8, 0, 0]
     assert [piece.offset_lines for piece in batch] == [0, 0, 0, 2, 0, 0]
 
 

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import io
 import itertools
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -234,7 +233,7 @@ def _payload(tokens: np.ndarray, begins: np.ndarray) -> bytes:
 
 def encode_batch(tokenizer: Tokenizer, pieces: Sequence[DocumentPiece]) -> EncodedBatch:
     """Encodes at least one piece; raises DataDamagedError for text that cannot be encoded."""
-    parts = map_pieces(tokenizer.encode_piece, pieces, tokenizer.reads_lines)
+    parts = map_pieces(tokenizer.encode_piece, pieces)
     places = np.cumsum([0, *map(len, parts[:-1])], dtype=np.int64)
     starts = places[[piece.begins_document for piece in pieces]]
     return np.concatenate(parts), starts, TextCounts.of(pieces)
@@ -267,49 +266,41 @@ def _encoder(
             pipeline
             | "Splits" >> beam.Create(list(splits))
             | "Spread splits" >> beam.Reshuffle()
-            | "Read" >> beam.FlatMap(functools.partial(_numbered_batches, dict(splits)))
-            | "Spread batches" >> beam.Reshuffle()
-            | "Encode" >> beam.MapTuple(functools.partial(_encoded_part, encode))
-            | "Group" >> beam.GroupByKey()
-            | "Write" >> beam.MapTuple(functools.partial(_write_group, results))
+            | "Read" >> beam.FlatMap(functools.partial(_numbered_parts, dict(splits)))
+            | "Spread parts" >> beam.Reshuffle()
+            | "Encode" >> beam.MapTuple(functools.partial(_write_part, results, encode))
         )
-    yield functools.partial(_read_groups, results)
+    yield functools.partial(_read_parts, results)
     remove_folder(results)
 
 
-_BATCHES_PER_GROUP = 32
-_Part = tuple[int, EncodedBatch]
+_BATCHES_PER_PART = 32
 
 
-def _numbered_batches(splits: Splits, split: str) -> Iterator[tuple[str, int, list[DocumentPiece]]]:
-    for number, pieces in enumerate(work_batches(split, splits[split])):
-        yield split, number, pieces
+def _numbered_parts(splits: Splits, split: str) -> Iterator[tuple[str, int, list[DocumentPiece]]]:
+    """Yields split, number and pieces of every part; a part becomes one file."""
+    batches = work_batches(split, splits[split])
+    for number in itertools.count():
+        part = list(itertools.chain(*itertools.islice(batches, _BATCHES_PER_PART)))
+        if not part:
+            return
+        yield split, number, part
 
 
-def _encoded_part(
-    encode: Callable[..., EncodedBatch], split: str, number: int, pieces: list[DocumentPiece]
-) -> tuple[tuple[str, int], _Part]:
-    return (split, number // _BATCHES_PER_GROUP), (number, encode(pieces))
-
-
-def _write_group(folder: str, group: tuple[str, int], parts: Iterable[_Part]) -> None:
-    """Writes consecutive batches as one; Beam may repeat it, with equal bytes."""
-    split, number = group
-    batches = [batch for _, batch in sorted(parts, key=operator.itemgetter(0))]
-    token_ids, starts, counts = zip(*batches, strict=True)
-    places = np.cumsum([0, *map(len, token_ids[:-1])])
-    arrays = {
-        "token_ids": np.concatenate(token_ids),
-        "starts": np.concatenate(
-            [each + place for each, place in zip(starts, places, strict=True)]
-        ),
-        "counts": np.sum(counts, axis=0),
-    }
-    np.savez(content := io.BytesIO(), **arrays)
+def _write_part(
+    folder: str,
+    encode: Callable[..., EncodedBatch],
+    split: str,
+    number: int,
+    pieces: list[DocumentPiece],
+) -> None:
+    """Encodes a part and writes it; Beam may repeat it, with equal bytes."""
+    token_ids, starts, counts = encode(pieces)
+    np.savez(content := io.BytesIO(), token_ids=token_ids, starts=starts, counts=counts)
     write_file(os.path.join(folder, f"{split}-{number:08d}.npz"), content.getvalue())
 
 
-def _read_groups(folder: str, split: str) -> Iterator[EncodedBatch]:
+def _read_parts(folder: str, split: str) -> Iterator[EncodedBatch]:
     for name in list_folder(folder):
         if name.startswith(f"{split}-"):
             arrays = np.load(io.BytesIO(read_file(os.path.join(folder, name))))

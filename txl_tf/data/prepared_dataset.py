@@ -296,29 +296,6 @@ class PreparedDataset:
         """Returns the number of tokens of a split. Raises ValueError for an unknown split."""
         return self.manifest.split(split).tokens
 
-    def shard_starts(self, split: str) -> list[int]:
-        """Returns the first token of every shard, and the number of tokens of the split."""
-        self.manifest.split(split)
-        return list(self._starts[split])
-
-    def shard_paths(self, split: str) -> list[str]:
-        """Returns the paths of the shards of a split, in order."""
-        shards = self.manifest.split(split).shards
-        return [os.path.join(self.folder, shard.file) for shard in shards]
-
-    def record_location(self, split: str, token: int) -> tuple[str, int]:
-        """Returns file and record of a stored token.
-
-        Raises:
-            ValueError: If there is no such split or token.
-        """
-        shards = self.manifest.split(split).shards
-        if not 0 <= token < self.num_tokens(split):
-            raise ValueError(f"`token` must be in [0, {self.num_tokens(split)}). Received: {token}")
-        index = bisect.bisect_right(self._starts[split], token) - 1
-        record = (token - self._starts[split][index]) // self.manifest.tokens_per_record
-        return shards[index].file, record
-
     def read_tokens(self, split: str, start: int, stop: int) -> np.ndarray:
         """Reads a range of tokens, touching only the records that hold it.
 

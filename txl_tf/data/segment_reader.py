@@ -6,6 +6,7 @@ row.
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -126,11 +127,12 @@ class SegmentReader:
                 f"`plan` must be for the {num_tokens} tokens of `{split}`. "
                 f"Received: plan.num_tokens={plan.num_tokens}"
             )
-        self._dataset = dataset
-        self._split = split
+        manifest = dataset.manifest
+        self._folder = dataset.folder
+        self._shards = manifest.split(split).shards
+        self._shard_starts = np.cumsum([0, *(shard.tokens for shard in self._shards)])[:-1]
         self._plan = plan
         self._with_document_starts = with_document_starts
-        manifest = dataset.manifest
         self._tokens_per_record = manifest.tokens_per_record
         self._frame_bytes = frame_bytes(manifest.tokens_per_record, manifest.token_bytes)
         self._is_remote = is_remote(dataset.folder)
@@ -194,23 +196,25 @@ class SegmentReader:
     def describe_row(self, step: int, row: int) -> str:
         """Describes for a message where the segment of a row is stored: tokens, file and record."""
         first = int(self._plan.positions(step)[row])
-        file, record = self._dataset.record_location(self._split, first)
         last = first + self._plan.segment_length - 1
-        return f"row {row} (tokens {first} to {last}, from {file} record {record})"
+        index = int(np.searchsorted(self._shard_starts, first, side="right")) - 1
+        record = (first - self._shard_starts[index]) // self._tokens_per_record
+        place = f"{self._shards[index].file} record {record}"
+        return f"row {row} (tokens {first} to {last}, from {place})"
 
     def explain_data_loss(self, error: Exception) -> DataDamagedError | StorageError:
         """Returns the error to raise for one of TensorFlow while reading.
 
         It names the first file that differs from the manifest, or reports that no file does.
         """
-        for shard in self._dataset.manifest.split(self._split).shards:
+        for shard in self._shards:
             try:
-                verify_shard(self._dataset.folder, shard)
+                verify_shard(self._folder, shard)
             except DataDamagedError as damage:
                 return damage
         return StorageError(
             f"Reading failed, but every file matches the manifest now: {first_line(error)}",
-            where=f"{self._dataset.folder}, split {self._split}",
+            where=self._folder,
             remedy="Start again; if it comes back, suspect the storage or the memory.",
         )
 
@@ -241,7 +245,8 @@ class SegmentReader:
         self, first_token: tf.Tensor, num_segments: tf.Tensor, starts: tf.Tensor
     ) -> tf.data.Dataset:
         """Reads consecutive segments, starting at the record of the first token."""
-        shard_starts = tf.constant(self._dataset.shard_starts(self._split)[:-1], tf.int64)
+        shard_starts = tf.constant(self._shard_starts, tf.int64)
+        paths = tf.constant([os.path.join(self._folder, shard.file) for shard in self._shards])
         last_token = first_token + num_segments * self._plan.segment_length
         shard_range = tf.searchsorted(
             shard_starts, tf.stack([first_token, last_token]), side="right", out_type=tf.int64
@@ -250,7 +255,7 @@ class SegmentReader:
         token_in_shard = first_token - shard_starts[shard]
         byte_offset = token_in_shard // self._tokens_per_record * self._frame_bytes
         records = tf.raw_ops.TFRecordDatasetV2(
-            filenames=tf.constant(self._dataset.shard_paths(self._split))[shard:shard_stop],
+            filenames=paths[shard:shard_stop],
             compression_type="",
             buffer_size=_REMOTE_BUFFER_BYTES if self._is_remote else _READ_BUFFER_BYTES,
             byte_offsets=tf.concat(

@@ -34,8 +34,8 @@ class Reread:
 class DocumentPiece(NamedTuple):
     """Piece of a document, by default a whole one, that can be encoded and counted on its own.
 
-    `offset_lines` counts the line feeds before the piece. `splits_line_end` means that it begins
-    with the LF of a CR LF, `continues_word` that the byte before is no white space.
+    `offset_lines` counts the line feeds before the piece. `continues_word` means that the byte
+    before is no white space.
     """
 
     text: bytes
@@ -46,7 +46,6 @@ class DocumentPiece(NamedTuple):
     begins_document: bool = True
     ends_document: bool = True
     begins_line: bool = True
-    splits_line_end: bool = False
     continues_word: bool = False
 
 
@@ -77,55 +76,49 @@ def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[Doc
 def document_pieces(
     document: Document, split: str = "", number: int = 0
 ) -> Iterator[DocumentPiece]:
-    """Yields the pieces of a document that have text; one without text if there are none."""
+    """Yields the pieces of a document that have text; one without text if there are none.
+
+    No CR LF is cut: a CR at the end of a piece begins the next one.
+    """
     held = DocumentPiece(b"", split, number)
     for text in pieces_of(document):
         if not held.text:
             text = document_bytes(text)
-        if not text:
-            continue
-        if held.text:
-            yield held._replace(ends_document=False)
-            held = _following(held, text)
-        else:
+        elif text and held.text.endswith(b"\r"):
+            held, text = held._replace(text=held.text[:-1]), b"\r" + text
+        if not held.text:
             held = held._replace(text=text)
+        elif text:
+            yield held._replace(ends_document=False)
+            last = held.text[-1:]
+            held = held._replace(
+                text=text,
+                offset_bytes=held.offset_bytes + len(held.text),
+                offset_lines=held.offset_lines + held.text.count(b"\n"),
+                begins_document=False,
+                begins_line=last in (b"\n", b"\r"),
+                continues_word=last not in _SPACES,
+            )
     yield held
 
 
-def _following(piece: DocumentPiece, text: bytes) -> DocumentPiece:
-    last = piece.text[-1:]
-    return piece._replace(
-        text=text,
-        offset_bytes=piece.offset_bytes + len(piece.text),
-        offset_lines=piece.offset_lines + piece.text.count(b"\n"),
-        begins_document=False,
-        begins_line=last in (b"\n", b"\r"),
-        splits_line_end=last == b"\r" and text[:1] == b"\n",
-        continues_word=last not in _SPACES,
-    )
-
-
 def map_pieces(
-    function: Callable[[bytes, bool, bool], _Result],
-    pieces: Iterable[DocumentPiece],
-    reads_lines: bool = True,
+    function: Callable[[bytes, bool, bool], _Result], pieces: Iterable[DocumentPiece]
 ) -> list[_Result]:
     """Applies a function of text, `begins_line` and `ends_document` to pieces.
 
-    With `reads_lines` the LF of a CR LF that two pieces share is dropped. Raises DataDamagedError,
-    with the place in the document, for an InvalidTextError of the function.
+    Raises DataDamagedError, with the place in the document, for an InvalidTextError.
     """
     results = []
     for piece in pieces:
-        skipped = reads_lines and piece.splits_line_end
         try:
-            results.append(function(piece.text[skipped:], piece.begins_line, piece.ends_document))
+            results.append(function(piece.text, piece.begins_line, piece.ends_document))
         except InvalidTextError as error:
             raise error.damaged(
                 f"split {piece.split}, document {piece.document}",
                 "Correct the text, or prepare it with the byte tokenizer.",
-                lines_before=piece.offset_lines + skipped,
-                bytes_before=piece.offset_bytes + skipped,
+                lines_before=piece.offset_lines,
+                bytes_before=piece.offset_bytes,
             ) from error
     return results
 

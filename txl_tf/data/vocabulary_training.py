@@ -39,7 +39,6 @@ class VocabularyTraining(abc.ABC):
     """Settings of a vocabulary, which is made of the text in `counted_splits`."""
 
     kind: ClassVar[str]
-    reads_lines: ClassVar[bool] = True
     counted_splits: tuple[str, ...] = ("train",)
 
     def train(self, splits: Splits, num_workers: int, progress: Progress) -> Tokenizer:
@@ -64,7 +63,7 @@ class VocabularyTraining(abc.ABC):
     def _count(self, pieces: Sequence[DocumentPiece]) -> tuple[str, int, Counter[Any]]:
         """Returns the split of a batch, its bytes, and the counts of its words or characters."""
         counts: Counter[Any] = Counter()
-        for words in map_pieces(self._split, pieces, self.reads_lines):
+        for words in map_pieces(self._split, pieces):
             counts.update(words)
         return pieces[0].split, sum(len(piece.text) for piece in pieces), counts
 
@@ -99,7 +98,6 @@ class CharacterTraining(VocabularyTraining):
     """
 
     kind = "characters"
-    reads_lines = False
 
     min_frequency: int = 0
     vocabulary_size: int | None = None

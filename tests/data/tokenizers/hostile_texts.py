@@ -50,4 +50,4 @@ def random_pieces(text, chosen):
 def encode_in_pieces(tokenizer, pieces):
     """The ids of a document that comes in pieces."""
     pieces = document_pieces(pieces)
-    return np.concatenate(map_pieces(tokenizer.encode_piece, pieces, tokenizer.reads_lines))
+    return np.concatenate(map_pieces(tokenizer.encode_piece, pieces))

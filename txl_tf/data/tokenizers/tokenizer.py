@@ -59,7 +59,7 @@ class Tokenizer(abc.ABC):
     kind: str
     vocabulary_size: int
     reads_lines: bool = False
-    """True if ids depend on line ends; then CR LF is one line end, even if a piece cuts it."""
+    """True if ids depend on line ends."""
     joins_marks: bool = False
     """True if `readable` joins words at the marks of WikiText; such text encodes differently."""
     unknown_id: int | None = None
@@ -68,14 +68,7 @@ class Tokenizer(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Builds the tokenizer from the vocabulary files of a data set.
-
-        Args:
-            files: dict of name to content, as in `vocabulary_files`.
-
-        Raises:
-            ValueError: If the files are not such a vocabulary.
-        """
+        """Builds the tokenizer from `vocabulary_files`; ValueError if they are damaged."""
 
     @property
     @abc.abstractmethod
@@ -138,18 +131,10 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
-        """Converts one piece of a document to token ids; pieces can be in any order.
+        """Converts one piece of a document to token ids, as `encode` does.
 
-        Args:
-            text: bytes. The piece, without the LF of a CR LF whose CR ended the piece before.
-            begins_line: bool. True if the piece begins a line.
-            ends_document: bool. True if the document ends with the piece.
-
-        Returns:
-            Vector of type `token_dtype`.
-
-        Raises:
-            InvalidTextError: See `encode`.
+        Pieces can be in any order; none begins within a CR LF. The flags tell if the piece begins
+        a line, and if the document ends with it.
         """
 
     def decode_bytes(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
@@ -186,18 +171,9 @@ class Tokenizer(abc.ABC):
     def decode_after(
         self, earlier_ids: np.ndarray | Sequence[int], token_ids: np.ndarray | Sequence[int]
     ) -> str:
-        """Converts token ids to the readable text that they add to earlier ids.
+        """Converts token ids to the readable text that they add to the text of earlier ids.
 
-        Args:
-            earlier_ids: vector of ints in `[0, vocabulary_size)`. Ids of the text shown before,
-                which does not change.
-            token_ids: vector of ints in `[0, vocabulary_size)`.
-
-        Returns:
-            The text of `token_ids`, with any space before it.
-
-        Raises:
-            ValueError: If an id is out of range or not an integer.
+        A space between the two belongs to the added text.
         """
         both = np.concatenate([np.asarray(ids, np.int64) for ids in (earlier_ids, token_ids)])
         before = len(self.decode(both[: len(earlier_ids)]))

@@ -89,20 +89,10 @@ class WordRule(FrozenConfig):
     def split(
         self, text: bytes, begins_line: bool = True, ends_document: bool = True
     ) -> list[bytes]:
-        """Splits text into words.
+        """Splits UTF-8 text, or a piece of it, into words; InvalidTextError for other text.
 
-        Args:
-            text: bytes. UTF-8 text, or a piece of it.
-            begins_line: bool. True if the text begins a line, False if it continues one. Defaults
-                to `True`.
-            ends_document: bool. True if the document ends here, which completes a last line without
-                a line end. Defaults to `True`.
-
-        Returns:
-            The words, with `LINE_MARK` in the place of each token of a line.
-
-        Raises:
-            InvalidTextError: If the text is not UTF-8.
+        `LINE_MARK` stands for each token of a line. The flags tell if the text begins a line, and
+        if the document ends with it, which completes a last line without a line end.
         """
         text = self._normalised(text)
         if not self.marks_lines:
