@@ -195,8 +195,8 @@ def _official_tokenizer(vocabulary: "Python2Vocabulary") -> Tokenizer:
         raise ValueError(f"The vocabulary must be of a known corpus. Received: {name!r}")
     usual = CORPORA[name]().tokenizer
     if isinstance(usual, WordTraining):
-        marks = {"eos_token": usual.rule.default_eos_token, "unknown_token": usual.unknown_token}
-        return WordTokenizer(vocabulary.symbols, usual.rule, **marks)
+        unknown = usual.unknown_token
+        return WordTokenizer(vocabulary.symbols, usual.rule, unknown_token=unknown)
     if usual.kind == "bytes":
         return ByteTokenizer()
     return CharacterTokenizer([each.replace("_", " ") for each in vocabulary.symbols])

@@ -270,9 +270,12 @@ def _corpus(arguments: argparse.Namespace) -> Corpus | None:
     """Returns the published corpus with its choices; `None` for other text."""
     if arguments.corpus not in CORPORA:
         return None
-    values = (arguments.newlines, arguments.shuffle_seed, arguments.passes)
-    given = zip(("newlines", "seed", "num_passes"), values, strict=True)
-    return CORPORA[arguments.corpus](**{name: each for name, each in given if each is not None})
+    newlines, seed, passes = arguments.newlines, arguments.shuffle_seed, arguments.passes
+    return CORPORA[arguments.corpus](**_given(newlines=newlines, seed=seed, num_passes=passes))
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _split_files(arguments: argparse.Namespace) -> dict[str, list[str]]:
@@ -375,12 +378,11 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
     chosen = _TOKENIZERS[kind]
     if corpus is not None and corpus.tokenizer.kind == kind:
         chosen = corpus.tokenizer
-    changes: dict[str, Any] = {
-        "min_frequency": arguments.min_frequency,
-        "vocabulary_size": arguments.vocabulary_size,
-        "model_type": arguments.sentencepiece_model,
-    }
-    changes = {name: value for name, value in changes.items() if value is not None}
+    changes = _given(
+        min_frequency=arguments.min_frequency,
+        vocabulary_size=arguments.vocabulary_size,
+        model_type=arguments.sentencepiece_model,
+    )
     if isinstance(chosen, WordTraining | WordPieceTraining):
         changes["rule"] = rule = _word_rule(arguments, chosen.rule)
         if path is not None:
@@ -390,8 +392,7 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
 
 def _word_rule(arguments: argparse.Namespace, rule: WordRule) -> WordRule:
     names = ("lower_case", "add_eos", "add_double_eos")
-    changes = {name: getattr(arguments, name) for name in names}
-    changes = {name: value for name, value in changes.items() if value is not None}
+    changes = _given(**{name: getattr(arguments, name) for name in names})
     if changes.get("add_eos"):
         changes["add_double_eos"] = False
     elif changes.get("add_double_eos"):
@@ -417,9 +418,7 @@ def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
         words[word] = None
     unknown = next((token for token in ("<unk>", "<UNK>") if token in words), None)
     try:
-        return WordTokenizer(
-            list(words), rule, eos_token=rule.default_eos_token, unknown_token=unknown
-        )
+        return WordTokenizer(list(words), rule, unknown_token=unknown)
     except ValueError as error:
         what = f"The list of words cannot be used: {' '.join(str(error).split())[:200]}"
         raise DataDamagedError(what, where=path, remedy="Correct the list.") from error

@@ -90,7 +90,8 @@ def test_a_text_ends_before_a_stop_text_or_token(lm):
 
 def test_the_end_of_a_sentence_stops_where_the_tokenizer_marks_it():
     for rule, end in (("add_double_eos", 0), ("add_eos", None)):
-        tokenizer = WordTokenizer(["<S>", "yes"], WordRule(**{rule: True}), eos_token="<S>")
+        words = ["<S>", "yes", "<eos>"]
+        tokenizer = WordTokenizer(words, WordRule(**{rule: True}))
         assert tokenizer.end_token_id == end
 
 

@@ -183,9 +183,6 @@ def test_articles_do_not_depend_on_the_pieces():
     for size in (1, 2, 3, 5, 1000):
         pieces = [b"".join(lines[start : start + size]) for start in range(0, len(lines), size)]
         assert [b"".join(article) for article in wikitext_articles(pieces)] == expected
-    text = b" \n = Title = \n \n" + b" word" * 100_000 + b"\n" + b" line\n" * 100_000
-    (pieces,) = (list(article) for article in wikitext_articles([text]))
-    assert b"".join(pieces) == text and len(pieces) > 5
 
 
 def test_penn_treebank_is_read_from_its_archive(tmp_path):

@@ -11,7 +11,7 @@ from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 
-WORDS = WordTokenizer(["<S>", "<unk>", "a", "b"], WordRule(add_double_eos=True), eos_token="<S>")
+WORDS = WordTokenizer(["<S>", "<unk>", "a", "b"], WordRule(add_double_eos=True))
 DOCUMENTS = [b"a b\nb a", b"", b"a\r\nb\nb b\n"] * 20
 
 

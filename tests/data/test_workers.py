@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from txl_tf.data.workers import OrderedWorkers
+from txl_tf.data.workers import ordered_workers
 from txl_tf.errors import DataDamagedError, StorageError
 
 
@@ -32,17 +32,17 @@ def die(item):
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_results_come_in_the_order_of_the_items(num_workers):
-    with OrderedWorkers(double, num_workers) as workers:
-        assert list(workers.map(range(12))) == [2 * item for item in range(12)]
-        assert list(workers.map(range(5))) == [0, 2, 4, 6, 8]
-        assert list(workers.map([])) == []
+    with ordered_workers(double, num_workers) as workers:
+        assert list(workers(range(12))) == [2 * item for item in range(12)]
+        assert list(workers(range(5))) == [0, 2, 4, 6, 8]
+        assert list(workers([])) == []
 
 
 def test_one_worker_is_this_process():
-    with OrderedWorkers(process_id, 1) as workers:
-        assert set(workers.map(range(3))) == {os.getpid()}
-    with OrderedWorkers(process_id, 3) as workers:
-        assert os.getpid() not in set(workers.map(range(3)))
+    with ordered_workers(process_id, 1) as workers:
+        assert set(workers(range(3))) == {os.getpid()}
+    with ordered_workers(process_id, 3) as workers:
+        assert os.getpid() not in set(workers(range(3)))
 
 
 def test_items_are_read_as_results_are_taken():
@@ -53,8 +53,8 @@ def test_items_are_read_as_results_are_taken():
             read.append(item)
             yield item
 
-    with OrderedWorkers(str, 2) as workers:
-        results = workers.map(items())
+    with ordered_workers(str, 2) as workers:
+        results = workers(items())
         next(results)
         assert len(read) < 20
         assert len(list(results)) == 999
@@ -66,29 +66,29 @@ def test_errors_of_the_work_and_of_the_items_come_through(num_workers):
         yield 1
         raise LookupError("no more")
 
-    with OrderedWorkers(fail_at_three, num_workers) as workers:
+    with ordered_workers(fail_at_three, num_workers) as workers:
         with pytest.raises(DataDamagedError, match="where") as caught:
-            list(workers.map(range(100)))
+            list(workers(range(100)))
         assert (caught.value.where, caught.value.remedy) == ("where", "remedy")
         with pytest.raises(LookupError, match="no more"):
-            list(workers.map(items()))
+            list(workers(items()))
 
 
 def test_a_killed_worker_is_an_error_and_not_a_wait():
     with (
         pytest.raises(StorageError, match="A worker process has ended"),
-        OrderedWorkers(die, 2) as workers,
+        ordered_workers(die, 2) as workers,
     ):
-        list(workers.map(range(100)))
+        list(workers(range(100)))
 
 
 KILLED = """
 import os, signal
 from tests.data.test_workers import process_id
-from txl_tf.data.workers import OrderedWorkers
+from txl_tf.data.workers import ordered_workers
 
-with OrderedWorkers(process_id, 2) as workers:
-    print(*set(workers.map(range(40))), flush=True)
+with ordered_workers(process_id, 2) as workers:
+    print(*set(workers(range(40))), flush=True)
     os.kill({target}, signal.{name})
 """
 

@@ -42,12 +42,9 @@ def model_of(vocabulary_size, **changes):
 
 
 def words(**rule):
-    mark = {"add_eos": "<eos>", "add_double_eos": "<S>"}
-    marks = [mark[name] for name in rule]
-    tokens = [*marks, *WORDS]
-    return WordTokenizer(
-        tokens, WordRule(**rule), eos_token=next(iter(marks), None), unknown_token="<unk>"
-    )
+    rule = WordRule(**rule)
+    tokens = [*filter(None, [rule.eos_token]), *WORDS]
+    return WordTokenizer(tokens, rule, unknown_token="<unk>")
 
 
 def functions(model, tokenizer, **completion):

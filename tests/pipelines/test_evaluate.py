@@ -219,9 +219,7 @@ def test_the_precision_is_float32_unless_it_is_chosen(run, data, other_lengths, 
 def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, capsys):
     words, valid = [f"w{n}" for n in range(9)], b"w1 w2 other w3\nmore w1\n"
     rule = WordRule(add_eos=True)
-    tokenizer = WordTokenizer(
-        [*words, "<unk>", "<eos>"], rule, eos_token="<eos>", unknown_token="<unk>"
-    )
+    tokenizer = WordTokenizer([*words, "<unk>", "<eos>"], rule, unknown_token="<unk>")
     data = tmp_path / "data"
     manifest = prepare_dataset(
         {"train": [b"w1 w2\n" * 9], "valid": [valid]}, tokenizer, str(data), "toy"

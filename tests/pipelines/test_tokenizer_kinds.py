@@ -41,15 +41,11 @@ def tokenizer_of_kind(kind):
         return IdTokenizer(len(words), words)
     if kind == "words":
         rule = WordRule(add_eos=True)
-        return WordTokenizer(
-            [*words, "<eos>", "<unk>"], rule, eos_token="<eos>", unknown_token="<unk>"
-        )
+        return WordTokenizer([*words, "<eos>", "<unk>"], rule, unknown_token="<unk>")
     if kind == "wordpiece":
         letters = sorted(set(TEXT) - set(" \n"))
-        pieces = ["<unk>", "<eos>", *words[:9], *letters, *(f"##{each}" for each in letters)]
-        return WordPieceTokenizer(
-            pieces, WordRule(add_double_eos=True), unknown_token="<unk>", eos_token="<eos>"
-        )
+        pieces = ["<unk>", "<S>", *words[:9], *letters, *(f"##{each}" for each in letters)]
+        return WordPieceTokenizer(pieces, WordRule(add_double_eos=True), unknown_token="<unk>")
     return trained_sentence_piece("bpe")
 
 

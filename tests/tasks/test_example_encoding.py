@@ -48,8 +48,8 @@ def test_the_texts_of_an_example_are_joined_and_ended_by_the_separator():
 
 TEXT = "one two\nthree two. "
 WORD_TOKENIZERS = [
-    WordTokenizer(["one", "two", "three", "two.", "<eos>"], WordRule(**rule), eos_token="<eos>")
-    for rule in ({"add_eos": True}, {"add_double_eos": True})
+    WordTokenizer(["one", "two", "three", "two.", rule.eos_token], rule)
+    for rule in (WordRule(add_eos=True), WordRule(add_double_eos=True))
 ]
 
 
@@ -109,7 +109,7 @@ def test_no_answer_and_one_beyond_what_is_read_are_the_last_token():
 def test_words_of_a_word_vocabulary_are_what_stands_between_white_space():
     words = ["<eos>", "<unk>", "who", "it's", "so."]
     rule = WordRule(add_eos=True)
-    tokenizer = WordTokenizer(words, rule, eos_token="<eos>", unknown_token="<unk>")
+    tokenizer = WordTokenizer(words, rule, unknown_token="<unk>")
     answers = (Answer(text="it's", start=0),)
     found = encoded("span", example("who", "it's so.", answers=answers), tokenizer=tokenizer)
     assert found.token_ids.tolist() == [2, 0, 3, 4, 0]

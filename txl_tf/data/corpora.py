@@ -17,7 +17,7 @@ from txl_tf.data.archives import CorpusMember, unpacked_files
 from txl_tf.data.downloads import PublishedFile
 from txl_tf.data.prepared_dataset import SplitManifest
 from txl_tf.data.text import Document, Reread, Splits, byte_range, split_at_lines
-from txl_tf.data.text_files import grouped_documents, line_pattern, marked_documents, text_blocks
+from txl_tf.data.text_files import line_pattern, marked_documents, text_blocks
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
@@ -270,39 +270,27 @@ def _articles(path: str) -> Iterator[Document]:
 
 
 _BLANK = b" \n"
-_GATHERED_BYTES = 1 << 16
 
 
-def wikitext_articles(pieces: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
-    """Cuts a WikiText file, in pieces of `split_at_lines`, into articles of whole-line pieces.
+def wikitext_articles(pieces: Iterable[bytes]) -> Iterator[tuple[bytes]]:
+    """Cuts a WikiText file, in pieces of `split_at_lines`, into articles of one piece each.
 
     An article begins with the blank line before a title such as ` = Robert Boulter = `, which
-    another blank line follows; headings have more than one `=`. Read each article before asking for
-    the next.
+    another blank line follows; headings have more than one `=`.
     """
     # `io.BytesIO` ends lines at LF only.
-    return grouped_documents(_numbered(line for piece in pieces for line in io.BytesIO(piece)))
-
-
-def _numbered(lines: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    number, size = 0, 0
+    lines = (line for piece in pieces for line in io.BytesIO(piece))
+    article: list[bytes] = []
     # The line after a title identifies it, so two lines are held back.
-    gathered: list[bytes] = []
     before, title = next(lines, b""), next(lines, b"")
     for after in lines:
-        if before == after == _BLANK and _is_title(title):
-            if gathered:
-                yield number, b"".join(gathered)
-                gathered, size = [], 0
-            number += 1
-        gathered.append(before)
-        size += len(before)
-        if size >= _GATHERED_BYTES:
-            yield number, b"".join(gathered)
-            gathered, size = [], 0
+        if article and before == after == _BLANK and _is_title(title):
+            yield (b"".join(article),)
+            article = []
+        article.append(before)
         before, title = title, after
-    if rest := b"".join([*gathered, before, title]):
-        yield number, rest
+    if rest := b"".join([*article, before, title]):
+        yield (rest,)
 
 
 def _is_title(line: bytes) -> bool:
@@ -353,7 +341,6 @@ def penn_treebank() -> Corpus:
 
 _LM1B_ROOT = "1-billion-word-language-modeling-benchmark-r13output"
 _LM1B = "monolingual.tokenized.shuffled"
-_GATHERED_LINES = 4096
 
 
 def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
@@ -410,13 +397,8 @@ def _shuffled(paths: Sequence[str], seed: int, num_passes: int) -> Iterator[Iter
     """Yields each training file as a document with its sentences shuffled."""
     for pass_number in range(num_passes):
         for index in map(int, shuffled_order(len(paths), seed, pass_number)):
-            yield _sentences(text_blocks(paths[index]), seed, pass_number, index)
-
-
-def _sentences(blocks: Iterable[bytes], *keys: int) -> Iterator[bytes]:
-    lines = shuffled_lines(blocks, *keys)
-    for start in range(0, len(lines), _GATHERED_LINES):
-        yield b"".join(lines[start : start + _GATHERED_LINES])
+            lines = shuffled_lines(text_blocks(paths[index]), seed, pass_number, index)
+            yield split_at_lines([b"".join(lines)])
 
 
 def shuffled_lines(blocks: Iterable[bytes], *keys: int | str) -> list[bytes]:

@@ -19,7 +19,7 @@ from txl_tf.data.records import (
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, map_pieces, work_batches
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
-from txl_tf.data.workers import OrderedWorkers
+from txl_tf.data.workers import ordered_workers
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.imports import require_extra
 from txl_tf.imports import tensorflow as tf
@@ -253,8 +253,8 @@ def _encoder(
     """
     encode = functools.partial(encode_batch, tokenizer)
     if beam_arguments is None:
-        with OrderedWorkers(encode, num_workers) as workers:
-            yield lambda name: workers.map(work_batches(name, splits[name]))
+        with ordered_workers(encode, num_workers) as encode_all:
+            yield lambda name: encode_all(work_batches(name, splits[name]))
         return
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions

@@ -274,9 +274,7 @@ class SegmentReader:
     def _decode(self, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns the tokens of a record and, if requested, its document starts."""
         feature = tf.io.FixedLenFeature([], tf.string)
-        names = [TOKENS_FEATURE]
-        if self._with_document_starts:
-            names.append(DOCUMENT_STARTS_FEATURE)
+        names = (TOKENS_FEATURE, DOCUMENT_STARTS_FEATURE)
         example = tf.io.parse_single_example(record, dict.fromkeys(names, feature))
         tokens = tf.io.decode_raw(example[TOKENS_FEATURE], self._stored_type)
         if not self._with_document_starts:

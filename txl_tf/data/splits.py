@@ -34,8 +34,7 @@ def split_by_fraction(
     line end (LF, CR LF or CR) within 0.5 % of the text, else at white space there or within 16
     bytes, else between characters.
 
-    The documents are read once here, and once for every later use. Memory holds 20 bytes per
-    document.
+    The documents are read here, and once for every later use. Memory holds 20 bytes per document.
 
     Args:
         documents: iterable of documents that can be iterated more than once.
@@ -132,14 +131,11 @@ _WORD_BYTES = 16
 def _cut_one(
     documents: Iterable[Document], size: int, fractions: dict[str, float], where: str
 ) -> dict[str, Iterable[Document]]:
-    train = 1 - fractions["valid"] - fractions["test"]
+    train, before_test = 1 - fractions["valid"] - fractions["test"], 1 - fractions["test"]
     smallest = min(part for part in (train, *fractions.values()) if part)
     reach = min(int(size * min(_MOST_OF_TEXT, smallest * _MOST_OF_SPLIT)), _MOST_BYTES)
-    first, second = _cuts(
-        documents, [round(size * train), round(size * (1 - fractions["test"]))], reach
-    )
-    if not fractions["test"]:
-        second = size
+    first = _cut(documents, size, round(size * train), reach)
+    second = _cut(documents, size, round(size * before_test), reach) if fractions["test"] else size
     bounds = {"train": (0, first), "valid": (first, second), "test": (second, size)}
     splits: dict[str, Iterable[Document]] = {}
     for name, (start, stop) in bounds.items():
@@ -151,21 +147,12 @@ def _cut_one(
     return splits
 
 
-def _cuts(documents: Iterable[Document], targets: list[int], reach: int) -> list[int]:
-    """Returns the best cut near every target: a line end, white space or a character."""
+def _cut(documents: Iterable[Document], size: int, target: int, reach: int) -> int:
+    """Returns the best cut near a target: a line end, white space or a character."""
     margin = max(reach, _WORD_BYTES) + _CHARACTER_BYTES
-    starts = [max(0, target - margin) for target in targets]
-    windows = [b"" for _ in targets]
-    offset = 0
-    for piece in pieces_of(next(iter(documents), b"")):
-        for index, target in enumerate(targets):
-            stop = target + margin
-            windows[index] += piece[max(0, starts[index] - offset) : max(0, stop - offset)]
-        offset += len(piece)
-    return [
-        start + _best_cut(window, target - start, reach)
-        for start, window, target in zip(starts, windows, targets, strict=True)
-    ]
+    start = max(0, target - margin)
+    window = b"".join(_stretch(documents, start, min(size, target + margin)))
+    return start + _best_cut(window, target - start, reach)
 
 
 def _best_cut(window: bytes, target: int, reach: int) -> int:

@@ -27,7 +27,7 @@ from txl_tf.data.tokenizers.piece_tokenizers import (
 )
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, decode_utf8
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
-from txl_tf.data.workers import OrderedWorkers
+from txl_tf.data.workers import ordered_workers
 from txl_tf.errors import DataDamagedError
 from txl_tf.imports import require_extra
 
@@ -48,8 +48,8 @@ class VocabularyTraining(abc.ABC):
         last call. Raises DataDamagedError if the text cannot give this vocabulary.
         """
         counts: Counter[Any] = Counter()
-        with OrderedWorkers(self._count, num_workers) as workers:
-            for split, num_bytes, found in workers.map(self._batches(splits)):
+        with ordered_workers(self._count, num_workers) as count_all:
+            for split, num_bytes, found in count_all(self._batches(splits)):
                 counts.update(found)  # keeps the order of first occurrence
                 progress(split, num_bytes)
         with _vocabulary_errors():
@@ -88,7 +88,35 @@ def _vocabulary_errors() -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CharacterTraining(VocabularyTraining):
+class _CountedTraining(VocabularyTraining):
+    """Base class of vocabularies by falling count, ties by first occurrence."""
+
+    min_frequency: int = 0
+    vocabulary_size: int | None = None
+    unknown_token: str | None = None
+
+    def _tokens(self, counts: Counter[str], special: Sequence[str] = ()) -> list[str]:
+        """Returns the special tokens, the counted ones, and `unknown_token` if it is not in them.
+
+        Raises ValueError if `vocabulary_size` leaves no room for a counted token.
+        """
+        size, num_special = self.vocabulary_size, len(set(special))
+        counted = [token for token, count in counts.most_common() if count >= self.min_frequency]
+        tokens = list(dict.fromkeys((*special, *counted)))
+        kept = tokens[:size]
+        if self.unknown_token is not None and self.unknown_token not in kept:
+            kept = [*tokens[: None if size is None else size - 1], self.unknown_token]
+            num_special += 1
+        if size is not None and size <= num_special:
+            raise ValueError(
+                f"`vocabulary_size` must be at least {num_special + 1}: {num_special} special "
+                f"tokens and one other. Received: {size}"
+            )
+        return kept
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CharacterTraining(_CountedTraining):
     """Training of a character vocabulary, by falling count, ties by first occurrence.
 
     Args:
@@ -99,19 +127,15 @@ class CharacterTraining(VocabularyTraining):
 
     kind = "characters"
 
-    min_frequency: int = 0
-    vocabulary_size: int | None = None
-    unknown_token: str | None = None
-
     def _split(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
         return decode_utf8(text)
 
     def build(self, counts: Counter[str]) -> CharacterTokenizer:
-        kept = [each for each, count in counts.most_common() if count >= self.min_frequency]
-        tokens = _limited_tokens(kept, self.vocabulary_size, self.unknown_token)
+        tokens, unknown = self._tokens(counts), self.unknown_token
         # The tokenizer adds the unknown token if it is no character of the text.
-        known = [token for token in tokens if token != self.unknown_token or token in kept]
-        return CharacterTokenizer(known, unknown_token=self.unknown_token)
+        if counts.get(unknown or "", -1) < self.min_frequency:
+            tokens = [token for token in tokens if token != unknown]
+        return CharacterTokenizer(tokens, unknown_token=unknown)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,7 +149,7 @@ class _RuleTraining(VocabularyTraining):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WordTraining(_RuleTraining):
+class WordTraining(_RuleTraining, _CountedTraining):
     """Training of a word vocabulary, in the order of the official code.
 
     Special tokens come first, then words by falling count, ties by first occurrence. The token of
@@ -142,47 +166,14 @@ class WordTraining(_RuleTraining):
     kind = "words"
 
     special_tokens: tuple[str, ...] = ()
-    unknown_token: str | None = None
-    min_frequency: int = 0
-    vocabulary_size: int | None = None
 
     def build(self, counts: Counter[bytes]) -> WordTokenizer:
-        special, eos_token = self.special_tokens, self.rule.default_eos_token
+        special, eos_token = self.special_tokens, self.rule.eos_token
         if eos_token is not None and eos_token not in special:
             special = (eos_token, *special)
-        kept = [
-            word.decode()
-            for word, count in counts.most_common()
-            if count >= self.min_frequency and word != LINE_MARK
-        ]
-        vocabulary = _limited_tokens(
-            list(dict.fromkeys((*special, *kept))),
-            self.vocabulary_size,
-            self.unknown_token,
-            num_special=len(set(special)),
-        )
-        return WordTokenizer(
-            vocabulary, self.rule, eos_token=eos_token, unknown_token=self.unknown_token
-        )
-
-
-def _limited_tokens(
-    tokens: list[str], size: int | None, unknown_token: str | None, *, num_special: int = 0
-) -> list[str]:
-    """Returns the first `size` tokens, with `unknown_token` last if it is not among them.
-
-    Raises ValueError if the first `num_special` tokens and one other do not fit.
-    """
-    kept = tokens[:size]
-    if unknown_token is not None and unknown_token not in kept:
-        kept = [*tokens[: None if size is None else size - 1], unknown_token]
-        num_special += 1
-    if size is not None and size <= num_special:
-        raise ValueError(
-            f"`vocabulary_size` must be at least {num_special + 1}: {num_special} special tokens "
-            f"and one other. Received: {size}"
-        )
-    return kept
+        words = {word.decode(): count for word, count in counts.items() if word != LINE_MARK}
+        tokens = self._tokens(Counter(words), special)
+        return WordTokenizer(tokens, self.rule, unknown_token=self.unknown_token)
 
 
 # Fraction of the learned pieces that may be cut off; each search step takes as long as the first.
@@ -211,7 +202,6 @@ class WordPieceTraining(_RuleTraining):
     unknown_token: str = "<unk>"
 
     def build(self, counts: Counter[bytes]) -> Tokenizer:
-        eos_token = self.rule.default_eos_token
         # Pieces cannot contain NUL, see `WordPieceTokenizer`.
         word_counts = [
             (word.decode(), count)
@@ -220,11 +210,9 @@ class WordPieceTraining(_RuleTraining):
         ]
         if not word_counts:
             raise ValueError("`counts` must have words. Received: none")
-        reserved = [self.unknown_token, *([] if eos_token is None else [eos_token])]
+        reserved = [*filter(None, [self.unknown_token, self.rule.eos_token])]
         pieces = _learned_pieces(word_counts[:_MAX_WORDS], self.vocabulary_size, reserved)
-        return WordPieceTokenizer(
-            pieces, self.rule, unknown_token=self.unknown_token, eos_token=eos_token
-        )
+        return WordPieceTokenizer(pieces, self.rule, unknown_token=self.unknown_token)
 
 
 def _learned_pieces(

@@ -25,7 +25,7 @@ def tiny():
     pieces = ["<unk>", "<eos>", "un", "aff", "able"]
     pieces += [SUFFIX_INDICATOR + "aff", SUFFIX_INDICATOR + "able", "#", SUFFIX_INDICATOR + "#"]
     rule = WordRule(add_eos=True)
-    return WordPieceTokenizer(pieces, rule, unknown_token="<unk>", eos_token="<eos>")
+    return WordPieceTokenizer(pieces, rule, unknown_token="<unk>")
 
 
 def test_words_are_their_longest_beginnings():
@@ -79,7 +79,6 @@ def test_the_fingerprint_never_changes():
         (["?", "a b"], {"unknown_token": "?"}, "without white space"),
         (["?", SUFFIX_INDICATOR], {"unknown_token": "?"}, "without white space"),
         (["?", "a\0"], {"unknown_token": "?"}, "must not have NUL"),
-        (["?"], {"unknown_token": "?", "eos_token": "?"}, "the rule marks lines"),
     ],
 )
 def test_vocabularies_that_are_none_are_refused(pieces, options, message):

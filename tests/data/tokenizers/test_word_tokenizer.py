@@ -18,7 +18,7 @@ def trained(rule, text=TEXT, **options):
 
 
 def tiny(**options):
-    return WordTokenizer(["<eos>", "a", "b"], WordRule(add_eos=True), eos_token="<eos>", **options)
+    return WordTokenizer(["<eos>", "a", "b"], WordRule(add_eos=True), **options)
 
 
 @pytest.mark.parametrize("marks", [{}, {"add_eos": True}, {"add_double_eos": True}], ids=str)
@@ -50,7 +50,7 @@ def test_decoding_gives_the_text_with_plain_white_space(marks):
 
 def test_ids_that_begin_within_a_line_decode_to_lines():
     rule = WordRule(add_double_eos=True)
-    tokenizer = WordTokenizer(["<S>", "a", "b"], rule, eos_token="<S>")
+    tokenizer = WordTokenizer(["<S>", "a", "b"], rule)
     assert tokenizer.encode(b"a b\n\nb").tolist() == [0, 1, 2, 0, 0, 0, 0, 2, 0]
     assert tokenizer.decode_bytes([0, 1, 2, 0, 0, 0, 0, 2, 0]) == b"a b\n\nb\n"
     assert tokenizer.decode_bytes([1, 2, 0, 0, 2]) == b"a b\nb"
@@ -94,7 +94,6 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(size, dtype):
         (["a", ""], {}, "without white space"),
         (["a", "b", "a"], {}, "must be different"),
         (["a"], {"unknown_token": "<unk>"}, "`unknown_token` must be in the vocabulary"),
-        (["a"], {"eos_token": "a"}, "if, and only if, the rule marks lines"),
     ],
 )
 def test_vocabularies_that_are_none_are_refused(words, options, message):

@@ -29,22 +29,15 @@ class WordPieceTokenizer(RuleTokenizer):
     kind = "wordpiece"
     suffix_indicator = SUFFIX_INDICATOR
 
-    def __init__(
-        self,
-        pieces: Sequence[str],
-        rule: WordRule,
-        *,
-        unknown_token: str,
-        eos_token: str | None = None,
-    ) -> None:
-        super().__init__(pieces, rule, eos_token=eos_token, unknown_token=unknown_token)
+    def __init__(self, pieces: Sequence[str], rule: WordRule, *, unknown_token: str) -> None:
+        super().__init__(pieces, rule, unknown_token=unknown_token)
         if bad := [piece for piece in pieces if "\0" in piece]:
             what = "`pieces` must not have NUL, at which tensorflow-text ends them."
             raise ValueError(f"{what} Received: {bad[0]!r}")
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         words = self.rule.split(text, begins_line, ends_document)
-        mark = (self.eos_token or "").encode()
+        mark = (self.rule.eos_token or "").encode()
         words = [mark if word == LINE_MARK else word for word in words]
         pieces = self.operations.tokenize(tf.constant(words, tf.string))
         return pieces.values.numpy().astype(self.token_dtype)

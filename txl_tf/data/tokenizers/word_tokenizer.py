@@ -82,7 +82,7 @@ class WordRule(FrozenConfig):
         return self.add_eos or self.add_double_eos
 
     @property
-    def default_eos_token(self) -> str | None:
+    def eos_token(self) -> str | None:
         """Token that marks lines in the official code, or `None` if lines are not marked."""
         return "<eos>" if self.add_eos else "<S>" if self.add_double_eos else None
 
@@ -131,26 +131,17 @@ class RuleTokenizer(Tokenizer):
     """Base class of tokenizers whose text is split into words by a `WordRule`.
 
     Raises ValueError unless the tokens are different words, or pieces of words after
-    `suffix_indicator`, and include `eos_token` and `unknown_token` if these are given.
+    `suffix_indicator`, and include the rule's `eos_token` and `unknown_token` if there are such.
     """
 
     reads_lines = True
     suffix_indicator: ClassVar[str] = ""
 
     def __init__(
-        self,
-        tokens: Sequence[str],
-        rule: WordRule,
-        *,
-        eos_token: str | None = None,
-        unknown_token: str | None = None,
+        self, tokens: Sequence[str], rule: WordRule, *, unknown_token: str | None = None
     ) -> None:
-        if rule.marks_lines != (eos_token is not None):
-            raise ValueError(
-                "`eos_token` must be given if, and only if, the rule marks lines. "
-                f"Received: eos_token={eos_token!r}, rule={rule}"
-            )
-        for name, token in (("eos_token", eos_token), ("unknown_token", unknown_token)):
+        eos_token = rule.eos_token
+        for name, token in (("rule.eos_token", eos_token), ("unknown_token", unknown_token)):
             if token is not None and token not in tokens:
                 raise ValueError(f"`{name}` must be in the vocabulary. Received: {token!r}")
         words = [token.removeprefix(self.suffix_indicator).encode() for token in tokens]
@@ -162,7 +153,6 @@ class RuleTokenizer(Tokenizer):
                 f"different, such as {list(tokens)[:8]}"
             )
         self.rule = rule
-        self.eos_token = eos_token
         self.unknown_token = unknown_token
         self.tokens = [token.encode() for token in tokens]
         self.vocabulary_size = len(tokens)
@@ -177,15 +167,16 @@ class RuleTokenizer(Tokenizer):
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
         options = parse_json(files[_OPTIONS_FILE])
-        marked = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
+        del options["eos_token"]  # the rule has it
+        unknown_token = options.pop("unknown_token")
         tokens = files[_TOKENS_FILE].decode().removesuffix("\n").split("\n")
-        return cls(tokens, WordRule.from_dict(options), **marked)
+        return cls(tokens, WordRule.from_dict(options), unknown_token=unknown_token)
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
         """Names and contents of the files: the tokens, one per line, and the options."""
         options: dict[str, Any] = self.rule.to_dict()
-        options |= {"eos_token": self.eos_token, "unknown_token": self.unknown_token}
+        options |= {"eos_token": self.rule.eos_token, "unknown_token": self.unknown_token}
         return {
             _TOKENS_FILE: b"\n".join(self.tokens) + b"\n",
             _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
@@ -216,14 +207,9 @@ class WordTokenizer(RuleTokenizer):
     kind = "words"
 
     def __init__(
-        self,
-        words: Sequence[str],
-        rule: WordRule,
-        *,
-        eos_token: str | None = None,
-        unknown_token: str | None = None,
+        self, words: Sequence[str], rule: WordRule, *, unknown_token: str | None = None
     ) -> None:
-        super().__init__(words, rule, eos_token=eos_token, unknown_token=unknown_token)
+        super().__init__(words, rule, unknown_token=unknown_token)
         self.ids = {word: index for index, word in enumerate(self.tokens)}
         if self.mark_id is not None:
             self.ids[LINE_MARK] = self.mark_id
