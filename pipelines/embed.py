@@ -1,27 +1,25 @@
 """Writes features of texts, the hidden states of a layer: `txl embed`.
 
     txl embed --workdir DIR --text FILE --out features.npz
-    txl embed --workdir DIR --text FILE.jsonl --field text --layer 6 --out features.jsonl
+    txl embed --workdir DIR --text FILE.jsonl --field text --layer 6 --out features.npz
 
-Each line of the file is a text of its own; with `--field` each line is a JSON
-object. Texts of any length are read segment by segment with memory.
+Each line of the file is one text; with `--field` each line is a JSON object. Texts of any length
+are read segment by segment with memory.
 
-An `.npz` file has `features`, float32. Pooled, it has a row for each text; by token or segment
-the rows of all texts follow each other, and `lengths` says how many each text has.
+The `.npz` file has `features`, float32: a row for each text. By token or segment, the rows of all
+texts follow each other, and `lengths` has the number of rows of each text.
 """
 
 import argparse
 import dataclasses
 import io
-import json
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.causal_lm.text import POOLINGS, Pooling
 from txl_tf.data.text_files import line_place, numbered_lines, text_of_json
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
 from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
-from txl_tf.models.sizes import hidden_layer
+from txl_tf.models.sizes import POOLINGS, Pooling, hidden_layer
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -45,15 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text.add_argument("--text", metavar="FILE", required=True, help="file with a text per line")
     text.add_argument("--field", metavar="NAME", help="lines are JSON; the field of the text")
     features = parser.add_argument_group("features")
-    meaning = "file to write: .npz or .jsonl"
-    features.add_argument("--out", metavar="FILE", required=True, help=meaning)
+    features.add_argument("--out", metavar="FILE", required=True, help="file to write: .npz")
     meaning = "0: the embeddings, 1: the first block, -1: the last block"
     add_number(features, "--layer", -MAX_COUNT, MAX_COUNT, meaning, default=-1)
     meaning = f"{', '.join(POOLINGS)} (default: mean)"
     features.add_argument(
         "--pooling", choices=POOLINGS, default="mean", metavar="KIND", help=meaning
     )
-    meaning = "texts read side by side; has no influence on the features"
+    meaning = "texts read side by side; the features do not depend on it"
     add_number(features, "--batch-size", 1, _MOST_ROWS, meaning, default=8)
 
 
@@ -73,8 +70,8 @@ class EmbedJob:
 
 def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
     """Checks the arguments before TensorFlow is imported."""
-    if not arguments.out.endswith((".npz", ".jsonl")):
-        what = "The output must end in .npz or .jsonl, which selects its format."
+    if not arguments.out.endswith(".npz"):
+        what = "The name of the output must end in .npz."
         raise UsageError(what, where=f"--out {arguments.out}", remedy="Give such a name.")
     source = open_model(arguments.workdir, arguments.step)
     model = source.description.model
@@ -115,22 +112,14 @@ def run(job: EmbedJob) -> None:
                 where=f"{job.text}, line {line}",
                 remedy="Name another checkpoint.",
             )
-    if job.out.endswith(".npz"):
-        arrays: dict[str, Any] = {"features": np.vstack(features)}
-        if features[0].ndim > 1:
-            arrays["lengths"] = np.array([len(each) for each in features], np.int64)
-        archive = io.BytesIO()
-        np.savez(archive, allow_pickle=False, **arrays)
-        content = archive.getvalue()
-    else:
-        found = zip(lines, rows, features, strict=True)
-        content = "".join(
-            json.dumps({"line": line, "num_tokens": len(row), "features": each.tolist()}) + "\n"
-            for line, row, each in found
-        ).encode()
+    arrays: dict[str, Any] = {"features": np.vstack(features)}
+    if features[0].ndim > 1:
+        arrays["lengths"] = np.array([len(each) for each in features], np.int64)
+    archive = io.BytesIO()
+    np.savez(archive, allow_pickle=False, **arrays)
     remedy = "Check the folder, the disk and the permissions."
     with storage_errors("The features cannot be written", job.out, remedy):
-        write_file(job.out, content)
+        write_file(job.out, archive.getvalue())
     shape = " x ".join(map(str, features[0].shape))
     print(f"{len(features):,} texts, {shape} numbers in the first: {job.out}")
 

@@ -4,14 +4,13 @@
     txl export --workdir DIR --out DIR --max-tokens 200 --temperature 0 --stop "."
     txl export --workdir DIR --out DIR --weights int8
 
-The SavedModel is `OUT/VERSION`, one more than the highest version there is:
-TensorFlow Serving takes the folder `OUT` and serves the highest number in it.
-Existing versions are never changed. It takes texts and returns their continuations;
-the options of a text are the defaults of a request.
+The SavedModel is `OUT/VERSION`, with the number after the highest version in `OUT`; existing
+versions do not change. TensorFlow Serving takes the folder `OUT` and serves the highest version. It
+continues texts; the options of a text are the defaults of a request.
 
-The folder `--workdir` is a run, a checkpoint, a converted model, or another export.
-A model without a vocabulary gets the vocabulary of `--data`. `txl evaluate --workdir
-OUT` measures the loss with `--weights int8`.
+`--workdir` is a run, a checkpoint, a converted model, or another export. A model without a
+vocabulary gets the vocabulary of `--data`. `txl evaluate --workdir OUT` measures what
+`--weights int8` loses.
 """
 
 import argparse
@@ -67,12 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="float32, bfloat16 or int8 (default: float32)",
     )
-    output.add_argument(
-        "--memory-dtype",
-        choices=["float32", "bfloat16"],
-        default="float32",
-        help="of the memory (default: float32)",
-    )
     output.add_argument("--data", metavar="DIR", help="prepared data set with the vocabulary")
     add_generation_arguments(parser.add_argument_group("text"))
     limits = parser.add_argument_group("limits of a request")
@@ -111,7 +104,7 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
         data=arguments.data,
         memory_length=memory_length,
         completion=_completion(arguments),
-        options={name: getattr(arguments, name) for name in ("weights", "memory_dtype", *_LIMITS)},
+        options={name: getattr(arguments, name) for name in ("weights", *_LIMITS)},
     )
     if memory_length is None:
         memory_length = model.memory_length
@@ -152,38 +145,32 @@ def _completion(arguments: argparse.Namespace) -> GenerationConfig:
 
 def run(job: ExportJob) -> None:
     """Exports, and prints the folder."""
-    from txl_tf.export import ExportOptions, export_saved_model, export_task, next_version
+    from txl_tf.export import ExportOptions, export_saved_model, next_version
 
-    source, options = with_chosen_step(job.source), ExportOptions(**job.options)
+    source = with_chosen_step(job.source)
     version = next_version(job.out) if job.version is None else job.version
     folder = os.path.join(job.out, str(version))
+    model: Any
     if source.description.task is not None:
         from txl_tf.causal_lm.text_task import load_task
 
         task = load_task(source.folder, source.step)
-        description = dataclasses.replace(source.description, step=task.step)
-        export_task(
-            task.model,
-            source.description.task,
-            task.tokenizer,
-            folder,
-            options=options,
-            description=description,
-        )
+        model, tokenizer, step = task.model, task.tokenizer, task.step
     else:
         tokenizer = _tokenizer(job)
         step, weights = source.read_weights()
         config = source.description.model
         if job.memory_length is not None:
             config = config.replace(memory_length=job.memory_length)
-        export_saved_model(
-            build_model(config, weights),
-            folder,
-            tokenizer=tokenizer,
-            options=options,
-            completion=job.completion,
-            description=dataclasses.replace(source.description, step=step),
-        )
+        model = build_model(config, weights)
+    export_saved_model(
+        model,
+        folder,
+        tokenizer=tokenizer,
+        options=ExportOptions(**job.options),
+        completion=job.completion,
+        description=dataclasses.replace(source.description, step=step),
+    )
     print(f"SavedModel: {folder}")
 
 

@@ -1,10 +1,10 @@
 """Writes text with a trained model: `txl generate`.
 
-txl generate --workdir DIR --prompt "def " --max-tokens 200
-txl generate --workdir DIR --session story.npz
-echo "Once" | txl generate --workdir DIR
+    txl generate --workdir DIR --prompt "def " --max-tokens 200
+    txl generate --workdir DIR --session story.npz
+    echo "Once" | txl generate --workdir DIR
 
-Without a prompt it reads one from a pipe. On a terminal it asks for one after the other.
+Without `--prompt` it reads the prompt from a pipe, or asks for prompts on a terminal.
 """
 
 import argparse
@@ -27,18 +27,17 @@ from .memory_needs import require_reading_memory
 from .progress import say, with_chosen_step
 
 if TYPE_CHECKING:
-    from txl_tf.causal_lm.text import TextSession
+    from txl_tf.causal_lm.causal_lm import TextSession
 
-_MAX_PROMPT_BYTES = 16 << 20
 _MOST = 1e6
 _NUMBERS = {
     "max_tokens": (1, MAX_COUNT, "most tokens to write"),
-    "temperature": (0.0, _MOST, "divisor of logits; 0 is greedy"),
-    "top_k": (0, MAX_COUNT, "only the N most probable; 0 is all"),
-    "top_p": (1e-6, 1.0, "only the most probable up to this sum"),
-    "min_p": (0.0, 1.0, "only this share of the best"),
-    "repetition_penalty": (1.0, _MOST, "of used tokens; 1.2 is usual"),
-    "seed": (0, MAX_COUNT, "same seed, same text"),
+    "temperature": (0.0, _MOST, "divides the logits; 0 takes the most probable token"),
+    "top_k": (0, MAX_COUNT, "draw from the N most probable tokens; 0: from all"),
+    "top_p": (1e-6, 1.0, "draw from the most probable tokens up to this sum"),
+    "min_p": (0.0, 1.0, "least probability, as a share of the highest"),
+    "repetition_penalty": (1.0, _MOST, "lowers the scores of used tokens; 1.2 is usual"),
+    "seed": (0, MAX_COUNT, "the same seed writes the same text"),
 }
 OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
 """Options of sampling, which beam search does not use."""
@@ -54,7 +53,7 @@ def add_generation_arguments(parser: Any) -> None:
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
-    meaning = "let unknown words be written"
+    meaning = "allow the token of unknown words"
     parser.add_argument("--allow-unknown", action="store_true", help=meaning)
 
 
@@ -94,12 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="join words at WikiText's @-@, @,@ and @.@; such text is not read back the same",
     )
     text.add_argument(
-        "--session", metavar="FILE", help="continue the text of this file, and keep it up to date"
+        "--session", metavar="FILE", help="continue the text in this file, and save it there"
     )
     sampling = parser.add_argument_group("sampling")
     add_generation_arguments(sampling)
-    add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
-    meaning = "read weights and memory rounded where it is faster, or not (default: auto)"
+    add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of drawing")
+    meaning = "auto rounds weights and memory where that is faster (default: auto)"
     choices = ("auto", "float32")
     sampling.add_argument("--storage-dtype", choices=choices, default="auto", help=meaning)
 
@@ -116,13 +115,11 @@ class GenerateJob:
     beams: int | None
     memory_length: int | None
     storage_dtype: str
-    joins_marks: bool
-    as_ids: bool
+    join_marks: bool
+    ids: bool
 
-    def say_seed(self, seed: int | None) -> None:
-        """Prints a seed that decides the text."""
-        if self.settings.temperature and self.beams is None:
-            say(f"seed {seed}")
+
+_COPIED = ("session", "num_samples", "beams", "memory_length", "storage_dtype", "join_marks", "ids")
 
 
 def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
@@ -137,13 +134,7 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
         source=source,
         settings=generation_config(arguments),
         prompt=_prompt(arguments.prompt),
-        session=arguments.session,
-        num_samples=arguments.num_samples,
-        beams=arguments.beams,
-        memory_length=arguments.memory_length,
-        storage_dtype=arguments.storage_dtype,
-        joins_marks=arguments.join_marks,
-        as_ids=arguments.ids,
+        **{name: getattr(arguments, name) for name in _COPIED},
     )
     _check_combinations(job, [name for name in OF_DRAWING if getattr(arguments, name) is not None])
     model, memory_length = source.description.model, job.memory_length
@@ -160,36 +151,35 @@ def _prompt(prompt: str | None) -> str | None:
     if prompt == "":
         raise UsageError("The prompt is empty.", where="--prompt")
     if prompt is None and sys.stdin is not None and not sys.stdin.isatty():
-        content = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
-        if len(content) > _MAX_PROMPT_BYTES:
-            what = f"A prompt must have at most {_MAX_PROMPT_BYTES:,} bytes."
-            raise UsageError(what, where="standard input")
-        content = content.removesuffix(b"\n").removesuffix(b"\r")
+        content = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
         prompt = content.decode("utf-8", "surrogateescape") or None
     if prompt is not None and not _is_utf8(prompt):
         raise UsageError("The prompt is not valid UTF-8.", where=f"prompt {prompt[:80]!a}")
     return prompt
 
 
-def _check_combinations(job: GenerateJob, given: list[str]) -> None:
-    if job.session is not None and (job.num_samples > 1 or job.beams is not None):
-        where = "--session with --num-samples or --beams"
-        what, remedy = "A session continues one sampled text.", "Leave one of the options out."
-        raise UsageError(what, where=where, remedy=remedy)
-    if job.num_samples > 1 and job.beams is not None:
-        raise UsageError("Beam search writes a single text.", where="--beams with --num-samples")
-    if given and job.beams is not None:
-        raise UsageError("Beams are not sampled.", where=f"--beams with {option_of(given[0])}")
-    is_recurrent = not isinstance(job.source.description.model, ModelConfig)
-    if job.memory_length is not None and is_recurrent:
-        raise UsageError("A recurrent model has no memory length.", where="--memory-length")
+def _check_combinations(job: GenerateJob, drawing: list[str]) -> None:
+    """Refuses options that exclude each other; `drawing` are the given ones of `OF_DRAWING`."""
+    has_session, has_samples = job.session is not None, job.num_samples > 1
+    others = ["--session"] * has_session + ["--num-samples"] * has_samples
+    others += map(option_of, drawing)
+    remedy = "Leave one of the options out."
+    if job.beams is not None and others:
+        what = "Beam search writes a single text and draws no tokens."
+        raise UsageError(what, where=f"--beams with {others[0]}", remedy=remedy)
+    if has_session and has_samples:
+        what = "A session continues one text."
+        raise UsageError(what, where="--session with --num-samples", remedy=remedy)
+    if job.memory_length is not None and not isinstance(job.source.description.model, ModelConfig):
+        what = "A recurrent model has no memory length."
+        raise UsageError(what, where="--memory-length", remedy="Leave it out.")
     # Before the text is written, which would be lost.
     if job.session is not None and not is_remote(job.session):
         folder = os.path.dirname(job.session) or "."
         if not os.path.isdir(folder):
             raise StorageError("The folder is missing.", where=folder, remedy="Create it first.")
     continues = job.session is not None and path_exists(job.session)
-    is_conversation = sys.stdin.isatty() and job.num_samples == 1 and job.beams is None
+    is_conversation = sys.stdin.isatty() and not has_samples and job.beams is None
     if job.prompt is None and not (is_conversation or continues):
         remedy = "Give --prompt or a pipe, continue a --session, or use a terminal."
         raise UsageError("There is no text to continue.", where="--prompt", remedy=remedy)
@@ -202,20 +192,22 @@ def run(job: GenerateJob) -> None:
 
     source = with_chosen_step(job.source)
     tokenizer = source.tokenizer()
-    if job.as_ids:
+    if job.ids:
         tokenizer = IdTokenizer(source.description.model.vocabulary_size)
-    if tokenizer is not None and job.joins_marks:
+    if tokenizer is not None and job.join_marks:
         tokenizer.joins_marks = True
     lm = TransformerXLCausalLM(source.load_model(), tokenizer)
-    words = {name: getattr(job, name) for name in ("memory_length", "storage_dtype")}
-    words |= job.settings.to_dict()
+    draws = job.settings.temperature > 0 and job.beams is None  # by the seed
+    words: dict[str, Any] = job.settings.to_dict()
+    words |= {"memory_length": job.memory_length, "storage_dtype": job.storage_dtype}
     if job.num_samples > 1 or job.beams is not None:
         if job.beams is not None:
             words = {name: each for name, each in words.items() if name not in OF_DRAWING}
             words["sampler"] = BeamSampler(job.beams)
         # A list of prompts, so that the result is a list.
         texts = lm.generate([job.prompt], num_samples=job.num_samples, **words)
-        job.say_seed(lm.last_seed)
+        if draws:
+            say(f"seed {lm.last_seed}")
         for index, text in enumerate(texts):
             if len(texts) > 1:
                 print(f"--- {index + 1} of {len(texts)}")
@@ -225,7 +217,8 @@ def run(job: GenerateJob) -> None:
     continues = job.session is not None and path_exists(job.session)
     if job.session is not None and continues:
         session.load(job.session)
-    job.say_seed(session.seed)
+    if draws:
+        say(f"seed {session.seed}")
     if job.prompt is None and sys.stdin.isatty():
         _converse(session, job.session, continues)
         return

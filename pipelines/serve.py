@@ -1,10 +1,10 @@
-"""Serves text of a model over HTTP, for clients of OpenAI's interface: `txl serve`.
+"""Answers text completions over HTTP, in the form of OpenAI's API: `txl serve`.
 
     txl serve --model runs/mine
     curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "Once upon a time"}'
 
-The model is a run, a checkpoint, a converted model or an export. http://127.0.0.1:8000 is a
-page to try it. The server runs until it is interrupted or terminated.
+The model is a run, a checkpoint, a converted model or an export. Open http://127.0.0.1:8000 in a
+browser to try it. The server runs until it is interrupted or terminated.
 """
 
 import argparse
@@ -29,21 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", "--export", metavar="DIR", required=True, help=meaning)
     add_step_argument(parser)
     parser.add_argument("--name", help="name of the model in requests (default: of the folder)")
-    address = "address to listen on; 0.0.0.0: every one of the machine (default: 127.0.0.1)"
+    address = "address to listen on; 0.0.0.0: all of the machine (default: 127.0.0.1)"
     parser.add_argument("--host", default="127.0.0.1", help=address)
     add_number(parser, "--port", 0, _HIGHEST_PORT, "port; 0: a free one", default=8000)
-    meaning = f"key that requests must bring (default: {_KEY_VARIABLE} of the environment)"
+    meaning = f"key that requests must have (default: {_KEY_VARIABLE} of the environment)"
     parser.add_argument("--api-key", metavar="KEY", help=meaning)
     limits = parser.add_argument_group("limits")
     add_number(limits, "--rows", 1, 1024, "texts written side by side", default=8)
-    meaning = "requests that wait, at most half of them from one address"
-    add_number(limits, "--queue", 1, MAX_COUNT, meaning, default=16)
-    meaning = "tokens of a prompt"
-    add_number(limits, "--max-prompt-tokens", 1, MAX_COUNT, meaning, default=65536)
-    add_number(limits, "--max-tokens", 1, MAX_COUNT, "tokens written for a request", default=4096)
-    meaning = "sessions kept; the one that rests longest ends"
-    add_number(limits, "--sessions", 1, MAX_COUNT, meaning, default=32)
-    meaning = "minutes after which a resting session ends"
+    for option, meaning, default in (
+        ("--queue", "requests that wait, at most half of them from one address", 16),
+        ("--max-prompt-tokens", "tokens of a prompt", 65536),
+        ("--max-tokens", "tokens written for a request", 4096),
+        ("--sessions", "sessions kept; the one that rests longest ends", 32),
+    ):
+        add_number(limits, option, 1, MAX_COUNT, meaning, default=default)
+    meaning = "minutes without a request after which a session ends"
     add_number(limits, "--session-minutes", 0.01, 1e6, meaning, default=30.0)
 
 
@@ -72,18 +72,17 @@ def _listening_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except (OSError, UnicodeError) as error:
-        what = f"The address cannot be used: {getattr(error, 'strerror', None) or error}"
+        what = f"The server cannot listen: {getattr(error, 'strerror', None) or error}"
         where = f"--host {host} --port {port}"
         raise StorageError(what, where=where, remedy="Choose another port or address.") from error
 
 
 def run(job: ServeJob) -> None:
-    """Serves until the process is told to end."""
+    """Serves until the process is interrupted or terminated."""
     from aiohttp import web
 
     import txl_tf
-    from txl_tf.serving.text_engine import TextEngine
-    from txl_tf.serving.text_server import SHUTDOWN_SECONDS, TextServer
+    from txl_tf.serving.text_server import SHUTDOWN_SECONDS, TextEngine, TextServer
 
     arguments = job.arguments
     name = arguments.name or os.path.basename(os.path.normpath(arguments.model))

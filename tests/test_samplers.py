@@ -8,43 +8,6 @@ from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler, RepetitionPenalty
 
-SCORES = tf.constant([[-1.0, -2.0]])
-
-
-def step(sampler, log_probs, scores=SCORES, is_finished=((False, False),)):
-    found = sampler(tf.constant(log_probs, tf.float32), scores, tf.constant(is_finished))
-    return [each.numpy().tolist() for each in found]
-
-
-def test_keeps_the_best_sums_whichever_beam_they_come_from():
-    scores, parents, tokens = step(BeamSampler(2), [[[-3.0, -4.0, -2.5], [-1.0, -0.5, -9.0]]])
-    assert (scores, parents, tokens) == ([[-2.5, -3.0]], [[1, 1]], [[1, 0]])
-
-
-def test_rows_are_searched_by_themselves():
-    log_probs = [[[-1.0, -5.0], [-9.0, -9.0]], [[-9.0, -9.0], [-5.0, -1.0]]]
-    scores = tf.constant([[0.0, -1.0], [-1.0, -1.5]])
-    _, parents, tokens = step(BeamSampler(2), log_probs, scores, [[False, False], [False, False]])
-    assert (parents, tokens) == ([[0, 0], [1, 1]], [[0, 1], [1, 0]])
-
-
-def test_a_beam_that_ended_keeps_its_score_once():
-    scores, parents, _ = step(
-        BeamSampler(2), [[[-0.1, -0.1], [-0.5, -3.0]]], is_finished=[[True, False]]
-    )
-    assert parents == [[0, 1]]
-    np.testing.assert_allclose(scores, [[-1.0, -2.5]])
-
-
-def test_all_beams_begin_as_one():
-    sampler = BeamSampler(3)
-    log_probs = np.log(np.tile([0.5, 0.3, 0.2], (2, 3, 1)))
-    scores, parents, tokens = step(
-        sampler, log_probs, sampler.initial_scores(2), np.zeros((2, 3), bool)
-    )
-    assert (parents, tokens) == ([[0, 0, 0]] * 2, [[0, 1, 2]] * 2)
-    np.testing.assert_allclose(np.exp(scores), [[0.5, 0.3, 0.2]] * 2, rtol=1e-6)
-
 
 def test_no_beams_are_refused():
     with pytest.raises(ValueError, match=r"`num_beams` must be positive\. Received: num_beams=0"):
@@ -150,16 +113,8 @@ def test_rare_tokens_are_drawn_as_often_as_they_should():
     assert abs(np.sum(drawn > 0) - 390) < 5 * np.sqrt(390)
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        RandomSampler(top_p=1.0),
-        RandomSampler(top_k=5, top_p=1.0),
-        RandomSampler(top_p=0.9),
-        RandomSampler(min_p=0.05),
-    ],
-)
-def test_a_seed_draws_the_same_tokens_and_another_seed_others(sampler):
+def test_a_seed_draws_the_same_tokens_and_another_seed_others():
+    sampler = RandomSampler(top_k=5, min_p=0.05)
     drawn = draw(sampler)
     np.testing.assert_array_equal(drawn, draw(sampler))
     for other in ([3, 2], [4, 1]):
@@ -186,7 +141,7 @@ def test_neighbouring_seeds_draw_independently():
         assert abs(np.mean(pairs == 9) - 0.09) < 0.033  # the most probable pair
 
 
-@pytest.mark.parametrize("p", [0.05, 0.3, 0.5, 0.75, 0.9, 0.999])
+@pytest.mark.parametrize("p", [0.05, 0.75, 0.999])
 def test_top_p_keeps_the_smallest_set_that_reaches_p(p):
     generator = np.random.default_rng(5)
     logits = generator.normal(scale=2.0, size=(200, 12)).astype("float32")
@@ -211,22 +166,6 @@ def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
     for seed in ([0, 0], [9, 4]):
         drawn = GreedySampler()(logits, tf.constant(seed))
         assert (drawn.dtype, drawn.numpy().tolist()) == (tf.int32, [1, 0])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"temperature": -0.5}, "`temperature` must be at least 0"),
-        ({"temperature": float("nan")}, "`temperature` must be a finite number"),
-        ({"top_k": -3}, "`top_k` must be at least 0, at most .*Received: top_k=-3"),
-        ({"top_k": 2.5}, "`top_k` must be int"),
-        ({"top_p": 0.0}, r"`top_p` must be in \(0, 1\]"),
-        ({"min_p": -0.1}, r"`min_p` must be in \[0, 1\]"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        RandomSampler(**settings)
 
 
 NUM_TOKENS = 37

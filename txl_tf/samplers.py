@@ -16,8 +16,8 @@ from txl_tf.stateless_random import random_bits
 IMPOSSIBLE_SCORE = -1e30
 """Score of an unused beam, below all others."""
 
-SETTINGS = ("temperature", "top_k", "top_p", "min_p")
-"""Arguments of `RandomSampler`."""
+SETTINGS = {"temperature": "float32", "top_k": "int32", "top_p": "float32", "min_p": "float32"}
+"""Arguments of `RandomSampler`, and their types as tensors with a value per row."""
 
 _LOWEST_TEMPERATURE = 1e-35
 
@@ -39,8 +39,8 @@ class BeamSampler:
         is_finished: bool tensor `(B, W)`. True for beams that ended.
 
     Returns:
-        Tuple of the scores `(B, W)`, best first; the index of the beam that each one continues,
-        int32 `(B, W)`; and its token, int32 `(B, W)`, which is meaningless for a finished beam.
+        Tuple of `(B, W)` tensors: the scores, best first; the index of the beam that each one
+        continues, int32; and its token, int32, without meaning for a finished beam.
 
     Raises:
         ValueError: If `num_beams` is not positive.
@@ -76,12 +76,7 @@ class BeamSampler:
 class GreedySampler:
     """Greedy sampler: the token with the highest logit, the first of equals.
 
-    Call arguments:
-        logits: float tensor `(B, V)`.
-        seed: int32 tensor `(2,)` or `(B, 2)`; not used.
-
-    Returns:
-        Int32 tensor `(B,)`.
+    It is called as `RandomSampler`, and does not use the seed.
     """
 
     def __call__(self, logits, seed):
@@ -93,26 +88,25 @@ class RandomSampler:
     """Sampler from the softmax of the logits, restricted to the more probable tokens.
 
     The logits are divided by the temperature. Then `top_k`, `top_p` and `min_p`, in this order,
-    each restrict the tokens. Random numbers are a hash of the seed and the token, so a row's draw
-    depends neither on the other rows nor on the backend.
+    each restrict the candidates; a token that ties with the last candidate is one too. Random
+    numbers are a hash of the seed and the token, so a row's draw depends neither on the other rows
+    nor on the backend.
 
-    A setting may be a tensor or a variable `(B,)` with one value per row; its values are not
-    checked.
+    A setting may be a tensor or a variable `(B,)` with a value per row, which is not checked.
 
     Args:
         temperature: float. Values below 1 sharpen the distribution, values above 1 flatten it; 0
-            always takes the most probable token. Defaults to `1`.
-        top_k: int. Number of candidates; 0 is all. Tokens that tie with the last one
-            are candidates too. Defaults to `0`.
+            always takes the most probable token.
+        top_k: int. Number of candidates; 0 is all.
         top_p: float in `(0, 1]`. Candidates are the fewest tokens whose probabilities
-            sum to this or more, the nucleus; 1 is all. Defaults to `0.9`.
+            sum to this or more, the nucleus; 1 is all.
         min_p: float in `[0, 1]`. Candidates have at least this share of the highest
-            probability; 0 is all. Defaults to `0`.
+            probability; 0 is all.
 
     Call arguments:
         logits: float tensor `(B, V)`.
-        seed: int32 tensor `(2,)`, or `(B, 2)` with a seed for each row from
-            `functional.row_seeds`. The same seed draws the same tokens.
+        seed: int32 tensor `(2,)`, or `(B, 2)` from `functional.row_seeds`. The same seed draws
+            the same tokens.
 
     Returns:
         Int32 tensor `(B,)`.
@@ -175,39 +169,37 @@ def _restricted(logits, setting, off, restrict):
 def _top_k(logits, k):
     vocabulary_size = logits.shape[-1]
     if not _is_per_row(k):
-        lowest = ops.top_k(logits, min(k, vocabulary_size))[0][:, -1:]  # [B, 1]
-        return ops.where(logits >= lowest, logits, -float("inf"))
+        return _not_below(ops.top_k(logits, min(k, vocabulary_size))[0][:, -1:], logits)
     falling = ops.top_k(logits, vocabulary_size)[0]
     # Without a limit the threshold is the lowest logit, so all tokens are candidates.
     k = ops.where(k > 0, k, vocabulary_size)
-    is_among_highest = ops.arange(vocabulary_size, dtype="int32") < k
-    highest = ops.where(is_among_highest, falling, float("inf"))
-    return ops.where(logits >= ops.min(highest, axis=-1, keepdims=True), logits, -float("inf"))
+    is_candidate = ops.arange(vocabulary_size, dtype="int32") < k
+    return _not_below(_lowest(falling, is_candidate), logits)
 
 
 def _top_p(logits, p):
     if _is_per_row(p):
         # Rounded sums could exclude a token of a row without a limit.
         p = ops.where(p >= 1.0, float("inf"), p)
-    num_rows, vocabulary_size = ops.shape(logits)
-    firsts = ops.arange(num_rows, dtype="int32")[:, None] * vocabulary_size
-
-    def of_rows(tensor, places):
-        # `take_along_axis` makes a far larger graph.
-        return ops.take(ops.reshape(tensor, [-1]), firsts + places)
-
-    order = ops.flip(ops.argsort(logits, axis=-1), axis=-1)  # [B, V]
-    probabilities = of_rows(ops.softmax(logits, axis=-1), order)
+    vocabulary_size = logits.shape[-1]
+    falling = ops.top_k(logits, vocabulary_size)[0]  # [B, V]
+    probabilities = ops.softmax(falling, axis=-1)
     # A token is a candidate if the tokens before it do not reach p.
     reached_before = ops.cumsum(probabilities, axis=-1) - probabilities
     is_candidate = ops.logical_or(reached_before < p, ops.arange(vocabulary_size) == 0)
-    is_candidate = of_rows(is_candidate, ops.argsort(order, axis=-1))
-    return ops.where(is_candidate, logits, -float("inf"))
+    return _not_below(_lowest(falling, is_candidate), logits)
+
+
+def _lowest(falling, is_candidate):
+    return ops.min(ops.where(is_candidate, falling, float("inf")), axis=-1, keepdims=True)
+
+
+def _not_below(lowest, logits):
+    return ops.where(logits >= lowest, logits, -float("inf"))
 
 
 def _min_p(logits, min_p):
-    lowest = ops.max(logits, axis=-1, keepdims=True) + ops.log(min_p)  # [B, 1]
-    return ops.where(logits >= lowest, logits, -float("inf"))
+    return _not_below(ops.max(logits, axis=-1, keepdims=True) + ops.log(min_p), logits)
 
 
 def _gumbel(bits):
@@ -227,10 +219,9 @@ def _gumbel(bits):
 class RepetitionPenalty:
     """Penalty that lowers the scores of tokens that were used.
 
-    Keskar et al. (2019), Section 4.1, divide the scores of used tokens by the penalty.
-    That depends on the sign of a score and on a constant added to all scores. Here scores
-    are log-probabilities, which are never positive, and are multiplied by the penalty, so
-    that a used token always becomes less probable.
+    Keskar et al. (2019), Section 4.1, divide scores by the penalty, which helps a used token with
+    a negative score. Here scores are log-probabilities, which are never positive, and are
+    multiplied by the penalty: a used token always becomes less probable.
 
     Args:
         penalty: float, at least 1. 1 changes nothing, 1.2 is usual. Or a tensor `(B,)` with one
@@ -278,32 +269,23 @@ def get(sampler: Any) -> Any:
     """Returns a sampler by its name, or the given sampler.
 
     Args:
-        sampler: `"beam"`, `"greedy"` or `"random"`, with the default settings of its
-            class; or a sampler.
-
-    Returns:
-        The sampler.
+        sampler: `"beam"`, `"greedy"` or `"random"`, with the default settings of its class; or a
+            sampler.
 
     Raises:
         ValueError: If the name is unknown.
         TypeError: If it is neither a name nor a sampler.
-
-    Example:
-    ```python
-    sampler = txl_tf.samplers.get("greedy")
-    ```
     """
+    if callable(sampler) and not isinstance(sampler, type):
+        return sampler
     if not isinstance(sampler, str):
-        if callable(sampler) and not isinstance(sampler, type):
-            return sampler
         raise TypeError(
             "`sampler` must be a name or an object of `txl_tf.samplers`, such as "
             f"`RandomSampler(top_k=40)`. Received: sampler={sampler!r}"
         )
     if sampler not in _BY_NAME:
         raise ValueError(
-            f"`sampler` must be one of {', '.join(_BY_NAME)}; `temperature`, `top_k`, `top_p` "
-            f"and `min_p` are arguments.{did_you_mean(sampler, _BY_NAME)} "
+            f"`sampler` must be one of {', '.join(_BY_NAME)}.{did_you_mean(sampler, _BY_NAME)} "
             f"Received: sampler={sampler!r}"
         )
     return _BY_NAME[sampler]()
@@ -316,12 +298,10 @@ def choose(sampler: Any, settings: Mapping[str, Any], default: Any = None) -> An
     """
     given = {name: settings[name] for name in SETTINGS if name in settings}
     if sampler is None:
-        if default is not None and not given:
-            return default
-        return RandomSampler(**given)
+        return RandomSampler(**given) if given or default is None else default
     if given:
         raise ValueError(
-            f"`sampler` has settings of its own; leave out either it or `{next(iter(given))}`. "
+            f"`sampler` has its own settings; leave out either it or `{next(iter(given))}`. "
             f"Received: sampler={sampler!r}, {given}"
         )
     return get(sampler)

@@ -157,9 +157,9 @@ def test_a_published_size_has_new_weights(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda lm: lm.generate(3), TypeError, "`inputs` must be a str or a vector.*int"),
-        (lambda lm: lm.generate(["a", 3]), TypeError, "Received: list of int, str"),
-        (lambda lm: lm.generate([]), ValueError, "at least one text"),
+        (lambda lm: lm.generate(3), ValueError, "`inputs` must be a str or a vector.*inputs=3"),
+        (lambda lm: lm.generate(["a", 3]), ValueError, "Received: inputs=.'a', 3."),
+        (lambda lm: lm.generate([]), ValueError, "a list of at least one of them"),
         (lambda lm: lm.generate(""), UsageError, "no token in the prompt"),
         (lambda lm: lm.generate("A"), UsageError, "not in the vocabulary"),
         (lambda lm: lm.generate("a", sampler="gredy"), ValueError, "Did you mean greedy"),

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from txl_tf.causal_lm.causal_lm import stop_tokens
-from txl_tf.causal_lm.text import TextSession, prompt_tokens, text_until
+from txl_tf.causal_lm.causal_lm import TextSession, prompt_tokens, stop_tokens, text_until
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer

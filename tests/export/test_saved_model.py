@@ -1,13 +1,11 @@
 """Folder of an export: its files, its versions, and what a server reads of its signatures."""
 
 import hashlib
-import importlib.util
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow_serving.apis import prediction_log_pb2
 
 from tests.export.conftest import CONFIG
 from tests.export.requests import nothing_read, random_ids, rows_of, settings
@@ -55,39 +53,6 @@ def test_a_request_without_defaults_is_the_one_with_all_of_them(version):
     assert sent + sum(map(len, answer)) < 2048
 
 
-def test_a_session_of_the_graph_need_not_feed_them(exported, version):
-    graph = tf.Graph()
-    with tf.compat.v1.Session(graph=graph) as session:
-        definition = tf.compat.v1.saved_model.load(session, ["serve"], str(exported))
-        score = definition.signature_def["score"]
-        feeds = {score.inputs[name].name: value for name, value in SCORED.items()}
-        nll = session.run(score.outputs["nll"].name, feeds)
-    np.testing.assert_allclose(nll, version.predict("score", SCORED)["nll"], rtol=1e-6)
-
-
-def test_a_server_warms_up_every_signature(exported, version):
-    path = str(exported / "assets.extra" / "tf_serving_warmup_requests")
-    asked = []
-    for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
-        asked.append(request.model_spec.signature_name)
-        inputs = {name: tf.make_ndarray(each) for name, each in request.inputs.items()}
-        assert version.predict(asked[-1], inputs)
-    assert sorted(asked) == sorted(version.signatures)
-
-
-@pytest.mark.slow
-def test_without_the_extra_an_export_has_no_warm_up_requests(model, tmp_path, monkeypatch, caplog):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec",
-        lambda name, *more: None if name == "tensorflow_serving" else find_spec(name, *more),
-    )
-    export_saved_model(model, tmp_path / "1")
-    assert os.listdir(tmp_path / "1" / "assets.extra") == ["config.json"]
-    assert "the extra `serving`" in caplog.text
-
-
 def test_what_cannot_be_exported_is_refused_before_anything_is_written(model, tmp_path):
     for options, message in (
         ({"tokenizer": CharacterTokenizer("ab")}, "256 tokens"),
@@ -96,7 +61,7 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(model, tm
     ):
         with pytest.raises(ValueError, match=message):
             export_saved_model(model, tmp_path / "1", **options)
-    for wrong in ({"weights": "int4"}, {"memory_dtype": "int8"}, {"max_input_tokens": 0}):
+    for wrong in ({"weights": "int4"}, {"max_input_tokens": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ExportOptions(**wrong)
     assert list(tmp_path.iterdir()) == []

@@ -17,8 +17,7 @@ from txl_tf.export.served_model import ServedModel, ServedWeights
 from txl_tf.export.signatures import (
     ExportOptions,
     GraphTexts,
-    TextSignatures,
-    TokenSignatures,
+    Signatures,
     cut_at,
     known_inputs,
 )
@@ -54,11 +53,9 @@ def functions(model, tokenizer, **completion):
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
     weights = ServedWeights(model.weights, "float32")
     served = ServedModel(model, weights, excluded, completion.repetition_penalty)
-    inputs = known_inputs(model.config, "float32", completion)
-    if tokenizer is None:
-        return TokenSignatures(served, inputs, options).functions()
-    texts = GraphTexts(tokenizer, options.max_text_bytes)
-    return TextSignatures(served, inputs, options, texts).functions()
+    inputs = known_inputs(model.config, completion)
+    texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
+    return Signatures(served, inputs, options, texts).functions()
 
 
 def completed(functions, texts, **settings):
@@ -67,7 +64,7 @@ def completed(functions, texts, **settings):
     if not settings:
         answer = functions["serving_default"](texts)
     else:
-        known = known_inputs(CONFIG, "float32", GenerationConfig())
+        known = known_inputs(CONFIG, GenerationConfig())
         given = [settings.get(name, known[name].default) for name in SETTINGS]
         given = [tf.constant(a, known[n].dtype) for n, a in zip(SETTINGS, given, strict=True)]
         answer = functions["complete"](texts, *given)

@@ -31,8 +31,7 @@ def greedy(model):
 # 5 tokens are a segment, 17 more than three segments.
 @pytest.mark.parametrize("prompt_length", [5, 17])
 def test_greedy_text_is_that_of_full_passes_over_the_text_so_far(model, greedy, prompt_length):
-    greedy.restart()
-    written = greedy.write(prompt(prompt_length), max_tokens=8)
+    written = greedy.sibling().write(prompt(prompt_length), max_tokens=8)
     assert (written.shape, written.dtype) == ((3, 8), np.int32)
     np.testing.assert_array_equal(written, greedy_by_reading_again(model, prompt(prompt_length), 8))
     assert len(np.unique(written)) > 3  # it is not one token over and over
@@ -40,16 +39,14 @@ def test_greedy_text_is_that_of_full_passes_over_the_text_so_far(model, greedy, 
 
 def test_pieces_make_the_same_text_as_all_at_once(model):
     random = session(model, RandomSampler(), seed=3)
-    at_once = random.write(prompt(7), max_tokens=12)
-    random.restart(seed=3)
+    at_once = random.sibling(3).write(prompt(7), max_tokens=12)
     pieces = [random.write(prompt(7), max_tokens=1)]
     pieces += [random.write(max_tokens=count) for count in (1, 4, 6)]
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), at_once)
 
 
 def test_memory_that_takes_over_often_makes_the_same_text(model, greedy, monkeypatch):
-    greedy.restart()
-    expected = greedy.write(prompt(7), max_tokens=14)
+    expected = greedy.sibling().write(prompt(7), max_tokens=14)
     monkeypatch.setattr(session_module, "CAPACITY", 3)
     np.testing.assert_array_equal(session(model).write(prompt(7), max_tokens=14), expected)
 
@@ -76,8 +73,7 @@ def test_prompts_longer_than_memory_leave_what_fits(model):
 
 
 def test_a_row_ends_with_a_stop_token_and_goes_on_from_it(model, greedy):
-    greedy.restart()
-    free = greedy.write(RAGGED, max_tokens=10)
+    free = greedy.sibling().write(RAGGED, max_tokens=10)
     stop = free[1, 3]  # so the second row ends there, or before
     stopping = session(model, stop_token_ids=[stop])
     written = stopping.write(RAGGED, max_tokens=10)
@@ -95,10 +91,9 @@ def test_a_row_ends_with_a_stop_token_and_goes_on_from_it(model, greedy):
 
 @pytest.mark.slow
 def test_compiled_text_is_the_same(model, greedy):
-    greedy.restart()
     compiled = GenerationSession(model, GreedySampler(), num_rows=3, jit_compile=True)
     np.testing.assert_array_equal(
-        compiled.write(RAGGED, max_tokens=9), greedy.write(RAGGED, max_tokens=9)
+        compiled.write(RAGGED, max_tokens=9), greedy.sibling().write(RAGGED, max_tokens=9)
     )
 
 
@@ -120,13 +115,12 @@ def test_sessions_with_settings_of_their_own_are_compiled_once(model):
 
 
 def test_nothing_is_compiled_twice(greedy):
-    greedy.restart()
-    greedy.write(prompt(17), max_tokens=3)
+    first = greedy.sibling()
+    first.write(prompt(17), max_tokens=3)
     before = greedy._writer.experimental_get_tracing_count()
     for count in (1, 2, 7):
-        greedy.write(max_tokens=count)
-    greedy.restart(seed=8)
-    greedy.write(prompt(4), max_tokens=70)
+        first.write(max_tokens=count)
+    greedy.sibling(8).write(prompt(4), max_tokens=70)
     assert greedy._writer.experimental_get_tracing_count() == before == 1
 
 

@@ -65,16 +65,14 @@ def test_tokens_of_all_texts_follow_each_other(embedded, folder, tmp_path):
         np.testing.assert_allclose(part, expected, atol=1e-5)
 
 
-def test_a_field_of_json_lines_becomes_json_lines(embedded, folder, tmp_path):
+def test_a_field_of_json_lines_is_read_and_a_file_replaced(embedded, folder, tmp_path):
     lines = "".join(json.dumps({"id": 3, "body": text}) + "\n" for text in TEXTS)
-    (tmp_path / "features.jsonl").write_text("what was there before")
+    (tmp_path / "features.npz").write_text("what was there before")
     options = ("--field", "body", "--pooling", "last", "--layer", "0")
-    assert embedded(lines.encode(), *options, out="features.jsonl")[0] == 0
-    found = [json.loads(line) for line in (tmp_path / "features.jsonl").read_text().splitlines()]
-    assert [each["line"] for each in found] == [1, 2, 3]
-    assert [each["num_tokens"] for each in found] == list(map(len, TEXTS))
+    assert embedded(lines.encode(), *options)[0] == 0
     expected = txl_tf.load(folder).embed(TEXTS, 0, "last")
-    np.testing.assert_allclose([each["features"] for each in found], expected, atol=1e-6)
+    found = arrays_of(tmp_path / "features.npz")["features"]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

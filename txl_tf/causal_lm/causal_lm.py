@@ -1,8 +1,10 @@
-"""Language model on text: a model with its tokenizer."""
+"""Language model on text: a model with its tokenizer, sessions, prompts and stop texts."""
 
 import functools
+import itertools
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
 import keras
@@ -10,14 +12,7 @@ import numpy as np
 
 from txl_tf import samplers
 from txl_tf.causal_lm.layer_reader import LayerReader, text_features
-from txl_tf.causal_lm.text import (
-    Pooling,
-    TextSession,
-    checked_texts,
-    is_one_text,
-    prompt_tokens,
-    text_until,
-)
+from txl_tf.config.base import shown_value
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.text_batches import ordered_batches, token_stream
@@ -28,6 +23,7 @@ from txl_tf.data.tokenizers.tokenizer import (
     excluded_tokens,
 )
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
+from txl_tf.errors import UsageError
 from txl_tf.evaluation.evaluator import Evaluator, score_text
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import (
@@ -43,12 +39,17 @@ from txl_tf.model_folder import (
 from txl_tf.models import create_model
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.presets import PRESETS, preset
+from txl_tf.models.sizes import Pooling
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
 # Largest number of sessions, of evaluators and of readers that are kept compiled.
 _MAX_COMPILED = 4
+# The text of a token depends only on a few tokens before it.
+_CONTEXT_TOKENS = 64
+_MAX_SHOWN_WORDS = 8
+_LOGGER = logging.getLogger(__name__)
 Folder = str | os.PathLike[str]
 
 
@@ -56,15 +57,15 @@ class TransformerXLCausalLM:
     """Language model that takes and returns text.
 
     It has the methods of KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile`, `fit`
-    and `generate`. Two more methods use the memory: `session` continues a text over many calls,
-    and `score` reads texts of any length segment by segment.
+    and `generate`. `session` continues a text over many calls with its memory. `score` and `embed`
+    read texts of any length segment by segment.
 
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
             `StatefulTransformerXL` its inner model is used.
         tokenizer: optional `Tokenizer` of the model. Without one, all texts are token ids.
-        evaluation: optional `EvaluationConfig` for `score`; dynamic evaluation is not used.
-            Defaults to `None`, which means the model's own lengths, in float32.
+        evaluation: optional `EvaluationConfig` for `score`, without dynamic evaluation. Defaults
+            to `None`: the model's own lengths, in float32.
 
     Attributes:
         model: the model, without variables for memory.
@@ -119,24 +120,19 @@ class TransformerXLCausalLM:
         memory_length: int | None = None,
         segment_length: int | None = None,
     ) -> Self:
-        """Loads a model folder, or builds a model of a named size with new weights.
-
-        The head of a `TransformerXLWithHead` or of a fine-tuned run is not
-        loaded.
+        """Loads a model folder without the head of a task, or builds a model with new weights.
 
         Args:
             preset_or_folder: path of a run, a checkpoint, an export, or a folder that `txl convert`
                 or `save_to_preset` wrote; it may be remote (`gs://`). Or path of a `.keras` file,
                 which has no tokenizer. Or a preset of `txl_tf.preset`, such as `"quickstart"`,
                 for new weights; the tokenizer then determines the vocabulary size.
-            step: as in `txl_tf.load_model`. If the run averages its weights, the average is
-                loaded.
-            tokenizer: optional `Tokenizer`, or path of a prepared data set. Defaults to `None`,
-                which means the tokenizer in the folder, if there is one.
-            memory_length: optional int. Tokens that `score` remembers. Defaults to `None`, which
-                means the length of the run's evaluations, or without a run the model's own.
-            segment_length: optional int. Tokens that `score` reads at once. The default is as for
-                `memory_length`.
+            step: as in `txl_tf.load_model`. The weights are the average if the run has one.
+            tokenizer: optional `Tokenizer`, or path of a prepared data set. Defaults to `None`: the
+                tokenizer in the folder, if there is one.
+            memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: the
+                length of the run's evaluations, or without a run the model's own.
+            segment_length: optional int. Tokens that `score` reads at once, by default likewise.
 
         Returns:
             The language model, with weights in float32.
@@ -146,8 +142,8 @@ class TransformerXLCausalLM:
             ValueError: If tokenizer and model have different vocabulary sizes.
         """
         found = None if tokenizer is None else tokenizer_from(tokenizer)
-        name = os.fspath(preset_or_folder)
-        source, evaluation, num_steps = None, EvaluationConfig(), 0
+        name, folder = os.fspath(preset_or_folder), None
+        evaluation, num_steps = EvaluationConfig(), 0
         if name in PRESETS and not os.path.exists(name):
             config = preset(name)
             if found is not None:
@@ -158,13 +154,12 @@ class TransformerXLCausalLM:
             model = getattr(saved, "language_model", saved)
         else:
             source = open_model(name, step)
-            evaluation = source.experiment.evaluation
+            folder, evaluation = source.folder, source.experiment.evaluation
             num_steps, weights = source.read_weights()
             model = build_model(source.description.model, weights)
             found = source.tokenizer() if found is None else found
         lm = cls(model, found, _with_lengths(evaluation, memory_length, segment_length))
-        lm.folder = None if source is None else source.folder
-        lm.step = num_steps
+        lm.folder, lm.step = folder, num_steps
         return lm
 
     def __repr__(self) -> str:
@@ -175,10 +170,7 @@ class TransformerXLCausalLM:
         )
 
     def save_to_preset(self, folder: Folder) -> None:
-        """Writes model and tokenizer as a folder that `from_preset` reads.
-
-        Args:
-            folder: path of the new folder.
+        """Writes model and tokenizer as a new folder, which `from_preset` reads.
 
         Raises:
             OutputExistsError: If the folder exists.
@@ -193,10 +185,9 @@ class TransformerXLCausalLM:
         Args:
             optimizer: optional Keras optimizer or its name; its state continues from one `fit` to
                 the next. Or an `OptimizerConfig`; every `fit` is then a separate run, as with
-                `txl train`. Defaults to `None`, which means Adam with the default learning rate
-                and clipping of `OptimizerConfig`.
-            sampler: `"random"`, `"greedy"`, `"beam"`, or an object of `txl_tf.samplers`. Defaults
-                to `"random"`.
+                `txl train`. Defaults to `None`: Adam with the learning rate and the clipping of
+                `OptimizerConfig`.
+            sampler: `"random"`, `"greedy"`, `"beam"`, or an object of `txl_tf.samplers`.
             **options: other arguments of `keras.Model.compile`, such as `metrics`. The default
                 `loss` is the cross entropy.
 
@@ -209,9 +200,9 @@ class TransformerXLCausalLM:
             optimizer = keras.optimizers.Adam(
                 defaults.learning_rate, epsilon=defaults.epsilon, global_clipnorm=defaults.clip_norm
             )
-        is_settings = isinstance(optimizer, OptimizerConfig)
-        self._sampler = samplers.get(sampler)
-        self._optimizer = optimizer if is_settings else keras.optimizers.get(optimizer)
+        if not isinstance(optimizer, OptimizerConfig):
+            optimizer = keras.optimizers.get(optimizer)
+        self._sampler, self._optimizer = samplers.get(sampler), optimizer
         self._options = options
         self._trained: StatefulTransformerXL | None = None
 
@@ -227,16 +218,16 @@ class TransformerXLCausalLM:
     ) -> keras.callbacks.History:
         """Trains the model in place with Keras' training loop.
 
-        Memory continues from segment to segment. Every epoch begins with an empty memory.
+        Memory continues from segment to segment. Every epoch begins with an empty memory; with
+        `steps_per_epoch`, where an epoch ends within the text, only the first one does.
 
         Args:
-            x: texts or token ids, as in `txl_tf.data.ordered_batches`. Or batches `(x, y)` as that
-                function returns, in a `tf.data.Dataset` or `keras.utils.PyDataset`.
-            batch_size: int. Rows that are read in parallel. Defaults to `32`. Batches have their
-                own size.
-            segment_length: optional int. Tokens of a row in each step. Defaults to `None`, which
-                means the model's. Batches have their own length.
-            epochs: int. Number of times that the text is read. Defaults to `1`.
+            x: texts or token ids, as in `txl_tf.data.ordered_batches`. Or batches `(x, y)` as
+                returned by it, in a `tf.data.Dataset` or `keras.utils.PyDataset`.
+            batch_size: int. Rows that are read in parallel; batches have their own size.
+            segment_length: optional int. Tokens of a row in each step; batches have their own
+                length. Defaults to `None`: the model's.
+            epochs: int. Number of times that the text is read.
             validation_data: optional texts or batches, as `x`. A short text uses fewer rows.
             **options: other arguments of `keras.Model.fit`, such as `callbacks`.
 
@@ -261,8 +252,12 @@ class TransformerXLCausalLM:
         steps_per_epoch = options.get("steps_per_epoch")
         optimizer = self._optimizer
         if isinstance(optimizer, OptimizerConfig):
+            config, variables = optimizer, self.model.trainable_variables
             num_steps = epochs * (steps_per_epoch or len(batches))
-            optimizer = self._create_optimizer(optimizer, num_steps)
+            optimizer = create_optimizer(config, num_steps, variables)
+            optimizer.global_clipnorm = config.clip_norm  # as the trainer clips
+            if config.layer_rate_decay is not None:
+                set_layer_rates(optimizer, self.model, variables, config.layer_rate_decay)
         if self._trained is None or self._trained.batch_size != num_rows:
             self._trained = StatefulTransformerXL(self.model, num_rows)
         trained = self._trained
@@ -279,7 +274,7 @@ class TransformerXLCausalLM:
 
         def count(batch: int, logs: Any) -> None:
             self.step = step_before + batch + 1
-            # They hold values that were computed from the previous weights.
+            # They hold values computed from the previous weights.
             for cached in (self._session_of, self._evaluator_of, self._reader_of):
                 cached.cache_clear()
 
@@ -299,17 +294,6 @@ class TransformerXLCausalLM:
             batch_size = max(1, min(batch_size, (len(ids) - 1) // segment_length))
         return ordered_batches(ids, None, batch_size, segment_length)
 
-    def _create_optimizer(
-        self, config: OptimizerConfig, num_steps: int
-    ) -> keras.optimizers.Optimizer:
-        """Creates the optimizer of a run, with the clipping of the trainer."""
-        variables = self.model.trainable_variables
-        optimizer = create_optimizer(config, num_steps, variables)
-        optimizer.global_clipnorm = config.clip_norm
-        if config.layer_rate_decay is not None:
-            set_layer_rates(optimizer, self.model, variables, config.layer_rate_decay)
-        return optimizer
-
     def generate(
         self,
         inputs: Any,
@@ -325,23 +309,21 @@ class TransformerXLCausalLM:
     ) -> Any:
         """Continues one or more prompts, which may differ in length.
 
-        The same prompt and seed give the same text, whatever the other prompts of the call. A
-        large model may round weights and memory for a single row, see `storage_dtype`.
+        The same prompt and seed give the same text beside any other prompts. A large model may
+        round weights and memory for a single row, see `storage_dtype`.
 
         Args:
             inputs: str or vector of token ids, or a list of them.
-            max_length: optional int. Most tokens of a row, including its prompt, as
-                in KerasHub.
-            stop_token_ids: optional ints. A row ends before the first of these tokens. Defaults to
-                `"auto"`, which means the tokenizer's token for the end of a sentence or document,
-                if any. `None` means no stop tokens.
-            strip_prompt: bool. If `True`, the result excludes the prompt. Defaults to `False`.
+            max_length: optional int. Most tokens of a row with its prompt, as in KerasHub.
+            stop_token_ids: optional ints. A row ends before the first of them. `"auto"` is the
+                tokenizer's token for the end of a sentence or document, if any; `None` is no token.
+            strip_prompt: bool. If `True`, the result excludes the prompt.
             sampler: optional name or object, as in `compile`. It excludes `temperature`, `top_k`,
-                `top_p` and `min_p`. Defaults to `None`, which means the sampler of `compile`.
+                `top_p` and `min_p`. Defaults to `None`: the sampler of `compile`.
             num_samples: int. Texts for each prompt. Every text has its own seed; the first has
-                `seed`. Defaults to `1`.
+                `seed`.
             memory_length: optional int. Tokens to remember. Defaults to `None`: the model's.
-            storage_dtype: str, see `txl_tf.GenerationSession`. Defaults to `"auto"`.
+            storage_dtype: str, see `txl_tf.GenerationSession`.
             **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; excludes
                 `max_length`), `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
                 `seed`, `stop` (one token per text if prompts are token ids) and `allow_unknown`.
@@ -351,10 +333,9 @@ class TransformerXLCausalLM:
             `num_samples` is more than 1.
 
         Raises:
-            TypeError: If a prompt has another type.
-            ValueError: If there is nothing to generate, a setting is out of its range, the
-                sampler is unknown, or a tokenizer is needed, see `txl_tf.generate`.
-            UsageError: If the tokenizer cannot encode a prompt, or a prompt has no token.
+            ValueError: If a prompt has another type, there is nothing to generate, a setting or a
+                token id is out of its range, the sampler is unknown, or a text has no tokenizer.
+            UsageError: If the tokenizer cannot encode a text, or the text has no token.
         """
         if num_samples < 1:
             raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
@@ -384,11 +365,11 @@ class TransformerXLCausalLM:
         session = self._session(
             samplers.choose(sampler, settings, self._sampler),
             seeds,
-            stop_ids,
             asked,
-            memory_length,
-            storage_dtype,
-            is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
+            stop_token_ids=stop_ids,
+            memory_length=memory_length,
+            jit_compile=None if max(limits) >= FEWEST_COMPILED_TOKENS else False,
+            storage_dtype=storage_dtype,
         )
         written = session.write(prompts, max_tokens=max(limits))
         texts: list[str | np.ndarray] = []
@@ -402,30 +383,24 @@ class TransformerXLCausalLM:
         return texts[0] if is_one_text(inputs) and num_samples == 1 else texts
 
     def score(
-        self,
-        text: Any,
-        *,
-        memory_length: int | None = None,
-        segment_length: int | None = None,
+        self, text: Any, *, memory_length: int | None = None, segment_length: int | None = None
     ) -> Any:
         """Scores texts of any length, read segment by segment with memory.
 
-        The results equal those of `txl evaluate --text`. Lengths and precision are those of the
-        run's evaluations, see `evaluation`.
+        The results equal those of `txl evaluate --text`; `evaluation` decides lengths and
+        precision.
 
         Args:
             text: str or vector of token ids, with at least two tokens; or a list of such texts.
-            memory_length: optional int. Tokens to remember. Defaults to that of `evaluation`.
-            segment_length: optional int. Tokens to read at once. Defaults to that of `evaluation`.
+            memory_length: optional int. Tokens to remember, if not those of `evaluation`.
+            segment_length: optional int. Tokens to read at once, if not those of `evaluation`.
 
         Returns:
-            `TextScore` with the nats of every token and the lengths that were used. A list of
-            them for a list.
+            `TextScore` with the nats of every token. A list of them for a list.
 
         Raises:
-            TypeError: If `text` has another type.
-            ValueError: If a text has fewer than two tokens, a tokenizer is needed, or a length is
-                out of range.
+            ValueError: If `text` has another type, less than two tokens or no tokenizer, or a
+                length is out of range.
             InvalidTextError: If the tokenizer cannot encode the text.
         """
         texts = checked_texts(text, "text")
@@ -437,12 +412,7 @@ class TransformerXLCausalLM:
     def evaluator(
         self, memory_length: int | None = None, segment_length: int | None = None
     ) -> Evaluator:
-        """Returns the evaluator of `score`, which reads the weights of the model.
-
-        Args:
-            memory_length: optional int. As in `score`.
-            segment_length: optional int. As in `score`.
-        """
+        """Returns the evaluator of `score`, which takes the same lengths."""
         return self._evaluator_of(_with_lengths(self.evaluation, memory_length, segment_length))
 
     def embed(
@@ -457,22 +427,18 @@ class TransformerXLCausalLM:
 
         Args:
             texts: str or vector of token ids, with at least one token; or a list of such texts.
-            layer: optional int. 0 is the embedding layer, `L` the last block. Negative
-                numbers count from the end: -1 is the last. Defaults to `None`: the last.
+            layer: optional int. 0 is the embedding layer, `L`, -1 or `None` the last block.
             pooling: str. `"tokens"` returns every token, `"segments"` the mean of every
                 segment, `"last"` the last token, `"mean"` the mean of all tokens.
-                Defaults to `"mean"`.
             batch_size: int. Texts that are read in parallel. The features do not depend on it.
-                Defaults to `8`.
 
         Returns:
             float32 vector `(D,)`, or array `(S, D)` with `"tokens"` and `"segments"`. For a list
             of `R` texts, an array `(R, D)` or a list of arrays.
 
         Raises:
-            TypeError: If `texts` has another type.
-            ValueError: If a text has no token, the layer or pooling is unknown, or a tokenizer is
-                needed.
+            ValueError: If a text has another type, no token or no tokenizer, or the layer or
+                pooling is unknown.
             InvalidTextError: If the tokenizer cannot encode a text.
         """
         found = checked_texts(texts, "texts")
@@ -492,14 +458,11 @@ class TransformerXLCausalLM:
         memory_length: int | None = None,
         storage_dtype: Literal["auto", "float32"] = "auto",
         **settings: Any,
-    ) -> TextSession:
+    ) -> "TextSession":
         """Begins a text that many calls continue, with its memory.
 
         The arguments are those of `generate`. `sampler` must not be a `BeamSampler`.
         `max_tokens` is the default for each call.
-
-        Returns:
-            `TextSession`.
 
         Raises:
             ValueError: If a value is out of its range, or the model has no tokenizer.
@@ -514,29 +477,20 @@ class TransformerXLCausalLM:
                 f"last one. Received: sampler={chosen}"
             )
         seeds = [new_seed() if asked.seed is None else asked.seed]
-        session = self._session(chosen, seeds, (), asked, memory_length, storage_dtype)
+        lengths = {"memory_length": memory_length, "storage_dtype": storage_dtype}
+        session = self._session(chosen, seeds, asked, **lengths)
         return TextSession(session, tokenizer, asked, self._stop_token_ids(stop_token_ids))
 
     def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
         if chosen == "auto":
             end = None if self.tokenizer is None else self.tokenizer.end_token_id
-            return () if end is None else (end,)
+            chosen = () if end is None else (end,)
         if isinstance(chosen, str):
-            raise ValueError(
-                '`stop_token_ids` must be ints, "auto" or None. '
-                f"Received: stop_token_ids={chosen!r}"
-            )
-        return () if chosen is None else tuple(int(each) for each in chosen)
+            raise ValueError(f'`stop_token_ids` must be ints, "auto" or None. Received: {chosen!r}')
+        return tuple(int(each) for each in chosen or ())
 
     def _session(
-        self,
-        sampler: Any,
-        seeds: list[int],
-        stop_token_ids: tuple[int, ...],
-        settings: GenerationConfig,
-        memory_length: int | None,
-        storage_dtype: str,
-        is_compiled: bool = True,
+        self, sampler: Any, seeds: list[int], settings: GenerationConfig, **options: Any
     ) -> GenerationSession:
         """Returns a session with empty rows; it reuses what an earlier call compiled."""
         # Settings of a random sampler are inputs: one compiled session serves all of them.
@@ -544,12 +498,9 @@ class TransformerXLCausalLM:
         session = self._session_of(
             None if is_random else sampler,
             num_rows=len(seeds),
-            memory_length=memory_length,
             repetition_penalty=settings.repetition_penalty,
-            stop_token_ids=stop_token_ids,
             excluded_token_ids=excluded_tokens(self.tokenizer, settings.allow_unknown),
-            jit_compile=None if is_compiled else False,
-            storage_dtype=storage_dtype,
+            **options,
         )
         return session.sibling(seeds, sampler) if is_random else session.sibling(seeds)
 
@@ -573,9 +524,8 @@ def _with_lengths(
 
 def _spec_of(data: Any) -> Any:
     """Returns a batch, or its specification, of a data set of batches; `None` for other data."""
-    return (
-        data[0] if isinstance(data, keras.utils.PyDataset) else getattr(data, "element_spec", None)
-    )
+    is_sequence = isinstance(data, keras.utils.PyDataset)
+    return data[0] if is_sequence else getattr(data, "element_spec", None)
 
 
 def _num_rows(batches: Any, batch_size: int) -> int:
@@ -586,6 +536,158 @@ def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
     """Returns the tokens of a row before -1 or a stop token."""
     is_end = (row < 0) | np.isin(row, np.array(stop_token_ids, np.int32))
     return row[: int(np.argmax(is_end))] if is_end.any() else row
+
+
+class TextSession:
+    """A text that is continued turn by turn, with the memory of all earlier turns.
+
+    Args:
+        session: `GenerationSession` of one row.
+        tokenizer: `Tokenizer` of the model.
+        settings: optional `GenerationConfig`; only `max_tokens` and `stop` are used.
+        stop_token_ids: ints. Generation ends before the first of them.
+
+    Example:
+    ```python
+    session = txl_tf.load("runs/mine").session()
+    print(session.write("Once upon a time", max_tokens=100))
+    print(session.write(max_tokens=100))
+    ```
+    """
+
+    def __init__(
+        self,
+        session: GenerationSession,
+        tokenizer: Tokenizer,
+        settings: GenerationConfig | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> None:
+        self._session = session
+        self._tokenizer = tokenizer
+        self._settings = GenerationConfig() if settings is None else settings
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._written = np.zeros((0,), np.int32)
+
+    @property
+    def seed(self) -> int:
+        """Seed of the text; after `load`, the seed in the file."""
+        return int(self._session.seeds[0])
+
+    def write(self, prompt: str | None = None, *, max_tokens: int | None = None) -> str:
+        """Reads a prompt and returns its continuation; arguments and errors of `stream`."""
+        return "".join(self.stream(prompt, max_tokens=max_tokens))
+
+    def stream(self, prompt: str | None = None, *, max_tokens: int | None = None) -> Iterator[str]:
+        """Reads a prompt and generates its continuation piece by piece.
+
+        Args:
+            prompt: optional str of at least one token. Defaults to `None`: continue the text.
+            max_tokens: optional int. The most to generate. Defaults to `None`: the setting of the
+                session.
+
+        Yields:
+            Pieces of the text after the prompt, some of them empty. Bytes that are not UTF-8
+            become the replacement character.
+
+        Raises:
+            UsageError: If the tokenizer cannot encode the prompt, or the prompt has no token.
+            ValueError: If there is nothing to continue or to generate.
+        """
+        settings = self._settings
+        if max_tokens is not None:
+            settings = settings.replace(max_tokens=max_tokens)
+        prompt_ids = None if prompt is None else prompt_tokens(self._tokenizer, prompt)
+        self._written = self._written[-_CONTEXT_TOKENS:]
+        if prompt_ids is not None:
+            self._written = np.concatenate([self._written, prompt_ids])
+        pieces = TextPieces(self._tokenizer, self._written, settings.stop)
+        for _ in range(settings.max_tokens):
+            rows = None if prompt_ids is None else prompt_ids[None]
+            token_id, prompt_ids = int(self._session.write(rows, max_tokens=1)[0, 0]), None
+            if token_id in self._stop_token_ids:
+                break
+            piece = pieces.add(token_id)
+            self._written = pieces.newest_ids
+            yield piece
+            if pieces.is_over:
+                return
+        yield pieces.rest()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the state of the session, see `GenerationSession.save`."""
+        self._session.save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continues from a file that `save` wrote, see `GenerationSession.load`."""
+        self._session.load(path)
+        self._written = np.zeros((0,), np.int32)
+
+
+class TextPieces:
+    """Text of tokens that come one at a time, up to the first stop text.
+
+    `earlier_ids` are tokens whose text is known. `is_over` is true after a stop text;
+    `num_characters` is the length of the text of all tokens, without a stop text.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, earlier_ids: np.ndarray, stop_texts: Sequence[str]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stop_texts = stop_texts
+        self._num_before = self.num_characters = 0
+        self.is_over = False
+        self._begin(earlier_ids)
+
+    def _begin(self, ids: np.ndarray) -> None:
+        self._ids, self._num_shown = ids, 0
+        self._num_earlier = len(self._tokenizer.decode(ids))
+
+    @property
+    def newest_ids(self) -> np.ndarray:
+        """The newest tokens, enough to decode the next one."""
+        return self._ids[-_CONTEXT_TOKENS:]
+
+    def add(self, token_id: int) -> str:
+        """Adds a token and returns the text that later tokens cannot change."""
+        self._ids = np.append(self._ids, np.int32(token_id))
+        text = self._text()
+        certain = self._certain(text)
+        piece = text[self._num_shown : certain]
+        self._num_shown = max(self._num_shown, certain)
+        self.num_characters = self._num_before + (certain if self.is_over else len(text))
+        is_long = len(self._ids) >= 2 * _CONTEXT_TOKENS
+        if is_long and certain == len(text) and not self._tokenizer.reads_lines:
+            # Nothing is held back: drop earlier tokens, so that decoding stays cheap.
+            self._num_before = self.num_characters
+            self._begin(self.newest_ids)
+        return piece
+
+    def rest(self) -> str:
+        """Returns the text that was held back for another token."""
+        return "" if self.is_over else self._text()[self._num_shown :]
+
+    def _text(self) -> str:
+        return self._tokenizer.readable(self._tokenizer.decode(self._ids)[self._num_earlier :])
+
+    def _certain(self, text: str) -> int:
+        """Returns the number of characters before any stop text, complete or only begun."""
+        found = _first_stop(text, self._stop_texts)
+        if found is not None:
+            self.is_over = True
+            return found
+        certain = text[: self._tokenizer.num_certain(text)]
+        begun = [
+            len(certain) - length
+            for stop in self._stop_texts
+            for length in range(1, len(stop))
+            if certain.endswith(stop[:length])
+        ]
+        return min([len(certain), *begun])
+
+
+def _first_stop(text: str, stops: Sequence[str]) -> int | None:
+    return min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
 
 
 def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
@@ -599,6 +701,63 @@ def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
         if len(ids) == 1 and tokenizer.decode_text(ids) == stop:
             found.append(int(ids[0]))
     return found
+
+
+def text_until(
+    tokenizer: Tokenizer, prompt_ids: np.ndarray, row: np.ndarray, stops: Sequence[str]
+) -> str:
+    """Decodes the tokens after a prompt, and cuts their text before the first stop text."""
+    text = tokenizer.decode_after(prompt_ids, row)
+    return text[: _first_stop(text, stops)]
+
+
+def is_one_text(value: Any) -> bool:
+    """True for a text, or its token ids in a vector or list."""
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return isinstance(value, str)
+    return len(value) > 0 and all(isinstance(each, int | np.integer) for each in value)
+
+
+def checked_texts(texts: Any, argument: str) -> list[str | np.ndarray]:
+    """Returns texts or vectors of token ids, one or several, as a list; ValueError for others."""
+    found = [texts] if is_one_text(texts) else texts
+    is_list = isinstance(found, Sequence | np.ndarray) and len(found) > 0
+    if not is_list or not all(map(is_one_text, found)):
+        raise ValueError(
+            f"`{argument}` must be a str or a vector of token ids, or a list of at least one of "
+            f"them. Received: {argument}={shown_value(texts)}"
+        )
+    return [each if isinstance(each, str) else np.asarray(each) for each in found]
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
+    """Encodes a prompt as an int32 vector; UsageError if that is impossible or gives no token.
+
+    Token ids are returned after a check. A line that the prompt does not end has no token for its
+    end.
+    """
+    if isinstance(prompt, np.ndarray):
+        return checked_token_ids(prompt, tokenizer.vocabulary_size).astype(np.int32)
+    where = f"prompt {prompt[:80]!a}"
+    try:
+        ids = tokenizer.encode(prompt, ends_document=False)
+    except InvalidTextError as error:
+        raise UsageError(error.reason, where=where) from error
+    except UnicodeEncodeError as error:
+        raise UsageError("The prompt is not valid UTF-8.", where=where) from error
+    if not len(ids):
+        raise UsageError("There is no token in the prompt.", where=where)
+    num_unknown = int(np.sum(ids == tokenizer.unknown_id))
+    if num_unknown:
+        words = (
+            word
+            for word in dict.fromkeys(prompt.split())
+            if tokenizer.unknown_id in tokenizer.encode_piece(word.encode(), True, False)
+        )
+        shown = ", ".join(itertools.islice(words, _MAX_SHOWN_WORDS))
+        what = "%d of %d tokens of the prompt are unknown to the model: %s"
+        _LOGGER.warning(what, num_unknown, len(ids), shown)
+    return ids.astype(np.int32)
 
 
 def load(folder: Folder, step: StepChoice = None, **options: Any) -> TransformerXLCausalLM:

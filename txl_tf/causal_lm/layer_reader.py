@@ -5,7 +5,6 @@ Shape letters used in this module:
   width, V vocabulary.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,12 +12,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from txl_tf.causal_lm.text import POOLINGS, Pooling
 from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.evaluator import exact_products
 from txl_tf.inference.engine import InferenceEngine, device_of
 from txl_tf.layers.compiled_parts import compiled
-from txl_tf.models.sizes import hidden_layer
+from txl_tf.models.sizes import POOLINGS, Pooling, hidden_layer
 
 # Positions per softmax: with a large vocabulary more would fill the memory.
 _POSITIONS_AT_ONCE = 64
@@ -38,8 +36,8 @@ class LayerReader:
         compiles = False if device_of(model) == "CPU" else None
         self._engine = InferenceEngine(model, num_rows=num_rows, jit_compile=compiles)
         self._num_rows = num_rows
-        # A recurrent model only returns its last output.
         layer = hidden_layer(model.config, layer)
+        # A recurrent model only returns its last output.
         self._index = layer if isinstance(model.config, ModelConfig) else -1
         self.segment_length: int = self._engine.segment_length
         self._step = compiled(self._hidden, model, self._engine.plan.compile_read)
@@ -116,7 +114,7 @@ def _pooled(states: np.ndarray, pooling: Pooling, segment_length: int) -> np.nda
 
 
 class Continuation(NamedTuple):
-    """Tokens of a text, int32 vector; those after the first `num_context`, at least 1, count."""
+    """A text, int32 vector, and the number of its first tokens that only are the context."""
 
     token_ids: np.ndarray
     num_context: int
@@ -130,23 +128,20 @@ class ContinuationScore(NamedTuple):
 
 
 class ContinuationScorer:
-    """Scorer of continuations, many side by side, each read from an empty memory.
+    """Scorer of continuations, several side by side, each read from an empty memory.
 
-    With the model of an `Evaluator` the results are equal. The softmax is computed only for the
-    scored tokens. A call yields the index of a continuation and its `ContinuationScore`; texts of
-    similar length come together. Without `checks_greedy`, `is_greedy` is false.
+    With the model of an `Evaluator`, its numbers agree with the scores of whole texts. A call
+    yields the index of each continuation and its `ContinuationScore`; texts of similar length come
+    together.
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 8) -> None:
         self._model = model
         self._reader = LayerReader(model, batch_size, None)
-        self._steps = [
-            compiled(functools.partial(self._score_positions, checks), model)
-            for checks in (False, True)
-        ]
+        self._step = compiled(self._score_positions, model)
 
     def __call__(
-        self, continuations: Sequence[Continuation], *, checks_greedy: bool = True
+        self, continuations: Sequence[Continuation]
     ) -> Iterator[tuple[int, ContinuationScore]]:
         if any(each.num_context < 1 for each in continuations):
             raise ValueError(
@@ -161,13 +156,10 @@ class ContinuationScorer:
                 yield place, ContinuationScore(np.zeros(0), True)
         for group in self._reader.groups([len(continuations[i].token_ids) for i in scored]):
             places = [scored[i] for i in group]
-            scores = self._score_group([continuations[i] for i in places], checks_greedy)
-            yield from zip(places, scores, strict=True)
+            yield from zip(places, self._score([continuations[i] for i in places]), strict=True)
 
     @exact_products()
-    def _score_group(
-        self, texts: Sequence[Continuation], checks_greedy: bool
-    ) -> list[ContinuationScore]:
+    def _score(self, texts: Sequence[Continuation]) -> list[ContinuationScore]:
         kept: list[list[np.ndarray]] = [[] for _ in texts]
         # Nothing follows the last token, so it is only a target.
         for row, start, states in self._reader.read([each.token_ids[:-1] for each in texts]):
@@ -181,7 +173,7 @@ class ContinuationScorer:
             # Powers of two limit the number of programs.
             padding = (0, (1 << (count - 1).bit_length()) - count)
             padded = np.pad(hidden[piece], [padding, (0, 0)]), np.pad(targets[piece], padding)
-            found = self._steps[checks_greedy](*map(ops.convert_to_tensor, padded))
+            found = self._step(*map(ops.convert_to_tensor, padded))
             parts.append([np.asarray(each)[:count] for each in found])
         stops = np.cumsum([len(each) for each in rows])[:-1]
         nats, is_best = (np.split(np.concatenate(each), stops) for each in zip(*parts, strict=True))
@@ -190,12 +182,8 @@ class ContinuationScorer:
             for each, best in zip(nats, is_best, strict=True)
         ]
 
-    def _score_positions(
-        self, checks_greedy: bool, hidden: Any, target_ids: Any
-    ) -> tuple[Any, Any]:
+    def _score_positions(self, hidden: Any, target_ids: Any) -> tuple[Any, Any]:
         states = ops.cast(hidden, self._model.compute_dtype)[None]  # [1, S, D]
-        nats = self._model.negative_log_likelihood(states, target_ids[None])[0]  # [S]
-        if not checks_greedy:
-            return nats, ops.zeros_like(target_ids, "bool")
         log_probs = self._model.log_probs_of(states)[0]  # [S, V]
+        nats = -ops.take_along_axis(log_probs, target_ids[:, None], axis=1)[:, 0]
         return nats, ops.equal(ops.cast(ops.argmax(log_probs, axis=1), "int32"), target_ids)

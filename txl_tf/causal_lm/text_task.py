@@ -17,7 +17,7 @@ from txl_tf.tasks.examples import Example
 
 
 class TextTask:
-    """Fine-tuned model with a task's head that takes text and returns answers.
+    """Fine-tuned model with a task's head, which takes text and returns answers.
 
     Args:
         experiment: `ExperimentConfig` of the run, with a task.
@@ -28,8 +28,6 @@ class TextTask:
     Attributes:
         model: `TransformerXLWithHead`.
         task: `TaskConfig`.
-        tokenizer: as given.
-        step: as given.
 
     Raises:
         MismatchError: If the weights do not fit the model.
@@ -62,11 +60,11 @@ class TextTask:
         """Answers texts.
 
         Args:
-            texts: sequence of str, or of a tuple of the texts of an example: a pair, or
-                question and passage of "span".
+            texts: sequence of str, or of tuples: a pair of texts, or question and passage of
+                "span".
 
         Returns:
-            List with one item per text: its class, its number, or the answer, "" for none.
+            List with the class, the number or the answer of each text; "" is no answer.
 
         Raises:
             DataDamagedError: If a text cannot be encoded or has no token.
@@ -77,27 +75,22 @@ class TextTask:
                 "A choice has several texts for each example: call `answer` with examples. "
                 f"Received: {len(texts)} texts"
             )
-        examples = [
-            Example(
-                name=str(number),
-                where=f"texts[{number}]",
-                texts=(each,) if isinstance(each, str) else tuple(each),
-            )
-            for number, each in enumerate(texts)
-        ]
-        predictions, _ = self.answer(examples)
+        rows = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
+        predictions, _ = self.answer(
+            [
+                Example(name=str(number), where=f"texts[{number}]", texts=row)
+                for number, row in enumerate(rows)
+            ]
+        )
         if self.task.kind == "classification" and self.task.labels is not None:
             return [self.task.labels[number] for number in predictions]
         return list(predictions)
 
     def answer(self, examples: Sequence[Example]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Answers examples.
+        """Returns the predictions of examples for `compute_metrics`, and scores, see `answers_of`.
 
         Args:
             examples: sequence of `Example`.
-
-        Returns:
-            Tuple of predictions for `compute_metrics`, and scores, see `answers_of`.
         """
         if not examples:
             return [], []
@@ -106,14 +99,11 @@ class TextTask:
 
 
 def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTask:
-    """Loads a model that `txl finetune` trained, after verifying it.
+    """Verifies and loads a model that `txl finetune` trained.
 
     Args:
         folder: path of a run or a checkpoint.
         step: as for `txl_tf.load_model`.
-
-    Returns:
-        `TextTask`.
 
     Raises:
         InputMissingError: If the folder has no model with the head of a task.

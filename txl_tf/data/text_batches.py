@@ -40,8 +40,9 @@ def ordered_batches(
         segment_length: int. Tokens `T` of a row in each batch.
 
     Returns:
-        `tf.data.Dataset` of `(x, y)`, int32 `(B, T)`; on JAX a `keras.utils.PyDataset`. `y` has
-        the token after each of `x`. `len` of the data set is `S`, the number of steps.
+        `tf.data.Dataset` of `(x, y)`, int32 `(B, T)`; `y` has the token after each of `x`. Its
+        `len` is `S`, the number of steps. If JAX is the backend of Keras, TensorFlow may be
+        missing: then a `keras.utils.PyDataset`, which `fit` of Keras reads likewise.
 
     Raises:
         TypeError: If a document is of another type.
@@ -85,7 +86,7 @@ def ordered_batches(
 
 
 class _Batches(keras.utils.PyDataset):
-    """Batches of `ordered_batches` without TensorFlow."""
+    """Batches that Keras' `fit` reads where TensorFlow is not installed."""
 
     def __init__(self, *arrays: np.ndarray) -> None:
         super().__init__()

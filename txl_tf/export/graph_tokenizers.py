@@ -45,9 +45,7 @@ class GraphTokenizer(tf.Module, abc.ABC):
         return tf.strings.reduce_join(tf.gather(self._tokens, token_ids), axis=-1)
 
 
-class GraphByteTokenizer(GraphTokenizer):
-    """Byte tokenizer as TensorFlow operations."""
-
+class _Byte(GraphTokenizer):
     def __init__(self, _: ByteTokenizer) -> None:
         super().__init__()
         self._tokens = tf.constant([bytes([value]) for value in range(256)])
@@ -59,9 +57,7 @@ class GraphByteTokenizer(GraphTokenizer):
         return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32), lengths)
 
 
-class GraphCharacterTokenizer(GraphTokenizer):
-    """Character tokenizer as TensorFlow operations."""
-
+class _Character(GraphTokenizer):
     def __init__(self, tokenizer: CharacterTokenizer) -> None:
         super().__init__()
         self._tokens = tf.constant(tokenizer.tokens)
@@ -81,9 +77,7 @@ class GraphCharacterTokenizer(GraphTokenizer):
             return tf.cast(ids, tf.int32)
 
 
-class GraphSentencePieceTokenizer(GraphTokenizer):
-    """SentencePiece tokenizer as TensorFlow operations."""
-
+class _SentencePiece(GraphTokenizer):
     def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
         super().__init__()
         self._tokenize_lines, self._detokenize = tokenizer.operations
@@ -113,7 +107,7 @@ _WHITE_SPACE = (
 )
 
 
-def graph_split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
+def _split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
     """Splits UTF-8 texts `[B]` into ragged words `[B, T]` with `LINE_MARK`, like `WordRule.split`.
 
     Lower case follows TensorFlow's Unicode 13 tables, without the few capital letters added since.
@@ -142,7 +136,7 @@ def graph_split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
     return tf.strings.split(tf.where(tf.equal(texts, ""), tf.constant(""), marked))
 
 
-def graph_join_words(
+def _join_words(
     token_ids: tf.RaggedTensor, tokens: tf.Tensor, mark_id: int | None, is_double: bool
 ) -> tf.Tensor:
     """Joins the words of int32 ragged ids `[B, T]` into texts `[B]`, like `join_words`.
@@ -165,9 +159,7 @@ def graph_join_words(
     return tf.strings.regex_replace(tf.strings.regex_replace(texts, " \n", "\n"), "\n ", "\n")
 
 
-class GraphWordPieceTokenizer(GraphTokenizer):
-    """WordPiece tokenizer as TensorFlow operations."""
-
+class _WordPiece(GraphTokenizer):
     def __init__(self, tokenizer: WordPieceTokenizer) -> None:
         super().__init__()
         self._operation = tokenizer.operations
@@ -177,7 +169,7 @@ class GraphWordPieceTokenizer(GraphTokenizer):
         self._mark_id = tokenizer.mark_id
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        words = graph_split_words(texts, self._rule)
+        words = _split_words(texts, self._rule)
         if self._mark_id is not None:
             flat = words.values
             words = words.with_values(
@@ -186,13 +178,11 @@ class GraphWordPieceTokenizer(GraphTokenizer):
         return words.with_values(self._operation.tokenize(words.values)).merge_dims(1, 2)
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        texts = graph_join_words(token_ids, self._pieces, self._mark_id, self._rule.add_double_eos)
+        texts = _join_words(token_ids, self._pieces, self._mark_id, self._rule.add_double_eos)
         return tf.strings.regex_replace(texts, f" ?{SUFFIX_INDICATOR}", "")
 
 
-class GraphWordTokenizer(GraphTokenizer):
-    """Word tokenizer as TensorFlow operations."""
-
+class _Word(GraphTokenizer):
     def __init__(self, tokenizer: WordTokenizer) -> None:
         super().__init__()
         self._rule = tokenizer.rule
@@ -205,25 +195,21 @@ class GraphWordTokenizer(GraphTokenizer):
         self._table = tf.lookup.StaticHashTable(initializer, default_value=default)
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        ids = self._table.lookup(graph_split_words(texts, self._rule))
+        ids = self._table.lookup(_split_words(texts, self._rule))
         is_known = tf.debugging.assert_non_negative(ids.values, "A word is not in the vocabulary.")
         with tf.control_dependencies([is_known]):
             return tf.cast(ids, tf.int32)
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        return graph_join_words(token_ids, self._words, self._mark_id, self._rule.add_double_eos)
-
-
-_FORMS: dict[str, Any] = {
-    "bytes": GraphByteTokenizer,
-    "characters": GraphCharacterTokenizer,
-    "ids": GraphWordTokenizer,
-    "words": GraphWordTokenizer,
-    "wordpiece": GraphWordPieceTokenizer,
-    "sentencepiece": GraphSentencePieceTokenizer,
-}
+        return _join_words(token_ids, self._words, self._mark_id, self._rule.add_double_eos)
 
 
 def graph_tokenizer(tokenizer: Tokenizer) -> GraphTokenizer:
     """Returns a tokenizer as TensorFlow operations."""
-    return _FORMS[tokenizer.kind](tokenizer)
+    forms: dict[str, Any] = {
+        "bytes": _Byte,
+        "characters": _Character,
+        "sentencepiece": _SentencePiece,
+    }
+    forms |= {"ids": _Word, "words": _Word, "wordpiece": _WordPiece}
+    return forms[tokenizer.kind](tokenizer)

@@ -16,9 +16,9 @@ def refuse_unless(
     """Returns the tensor, or ends the request as an invalid argument with a message.
 
     An assertion reports the message. Compilers and graph rewrites may remove assertions, so the
-    result also depends on a number parsed from the message, which only a good request has. This
-    number is data and cannot be removed. (Adding it to a shape was not enough: rewrites remove a
-    reshape to the same shape.) The message is computed only on failure.
+    result also depends on a number parsed from the message, which only a good request has. (To add
+    it to a shape was not enough: rewrites remove a reshape to the same shape.) The message is
+    computed only on failure.
     """
     message = tf.cond(is_good, lambda: tf.constant(_FINE), describe)
     with tf.control_dependencies([tf.debugging.Assert(is_good, [message])]):

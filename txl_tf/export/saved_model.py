@@ -1,37 +1,23 @@
 """Export of a model as a SavedModel: one version of a folder that a server watches.
 
 A server loads each version that appears under a number. So a version is written under another
-name, flushed to disk, and renamed when complete.
+name, flushed to disk, and renamed when it is complete.
 """
 
-import contextlib
-import importlib.util
-import itertools
-import logging
 import os
-import tempfile
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_shape_pb2
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow.core.protobuf import saved_model_pb2
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
-from txl_tf.config.experiment import SERVED_KINDS, TaskConfig
+from txl_tf.config.experiment import SERVED_KINDS
 from txl_tf.config.generation import GenerationConfig
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, excluded_tokens
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
 from txl_tf.errors import StorageError
 from txl_tf.export.served_model import ServedModel, ServedWeights
-from txl_tf.export.signatures import (
-    ExportOptions,
-    GraphTexts,
-    Input,
-    TaskSignatures,
-    TextSignatures,
-    TokenSignatures,
-    known_inputs,
-)
+from txl_tf.export.signatures import ExportOptions, GraphTexts, Input, Signatures, known_inputs
 from txl_tf.model_folder import EXTRA, GRAPH_FILE, ModelDescription
 from txl_tf.models.headed import TransformerXLWithHead
 from txl_tf.models.language_model import language_model_of
@@ -51,17 +37,11 @@ from txl_tf.storage.files import (
 from txl_tf.storage.staging import StagingFolder
 from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below
 
-_LOGGER = logging.getLogger(__name__)
 _DEFAULT = "serving_default"
-_WARM_UP_FILE = f"{EXTRA}/tf_serving_warmup_requests"
-_PROMPT = "Once upon a time"
-_SAMPLE_TOKENS = 8
-# Places of the vocabulary that are tried for tokens that are a text.
-_MOST_SAMPLES = 64
 
 
 def export_saved_model(
-    model: TransformerXL | StatefulTransformerXL,
+    model: TransformerXL | StatefulTransformerXL | TransformerXLWithHead,
     folder: str | os.PathLike[str],
     *,
     tokenizer: Tokenizer | None = None,
@@ -72,29 +52,32 @@ def export_saved_model(
     """Exports a model with signatures that continue and score texts, or token ids.
 
     `complete` continues texts, with settings for each text or for all; `serving_default` takes
-    nothing but texts. `perplexity` scores texts. `generate` and `score` take token ids and memory,
-    and return the next memory. A model without memory has neither `complete` nor `generate`, and
-    without a tokenizer there are no signatures of texts.
+    only texts. `perplexity` scores texts. `generate` and `score` take token ids and memory, and
+    return the next memory. A model without memory has neither `complete` nor `generate`, and
+    without a tokenizer there are no signatures of texts. A model with a head only has `classify`,
+    which takes texts.
 
-    Every input and output has the batch as its first axis, so that a server can join requests, and
-    nothing is kept between requests. Memory, `lengths` and settings have defaults in the graph, for
-    requests without them. Requests are checked in the graph: a bad value is an invalid argument,
-    named with its index, on any server.
+    Every input and output has the batch as its first axis, so that a server can join requests.
+    Each row is answered as if it were alone, and nothing is kept between requests. Memory,
+    `lengths` and settings have defaults in the signatures. The graph checks each request: a wrong
+    value is an invalid argument, named with its index.
 
-    The folder also has `config.json`, the vocabulary, a list `SHA256SUMS` of all files, and, with
-    the extra `serving`, warm-up requests for a server. It appears when it is complete.
+    The folder also has `config.json`, the vocabulary, and a list `SHA256SUMS` of all files. It
+    appears when it is complete.
 
     Args:
-        model: `TransformerXL`, or a `StatefulTransformerXL`, whose inner model is exported.
+        model: `TransformerXL`; or a `StatefulTransformerXL`, whose inner model is exported; or a
+            `TransformerXLWithHead`.
         folder: path of the SavedModel; for TensorFlow Serving its name is the
             version number, see `next_version`.
-        tokenizer: optional `Tokenizer` with the model's vocabulary.
+        tokenizer: optional `Tokenizer` with the model's vocabulary. A model with a head needs it.
         options: optional `ExportOptions`.
-        completion: optional `GenerationConfig`: the settings that a request need not give. Without
-            a seed every row of every request has a new one. Defaults to `None`: the defaults of
+        completion: optional `GenerationConfig`: the defaults of a request. Without a seed every
+            row of every request has a new one. Defaults to `None`: the defaults of
             `GenerationConfig`, limited to the tokens that a request may ask for.
         description: optional `ModelDescription` of the run, for `config.json`; its model,
-            tokenizer and storage are replaced.
+            tokenizer and storage are replaced. For a model with a head it must have a task of one
+            of `SERVED_KINDS`.
 
     Returns:
         The folder.
@@ -102,24 +85,36 @@ def export_saved_model(
     Raises:
         OutputExistsError: If the folder exists; it is left unchanged.
         StorageError: If it cannot be written.
-        ValueError: If the tokenizer has another vocabulary than the model, or `completion`
-            writes more tokens than a request may ask for.
+        ValueError: If the tokenizer has another vocabulary than the model, `completion` writes
+            more tokens than a request may ask for, or a model with a head has no such task.
     """
     options = ExportOptions() if options is None else options
     completion = _checked_completion(completion, options, tokenizer)
-    model = language_model_of(model)
-    files = _description_files(model, tokenizer, options, description)
+    head = model.head if isinstance(model, TransformerXLWithHead) else None
+    language_model = language_model_of(model) if head is None else model.language_model
+    known: dict[str, Any] = {}
+    if description is not None:
+        kept = ("evaluation", "document_boundaries", "step", *(["task"] if head else []))
+        known = {name: getattr(description, name) for name in kept}
+    described = ModelDescription.of_model(
+        language_model, tokenizer, **known, stored_as=options.weights
+    )
+    files = {f"{EXTRA}/{name}": each for name, each in described.files(tokenizer).items()}
+    task = described.task
+    if head is not None and (task is None or task.kind not in SERVED_KINDS or not tokenizer):
+        raise ValueError(
+            "A model with a head needs a tokenizer and a `description` with a task of "
+            f"{', '.join(SERVED_KINDS)}. Received: tokenizer={tokenizer}, task={task}"
+        )
     root = tf.Module()
-    root.weights = ServedWeights(model.weights, options.weights)
+    root.weights = ServedWeights(language_model.weights, options.weights)
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
-    served = ServedModel(model, root.weights, excluded, completion.repetition_penalty)
-    inputs = known_inputs(model.config, options.memory_dtype, completion)
-    if tokenizer is None:
-        signatures = TokenSignatures(served, inputs, options).functions()
-    else:
-        root.texts = GraphTexts(tokenizer, options.max_text_bytes)
-        signatures = TextSignatures(served, inputs, options, root.texts).functions()
-    files |= _warm_up_files(signatures, _example_text(tokenizer))
+    served = ServedModel(language_model, root.weights, excluded, completion.repetition_penalty)
+    inputs = known_inputs(language_model.config, completion)
+    root.texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
+    root.head = None if head is None else ServedWeights(head.weights, "float32")
+    parts = (root.texts, root.head, task)
+    signatures = Signatures(served, inputs, options, *parts).functions()
     write_version(os.fspath(folder), root, signatures, inputs, files)
     return folder
 
@@ -138,124 +133,6 @@ def _checked_completion(
     if completion.stop and tokenizer is None:
         raise ValueError(f"`completion.stop` needs a tokenizer. Received: {completion.stop}")
     return completion
-
-
-def export_task(
-    model: TransformerXLWithHead,
-    task: TaskConfig,
-    tokenizer: Tokenizer,
-    folder: str | os.PathLike[str],
-    *,
-    options: ExportOptions | None = None,
-    description: ModelDescription | None = None,
-) -> str | os.PathLike[str]:
-    """Exports a fine-tuned model with the signature `classify`, which takes text.
-
-    Requests are checked in the graph, and each row is answered as if it were alone. The folder
-    has the layout of `export_saved_model`, and the language model in it can be loaded like any
-    other.
-
-    Args:
-        model: `TransformerXLWithHead`.
-        task: `TaskConfig` of one of `SERVED_KINDS`.
-        tokenizer: `Tokenizer` of the model.
-        folder: path of the SavedModel, see `export_saved_model`.
-        options: optional `ExportOptions`; only the limit of a text and the storage of the weights
-            are used.
-        description: optional `ModelDescription`, as for `export_saved_model`.
-
-    Returns:
-        The folder.
-
-    Raises:
-        OutputExistsError: If the folder exists; it is left unchanged.
-        StorageError: If it cannot be written.
-        ValueError: If the task is of another kind.
-    """
-    if task.kind not in SERVED_KINDS:
-        raise ValueError(
-            f"A task of kind {task.kind!r} has no signature; load it with `load_task`. "
-            f"Received: kind={task.kind!r}"
-        )
-    options = ExportOptions() if options is None else options
-    language_model = model.language_model
-    files = _description_files(language_model, tokenizer, options, description, task)
-    root = tf.Module()
-    root.weights = ServedWeights(language_model.weights, options.weights)
-    root.head = ServedWeights(model.head.weights, "float32")
-    root.texts = GraphTexts(tokenizer, options.max_text_bytes)
-    served = ServedModel(language_model, root.weights)
-    inputs = known_inputs(language_model.config, options.memory_dtype, GenerationConfig())
-    signatures = TaskSignatures(served, inputs, root.texts, root.head, task).functions()
-    files |= _warm_up_files(signatures, _example_text(tokenizer))
-    write_version(os.fspath(folder), root, signatures, inputs, files)
-    return folder
-
-
-def _description_files(
-    model: TransformerXL,
-    tokenizer: Tokenizer | None,
-    options: ExportOptions,
-    description: ModelDescription | None,
-    task: TaskConfig | None = None,
-) -> dict[str, bytes]:
-    """Returns `config.json` and the vocabulary; ValueError for a tokenizer of another size."""
-    known: dict[str, Any] = {}
-    if description is not None:
-        kept = ("evaluation", "document_boundaries", "step")
-        known = {name: getattr(description, name) for name in kept}
-    described = ModelDescription.of_model(
-        model, tokenizer, **known, task=task, stored_as=options.weights
-    )
-    return {f"{EXTRA}/{name}": each for name, each in described.files(tokenizer).items()}
-
-
-def _example_text(tokenizer: Tokenizer | None) -> str:
-    """Returns a text that a tokenizer can encode, of two tokens or more if possible."""
-    if tokenizer is None:
-        return _PROMPT
-    samples = (
-        tokenizer.decode_text(np.arange(start, stop))
-        for start in range(min(_MOST_SAMPLES, tokenizer.vocabulary_size))
-        for stop in [min(start + _SAMPLE_TOKENS, tokenizer.vocabulary_size)]
-    )
-    for text in itertools.chain([_PROMPT], samples):
-        with contextlib.suppress(InvalidTextError):
-            if len(tokenizer.encode_piece(text.encode(), True, False)) > 1:
-                return text
-    return _PROMPT
-
-
-def _warm_up_files(signatures: dict[str, Any], text: str) -> dict[str, bytes]:
-    """Returns a file with a request to each signature, which a server sends itself at its start.
-
-    The first request of a program traces, compiles and allocates. The messages come from
-    `tensorflow-serving-api`, in the extra `serving`, which requires the package `tensorflow`:
-    wrong for a TPU VM, so an export without the extra only lacks these requests.
-    """
-    if importlib.util.find_spec("tensorflow_serving") is None:
-        _LOGGER.warning("The export has no warm-up requests: the extra `serving` is not installed.")
-        return {}
-    from tensorflow_serving.apis import prediction_log_pb2
-
-    token_ids, few = np.zeros([1, 4], np.int32), np.full([1], 4, np.int32)
-    given = {"texts": np.array([text.encode()]), "token_ids": token_ids, "target_ids": token_ids}
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "records")
-        with tf.io.TFRecordWriter(path) as writer:
-            # A server knows the default signature by another name, and warms up each name.
-            for name in dict.fromkeys([_DEFAULT, *signatures]):
-                function = signatures.get(name, next(iter(signatures.values())))
-                log = prediction_log_pb2.PredictionLog()
-                request = log.predict_log.request
-                request.model_spec.signature_name = name
-                for spec in function.input_signature:
-                    value = {**given, "max_tokens": few}.get(spec.name)
-                    if value is not None:
-                        request.inputs[spec.name].CopyFrom(tf.make_tensor_proto(value))
-                # Otherwise the order of a map differs in every process.
-                writer.write(log.SerializeToString(deterministic=True))
-        return {_WARM_UP_FILE: read_file(path)}
 
 
 def next_version(folder: str) -> int:
@@ -305,10 +182,9 @@ def write_version(
 
 
 def _describe_inputs(path: str, inputs: dict[str, Input]) -> None:
-    """Declares the shapes and defaults of the inputs.
+    """Declares the shapes and defaults of the inputs in the signatures, for servers and clients.
 
-    The graph itself leaves shapes open, so that its guards see every request unchanged. Clients
-    and `saved_model_cli` read them from the signatures.
+    The graph itself leaves shapes open, so that its guards see every request unchanged.
     """
     saved_model = saved_model_pb2.SavedModel.FromString(read_file(path))
     (graph,) = saved_model.meta_graphs
@@ -320,20 +196,7 @@ def _describe_inputs(path: str, inputs: dict[str, Input]) -> None:
             if given.default is not None:
                 default = tf.make_tensor_proto(given.default, given.dtype)
                 definition.defaults[name].CopyFrom(default)
-                _give_default(graph, info.name, default)
     write_file(path, saved_model.SerializeToString(deterministic=True))
-
-
-def _give_default(graph: meta_graph_pb2.MetaGraphDef, tensor: str, value: Any) -> None:
-    """Gives a placeholder a default value, for sessions of the graph."""
-    (placeholder,) = (node for node in graph.graph_def.node if f"{node.name}:0" == tensor)
-    constant = graph.graph_def.node.add(name=f"{placeholder.name}_default", op="Const")
-    constant.attr["dtype"].type = value.dtype
-    constant.attr["value"].tensor.CopyFrom(value)
-    placeholder.op = "PlaceholderWithDefault"
-    if "shape" not in placeholder.attr:  # an absent shape is open
-        placeholder.attr["shape"].shape.unknown_rank = True
-    placeholder.input.append(constant.name)
 
 
 def _write_checksums(folder: str) -> None:

@@ -6,11 +6,12 @@ S tokens to write, C classes, K stop texts or ids.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.base import FrozenConfig, positive
 from txl_tf.config.experiment import TaskConfig
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
@@ -20,18 +21,19 @@ from txl_tf.export.graph_tokenizers import graph_tokenizer
 from txl_tf.export.served_model import ServedModel, ServedWeights, Settings, traced_once
 from txl_tf.generation.decoding import NOTHING
 from txl_tf.models.memory import Memory
+from txl_tf.samplers import SETTINGS
 
 STATES = "memory_states"
 VALID_LENGTH = "memory_valid_length"
 NEW_SEED = -(2**31)
 """Seed of a request that stands for a new one in each row."""
-_SETTINGS = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+_SETTINGS = ("max_tokens", *SETTINGS, "seed")
 # exp() of more overflows float32.
 _LARGEST_MEAN_NATS = 88.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportOptions:
+class ExportOptions(FrozenConfig):
     """Storage of the weights, and limits of a request.
 
     Raises:
@@ -40,40 +42,23 @@ class ExportOptions:
 
     weights: Literal["float32", "bfloat16", "int8"] = "float32"
     """Storage of matrices; the arithmetic is always float32."""
-    memory_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of memory in requests and answers."""
-    max_text_bytes: int = 1 << 16
+    max_text_bytes: Annotated[int, positive()] = 1 << 16
     """The longest text of a request, in bytes."""
-    max_input_tokens: int = 1 << 16
+    max_input_tokens: Annotated[int, positive()] = 1 << 16
     """The most tokens per row of a request."""
-    max_output_tokens: int = 1024
+    max_output_tokens: Annotated[int, positive()] = 1024
     """The most tokens that a request may ask for."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_text_bytes", "max_input_tokens", "max_output_tokens"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be positive. Received: {getattr(self, name)}")
-        for name, known in (
-            ("weights", ("float32", "bfloat16", "int8")),
-            ("memory_dtype", ("float32", "bfloat16")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {known}. Received: {name}={getattr(self, name)!r}"
-                )
 
 
 class Input(NamedTuple):
     """Input of a signature; `shape` is what clients are shown, `None` is no default."""
 
-    dtype: tf.DType
+    dtype: tf.DType | str
     shape: list[int]
     default: Any = None
 
 
-def known_inputs(
-    config: ModelConfig, memory_dtype: str, given: GenerationConfig
-) -> dict[str, Input]:
+def known_inputs(config: ModelConfig, given: GenerationConfig) -> dict[str, Input]:
     """Returns all inputs by name; the defaults are `given`, and a scalar stands for all rows."""
     memory_shape = [config.num_layers, config.effective_memory_length, config.hidden_dim]
     return {
@@ -83,14 +68,11 @@ def known_inputs(
         "target_ids": Input(tf.int32, [-1, -1]),
         "lengths": Input(tf.int32, [-1], -1),  # all tokens of each row
         "max_tokens": Input(tf.int32, [-1], given.max_tokens),
-        "temperature": Input(tf.float32, [-1], given.temperature),
-        "top_k": Input(tf.int32, [-1], given.top_k),
-        "top_p": Input(tf.float32, [-1], given.top_p),
-        "min_p": Input(tf.float32, [-1], given.min_p),
+        **{name: Input(dtype, [-1], getattr(given, name)) for name, dtype in SETTINGS.items()},
         "seed": Input(tf.int32, [-1], NEW_SEED if given.seed is None else given.seed),
         "stop": Input(tf.string, [-1, -1], [given.stop or [""]]),
         "stop_token_ids": Input(tf.int32, [-1, -1], [[NOTHING]]),
-        STATES: Input(tf.as_dtype(memory_dtype), [-1, *memory_shape], np.zeros([0])),
+        STATES: Input(tf.float32, [-1, *memory_shape], np.zeros([0])),
         VALID_LENGTH: Input(tf.int32, [-1], 0),
     }
 
@@ -105,108 +87,6 @@ def signature(
 
     specs = [tf.TensorSpec(None, inputs[name].dtype, name) for name in names]
     return tf.function(signature_function, input_signature=specs, autograph=False)
-
-
-class TokenSignatures:
-    """Signatures on token ids, which take memory and return the next.
-
-    On the wire memory is one tensor of hidden states `(B, L, M, D)` and the valid lengths `(B,)`.
-    Rows that have read nothing may send an empty vector, the default. `M` is 0 for a model without
-    recurrence.
-    """
-
-    def __init__(
-        self, served: ServedModel, inputs: dict[str, Input], options: ExportOptions
-    ) -> None:
-        self._served = served
-        self._memory = inputs[STATES]
-        self._options = options
-        self._inputs = inputs
-
-    def functions(self) -> dict[str, Any]:
-        """Returns a `tf.function` by name; a model without memory has no `generate`."""
-        memory = (STATES, VALID_LENGTH)
-        names = ("token_ids", "target_ids", "lengths", *memory)
-        found = {"score": signature(self.score, self._inputs, names)}
-        if self._served.config.effective_memory_length:
-            names = ("token_ids", "lengths", *_SETTINGS, "stop_token_ids", *memory)
-            found = {"generate": signature(self.generate, self._inputs, names), **found}
-        return found
-
-    def score(self, token_ids, target_ids, lengths, memory_states, memory_valid_length):
-        """Scores targets `(B, T)` in nats; each follows the token at the same index.
-
-        The first `lengths` `(B,)` tokens of a row count. Returns `nll` `(B, T)`, `total_nll` and
-        `num_scored` `(B,)`, and the next memory.
-        """
-        token_ids, lengths, num_rows = self._rows_of_ids(token_ids, lengths)
-        shape = tf.shape(token_ids)
-        target_ids = guards.of_shape(target_ids, "target_ids", [shape], "as token_ids")
-        target_ids = tf.ensure_shape(target_ids, [None, None])
-        target_ids = self._within_vocabulary(target_ids, "target_ids", lengths)
-        memory = self._taken(memory_states, memory_valid_length, num_rows)
-        nll, memory = self._served.score(token_ids, target_ids, lengths, memory)
-        return {
-            "nll": nll,
-            "total_nll": tf.reduce_sum(nll, axis=1),
-            "num_scored": lengths,
-            **self._given(memory),
-        }
-
-    def generate(self, token_ids, lengths, *settings_and_memory):
-        """Writes after each row; arguments are the settings, `stop_token_ids` and the memory.
-
-        Returns `token_ids` and `nll`, `(B, S)`, zeros after a row's end, `lengths` `(B,)`, and
-        the memory of all tokens but the last of each row, from which to continue.
-        """
-        *given, stops, memory_states, memory_valid_length = settings_and_memory
-        token_ids, lengths, num_rows = self._rows_of_ids(token_ids, lengths)
-        highest = self._served.config.vocabulary_size - 1
-        stops = guards.row_lists(stops, "stop_token_ids", num_rows)
-        stops = guards.in_range(stops, "stop_token_ids", NOTHING, highest)
-        settings = checked_settings(given, stops, self._options.max_output_tokens)
-        memory = self._taken(memory_states, memory_valid_length, num_rows)
-        written, nll, counts, memory = self._served.generate(token_ids, lengths, settings, memory)
-        return {"token_ids": written, "lengths": counts, "nll": nll, **self._given(memory)}
-
-    def _rows_of_ids(self, token_ids, lengths):
-        """Returns checked ids `(B, T)`, zeros after each row's end, the lengths, and `B`."""
-        token_ids = guards.of_rank(token_ids, "token_ids", ("rows", "tokens"))
-        token_ids = guards.not_empty(token_ids, "token_ids")
-        num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
-        limit = self._options.max_input_tokens
-        num_tokens = guards.in_range(num_tokens[None], "tokens of token_ids", 1, limit)[0]
-        is_absent = tf.equal(tf.rank(lengths), 0) & tf.reduce_all(lengths < 0)
-        lengths = guards.row_vector(lengths, "lengths", num_rows)
-        lengths = tf.where(is_absent, num_tokens, lengths)
-        lengths = guards.in_range(lengths, "lengths", 1, num_tokens)
-        return self._within_vocabulary(token_ids, "token_ids", lengths), lengths, num_rows
-
-    def _within_vocabulary(self, ids: tf.Tensor, name: str, lengths: tf.Tensor) -> tf.Tensor:
-        counts = tf.sequence_mask(lengths, tf.shape(ids)[1])
-        ids = guards.in_range(ids, name, 0, self._served.config.vocabulary_size - 1, counts)
-        return tf.where(counts, ids, 0)
-
-    def _taken(self, states, valid_length, num_rows):
-        """Returns the checked memory of a request, float32."""
-        sizes = self._memory.shape[1:]
-        full = tf.stack([num_rows, *sizes])
-        meaning = "rows, layers, memory length, width; or nothing read yet"
-        states = guards.of_shape(states, STATES, [full, tf.zeros([1], tf.int32)], meaning)
-        is_nothing = tf.equal(tf.rank(states), 1)
-        states = guards.finite(tf.cast(states, tf.float32), STATES)
-        highest = tf.where(is_nothing, 0, sizes[1])
-        valid_length = guards.row_vector(valid_length, VALID_LENGTH, num_rows)
-        valid_length = guards.in_range(valid_length, VALID_LENGTH, 0, highest)
-        states = tf.cond(is_nothing, lambda: tf.zeros(full), lambda: tf.reshape(states, full))
-        states = tf.ensure_shape(states, [None, *sizes])
-        return Memory(tuple(tf.unstack(states, axis=1)), valid_length)
-
-    def _given(self, memory):
-        """Returns the outputs of memory."""
-        states = tf.stack(memory.states, axis=1)  # [B, L, M, D]
-        states = guards.finite(states, f"next {STATES}")
-        return {STATES: tf.cast(states, self._memory.dtype), VALID_LENGTH: memory.valid_length}
 
 
 def checked_settings(given: Any, stop_token_ids: tf.Tensor, max_output_tokens: int) -> Settings:
@@ -304,10 +184,29 @@ def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTenso
     return rows.with_values(values)
 
 
-class TextSignatures(TokenSignatures):
-    """Signatures on texts, without memory, and those on token ids.
+def cut_at(texts: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+    """Returns texts `(B,)` up to their first stop text `(B, K)`; an empty one has no effect."""
+    # Every character of ASCII that is not a letter, digit or `_` may be escaped.
+    escaped = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")
+    impossible = r"[^\x{0}-\x{10ffff}]"
+    either = tf.strings.reduce_join(
+        tf.where(stop == "", impossible, escaped), axis=1, separator="|"
+    )
+    patterns = tf.strings.join(["(?s)(?:", either, ").*"])
+    return tf.map_fn(
+        lambda row: tf.strings.regex_replace(row[0], row[1], ""),
+        (texts, patterns),
+        fn_output_signature=tf.TensorSpec([], tf.string),
+    )
 
-    Rows may differ in length, and each is answered as if it were alone.
+
+class Signatures:
+    """Signatures of an export; rows may differ in length, and each is answered as if it were alone.
+
+    Those on token ids take memory and return the next. On the wire memory is one tensor of hidden
+    states `(B, L, M, D)` and the valid lengths `(B,)`. Rows that have read nothing may send an
+    empty vector, the default. `M` is 0 for a model without recurrence. `head` holds the weights of
+    the head of `task` in their order.
     """
 
     def __init__(
@@ -315,30 +214,117 @@ class TextSignatures(TokenSignatures):
         served: ServedModel,
         inputs: dict[str, Input],
         options: ExportOptions,
-        texts: GraphTexts,
+        texts: GraphTexts | None = None,
+        head: ServedWeights | None = None,
+        task: TaskConfig | None = None,
     ) -> None:
-        super().__init__(served, inputs, options)
-        self._texts = texts
+        self._served, self._inputs, self._options = served, inputs, options
+        self._memory = inputs[STATES]
+        self._texts, self._head, self._task = texts, head, task
 
     def functions(self) -> dict[str, Any]:
-        """Returns a `tf.function` by name; a model without memory continues nothing.
+        """Returns a `tf.function` by name, the default first.
 
-        The default takes only texts, because a server's REST interface asks for all inputs.
+        The default takes only texts, because a server's REST interface asks for all inputs. A
+        model without memory continues nothing.
         """
-        found = {"perplexity": signature(self.perplexity, self._inputs, ("texts",))}
-        if self._served.config.effective_memory_length:
+        inputs = self._inputs
+        if self._task is not None:
+            names = ("texts", "second_texts") if self._task.takes_two_texts else ("texts",)
+            return {"classify": signature(self.classify, inputs, names)}
+        writes = self._served.config.effective_memory_length > 0
+        found = {}
+        if writes and self._texts is not None:
             names = (*_SETTINGS, "stop")
-            defaults = [
-                tf.constant(self._inputs[each].default, self._inputs[each].dtype) for each in names
-            ]
-            found = {
-                "serving_default": signature(
-                    lambda texts: self.complete(texts, *defaults), self._inputs, ("texts",)
-                ),
-                "complete": signature(self.complete, self._inputs, ("texts", *names)),
-                **found,
-            }
-        return found | super().functions()
+            defaults = [tf.constant(inputs[each].default, inputs[each].dtype) for each in names]
+            found["serving_default"] = signature(
+                lambda texts: self.complete(texts, *defaults), inputs, ("texts",)
+            )
+            found["complete"] = signature(self.complete, inputs, ("texts", *names))
+        if self._texts is not None:
+            found["perplexity"] = signature(self.perplexity, inputs, ("texts",))
+        memory = (STATES, VALID_LENGTH)
+        if writes:
+            names = ("token_ids", "lengths", *_SETTINGS, "stop_token_ids", *memory)
+            found["generate"] = signature(self.generate, inputs, names)
+        names = ("token_ids", "target_ids", "lengths", *memory)
+        found["score"] = signature(self.score, inputs, names)
+        return found
+
+    def score(self, token_ids, target_ids, lengths, memory_states, memory_valid_length):
+        """Scores targets `(B, T)` in nats; each follows the token at the same index.
+
+        The first `lengths` `(B,)` tokens of a row count. Returns `nll` `(B, T)`, `total_nll` and
+        `num_scored` `(B,)`, and the next memory.
+        """
+        token_ids, lengths, num_rows = self._rows_of_ids(token_ids, lengths)
+        shape = tf.shape(token_ids)
+        target_ids = guards.of_shape(target_ids, "target_ids", [shape], "as token_ids")
+        target_ids = tf.ensure_shape(target_ids, [None, None])
+        target_ids = self._within_vocabulary(target_ids, "target_ids", lengths)
+        memory = self._taken(memory_states, memory_valid_length, num_rows)
+        nll, memory = self._served.score(token_ids, target_ids, lengths, memory)
+        return {
+            "nll": nll,
+            "total_nll": tf.reduce_sum(nll, axis=1),
+            "num_scored": lengths,
+            **self._given(memory),
+        }
+
+    def generate(self, token_ids, lengths, *settings_and_memory):
+        """Writes after each row; arguments are the settings, `stop_token_ids` and the memory.
+
+        Returns `token_ids` and `nll`, `(B, S)`, zeros after a row's end, `lengths` `(B,)`, and
+        the memory of all tokens but the last of each row, from which to continue.
+        """
+        *given, stops, memory_states, memory_valid_length = settings_and_memory
+        token_ids, lengths, num_rows = self._rows_of_ids(token_ids, lengths)
+        highest = self._served.config.vocabulary_size - 1
+        stops = guards.row_lists(stops, "stop_token_ids", num_rows)
+        stops = guards.in_range(stops, "stop_token_ids", NOTHING, highest)
+        settings = checked_settings(given, stops, self._options.max_output_tokens)
+        memory = self._taken(memory_states, memory_valid_length, num_rows)
+        written, nll, counts, memory = self._served.generate(token_ids, lengths, settings, memory)
+        return {"token_ids": written, "lengths": counts, "nll": nll, **self._given(memory)}
+
+    def _rows_of_ids(self, token_ids, lengths):
+        """Returns checked ids `(B, T)`, zeros after each row's end, the lengths, and `B`."""
+        token_ids = guards.of_rank(token_ids, "token_ids", ("rows", "tokens"))
+        token_ids = guards.not_empty(token_ids, "token_ids")
+        num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
+        limit = self._options.max_input_tokens
+        num_tokens = guards.in_range(num_tokens[None], "tokens of token_ids", 1, limit)[0]
+        is_absent = tf.equal(tf.rank(lengths), 0) & tf.reduce_all(lengths < 0)
+        lengths = guards.row_vector(lengths, "lengths", num_rows)
+        lengths = tf.where(is_absent, num_tokens, lengths)
+        lengths = guards.in_range(lengths, "lengths", 1, num_tokens)
+        return self._within_vocabulary(token_ids, "token_ids", lengths), lengths, num_rows
+
+    def _within_vocabulary(self, ids: tf.Tensor, name: str, lengths: tf.Tensor) -> tf.Tensor:
+        counts = tf.sequence_mask(lengths, tf.shape(ids)[1])
+        ids = guards.in_range(ids, name, 0, self._served.config.vocabulary_size - 1, counts)
+        return tf.where(counts, ids, 0)
+
+    def _taken(self, states, valid_length, num_rows):
+        """Returns the checked memory of a request."""
+        sizes = self._memory.shape[1:]
+        full = tf.stack([num_rows, *sizes])
+        meaning = "rows, layers, memory length, width; or nothing read yet"
+        states = guards.of_shape(states, STATES, [full, tf.zeros([1], tf.int32)], meaning)
+        is_nothing = tf.equal(tf.rank(states), 1)
+        states = guards.finite(states, STATES)
+        highest = tf.where(is_nothing, 0, sizes[1])
+        valid_length = guards.row_vector(valid_length, VALID_LENGTH, num_rows)
+        valid_length = guards.in_range(valid_length, VALID_LENGTH, 0, highest)
+        states = tf.cond(is_nothing, lambda: tf.zeros(full), lambda: tf.reshape(states, full))
+        states = tf.ensure_shape(states, [None, *sizes])
+        return Memory(tuple(tf.unstack(states, axis=1)), valid_length)
+
+    def _given(self, memory):
+        """Returns the outputs of memory."""
+        states = tf.stack(memory.states, axis=1)  # [B, L, M, D]
+        states = guards.finite(states, f"next {STATES}")
+        return {STATES: states, VALID_LENGTH: memory.valid_length}
 
     def complete(self, texts, *settings_and_stop):
         """Continues texts `(B,)` up to the first of the stop texts `(B, K)`; returns `texts`.
@@ -409,48 +395,6 @@ class TextSignatures(TokenSignatures):
         mean = nats / tf.cast(lengths, tf.float32)
         perplexity = tf.exp(tf.minimum(mean, _LARGEST_MEAN_NATS))
         return {"nats": nats, "tokens": lengths, "perplexity": perplexity}
-
-
-def cut_at(texts: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-    """Returns texts `(B,)` up to their first stop text `(B, K)`; an empty one has no effect."""
-    # Every character of ASCII that is not a letter, digit or `_` may be escaped.
-    escaped = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")
-    impossible = r"[^\x{0}-\x{10ffff}]"
-    either = tf.strings.reduce_join(
-        tf.where(stop == "", impossible, escaped), axis=1, separator="|"
-    )
-    patterns = tf.strings.join(["(?s)(?:", either, ").*"])
-    return tf.map_fn(
-        lambda row: tf.strings.regex_replace(row[0], row[1], ""),
-        (texts, patterns),
-        fn_output_signature=tf.TensorSpec([], tf.string),
-    )
-
-
-class TaskSignatures:
-    """The signature `classify` of a fine-tuned model.
-
-    `head` holds the weights of the head in their order, the kind of `task` is in `SERVED_KINDS`.
-    """
-
-    def __init__(
-        self,
-        served: ServedModel,
-        inputs: dict[str, Input],
-        texts: GraphTexts,
-        head: ServedWeights,
-        task: TaskConfig,
-    ) -> None:
-        self._served = served
-        self._inputs = inputs
-        self._texts = texts
-        self._head = head
-        self._task = task
-
-    def functions(self) -> dict[str, Any]:
-        """Returns a `tf.function` by name."""
-        names = ("texts", "second_texts") if self._task.takes_two_texts else ("texts",)
-        return {"classify": signature(self.classify, self._inputs, names)}
 
     def classify(self, texts, second_texts=""):
         """Classifies texts `(B,)`, or pairs of texts; a choice pairs the context with an option.

@@ -2,11 +2,12 @@
 
 The file is a NumPy archive of memory, newest tokens and the hash of the model.
 
-Shape letters used in this module: R rows, P prompt length, S tokens to write,
-W beams of a row, V vocabulary.
+Shape letters used in this module: B rows of memory, W beams of a row, R = B * W rows, P prompt
+length, T tokens of a piece, S tokens to write, V vocabulary.
 """
 
 import copy
+import functools
 import hashlib
 import io
 import json
@@ -24,13 +25,11 @@ from txl_tf.config.generation import new_seed
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.generation.decoding import (
     NOTHING,
-    BeamSearch,
     DecodingState,
-    PromptReader,
     Sampler,
     TokenRules,
-    common_length,
-    prompt_rows,
+    is_id,
+    with_used,
     write_tokens,
 )
 from txl_tf.inference.engine import InferenceEngine
@@ -43,9 +42,6 @@ from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import file_bytes, first_line, read_file, write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
-SETTINGS = dict(zip(samplers.SETTINGS, ("float32", "int32", "float32", "float32"), strict=True))
-"""Arguments of `RandomSampler` with their types, where they are tensors with a value per row."""
-_DEFAULT_SETTINGS = RandomSampler()
 CAPACITY = 64
 """Tokens that are kept beside memory before they are merged into it."""
 FEWEST_COMPILED_TOKENS = 300
@@ -54,23 +50,168 @@ FEWEST_COMPILED_TOKENS = 300
 _FORMAT_VERSION = 3
 # Most tokens that a session of a file has written. Positions are int32, so as many may follow.
 _LAST_POSITION = 2**30
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 # Most bytes of an archive besides the data of its arrays.
 _OVERHEAD_BYTES = 1 << 16
 _REMEDY = "Name a file that was saved before."
 
 
+def writing_engine(
+    model: keras.Model, memory_length: int | None, num_rows: int, **choice: Any
+) -> InferenceEngine:
+    """Returns the engine that writes with a model, see `GenerationSession`."""
+    config = model.config
+    if memory_length is None and config.has_relative_positions and not config.recurrence:
+        # A model without recurrence remembers the rest of a segment while it writes.
+        memory_length = config.segment_length - 1
+    return InferenceEngine(model, memory_length, num_rows=num_rows, writes=True, **choice)
+
+
+class PromptReader:
+    """Reader of texts that may end at different places, in few programs."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self._engine = engine
+        self._segment_length = engine.model.config.segment_length
+        self._read = compiled(engine.read, engine.model)
+        # Only the newest length: the keys of all distances take memory.
+        self._constants = functools.lru_cache(maxsize=1)(engine.constants)
+
+    def __call__(self, rows: list[np.ndarray], memory: Any) -> Any:
+        """Reads `B` int vectors, some of them possibly empty; returns the next memory."""
+        if self._engine.keeps_states and len({len(row) for row in rows}) > 1:
+            alone = [
+                self([row], keras.tree.map_structure(lambda each, b=b: each[b : b + 1], memory))
+                for b, row in enumerate(rows)
+            ]
+            return joined_rows(alone)
+        while any(len(row) for row in rows):
+            _, memory, length = self.read_piece(rows, memory)
+            rows = [row[length:] for row in rows]
+        return memory
+
+    def read_piece(self, rows: list[np.ndarray], memory: Any) -> tuple[Any, Any, int]:
+        """Reads the next segment of `B` int vectors, or less where they end.
+
+        Where the engine keeps states, they must have equal lengths. Returns the hidden states
+        `(B, T, D)`, the next memory and the tokens read of the longest vector.
+        """
+        longest = max(len(row) for row in rows)
+        length = min(longest, self._segment_length)
+        if self._engine.keeps_states:
+            token_ids = np.stack([row[:length] for row in rows])
+            return *self._read(ops.convert_to_tensor(token_ids, "int32"), memory), length
+        # A power of 2 below a whole segment: every length costs one more program to compile.
+        padded = min(self._segment_length, 1 << (longest - 1).bit_length())
+        token_ids = [np.pad(row[:length], (0, padded - len(row[:length]))) for row in rows]
+        lengths = common_length([len(row[:length]) for row in rows])
+        ids = ops.convert_to_tensor(np.stack(token_ids), "int32")
+        read = self._read(ids, memory, lengths=lengths, constants=self._constants(padded))
+        return *read, length
+
+
+def joined_rows(memories: list[Any]) -> Any:
+    """Returns the rows of several memories as one memory."""
+    return keras.tree.map_structure(lambda *each: ops.concatenate(each, axis=0), *memories)
+
+
+def common_length(lengths: Any) -> Any:
+    """Returns lengths as a tensor, which is a scalar if all are equal: that is faster."""
+    lengths = np.asarray(lengths, np.int32)
+    is_common = (lengths == lengths[0]).all()
+    return ops.convert_to_tensor(lengths[0] if is_common else lengths, "int32")
+
+
+def _token_writer(engine: InferenceEngine, rules: TokenRules) -> Any:
+    """Returns `write_tokens` as a graph function, whose `settings` are those of `RandomSampler`."""
+
+    def write(memory, constants, state, seeds, settings, max_tokens):
+        def step(token_ids, is_active, recent):
+            return engine.step(token_ids, is_active, memory, recent, constants)
+
+        sampler = RandomSampler(*settings) if rules.sampler is None else rules.sampler
+        chosen = rules._replace(sampler=sampler)
+        return write_tokens(step, chosen, seeds, state, max_tokens, CAPACITY)
+
+    return compiled(write, engine.model, engine.plan.compile_step)
+
+
+def _beam_searcher(engine: InferenceEngine, rules: TokenRules) -> Any:
+    """Returns beam search as a graph function.
+
+    All beams of a row share the memory before the search, which is read once for all of them;
+    only the states of tokens written since then move with the beams.
+    """
+    sampler, width = rules.sampler, rules.sampler.num_beams
+
+    def search(memory, constants, recent, pending, is_used, tokens):
+        """Fills `tokens` `(R, S)`; returns them by row, `(B, W, S)`, best first.
+
+        Also returns the recent states, lengths and newest tokens `(B,)` of the best beams.
+        """
+        num_rows, max_tokens = tokens.shape
+        firsts = ops.arange(0, num_rows, width, dtype="int32")
+        is_finished = ops.zeros([num_rows], "bool")
+        lengths = ops.zeros([num_rows], "int32")
+
+        def continues(index, scores, tokens, state):
+            return ops.logical_and(index < max_tokens, ops.logical_not(ops.all(state.is_finished)))
+
+        def body(index, scores, tokens, state):
+            is_active = ops.logical_not(state.is_finished)
+            log_probs, recent = engine.step(
+                state.pending, is_active, memory, state.recent, constants
+            )
+            log_probs = rules.apply(log_probs, state.is_used)
+            scores, parents, next_ids = sampler(
+                ops.reshape(log_probs, [-1, width, log_probs.shape[-1]]),
+                scores,
+                ops.reshape(state.is_finished, [-1, width]),
+            )
+            parents = ops.reshape(parents + firsts[:, None], [-1])  # among all rows
+            next_ids = ops.reshape(next_ids, [-1])
+            lengths = state.lengths + ops.cast(is_active, "int32")
+            pending, is_finished, is_used, lengths, tokens = (
+                ops.take(each, parents, axis=0)
+                for each in (state.pending, state.is_finished, state.is_used, lengths, tokens)
+            )
+            pending = ops.where(is_finished, pending, next_ids)
+            written = ops.where(is_finished, NOTHING, next_ids)
+            tokens = ops.slice_update(tokens, [0, index], written[:, None])
+            state = DecodingState(
+                pending=pending,
+                is_finished=ops.logical_or(is_finished, rules.is_stop(pending)),
+                is_used=with_used(is_used, is_id(pending, log_probs.shape[-1])),
+                lengths=lengths,
+                position=state.position,
+                recent=engine.select(recent, parents),
+            )
+            return index + 1, scores, tokens, state
+
+        first = ops.convert_to_tensor(0, "int32")
+        state = DecodingState(pending, is_finished, is_used, lengths, first, recent)
+        scores = sampler.initial_scores(num_rows // width)
+        _, _, tokens, state = ops.while_loop(continues, body, (first, scores, tokens, state))
+        # The best beam of each row is its first.
+        best = engine.select(state.recent, firsts)
+        tokens = ops.reshape(tokens, [-1, width, max_tokens])
+        return tokens, best, state.lengths[::width], state.pending[::width]
+
+    return compiled(search, engine.model, engine.plan.compile_step)
+
+
 class GenerationSession:
     """Generation session: one text per row, continued with its memory.
 
-    All shapes are static: programs are compiled in the first call and reused. The weights of the
-    model must not change.
+    The first call compiles programs, which later calls reuse. The weights of the model must not
+    change.
 
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
             `StatefulTransformerXL` its inner model is used.
         sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns token ids `(R,)`,
-            such as `RandomSampler(0.8)`, or a `BeamSampler`; or `None`, so that `restart` gives
-            the settings without a new compilation.
+            such as `RandomSampler(0.8)`, or a `BeamSampler`; or `None`: `sibling` takes the
+            settings of a `RandomSampler` without compiling again.
         num_rows: int. `R`.
         seed: optional int, or one for each row. The same seed writes the same text after the same
             prompt in any row. Defaults to `None`: a new one.
@@ -80,12 +221,10 @@ class GenerationSession:
             or written in this session.
         stop_token_ids: ints. A row ends with the first of them.
         excluded_token_ids: ints. They are never written.
-        jit_compile: optional bool. If `True`, XLA compiles the work done for every token: this
-            takes seconds once, and is then nearly twice as fast. Defaults to `None`: decided by
-            the execution plan of the device.
-        storage_dtype: str. `"auto"` reads weights and memory in bfloat16 for each token where
-            that is faster: one row of a model larger than the caches of a CPU. `"float32"`
-            rounds nothing. Defaults to `"auto"`.
+        jit_compile: optional bool. If `True`, XLA compiles the work of every token: this takes
+            seconds, and each token then half the time. Defaults to `None`: by the execution plan.
+        storage_dtype: str. `"auto"` reads weights and memory in bfloat16 where that is faster: for
+            one row of a model larger than the caches of a CPU. `"float32"` rounds nothing.
 
     Attributes:
         seeds: int32 vector `(R,)`.
@@ -121,43 +260,31 @@ class GenerationSession:
         self._vocabulary_size = model.config.vocabulary_size
         if num_rows < 1:
             raise ValueError(f"`num_rows` must be positive. Received: num_rows={num_rows}")
-        given = {"stop_token_ids": stop_token_ids, "excluded_token_ids": excluded_token_ids}
-        for name, token_ids in given.items():
-            check_token_ids(list(token_ids), self._vocabulary_size, name)
+        check_token_ids(list(stop_token_ids), self._vocabulary_size, "stop_token_ids")
+        check_token_ids(list(excluded_token_ids), self._vocabulary_size, "excluded_token_ids")
         if storage_dtype not in ("auto", "float32"):
             raise ValueError(
                 f'`storage_dtype` must be "auto" or "float32". Received: {storage_dtype!r}'
             )
+        self._beams = sampler if isinstance(sampler, BeamSampler) else None
         width, choice = 1, {"jit_compile": jit_compile, "storage_dtype": storage_dtype}
-        if isinstance(sampler, BeamSampler):
-            width, choice["storage_dtype"] = sampler.num_beams, "float32"
+        if self._beams is not None:
+            width, choice["storage_dtype"] = self._beams.num_beams, "float32"
         self._engine = writing_engine(model, memory_length, num_rows * width, **choice)
         self._prompt_reader = PromptReader(self._engine)
         self._finish = compiled(self._engine.finish, model)
         self._has_penalty = repetition_penalty != 1.0
-        self._sampler = sampler
         self._num_rows = num_rows
         penalty = RepetitionPenalty(repetition_penalty)
         rules = TokenRules(sampler, penalty, stop_token_ids, excluded_token_ids)
-        create = BeamSearch if isinstance(sampler, BeamSampler) else _token_writer
+        create = _token_writer if self._beams is None else _beam_searcher
         self._writer: Any = create(self._engine, rules)
         self._constants = self._engine.step_constants(num_rows * width)
         self._memory_of_steps = compiled(self._engine.memory_of_steps, model)
-        self.restart(seed, memory)
+        self._restart(seed, memory, RandomSampler())
 
-    def restart(
-        self,
-        seed: int | Sequence[int] | None = None,
-        memory: Any = None,
-        settings: RandomSampler = _DEFAULT_SETTINGS,
-    ) -> None:
-        """Clears all rows and keeps the compiled functions.
-
-        Args:
-            seed: as for the constructor.
-            memory: as for the constructor.
-            settings: `RandomSampler` for a session without a sampler.
-        """
+    def _restart(self, seed: Any, memory: Any, settings: RandomSampler) -> None:
+        """Clears all rows and keeps the compiled functions."""
         num_rows = self._num_rows
         given = self._engine.initial_memory(num_rows) if memory is None else memory
         self._memory = self._engine.adopt(given)
@@ -173,7 +300,7 @@ class GenerationSession:
         self.seeds = np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
         self._settings = [
             ops.convert_to_tensor(np.full(num_rows, getattr(settings, name)), dtype)
-            for name, dtype in SETTINGS.items()
+            for name, dtype in samplers.SETTINGS.items()
         ]
         self._position = 0
         self._pending: np.ndarray | None = None
@@ -181,11 +308,16 @@ class GenerationSession:
         self._begin_recent()
 
     def sibling(
-        self, seed: int | Sequence[int] | None, settings: RandomSampler = _DEFAULT_SETTINGS
+        self, seed: int | Sequence[int] | None = None, settings: RandomSampler | None = None
     ) -> Self:
-        """Returns a session with empty rows that shares the compiled functions, see `restart`."""
+        """Returns a session with empty rows that shares the compiled functions.
+
+        Args:
+            seed: as for the constructor.
+            settings: `RandomSampler` for a session without a sampler.
+        """
         session = copy.copy(self)
-        session.restart(seed, settings=settings)
+        session._restart(seed, None, settings or RandomSampler())
         return session
 
     def _begin_recent(self) -> None:
@@ -207,10 +339,7 @@ class GenerationSession:
             self._begin_recent()
 
     def write(
-        self,
-        prompt_ids: np.ndarray | Sequence[np.ndarray] | None = None,
-        *,
-        max_tokens: int,
+        self, prompt_ids: np.ndarray | Sequence[np.ndarray] | None = None, *, max_tokens: int
     ) -> np.ndarray:
         """Reads the prompts, if given, and writes their continuation.
 
@@ -220,9 +349,8 @@ class GenerationSession:
             max_tokens: int. `S`, the most to write.
 
         Returns:
-            Int32 array `(R, S)`, or `(R, W, S)` from a `BeamSampler` that
-            returns all beams. -1 where a row had ended: its stop token is the
-            last of its tokens.
+            Int32 array `(R, S)`, or `(R, W, S)` from a `BeamSampler` that returns all beams. -1
+            after the stop token of a row.
 
         Raises:
             ValueError: If there is nothing to write or to continue, or a token id is out of range.
@@ -230,10 +358,10 @@ class GenerationSession:
         if max_tokens < 1:
             raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
         self._read(prompt_ids)
-        if not isinstance(self._sampler, BeamSampler):
+        if self._beams is None:
             return self._write_tokens(max_tokens)
-        written = self._search(max_tokens)
-        return written if self._sampler.return_all_beams else written[:, 0]
+        written = self._search(max_tokens, self._beams.num_beams)
+        return written if self._beams.return_all_beams else written[:, 0]
 
     def _read(self, prompt_ids: Any) -> None:
         if prompt_ids is None:
@@ -242,11 +370,18 @@ class GenerationSession:
             if (self._lengths != self._filled).any():
                 self._settle()  # rows that ended continue from their end
             return
-        rows = prompt_rows(prompt_ids, self._num_rows, self._vocabulary_size)
-        for is_used, row in zip(self._is_used, rows, strict=True):
-            is_used[row] = True
+        rows = [np.asarray(row) for row in prompt_ids]
+        if len(rows) != self._num_rows or any(row.ndim != 1 or not row.size for row in rows):
+            raise ValueError(
+                f"`prompt_ids` must have {self._num_rows} rows and at least one token in every "
+                f"row. Received: shapes={[row.shape for row in rows]}"
+            )
+        for row in rows:
+            check_token_ids(row, self._vocabulary_size, "prompt_ids")
+        self._note(rows)
         if self._pending is not None:
             rows = [np.append(token, row) for token, row in zip(self._pending, rows, strict=True)]
+        rows = [row.astype(np.int32) for row in rows]
         if any(len(row) > 1 for row in rows):
             self._settle()
             self._memory = self._prompt_reader([row[:-1] for row in rows], self._memory)
@@ -289,32 +424,32 @@ class GenerationSession:
         self._note(written)
         return written
 
-    def _search(self, max_tokens: int) -> np.ndarray:
+    def _search(self, max_tokens: int, width: int) -> np.ndarray:
         self._settle()
-        tokens, recent, lengths = self._writer(
-            self._read_memory, self._constants, self._pending, self._used_tokens(), max_tokens
+        tokens, recent, lengths, pending = self._writer(
+            self._read_memory,
+            self._constants,
+            self._engine.begin(self._read_memory, width, max_tokens),
+            ops.convert_to_tensor(np.repeat(self._pending, width), "int32"),
+            ops.repeat(self._used_tokens(), width, axis=0),
+            ops.full([self._num_rows * width, max_tokens], NOTHING, "int32"),
         )
         self._memory = self._finish(self._memory, recent, common_length(lengths))
         self._begin_recent()
-        lengths = (tokens[:, 0] != NOTHING).sum(axis=1)
-        self._pending = tokens[np.arange(self._num_rows), 0, lengths - 1]
+        tokens, self._pending = np.asarray(tokens), np.asarray(pending)
         self._position += max_tokens
         self._note(tokens[:, 0])
         return tokens
 
-    def _note(self, written: np.ndarray) -> None:
-        for is_used, row in zip(self._is_used, written, strict=True):
+    def _note(self, rows: Sequence[np.ndarray] | np.ndarray) -> None:
+        for is_used, row in zip(self._is_used, rows, strict=True):
             is_used[row[row != NOTHING]] = True
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state of the session, without the weights.
-
-        Args:
-            path: path of the file, also a remote one. An existing file is replaced when the new
-                one is complete.
+        """Writes the state of the session, without the weights; replaces a complete file.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If the file, which may be remote, cannot be written.
         """
         write_session(os.fspath(path), self._arrays())
 
@@ -323,14 +458,9 @@ class GenerationSession:
 
         The file is not trusted. If loading fails, the session stays unchanged.
 
-        Args:
-            path: path of the file.
-
         Raises:
-            MismatchError: If the model, the weights, the number of rows or the memory length
-                differ.
-            DataDamagedError: If the file is damaged, or has invalid contents: ids beyond the
-                vocabulary, or numbers that are not finite.
+            MismatchError: If the model, the number of rows or the memory length differ.
+            DataDamagedError: If the file is damaged, or has ids or numbers out of range.
             InputMissingError: If the file does not exist.
         """
         expected = self._arrays()
@@ -338,7 +468,7 @@ class GenerationSession:
         for part, array in expected.items():
             if part.startswith("memory") and array.dtype.kind == "i":
                 limits[part] = 0, self._engine.memory_length or 0
-        arrays = read_session(os.fspath(path), expected, limits)
+        arrays = _read_session(os.fspath(path), expected, limits)
         _, position, pending, self._is_used, self.seeds, *memory = arrays.values()
         tensors = [ops.convert_to_tensor(each) for each in memory]
         self._memory = keras.tree.pack_sequence_as(self._memory, tensors)
@@ -351,7 +481,7 @@ class GenerationSession:
         nothing = np.full((self._num_rows,), NOTHING, np.int32)
         leaves = enumerate(keras.tree.flatten(self.memory))
         return {
-            "model": np.array(model_identity(self._model)),
+            "model": np.array(_model_identity(self._model)),
             "position": np.array(self._position),
             "pending": nothing if self._pending is None else self._pending,
             "is_used": self._is_used,
@@ -360,7 +490,7 @@ class GenerationSession:
         }
 
 
-def model_identity(model: keras.Model) -> str:
+def _model_identity(model: keras.Model) -> str:
     """Returns the SHA-256 of a model's class, configuration and weights."""
     own = [_FORMAT_VERSION, type(model).__name__, model.config.to_dict(), model.compute_dtype]
     digest = hashlib.sha256(json.dumps(own).encode())
@@ -378,21 +508,21 @@ def write_session(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _stored_dtype(array: np.ndarray) -> np.dtype:
-    """NumPy's format does not know bfloat16."""
+    """Returns the dtype in a file: NumPy's format does not know bfloat16."""
     return np.dtype(np.uint16) if array.dtype.name == "bfloat16" else array.dtype
 
 
-def read_session(
+def _read_session(
     path: str, expected: Mapping[str, np.ndarray], limits: Mapping[str, tuple[int, int]]
 ) -> dict[str, np.ndarray]:
     """Reads the arrays of a file that is not trusted.
 
-    The arrays have the types and shapes of those expected, the same `model`, finite numbers, and
-    values within `limits`. Raises InputMissingError, MismatchError and DataDamagedError.
+    They have the types and shapes of those expected, the same `model`, and values within `limits`.
+    Raises InputMissingError, MismatchError and DataDamagedError.
     """
     most = sum(each.nbytes for each in expected.values()) + _OVERHEAD_BYTES
     differs = MismatchError(
-        "The session is of another model, number of rows or memory length.",
+        "The session has another model, number of rows or memory length.",
         where=path,
         remedy="Use those that it was begun with, or begin a new session.",
     )
@@ -403,23 +533,18 @@ def read_session(
             found = _arrays_of(io.BytesIO(read_file(path, max_bytes=most)), most, path)
         except FileNotFoundError as error:
             raise InputMissingError("There is no session.", where=path, remedy=_REMEDY) from error
-    if found.keys() != expected.keys():
+    stored = {name: (_stored_dtype(each), each.shape) for name, each in expected.items()}
+    if {name: (each.dtype, each.shape) for name, each in found.items()} != stored:
         raise differs
-    for name, like in expected.items():
-        array = found[name]
-        if array.dtype != _stored_dtype(like) or array.shape != like.shape:
-            raise differs
-        found[name] = array = array.view(like.dtype)
-        if name == "model" and array != like:
-            raise differs
-        if array.dtype.kind not in "biuU" and not np.isfinite(array).all():
-            raise _damaged(f"`{name}` has numbers that are not finite", path)
-        if name in limits and not limits[name][0] <= array.min() <= array.max() <= limits[name][1]:
-            values = f"{array.min()} to {array.max()}"
-            raise _damaged(
-                f"`{name}` is {values}, not {limits[name][0]} to {limits[name][1]}", path
-            )
-    return {name: found[name] for name in expected}
+    arrays = {name: found[name].view(each.dtype) for name, each in expected.items()}
+    if arrays["model"] != expected["model"]:
+        raise differs
+    for name, array in arrays.items():
+        low, high = limits.get(name, (-_LARGEST_FLOAT, _LARGEST_FLOAT))
+        # NaN is in no range.
+        if name != "model" and not ((array >= low) & (array <= high)).all():
+            raise _damaged(f"`{name}` has a value outside of {low:g} to {high:g}", path)
+    return arrays
 
 
 def check_session(file: IO[bytes], where: str) -> int:
@@ -433,39 +558,14 @@ def _arrays_of(file: IO[bytes], max_bytes: int | None, where: str) -> dict[str, 
     except ValueError as error:
         raise _damaged(first_line(error), where) from error
     if "model" not in arrays:
-        raise _damaged("it names no model", where)
+        raise _damaged("it has no array `model`", where)
     return arrays
 
 
 def _damaged(what: str, where: str) -> DataDamagedError:
     return DataDamagedError(
-        f"The file is no session, or damaged: {what}.", where=where, remedy="Begin a new one."
+        f"The file is no session, or damaged: {what}.", where=where, remedy="Begin a new session."
     )
-
-
-def writing_engine(
-    model: keras.Model, memory_length: int | None, num_rows: int, **choice: Any
-) -> InferenceEngine:
-    """Returns the engine that writes with a model, see `GenerationSession`."""
-    config = model.config
-    if memory_length is None and config.has_relative_positions and not config.recurrence:
-        # A model without recurrence remembers the rest of a segment while it writes.
-        memory_length = config.segment_length - 1
-    return InferenceEngine(model, memory_length, num_rows=num_rows, writes=True, **choice)
-
-
-def _token_writer(engine: InferenceEngine, rules: TokenRules) -> Any:
-    """Returns `write_tokens` as a graph function, whose `settings` are those of `RandomSampler`."""
-
-    def write(memory, constants, state, seeds, settings, max_tokens):
-        def step(token_ids, is_active, recent):
-            return engine.step(token_ids, is_active, memory, recent, constants)
-
-        sampler = RandomSampler(*settings) if rules.sampler is None else rules.sampler
-        chosen = rules._replace(sampler=sampler)
-        return write_tokens(step, chosen, seeds, state, max_tokens, CAPACITY)
-
-    return compiled(write, engine.model, engine.plan.compile_step)
 
 
 def generate(
@@ -485,13 +585,12 @@ def generate(
 
     Args:
         model: as for `GenerationSession`.
-        prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that
-            may differ in length; at least one token in every row.
+        prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that may differ in length;
+            at least one token in every row.
         max_tokens: int. `S`, the most to write after the prompt. Defaults to `128`.
         sampler: optional sampler, or its name in `txl_tf.samplers`. Defaults to `None`: a
             `RandomSampler`.
-        memory: optional memory of the text before the prompt, from the model or from this
-            function.
+        memory: optional memory of the text before the prompt, from the model or this function.
         memory_length: optional int. Tokens to remember. Defaults to `None`: as many as `memory`
             or the model.
         jit_compile: optional bool. Defaults to `None`: XLA compiles from a few hundred tokens on,
@@ -500,12 +599,12 @@ def generate(
             and other arguments of `GenerationSession`, such as `seed`.
 
     Returns:
-        Tuple of the array of `GenerationSession.write`, and the memory after the last token but
-        one, of the best beam. To continue, pass this memory and the last token as the prompt.
+        Tuple of the array of `GenerationSession.write`, and the memory of all tokens but the last
+        of each row. To continue, pass this memory, and the last token as the prompt.
 
     Raises:
         ValueError: If a prompt is empty, an id or a setting is out of range, or `max_tokens`
-            leaves nothing to write.
+            is not positive.
     """
     if memory_length is None and isinstance(memory, Memory | KeyValueMemory):
         memory_length = memory.memory_length

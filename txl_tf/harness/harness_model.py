@@ -44,21 +44,18 @@ class HarnessModel(LM):
     context, the first token of the continuation is the context.
 
     Args:
-        pretrained: path of a run, a checkpoint, a converted folder or an export; or a
-            `TransformerXLCausalLM` with its tokenizer.
+        pretrained: path of a model folder of any kind, or a `TransformerXLCausalLM`.
         step: See `txl_tf.load_model`.
         tokenizer: optional `Tokenizer`, or path of a prepared data set with one. Defaults to
             `None`: the tokenizer in the model folder.
-        memory_length: optional int. Tokens of memory for scoring. Defaults to `None`: see
-            `TransformerXLCausalLM.score`.
-        segment_length: optional int. Tokens per segment, likewise.
-        max_length: optional int. Scores like a model without memory: a document in windows of this
-            many tokens, each from an empty memory, and a context cut to fit into one window with
-            its continuation. Defaults to `None`: memory covers the whole text.
-        batch_size: int. Requests per batch. It does not affect log-likelihoods. Defaults to `8`;
-            the harness's command line passes `1`.
+        memory_length: optional int. See `TransformerXLCausalLM.score`.
+        segment_length: optional int. See `TransformerXLCausalLM.score`.
+        max_length: optional int. Scores like a model without memory, in windows of this many
+            tokens: cuts documents into windows, and a context to fit into one window with its
+            continuation. Defaults to `None`: memory covers the whole text.
+        batch_size: int. Requests per batch, which do not affect log-likelihoods.
         seed: int. Equal seeds give equal texts in `generate_until`, for the same requests and
-            `batch_size`. Defaults to `0`.
+            `batch_size`.
         device: not used, because TensorFlow selects devices.
         max_batch_size: not used, because the batch size is fixed.
 
@@ -129,14 +126,12 @@ class HarnessModel(LM):
     def loglikelihood(
         self, requests: "Sequence[Instance]", disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Scores a continuation after its context.
+        """Scores each continuation after its context, and tests if it is the greedy one.
 
-        Both are encoded together. The continuation starts after as many tokens as the context alone
-        has. White space at the end of a context belongs to the continuation.
-
-        Returns the log-likelihood in nats of each request, 0 without a scored token, and True if
-        greedy decoding gives the continuation. Raises DataDamagedError if the tokenizer cannot
-        encode a text, and UsageError if a continuation is longer than `max_length`.
+        Both are encoded together; the continuation starts after as many tokens as the context alone
+        has, without white space at its end. Log-likelihoods are in nats. Raises DataDamagedError
+        if the tokenizer cannot encode a text, and UsageError if a continuation is longer than
+        `max_length`.
         """
         arguments = [request.args for request in requests]
         pairs = [self._pair(*each) for each in arguments]
@@ -160,10 +155,7 @@ class HarnessModel(LM):
         results = []
         for document in tqdm(documents, "Documents", disable=disable_tqdm):
             token_ids = self._encode(document, ends_document=True)
-            nats = self._document_nats(document, token_ids)
-            if len(token_ids) > 1:
-                nats *= len(token_ids) / (len(token_ids) - 1)
-            results.append(-nats)
+            results.append(-self._document_nats(document, token_ids))
             self.cache_hook.add_partial("loglikelihood_rolling", (document,), results[-1])
         return results
 
@@ -210,20 +202,21 @@ class HarnessModel(LM):
         return Continuation(token_ids, len(token_ids) - num_scored)
 
     def _document_nats(self, document: str, token_ids: np.ndarray) -> float:
-        """Returns the nats of all tokens of a document except the first."""
+        """Returns the nats of all tokens of a document; the first counts as the mean."""
         if len(token_ids) < 2:
             return 0.0
         if self._max_length is None:
-            return score_text(self._evaluator, self._tokenizer, document).total_nats
-        windows = get_rolling_token_windows(
-            token_ids[1:].tolist(), int(token_ids[0]), self._max_length, context_len=1
-        )
-        pairs = [
-            Continuation(np.array(before + scored, np.int32), len(before))
-            for before, scored in map(make_disjoint_window, windows)
-        ]
-        scores = self._scorer(pairs, checks_greedy=False)
-        return float(sum(score.nats.sum() for _, score in scores))
+            total = score_text(self._evaluator, self._tokenizer, document).total_nats
+        else:
+            windows = get_rolling_token_windows(
+                token_ids[1:].tolist(), int(token_ids[0]), self._max_length, context_len=1
+            )
+            pairs = [
+                Continuation(np.array(before + scored, np.int32), len(before))
+                for before, scored in map(make_disjoint_window, windows)
+            ]
+            total = float(sum(score.nats.sum() for _, score in self._scorer(pairs)))
+        return total * len(token_ids) / (len(token_ids) - 1)
 
     def _encode(self, text: str, *, ends_document: bool = False) -> np.ndarray:
         """Encodes a whole document, or a beginning that ends within a line."""
@@ -238,7 +231,7 @@ class HarnessModel(LM):
     ) -> Iterator[list[int]]:
         """Groups the indices of requests with equal settings and similar lengths.
 
-        No group has the same context twice: with one seed its texts would be equal.
+        No group has a context twice: with the seed of the group, its texts would be equal.
         """
         counts: collections.Counter[str] = collections.Counter()
         keys = []
@@ -253,11 +246,9 @@ class HarnessModel(LM):
 
     def _generate(self, contexts: list[str], settings: dict[str, Any]) -> list[str]:
         normal = normalize_gen_kwargs(settings)
-        unknown = sorted(normal.keys() - _SETTINGS)
-        if unknown:
+        for name in sorted(normal.keys() - _SETTINGS):
             raise UsageError(
-                f"A setting of generation is not known: {unknown[0]}."
-                f"{did_you_mean(unknown[0], _SETTINGS)}",
+                f"A setting of generation is not known: {name}.{did_you_mean(name, _SETTINGS)}",
                 where="generation_kwargs",
                 remedy=f"Known are {', '.join(sorted(_SETTINGS))}.",
             )

@@ -7,10 +7,14 @@ vocabulary, L layers, S positions with a loss.
 
 import itertools
 import math
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+
+Pooling = Literal["tokens", "segments", "last", "mean"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+"""Reductions of the hidden states of tokens to features of a text."""
 
 
 def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:

@@ -1,4 +1,4 @@
-"""Text server for OpenAI's clients, and a client of TensorFlow Serving."""
+"""Text server in the form of OpenAI's API, and a client of TensorFlow Serving."""
 
 from txl_tf.imports import lazy_names
 

@@ -7,27 +7,23 @@ S written tokens.
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import urllib3
 
 from txl_tf.storage.untrusted_files import parse_json
 
-_SERVICE = "tensorflow.serving.PredictionService"
 _NUM_ATTEMPTS = 4
 # Over REST a request must have every input, and JSON has no other form of an empty array.
 _SETTINGS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
 _DTYPES = {float: np.float32, int: np.int32}
 _NOTHING_READ = {"memory_states": [], "memory_valid_length": 0}
 _MAX_MESSAGE_LETTERS = 2000
-# Codes of gRPC by the statuses of HTTP that TensorFlow Serving gives them.
+# Codes of gRPC by HTTP status, as TensorFlow Serving maps them; 200 is an unreadable answer.
 _CODES = {
-    400: "INVALID_ARGUMENT",
-    404: "NOT_FOUND",
-    500: "INTERNAL",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
+    **{200: "INTERNAL", 400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 500: "INTERNAL"},
+    **{503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"},
 }
 
 
@@ -43,23 +39,15 @@ class PredictionError(Exception):
         super().__init__(f"{code} from {where}: {message}")
 
 
-class Transport(Protocol):
-    """Connection to the signatures of one model; threads may share it."""
-
-    def predict(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Calls a signature and returns its outputs; PredictionError if that fails."""
-        ...
-
-
 class RestTransport:
-    """A `Transport` over REST, for numbers.
+    """Connection to a model over REST, which threads may share.
 
-    JSON has no bfloat16 and no shape of an empty array: models whose memory is bfloat16, or
-    that have none, are asked over gRPC. A server that is not ready is asked again.
+    JSON has no shape of an empty array: use `GrpcTransport` for models without memory. A server
+    that is not ready is asked again.
 
     Args:
         address: str. `http://HOST:PORT` of the server.
-        model_name: str. Name of the model there, whose highest version is asked.
+        model_name: str. Name of the model there; its highest version answers.
         timeout_seconds: float. Most time of a request.
     """
 
@@ -81,22 +69,22 @@ class RestTransport:
         self._pool = urllib3.PoolManager(maxsize=32, retries=retries, timeout=timeout)
 
     def predict(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Calls a signature, see `Transport`."""
+        """Calls a signature and returns its outputs; PredictionError if that fails."""
         values = {name: array.tolist() for name, array in inputs.items()}
         body = json.dumps({"signature_name": signature, "inputs": {**_NOTHING_READ, **values}})
-        code, message = "INTERNAL", "The answer has no numbers as outputs."
         try:
             response = self._pool.request("POST", self._url, body=body)
-            if response.status == 200:
-                outputs = parse_json(response.data)["outputs"]
-                return {name: _array(value) for name, value in outputs.items()}
             code, message = _CODES.get(response.status, "UNKNOWN"), f"HTTP {response.status}"
-            message = str(parse_json(response.data)["error"])[:_MAX_MESSAGE_LETTERS]
+            answer = parse_json(response.data)
+            if response.status == 200:
+                return {name: _array(value) for name, value in answer["outputs"].items()}
+            message = str(answer["error"])[:_MAX_MESSAGE_LETTERS]
+        except urllib3.exceptions.ReadTimeoutError as error:
+            code, message = "DEADLINE_EXCEEDED", str(error)
         except urllib3.exceptions.HTTPError as error:
-            is_late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            code, message = "DEADLINE_EXCEEDED" if is_late else "UNAVAILABLE", str(error)
+            code, message = "UNAVAILABLE", str(error)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
-            pass  # no answer of TensorFlow Serving
+            message += " without an answer of TensorFlow Serving"
         raise PredictionError(code, f"{self._url}, signature `{signature}`", message)
 
     def close(self) -> None:
@@ -105,13 +93,12 @@ class RestTransport:
 
 
 def _array(value: Any) -> np.ndarray:
-    """Returns nested lists of numbers as float32, or as int32 if all are integers."""
     array = np.array(value)
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
 
 
 class GrpcTransport:
-    """A `Transport` over gRPC without encryption.
+    """Connection to a model over gRPC without encryption, which threads may share.
 
     Args:
         address: str. `HOST:PORT` of the server.
@@ -135,11 +122,12 @@ class GrpcTransport:
             "backoffMultiplier": 2,
             "retryableStatusCodes": ["UNAVAILABLE"],
         }
-        method = {"name": [{"service": _SERVICE}], "retryPolicy": policy}
+        service = {"service": "tensorflow.serving.PredictionService"}
+        config = {"methodConfig": [{"name": [service], "retryPolicy": policy}]}
         options = {
             "grpc.max_send_message_length": -1,
             "grpc.max_receive_message_length": -1,
-            "grpc.service_config": json.dumps({"methodConfig": [method]}),
+            "grpc.service_config": json.dumps(config),
             # By default only messages up to 256 KiB are repeated; memory is larger.
             "grpc.per_rpc_retry_buffer_size": 2**31 - 1,
         }
@@ -147,7 +135,7 @@ class GrpcTransport:
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
 
     def predict(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Calls a signature, see `Transport`."""
+        """Calls a signature and returns its outputs; PredictionError if that fails."""
         import grpc
         import tensorflow as tf
         from tensorflow_serving.apis import predict_pb2
@@ -186,18 +174,20 @@ class TextState(NamedTuple):
 class ServingSession:
     """Client session that reads and writes one text on TensorFlow Serving.
 
-    Every answer brings the memory to send with the next request. A request that
-    fails leaves the session as it was, and raises PredictionError.
+    Every answer brings the memory to send with the next request. A failed request raises
+    PredictionError and leaves the session unchanged.
 
     Args:
-        transport: `Transport`. Any number of sessions can share one.
-        state: optional `TextState` to continue; by default a new text.
+        transport: `RestTransport` or `GrpcTransport`. Any number of sessions can share one.
+        state: optional `TextState` to continue. Defaults to `None`: a new text.
 
     Attributes:
         state: `TextState` after the newest request.
     """
 
-    def __init__(self, transport: Transport, *, state: TextState | None = None) -> None:
+    def __init__(
+        self, transport: RestTransport | GrpcTransport, *, state: TextState | None = None
+    ) -> None:
         self._transport = transport
         # Two threads with one text would each continue from the same state.
         self._lock = threading.Lock()
@@ -210,31 +200,26 @@ class ServingSession:
             token_ids: int vector `(T,)` of at least one token.
 
         Returns:
-            Float32 array `(T,)` of nats; 0 for the first token of a text, which
-            nothing predicts.
+            Float32 array `(T,)` of nats; 0 for the first token of a text, which has no score.
 
         Raises:
             ValueError: If there are no tokens.
         """
+        if not len(token_ids):
+            raise ValueError("`token_ids` must not be empty. Received: no tokens")
         with self._lock:
             begins = self.state.last_token_id < 0
             text = self._unread(token_ids)
-            if not len(token_ids):
-                raise ValueError("`token_ids` must not be empty. Received: no tokens")
-            if len(text) == 1:  # no token predicts it, and it is read with the next ones
+            if len(text) == 1:  # it is read with the next tokens
                 self.state = self.state._replace(last_token_id=int(text[0]))
                 return np.zeros([1], np.float32)
-            inputs = {**_row(text[:-1]), "target_ids": text[None, 1:]}
-            nll = self._ask("score", inputs, text[-1])["nll"][0]
+            nll = self._ask("score", text[:-1], {"target_ids": text[None, 1:]}, text[-1])["nll"][0]
             return np.append(np.float32(0.0), nll) if begins else nll
 
     def generate(
-        self,
-        max_tokens: int,
-        token_ids: Sequence[int] | np.ndarray = (),
-        **settings: float,
+        self, max_tokens: int, token_ids: Sequence[int] | np.ndarray = (), **settings: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Reads tokens and writes the next ones; both belong to the text then.
+        """Reads tokens and writes the next ones; the text then has both.
 
         Args:
             max_tokens: int. The most tokens to write.
@@ -251,12 +236,11 @@ class ServingSession:
         with self._lock:
             text = self._unread(token_ids)
             stops = np.array([[settings.pop("stop_token_id", -1)]], np.int32)
-            sampling = {
+            inputs = {
                 name: np.array([value], _DTYPES[type(_SETTINGS.get(name, 0))])
                 for name, value in {"max_tokens": max_tokens, **_SETTINGS, **settings}.items()
             }
-            inputs = {**_row(text), **sampling, "stop_token_ids": stops}
-            answer = self._ask("generate", inputs, text[-1])
+            answer = self._ask("generate", text, {**inputs, "stop_token_ids": stops}, text[-1])
             count = int(answer["lengths"][0])
             return answer["token_ids"][0, :count], answer["nll"][0, :count]
 
@@ -272,28 +256,17 @@ class ServingSession:
         return array
 
     def _ask(
-        self, name: str, inputs: dict[str, np.ndarray], last_token_id: int
+        self, name: str, text: np.ndarray, inputs: dict[str, np.ndarray], last_token_id: int
     ) -> dict[str, np.ndarray]:
-        """Calls a signature and keeps its memory."""
+        """Reads a text by a signature with further inputs, and keeps the memory of the answer."""
+        inputs = {**inputs, "token_ids": text[None], "lengths": np.array([len(text)], np.int32)}
         states, valid, _ = self.state
         if states is not None:
-            inputs = {**inputs, "memory_states": states, "memory_valid_length": valid}
+            inputs |= {"memory_states": states, "memory_valid_length": valid}
         answer = self._transport.predict(name, inputs)
-        try:
-            states, valid = answer["memory_states"], answer["memory_valid_length"]
-            if not (len(states) == len(valid) == 1 and 0 <= valid[0] <= states.shape[2]):
-                raise ValueError(f"memory {states.shape} with valid lengths {valid}")
-            for each in (states, answer["nll"][0]):
-                if not np.isfinite(each.astype(np.float32)).all():
-                    raise ValueError("numbers are not finite")
-            if "token_ids" in answer and answer["lengths"][0]:
-                last_token_id = int(answer["token_ids"][0, answer["lengths"][0] - 1])
-        except (LookupError, ValueError, TypeError) as error:
-            message = f"The answer is not of one text: {error}"
-            raise PredictionError("INTERNAL", f"signature `{name}`", message) from error
-        self.state = TextState(states, valid, last_token_id)
+        if "token_ids" in answer and answer["lengths"][0]:
+            last_token_id = int(answer["token_ids"][0, answer["lengths"][0] - 1])
+        self.state = TextState(
+            answer["memory_states"], answer["memory_valid_length"], last_token_id
+        )
         return answer
-
-
-def _row(token_ids: np.ndarray) -> dict[str, np.ndarray]:
-    return {"token_ids": token_ids[None], "lengths": np.array([len(token_ids)], np.int32)}
