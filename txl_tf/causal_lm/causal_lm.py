@@ -387,13 +387,12 @@ class TransformerXLCausalLM:
     ) -> Any:
         """Scores texts of any length, read segment by segment with memory.
 
-        The results equal those of `txl evaluate --text`; `evaluation` decides lengths and
-        precision.
+        `txl evaluate --text` has the same results. `evaluation` decides lengths and precision.
 
         Args:
             text: str or vector of token ids, with at least two tokens; or a list of such texts.
-            memory_length: optional int. Tokens to remember, if not those of `evaluation`.
-            segment_length: optional int. Tokens to read at once, if not those of `evaluation`.
+            memory_length: optional int. Tokens to remember. Defaults to the number in `evaluation`.
+            segment_length: optional int. Tokens to read at once, likewise.
 
         Returns:
             `TextScore` with the nats of every token. A list of them for a list.
@@ -461,7 +460,7 @@ class TransformerXLCausalLM:
     ) -> "TextSession":
         """Begins a text that many calls continue, with its memory.
 
-        The arguments are those of `generate`. `sampler` must not be a `BeamSampler`.
+        It takes the arguments of `generate`. `sampler` must not be a `BeamSampler`.
         `max_tokens` is the default for each call.
 
         Raises:

@@ -122,8 +122,8 @@ class Completion:
     """One text of a request, its progress and its memory, which a session keeps for the next text.
 
     The thread of the engine calls `deliver` with each `TextPiece`. `owner` is the client and its
-    request. Memory ends before the `unread` tokens, the last of which is the newest token. A text
-    that `is_over` ended or was cancelled. `position` and `num_tokens` count the whole session.
+    request. Memory ends before the `unread` tokens, which end with the newest token. `is_over` is
+    true if the text ended or was cancelled. `position` and `num_tokens` count the whole session.
     """
 
     index: int = 0
