@@ -53,7 +53,7 @@ _LAST_POSITION = 2**30
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 # Most bytes of an archive besides the data of its arrays.
 _OVERHEAD_BYTES = 1 << 16
-_REMEDY = "Name a file that was saved before."
+_REMEDY = "Name the file of a saved session."
 
 
 def writing_engine(
@@ -522,9 +522,9 @@ def _read_session(
     """
     most = sum(each.nbytes for each in expected.values()) + _OVERHEAD_BYTES
     differs = MismatchError(
-        "The session has another model, number of rows or memory length.",
+        "The session was saved with another model, number of rows or memory length.",
         where=path,
-        remedy="Use those that it was begun with, or begin a new session.",
+        remedy="Use the same ones, or begin a new session.",
     )
     with storage_errors("The session cannot be read", path, _REMEDY):
         try:
@@ -532,7 +532,7 @@ def _read_session(
                 raise differs
             found = _arrays_of(io.BytesIO(read_file(path, max_bytes=most)), most, path)
         except FileNotFoundError as error:
-            raise InputMissingError("There is no session.", where=path, remedy=_REMEDY) from error
+            raise InputMissingError("There is no such file.", where=path, remedy=_REMEDY) from error
     stored = {name: (_stored_dtype(each), each.shape) for name, each in expected.items()}
     if {name: (each.dtype, each.shape) for name, each in found.items()} != stored:
         raise differs

@@ -651,7 +651,7 @@ class TextServer:
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         asked = parse_request(await _body_of(request))
         if asked.model is not None and asked.model != self._model_name:
-            what = f"There is no model `{asked.model[:60]}`; this one is `{self._model_name}`."
+            what = f"The server has no model `{asked.model[:60]}`, only `{self._model_name}`."
             raise RequestError(404, what, "model")
         owner = (str(request.remote), f"cmpl-{secrets.token_hex(12)}")
         prompts = await self._prompts(asked, owner[0])
@@ -693,7 +693,9 @@ class TextServer:
             what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
             raise RequestError(400, what, "prompt")
         if asked.session and (count > 1 or len(asked.session) > _MAX_SESSION_LETTERS):
-            what = f"`session` needs one text and a name of at most {_MAX_SESSION_LETTERS} letters."
+            what = (
+                f"`session` takes one text, and a name of at most {_MAX_SESSION_LETTERS} letters."
+            )
             raise RequestError(400, what, "session")
         self._engine.check_place(client)  # before the prompts are read
 
@@ -804,7 +806,7 @@ async def _body_of(request: web.Request) -> bytes:
     except TimeoutError as error:
         raise RequestError(408, f"The body took more than {_BODY_SECONDS} s.") from error
     except web.RequestPayloadError as error:
-        raise RequestError(400, "The body does not have its Content-Encoding.") from error
+        raise RequestError(400, "The Content-Encoding does not fit the body.") from error
 
 
 def _is_not_malformed(record: logging.LogRecord) -> bool:
