@@ -693,9 +693,7 @@ class TextServer:
             what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
             raise RequestError(400, what, "prompt")
         if asked.session and (count > 1 or len(asked.session) > _MAX_SESSION_LETTERS):
-            what = (
-                f"`session` takes one text, and a name of at most {_MAX_SESSION_LETTERS} letters."
-            )
+            what = f"`session` takes one text and a name of at most {_MAX_SESSION_LETTERS} letters."
             raise RequestError(400, what, "session")
         self._engine.check_place(client)  # before the prompts are read
 
