@@ -151,6 +151,7 @@ def run(job: ExportJob) -> None:
     version = next_version(job.out) if job.version is None else job.version
     folder = os.path.join(job.out, str(version))
     model: Any
+    tokenizer: Tokenizer | None
     if source.description.task is not None:
         from txl_tf.causal_lm.text_task import load_task
 
