@@ -28,7 +28,7 @@ _PROMPT_TOKENS = 16
 _SEGMENTS_PER_ROW = 64
 
 
-def create_own_work(request: dict[str, Any]) -> Work:
+def create_txl_work(request: dict[str, Any]) -> Work:
     """Creates the work of this project, with the defaults of its jobs."""
     from txl_tf.config.experiment import ExperimentConfig
 
@@ -237,7 +237,7 @@ def serve(create: Callable[[dict[str, Any]], Work]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "own":
-        serve(create_own_work)
+        serve(create_txl_work)
     else:
         # The modules beside this file must not hide packages of the other Python.
         del sys.path[0]
