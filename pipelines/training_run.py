@@ -385,7 +385,8 @@ def _end_process(addresses: list[str]) -> None:
         where=f"{named}{more}",
         remedy="Run the same command to resume once the server of the host runs again.",
     )
-    say(f"txl: {error}")
+    # As the command prints errors.
+    say(f"txl: {error}".replace("\n", "\n  "))
     sys.stdout.flush()
     os._exit(error.exit_code)
 
