@@ -29,7 +29,7 @@ from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig, TrainingConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, JobError, UsageError
-from txl_tf.models.sizes import reading_flops_per_token, training_flops_per_token
+from txl_tf.models.sizes import reading_flops_per_token, run_flops_per_token
 
 from . import benchmark_worker
 from .arguments import (
@@ -174,8 +174,10 @@ def _case(suite: str, experiment: ExperimentConfig, num_rows: int) -> Case:
     lengths, flops = f"T {segment_length:,}", None
     if isinstance(model, ModelConfig):
         lengths += f", M {model.effective_memory_length:,}"
-        count = training_flops_per_token if suite == "train" else reading_flops_per_token
-        flops = count(model.replace(segment_length=segment_length))
+        if suite == "train":
+            flops = run_flops_per_token(experiment)
+        else:
+            flops = reading_flops_per_token(model.replace(segment_length=segment_length))
     return Case(
         suite,
         f"{model.num_layers} x {model.hidden_dim}, {lengths}, B {num_rows:,}, {policy}",

@@ -21,7 +21,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
-from txl_tf.models.sizes import checkpoint_cost
+from txl_tf.models.sizes import num_adapter_parameters, num_parameters, optimizer_copies
 from txl_tf.tpu_compiler.compiler import (
     CompiledProgram,
     TpuCompiler,
@@ -34,6 +34,10 @@ from .arguments import add_config_argument, add_json_argument, add_override_argu
 from .configs import load_experiment
 from .progress import plain_table, say
 
+NOTICE_SECONDS = 30.0
+"""Notice of a spot VM's end: files not in the store by then are lost."""
+# A client sends one stream: 10 GB took one to two minutes.
+_UPLOAD_BYTES_PER_SECOND = 100e6
 # Settings that save memory, the cheapest first.
 _SAVING = (
     {"gradient_accumulation_steps": 2},
@@ -273,6 +277,24 @@ def _figures(program: CompiledProgram, topology: Topology, num_tokens: int) -> d
         "hbm_bytes_per_token": program.hbm_bytes * share,
         "tokens_per_second_per_chip": num_tokens / seconds / topology.num_chips,
     }
+
+
+def checkpoint_cost(experiment: ExperimentConfig) -> dict[str, Any]:
+    """Returns the most bytes of a checkpoint, its upload seconds, and if a notice is enough."""
+    model, training = experiment.model, experiment.training
+    copies = 1 + optimizer_copies(experiment.optimizer) + training.averages_weights
+    num_stored = num_parameters(model)
+    if training.adapter_rank is not None and isinstance(model, ModelConfig):
+        num_stored = num_adapter_parameters(model, training.adapter_rank)
+    num_bytes = 4 * copies * num_stored
+    # Some vectors of a recurrent model are negligible beside millions of weights.
+    if isinstance(model, ModelConfig):
+        width = 4 if training.dtype_policy == "float32" else 2
+        row_bytes = model.num_layers * model.memory_length * model.hidden_dim * width
+        num_bytes += training.global_batch_size * row_bytes
+    seconds = num_bytes / _UPLOAD_BYTES_PER_SECOND
+    fits_notice = seconds <= NOTICE_SECONDS
+    return {"bytes": num_bytes, "upload_seconds": seconds, "fits_notice": fits_notice}
 
 
 def largest_rows(

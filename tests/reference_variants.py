@@ -274,9 +274,9 @@ def block_weights(block, content_bias=None, position_bias=None):
     for name in ("inner", "outer"):
         weights[f"{name}_kernel"] = _float64(getattr(block.feed_forward, name).kernel)
         weights[f"{name}_bias"] = _float64(getattr(block.feed_forward, name).bias)
-    for name in ("attention_gate", "feed_forward_gate") if block.residual_gate else ():
+    for name in ("attention_gate", "feed_forward_gate") if block.attention_gate else ():
         weights[name] = gate_weights(getattr(block, name))
-    if block.positions.encoding == "learned":
+    if block.config.position_encoding == "learned":
         weights["positions"] = _float64(block.position_table)
     return weights
 

@@ -54,7 +54,7 @@ def test_mask_without_memory_is_a_triangle():
 
 
 def test_mask_of_same_length_sees_itself_and_m_before():
-    mask = functional.causal_memory_mask(3, 2, same_length=True)
+    mask = functional.causal_memory_mask(3, 2, farthest=2)
     assert picture(mask[0, 0]) == ["xxx..", ".xxx.", "..xxx"]
 
 

@@ -102,13 +102,7 @@ def unshift_padded(scores):
     return ops.reshape(padded, [rows, num_heads, segment_length, key_length + 1])
 
 
-def causal_memory_mask(
-    segment_length,
-    memory_length,
-    valid_length=None,
-    same_length=False,
-    same_length_keys="memory_and_self",
-):
+def causal_memory_mask(segment_length, memory_length, valid_length=None, farthest=None):
     """Computes which keys each query may attend to.
 
     Args:
@@ -116,9 +110,8 @@ def causal_memory_mask(
         memory_length: int. Number of remembered keys before them, `M`.
         valid_length: optional int32 tensor `(B,)`. Number of filled memory positions, counted
             from the end; `None` means all.
-        same_length: bool. True if every query sees the same number of keys.
-        same_length_keys: str. This number: `"memory_and_self"`, the query itself and the `M` keys
-            before it, or `"memory"`, itself and the `M - 1` before it.
+        farthest: optional int. Largest distance that a query sees, so that every query sees the
+            same number of keys.
 
     Returns:
         Boolean tensor `(B, 1, T, K)`, or `(1, 1, T, K)` without
@@ -132,12 +125,11 @@ def causal_memory_mask(
     keys = ops.expand_dims(ops.arange(memory_length + segment_length, dtype="int32"), 0)
     distances = queries + memory_length - keys  # [T, K]
     allowed = distances >= 0
-    if same_length:
-        farthest = memory_length if same_length_keys == "memory_and_self" else memory_length - 1
+    if farthest is not None:
         if farthest < 0:
             raise ValueError(
-                "`same_length_keys='memory'` leaves nothing to attend to without a memory. "
-                f"Received: memory_length={memory_length}"
+                "A query must see itself: `same_length_keys='memory'` needs a memory. "
+                f"Received: memory_length={memory_length}, farthest={farthest}"
             )
         allowed = ops.logical_and(allowed, distances <= farthest)
     allowed = ops.reshape(allowed, [1, 1, segment_length, memory_length + segment_length])

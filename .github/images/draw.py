@@ -101,7 +101,7 @@ def draw_masks():
     masks = {
         "a full memory": causal_memory_mask(T, M),
         "valid length 2": causal_memory_mask(T, M, valid_length=np.array([2], np.int32)),
-        "same_length": causal_memory_mask(T, M, same_length=True),
+        "same_length": causal_memory_mask(T, M, farthest=M),
     }
     figure, axes = pyplot.subplots(figsize=(10, 2.6))
     for number, (title, mask) in enumerate(masks.items()):

@@ -32,7 +32,7 @@ from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, PreemptedError, UsageError
 from txl_tf.model_folder import Workdir, check_dataset, data_identity, identity
-from txl_tf.models.sizes import num_parameters, training_memory_bytes
+from txl_tf.models.sizes import num_parameters, num_scored, row_numbers
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.locks import WritableFolder, locked_folder
 
@@ -350,6 +350,28 @@ def _finish(
             log.append(dataclasses.replace(result, split=split))
         say(f"attention length {attention_length(each)}: perplexity {result.perplexity:.2f}")
     keras.utils.clear_session(free_memory=True)
+
+
+def training_memory_bytes(experiment: ExperimentConfig) -> int:
+    """Estimates the memory of a training step in float32 by a formula.
+
+    It counts `row_numbers` for every row and layer; the keys of positions, once for all rows; the
+    logits of a full softmax and their gradient; and four numbers for every parameter. A compiler's
+    own buffers and recomputation are not counted, and are similar for the models compared.
+    """
+    model, training = cast(ModelConfig, experiment.model), experiment.training
+    segment = model.segment_length  # T
+    memory = model.effective_memory_length  # M
+    keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
+    positions = keys * width if model.has_relative_positions else 0
+    logits = 2 * num_scored(experiment) * model.vocabulary_size
+    numbers = (
+        training.global_batch_size * (model.num_layers * row_numbers(model) + logits)
+        + model.num_layers * positions
+        # The weight, its gradient, and Adam's two means.
+        + 4 * num_parameters(model)
+    )
+    return 4 * numbers  # float32
 
 
 def attention_length(evaluation: EvaluationConfig) -> int:

@@ -101,8 +101,7 @@ def last_attention(model, inputs, memory):
         segment_length,
         memory_length,
         memory.valid_length,
-        config.same_length,
-        config.same_length_keys,
+        config.farthest(memory_length),
     )
     attention = model.blocks[-1].attention
     return attention(

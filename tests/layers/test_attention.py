@@ -11,27 +11,32 @@ from tests import reference_variants
 from tests.layer_checks import built, check_layer, random, randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf import functional
-from txl_tf.layers.attention import AbsoluteAttention, RelativeAttention, ShawAttention
+from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
 
 B, D, N, H = 2, 6, 2, 4
 
 
 @pytest.fixture(scope="module")
 def layer():
-    return built(AbsoluteAttention(N, H), D)
+    return built(MemoryAttention(N, H), D)
 
 
-def attend(layer, inputs, memory, valid_length=None, **mask):
+def mask_of(inputs, memory, valid_length=None, same_length=False, same_length_keys=None):
+    memory_length = memory.shape[1]
     if valid_length is not None:
         valid_length = ops.convert_to_tensor(valid_length, "int32")
-    allowed = functional.causal_memory_mask(inputs.shape[1], memory.shape[1], valid_length, **mask)
-    return layer(inputs, memory=memory, attention_mask=allowed)
+    farthest = memory_length - (same_length_keys == "memory") if same_length else None
+    return functional.causal_memory_mask(inputs.shape[1], memory_length, valid_length, farthest)
+
+
+def attend(layer, inputs, memory, **mask):
+    return layer(inputs, memory=memory, attention_mask=mask_of(inputs, memory, **mask))
 
 
 @pytest.mark.parametrize(
     ("layer_class", "sizes"),
     # As many distances as there are, or the gradient of the rest would be 0.
-    [(AbsoluteAttention, {}), (ShawAttention, {"num_positions": 4})],
+    [(MemoryAttention, {}), (ShawAttention, {"num_positions": 4})],
 )
 def test_basics(layer_class, sizes):
     inputs = {"inputs": random(B, 4, D), "memory": random(B, 3, D, seed=1)}
@@ -99,18 +104,13 @@ def attend_relative(
     clamp_length=None,
     **more,
 ):
-    segment_length, memory_length = inputs.shape[1], memory.shape[1]
-    if valid_length is not None:
-        valid_length = ops.convert_to_tensor(valid_length, "int32")
     return relative(
         inputs,
         position_encoding=functional.relative_positional_encoding(
-            memory_length + segment_length, D, clamp_length
+            memory.shape[1] + inputs.shape[1], D, clamp_length
         ),
         memory=memory,
-        attention_mask=functional.causal_memory_mask(
-            segment_length, memory_length, valid_length, same_length
-        ),
+        attention_mask=mask_of(inputs, memory, valid_length, same_length),
         **more,
     )
 

@@ -6,6 +6,7 @@ import pytest
 from keras.src import testing
 
 from tests.slow_case import slow_case
+from tests.small_models import small_config
 from txl_tf import layers
 
 # The test of Keras gives `fit` a generator.
@@ -25,7 +26,7 @@ _HIDDEN = {"input_data": _SEGMENT, "expected_output_shape": _SEGMENT.shape}
 # They do not apply to layers that need another one; their own tests do both.
 _OF_TWO_INPUTS = {"run_training_check": False, "run_mixed_precision_check": False, **_HIDDEN}
 CASES = {
-    "AbsoluteAttention": {"init_kwargs": _ATTENTION, **_HIDDEN},
+    "MemoryAttention": {"init_kwargs": _ATTENTION, **_HIDDEN},
     "ShawAttention": {"init_kwargs": {**_ATTENTION, "num_positions": 3}, **_HIDDEN},
     "RelativeAttention": {
         "init_kwargs": _ATTENTION,
@@ -34,11 +35,9 @@ CASES = {
     },
     "DecoderBlock": {
         "init_kwargs": {
-            **_ATTENTION,
-            "intermediate_dim": 16,
-            "dropout": 0.1,
-            "pre_norm": True,
-            "residual_gate": "gru",
+            "config": small_config(
+                _LENGTH, _LENGTH, dropout=0.1, pre_norm=True, residual_gate="gru"
+            ).to_dict()
         },
         **_HIDDEN,
     },

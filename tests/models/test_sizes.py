@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.compile import NOTICE_SECONDS, checkpoint_cost
 from pipelines.configs import NAMED_EXPERIMENTS
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.models import create_model
 from txl_tf.models.sizes import (
-    NOTICE_SECONDS,
-    checkpoint_cost,
     num_embedding_parameters,
     num_parameters,
     run_flops_per_token,

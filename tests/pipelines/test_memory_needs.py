@@ -3,6 +3,7 @@
 import pytest
 
 from pipelines import memory_needs
+from pipelines.analysis.ablation import training_memory_bytes
 from pipelines.configs import load_experiment
 from pipelines.memory_needs import require_memory, training_needs
 from tests.pipelines.conftest import EXPERIMENT
@@ -10,7 +11,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.errors import UsageError
 from txl_tf.models import create_model
-from txl_tf.models.sizes import num_parameters, training_memory_bytes
+from txl_tf.models.sizes import num_parameters
 
 SMALL = ExperimentConfig.from_dict(EXPERIMENT)
 

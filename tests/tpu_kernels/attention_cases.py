@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from txl_tf import functional
 from txl_tf.layers.attention import RelativeAttention, VisibleKeys
-from txl_tf.layers.decoder_block import Positions
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 
 NAMES = ("outputs", "query", "key", "value", "distances", "content_bias", "position_bias")
@@ -131,17 +130,18 @@ def computed(case, arrays, uses_kernel):
         dtype=arrays["inputs"].dtype.name,
     )
     layer.build(arrays["inputs"].shape)
-    positions = Positions(same_length=case.same_length, same_length_keys=case.same_length_keys)
+    farthest = None
+    if case.same_length:
+        farthest = case.memory_length - (case.same_length_keys == "memory")
     starts = arrays["document_starts"] if case.masks_documents else None
 
     def mask():
         if uses_kernel:
-            farthest = positions.farthest(case.memory_length)
             return VisibleKeys(
                 case.kernel, case.memory_length, arrays["valid_length"], farthest, starts
             )
         lengths = case.segment_length, case.memory_length
-        allowed = positions.mask(*lengths, arrays["valid_length"])
+        allowed = functional.causal_memory_mask(*lengths, arrays["valid_length"], farthest)
         if starts is None:
             return allowed
         same_document = functional.same_document_mask(starts, case.memory_length)

@@ -6,13 +6,14 @@ import keras
 import numpy as np
 import pytest
 
+from pipelines.compile import checkpoint_cost
 from tests.toy_batches import ToyBatches, largest_relative_difference, toy_tokens
 from tests.toy_trainers import NUM_ROWS, toy_trainer
 from txl_tf.config.model import LSTMConfig
 from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters, merged_weights
 from txl_tf.models.language_model import assign_weights
-from txl_tf.models.sizes import checkpoint_cost, num_adapter_parameters
+from txl_tf.models.sizes import num_adapter_parameters
 
 ADAPTERS = {"adapter_rank": 2, "adapter_alpha": 3.0, "num_steps": 4}
 PROJECTIONS = [f"attention/{name}" for name in ("query", "key", "value", "position", "output")]

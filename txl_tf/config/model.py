@@ -175,7 +175,7 @@ class QRNNConfig(RecurrentConfig):
 
 
 PositionEncoding = Literal["transformer_xl", "shaw", "shaw_two_terms", "sinusoidal", "learned"]
-"""Ways of positions, see `Positions`."""
+"""Ways of positions, see `ModelConfig.position_encoding`."""
 RELATIVE_ENCODINGS = ("transformer_xl", "shaw", "shaw_two_terms")
 """Those whose positions are distances."""
 LEARNED_ENCODINGS = ("shaw", "shaw_two_terms", "learned")
@@ -267,6 +267,12 @@ class ModelConfig(_LanguageModelConfig):
     def has_relative_positions(self) -> bool:
         """True if positions are distances, so that memory does not depend on them."""
         return self.position_encoding in RELATIVE_ENCODINGS
+
+    def farthest(self, memory_length: int) -> int | None:
+        """Returns the largest distance that a query sees; None means no limit."""
+        if not self.same_length:
+            return None
+        return memory_length - (self.same_length_keys == "memory")
 
     def validate(self) -> None:
         is_even = self.hidden_dim % 2 == 0

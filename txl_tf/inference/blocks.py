@@ -176,12 +176,9 @@ class BatchedBlock(InferenceBlock):
 class PerHeadBlock(BatchedBlock):
     """Block that reads segments head by head, for few rows on a processor with caches.
 
-    The scores `(B, N, T, K)` of all heads are read and written many times and are far larger than
-    a cache. The scores of one head and a part of the segment fit, and for them
-    `functional.relative_shift` is a view. A part attends only as far back as its memory, which
-    saves work, while all other layers read the whole segment at once.
-
-    The program grows with heads and rows, so it suits neither compilers nor many rows.
+    The scores of one head and a part of the segment fit in a cache, and for them
+    `functional.relative_shift` is a view. A part attends only as far back as its memory. The
+    program grows with heads and rows, so it suits neither compilers nor many rows.
 
     `mask_scores` are a tuple with one tensor per part, in order, that broadcasts to
     `(B, C, M + C + 1)`, over distances. A part attends to the `M + C` keys that end with its own;
@@ -190,59 +187,40 @@ class PerHeadBlock(BatchedBlock):
 
     def _attend(self, inputs, keys, values, mask_scores, distances):
         num_heads, num_tokens = self._attention.num_heads, inputs.shape[1]
-        queries = [_matrices(each) for each in self._queries(inputs)]
+        content_queries, distance_queries = map(_matrices, self._queries(inputs))
         keys, values = _matrices(keys), _matrices(values)
         memory_length = values[0].shape[0] - num_tokens
+        of_distances, added = ops.unstack(distances[0], axis=0), distances[1]
+        masks = [ops.unstack(mask, axis=0) for mask in mask_scores]
         starts = itertools.accumulate((mask.shape[1] for mask in mask_scores[:-1]), initial=0)
-        parts = [
-            _Part(start, memory_length, mask, *distances)
-            for start, mask in zip(starts, mask_scores, strict=True)
-        ]
-        attended = []
-        for index in range(len(keys)):
+        parts = list(zip(starts, masks, strict=True))
+
+        def attend(index, start, masks_of_rows):
+            """Returns the result `(C, H)` of one head of one row for the tokens of a part."""
             row, head = divmod(index, num_heads)
-            content, distance = (each[index] for each in queries)
-            of_parts = [
-                part.attend(content, distance, keys[index], values[index], row, head)
-                for part in parts
-            ]
-            attended.append(ops.concatenate(of_parts, axis=0))  # [T, H]
+            mask = masks_of_rows[row if len(masks_of_rows) > 1 else 0]
+            length, width = mask.shape
+            tokens = slice(start, start + length)
+            seen = slice(start, start + memory_length + length)
+            # The surplus distances are too far.
+            scores = ops.matmul(distance_queries[index][tokens], of_distances[head][:, -width:])
+            scores = scores + mask
+            if added is not None:
+                scores = scores + added[head, :, -width:]
+            contents = ops.matmul(content_queries[index][tokens], keys[index][:, seen])
+            scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
+            probabilities = ops.cast(functional.softmax_over_keys(scores), values[index].dtype)
+            return ops.matmul(probabilities, values[index][seen])
+
+        attended = [
+            ops.concatenate([attend(index, *part) for part in parts], axis=0)
+            for index in range(len(keys))
+        ]  # [T, H] each
         rows = [
             ops.concatenate(attended[first : first + num_heads], axis=-1)
             for first in range(0, len(attended), num_heads)
         ]
         return ops.stack(rows)  # [B, T, N * H]
-
-
-class _Part:
-    """Tokens that attend together, with their keys.
-
-    `start` is the first token, and `M` keys come before the key of that token. `mask` broadcasts
-    to `(B, C, M + C + 1)`; `distance_keys` have as many distances or more.
-    """
-
-    def __init__(self, start, memory_length, mask, distance_keys, distance_scores):
-        num_tokens, width = mask.shape[1:]
-        self._tokens = slice(start, start + num_tokens)
-        self._keys = slice(start, start + memory_length + num_tokens)
-        self._masks = ops.unstack(mask, axis=0)
-        # The surplus distances are too far.
-        self._distance_keys = [head[:, -width:] for head in ops.unstack(distance_keys, axis=0)]
-        self._distance_scores = None
-        if distance_scores is not None:
-            self._distance_scores = distance_scores[..., -width:]
-
-    def attend(self, content_queries, distance_queries, keys, values, row, head):
-        """Returns the result `(C, H)` of one head from its keys `(H, K)` and values `(K, H)`."""
-        keys, values = keys[:, self._keys], values[self._keys]
-        scores = ops.matmul(distance_queries[self._tokens], self._distance_keys[head])
-        scores = scores + self._masks[row if len(self._masks) > 1 else 0]
-        if self._distance_scores is not None:
-            scores = scores + self._distance_scores[head]
-        contents = ops.matmul(content_queries[self._tokens], keys)
-        scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
-        probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
-        return ops.matmul(probabilities, values)
 
 
 def _matrices(tensor):

@@ -1,19 +1,19 @@
 """Layers of Transformer-XL and of its baselines, for Keras 3."""
 
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
-from txl_tf.layers.attention import AbsoluteAttention, RelativeAttention, ShawAttention
+from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward, GRUGate, SeededDropout
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 
 __all__ = [
-    "AbsoluteAttention",
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
     "ChoiceHead",
     "DecoderBlock",
     "FeedForward",
     "GRUGate",
+    "MemoryAttention",
     "PooledHead",
     "RelativeAttention",
     "SeededDropout",

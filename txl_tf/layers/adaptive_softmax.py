@@ -27,7 +27,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import VocabularyClusters
-from txl_tf.layers.feed_forward import normal_unless
+from txl_tf.layers.feed_forward import ConfiguredLayer, normal_unless
 
 _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
 _UNKNOWN_NUM_TOKENS = 1024
@@ -76,8 +76,13 @@ def _on_host(values: Any) -> np.ndarray | None:
     return None
 
 
-class VocabularyLayer(keras.layers.Layer):
+class VocabularyLayer(ConfiguredLayer):
     """Base class of layers that have weights for every token id, cluster by cluster."""
+
+    _arguments: tuple[str, ...] = (
+        *(field.name for field in dataclasses.fields(VocabularyClusters)),
+        *("embeddings_initializer", "projection_initializer"),
+    )
 
     def __init__(
         self,
@@ -118,15 +123,6 @@ class VocabularyLayer(keras.layers.Layer):
             else self.add_weight(shape=shape, initializer=initializer.clone(), name=each, **options)
             for each, shape in zip(names, shapes, strict=True)
         ]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            **dataclasses.asdict(self.clusters),
-            "cutoffs": list(self.cutoffs),
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-            "projection_initializer": keras.initializers.serialize(self.projection_initializer),
-        }
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -269,6 +265,8 @@ class AdaptiveSoftmax(VocabularyLayer):
     References:
      - [Grave et al., 2017](https://arxiv.org/abs/1609.04309)
     """
+
+    _arguments = (*VocabularyLayer._arguments, "share_tail_projections", "tie_weights")
 
     def __init__(
         self,
@@ -428,13 +426,6 @@ class AdaptiveSoftmax(VocabularyLayer):
     def compute_output_spec(self, hidden, tables=None, projections=None):
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
         return keras.KerasTensor((*hidden.shape[:-1], self.vocabulary_size), dtype=dtype)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "share_tail_projections": self.share_tail_projections,
-            "tie_weights": self.tie_weights,
-        }
 
 
 def static_num_tokens(token_ids):

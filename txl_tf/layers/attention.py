@@ -15,18 +15,24 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.layers.compiled_parts import compiled_part
-from txl_tf.layers.feed_forward import SeededDropout, normal_unless, projection_of
+from txl_tf.layers.feed_forward import (
+    ConfiguredLayer,
+    SeededDropout,
+    normal_unless,
+    projection_of,
+)
 from txl_tf.stateless_random import random_keys
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan, InferencePlan
 
 
-class MemoryAttention(keras.layers.Layer):
-    """Multi-head attention over segment and memory; subclasses add positions.
+@keras.saving.register_keras_serializable(package="txl_tf")
+class MemoryAttention(ConfiguredLayer):
+    """Multi-head attention over segment and memory, of Vaswani et al. (2017), Section 3.2.
 
     Queries come from the segment, keys and values from memory and segment, all by projections
-    without bias. Scores are computed in the compute dtype, the softmax over them in float32. This
-    class is the attention of a model with absolute positions, which are part of its inputs;
-    subclasses add terms for distances to the scores.
+    without bias. Scores are computed in the compute dtype, the softmax over them in float32.
+    Positions must be part of `inputs` and `memory`; subclasses add terms for distances to the
+    scores instead.
 
     Args:
         num_heads: int. Number of heads `N`.
@@ -54,6 +60,8 @@ class MemoryAttention(keras.layers.Layer):
     Raises:
         ValueError: If `num_heads` or `head_dim` is not positive.
     """
+
+    _arguments: tuple[str, ...] = ("num_heads", "head_dim", "dropout", "kernel_initializer")
 
     def __init__(self, num_heads, head_dim, dropout=0.0, kernel_initializer=None, **kwargs):
         super().__init__(**kwargs)
@@ -159,15 +167,6 @@ class MemoryAttention(keras.layers.Layer):
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "dropout": self.dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class RelativeAttention(MemoryAttention):
@@ -205,6 +204,8 @@ class RelativeAttention(MemoryAttention):
         ValueError: If `num_heads` or `head_dim` is not positive, or a bias is missing without
             `own_biases`.
     """
+
+    _arguments = (*MemoryAttention._arguments, "own_biases")
 
     def __init__(self, num_heads, head_dim, *, own_biases=True, **kwargs):
         super().__init__(num_heads, head_dim, **kwargs)
@@ -279,18 +280,6 @@ class RelativeAttention(MemoryAttention):
         num_rows = ops.shape(inputs)[0]
         return self.dropout, self.probability_dropout.seeds_of_rows(num_rows, dropout_seed)
 
-    def get_config(self):
-        return {**super().get_config(), "own_biases": self.own_biases}
-
-
-@keras.saving.register_keras_serializable(package="txl_tf")
-class AbsoluteAttention(MemoryAttention):
-    """Multi-head attention of Vaswani et al. (2017), Section 3.2, with a memory.
-
-    It adds no positions: they must be part of `inputs` and `memory`. Arguments and
-    results are the same as in `MemoryAttention`.
-    """
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class ShawAttention(MemoryAttention):
@@ -320,6 +309,8 @@ class ShawAttention(MemoryAttention):
     References:
      - [Shaw et al., 2018](https://arxiv.org/abs/1803.02155)
     """
+
+    _arguments = (*MemoryAttention._arguments, "num_positions", "has_biases")
 
     def __init__(self, num_heads, head_dim, num_positions, has_biases=True, **kwargs):
         super().__init__(num_heads, head_dim, **kwargs)
@@ -356,10 +347,6 @@ class ShawAttention(MemoryAttention):
         """Returns the rows of a learned table for the distances `K - 1` to 0."""
         rows = functional.distances_to_end(key_length, self.num_positions)
         return ops.cast(ops.take(table, rows, axis=0), self.compute_dtype)
-
-    def get_config(self):
-        config = super().get_config()
-        return {**config, "num_positions": self.num_positions, "has_biases": self.has_biases}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,8 +11,20 @@ from txl_tf import functional, stateless_random
 from txl_tf.layers.compiled_parts import compiled_part
 
 
+class ConfiguredLayer(keras.layers.Layer):
+    """Base class of layers that keep the arguments of their constructor as attributes."""
+
+    _arguments: tuple[str, ...] = ()
+    """Names of the arguments besides those of `keras.layers.Layer`."""
+
+    def get_config(self):
+        serialize = keras.saving.serialize_keras_object
+        arguments = {name: serialize(getattr(self, name)) for name in self._arguments}
+        return {**super().get_config(), **arguments}
+
+
 @keras.saving.register_keras_serializable(package="txl_tf")
-class SeededDropout(keras.layers.Layer):
+class SeededDropout(ConfiguredLayer):
     """Dropout that draws from a given seed, or from its own generator.
 
     The mask of a row is a hash of the row's seed and the index in the row, see
@@ -24,11 +36,9 @@ class SeededDropout(keras.layers.Layer):
     Args:
         rate: float in `[0, 1)`. Fraction of the inputs set to 0; the others
             are scaled by `1 / (1 - rate)`.
-        shared_axes: ints. Axes along which the mask is the same; axis 1 of
-            `(B, T, D)` makes it variational dropout (Gal and Ghahramani, 2016).
-            Not axis 0, the rows.
-        seed: optional int. Seed of the layer's own generator, which is used if a call has no
-            seed, as in `fit`.
+        shared_axes: ints. Axes along which the mask is the same, not 0. Axis 1 of `(B, T, D)`
+            makes it variational dropout (Gal and Ghahramani, 2016).
+        seed: optional int. Seed for calls without one, as in `fit`.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
 
     Call arguments:
@@ -43,6 +53,8 @@ class SeededDropout(keras.layers.Layer):
     Raises:
         ValueError: If `rate` is not in `[0, 1)`, or rows would share a mask.
     """
+
+    _arguments = ("rate", "shared_axes", "seed")
 
     def __init__(self, rate, shared_axes=(), seed=None, **kwargs):
         super().__init__(**kwargs)
@@ -79,16 +91,8 @@ class SeededDropout(keras.layers.Layer):
             seed = functional.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
         return seed
 
-    def compute_output_shape(self, inputs_shape, seed_shape=None):
+    def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "rate": self.rate,
-            "shared_axes": self.shared_axes,
-            "seed": self.seed,
-        }
 
 
 def normal_unless(initializer, stddev=0.02):
@@ -112,7 +116,7 @@ def projection_of(layer, units, name, input_dim, use_bias=False):
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class FeedForward(keras.layers.Layer):
+class FeedForward(ConfiguredLayer):
     """Two dense layers with a ReLU between them, applied to every position.
 
     Dropout acts on the inner activations. The block applies dropout to the result and adds the
@@ -138,6 +142,8 @@ class FeedForward(keras.layers.Layer):
     Raises:
         ValueError: If `intermediate_dim` is not positive.
     """
+
+    _arguments = ("intermediate_dim", "dropout", "variational_dropout", "kernel_initializer")
 
     def __init__(
         self,
@@ -177,21 +183,12 @@ class FeedForward(keras.layers.Layer):
         inner = ops.relu(inner)  # [B, T, F]
         return self.inner_dropout(inner, seed=dropout_seed, training=training)
 
-    def compute_output_shape(self, inputs_shape, dropout_seed_shape=None):
+    def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
-            "variational_dropout": self.variational_dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class GRUGate(keras.layers.Layer):
+class GRUGate(ConfiguredLayer):
     """Gate of GTrXL in the place of a residual connection (Parisotto et al., 2019).
 
     The inputs `x` of a layer and its outputs `y` after a ReLU give, in Section 3.2 of
@@ -218,6 +215,8 @@ class GRUGate(keras.layers.Layer):
         Float tensor `(B, T, D)`.
     """
 
+    _arguments = ("kernel_initializer",)
+
     def __init__(self, kernel_initializer=None, **kwargs):
         super().__init__(**kwargs)
         self.kernel_initializer = normal_unless(kernel_initializer)
@@ -243,7 +242,3 @@ class GRUGate(keras.layers.Layer):
         update = ops.sigmoid(update + update_of_inputs - ops.cast(self.bias, inputs.dtype))
         candidate = ops.tanh(candidate + apply(self.of_reset, reset * inputs))
         return inputs + update * (candidate - inputs)
-
-    def get_config(self):
-        initializer = keras.initializers.serialize(self.kernel_initializer)
-        return {**super().get_config(), "kernel_initializer": initializer}

@@ -1,4 +1,4 @@
-"""Parameters, training memory and checkpoint size of a configuration, without a model.
+"""Parameters, operations and activations of a configuration, counted without a model.
 
 Shape letters used in this module: D hidden width, F inner width, N heads, H head width, B rows,
 T segment length, M memory length, K = M + T key length, E = N * H width of all heads, V
@@ -7,7 +7,7 @@ vocabulary, L layers, S positions with a loss.
 
 import itertools
 import math
-from typing import Any, Literal, cast, get_args
+from typing import Literal, get_args
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
@@ -115,15 +115,6 @@ def _size(shapes: tuple[tuple[int, int] | None, ...]) -> int:
     return sum(math.prod(shape) for shape in shapes if shape is not None)
 
 
-def training_flops_per_token(config: ModelConfig) -> int:
-    """Counts the floating-point operations of the model for one token of training.
-
-    These are `reading_flops_per_token` plus the keys and values of the memory, which every
-    segment computes again, and twice this sum for the backward pass.
-    """
-    return int(_trained_products(config) * 6)
-
-
 def reading_flops_per_token(config: ModelConfig) -> int:
     """Counts the floating-point operations of the model for reading one token.
 
@@ -136,35 +127,6 @@ def reading_flops_per_token(config: ModelConfig) -> int:
     num_keys = config.effective_memory_length + config.segment_length
     attention = 2 * config.num_layers * width * num_keys
     return 2 * (blocks + attention + _softmax_products(config))
-
-
-_FLOAT_BYTES = 4
-# The weight, its gradient, and Adam's two means.
-_NUMBERS_PER_PARAMETER = 4
-
-
-def training_memory_bytes(experiment: ExperimentConfig) -> int:
-    """Estimates the memory of a training step in float32 by a formula.
-
-    It counts the tensors that the backward pass reads, for every row and layer: the block's input
-    and its memory, queries with their biases, keys, values, probabilities, results of the heads,
-    sums before and after both norms, and inner activations before and after dropout; the keys of
-    positions, once for all rows; the logits and their gradient; and four numbers for every
-    parameter. A full softmax is assumed. A compiler's own buffers and recomputation are not
-    counted, and are similar for the models compared.
-    """
-    model, training = cast(ModelConfig, experiment.model), experiment.training
-    segment = model.segment_length  # T
-    memory = model.effective_memory_length  # M
-    keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
-    positions = keys * width if model.has_relative_positions else 0
-    logits = 2 * _num_scored(experiment) * model.vocabulary_size
-    numbers = (
-        training.global_batch_size * (model.num_layers * row_numbers(model) + logits)
-        + model.num_layers * positions
-        + _NUMBERS_PER_PARAMETER * num_parameters(model)
-    )
-    return _FLOAT_BYTES * numbers
 
 
 def row_numbers(model: ModelConfig) -> int:
@@ -188,10 +150,11 @@ def row_numbers(model: ModelConfig) -> int:
 def run_flops_per_token(experiment: ExperimentConfig) -> int:
     """Counts the floating-point operations of a run for one token.
 
-    These are `training_flops_per_token` without gradients of weights that are not trained, the
-    backward pass below the lowest trained layer, and losses of positions without one. Adapters
-    count, but neither the head of a task nor rematerialisation. A recurrent model counts six for
-    each weight outside the embedding.
+    These are three times those of `reading_flops_per_token`, and the keys and values of the
+    memory. Gradients of weights that are not trained, the backward pass below the lowest trained
+    layer, and losses of positions without one do not count. Adapters count, but neither the head
+    of a task nor rematerialisation. A recurrent model counts six for each weight outside the
+    embedding.
     """
     config, training, frozen = experiment.model, experiment.training, experiment.frozen_parts
     has_adapters, has_task = training.adapter_rank is not None, experiment.task is not None
@@ -208,7 +171,7 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     is_tied = not is_transformer or config.tie_weights
     is_kept = frozen.embedding if is_tied else frozen.softmax
     per_softmax = 2 * (1 + passes_on + (not is_kept and not has_adapters))
-    scored = 0.0 if has_task else _num_scored(experiment) / config.segment_length
+    scored = 0.0 if has_task else num_scored(experiment) / config.segment_length
     count -= softmax * (6 - per_softmax * scored)
     if is_transformer and training.adapter_rank is not None:
         count += 6 * num_adapter_parameters(config, training.adapter_rank)
@@ -239,17 +202,13 @@ def _softmax_products(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
     return (config.cutoffs[0] if config.cutoffs else config.vocabulary_size) * config.hidden_dim
 
 
-def _num_scored(experiment: ExperimentConfig) -> int:
+def num_scored(experiment: ExperimentConfig) -> int:
     """Counts the positions of a segment that have a loss, S."""
     segment = experiment.model.segment_length
     is_half = experiment.training.loss_positions == "last_half"
     return segment - (segment // 2 if is_half else 0)
 
 
-NOTICE_SECONDS = 30.0
-"""Notice of a spot VM's end: files not in the store by then are lost."""
-# A client sends one stream: 10 GB took one to two minutes.
-UPLOAD_BYTES_PER_SECOND = 100e6
 # Adafactor keeps sums over rows and columns.
 _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2, "sgd": 1}
 
@@ -258,21 +217,3 @@ def optimizer_copies(optimizer: OptimizerConfig) -> int:
     """Returns the most copies of a weight in an optimizer; Muon has one of kernels."""
     has_none = optimizer.name == "sgd" and not optimizer.momentum
     return 0 if has_none else _OPTIMIZER_COPIES[optimizer.name]
-
-
-def checkpoint_cost(experiment: ExperimentConfig) -> dict[str, Any]:
-    """Returns the most bytes of a checkpoint, its upload seconds, and if a notice is enough."""
-    model, training = experiment.model, experiment.training
-    copies = 1 + optimizer_copies(experiment.optimizer) + training.averages_weights
-    num_stored = num_parameters(model)
-    if training.adapter_rank is not None and isinstance(model, ModelConfig):
-        num_stored = num_adapter_parameters(model, training.adapter_rank)
-    num_bytes = copies * num_stored * _FLOAT_BYTES
-    # Some vectors of a recurrent model are negligible beside millions of weights.
-    if isinstance(model, ModelConfig):
-        width = _FLOAT_BYTES if training.dtype_policy == "float32" else 2
-        row_bytes = model.num_layers * model.memory_length * model.hidden_dim * width
-        num_bytes += training.global_batch_size * row_bytes
-    seconds = num_bytes / UPLOAD_BYTES_PER_SECOND
-    fits_notice = seconds <= NOTICE_SECONDS
-    return {"bytes": num_bytes, "upload_seconds": seconds, "fits_notice": fits_notice}

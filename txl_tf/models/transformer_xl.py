@@ -12,7 +12,7 @@ from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from txl_tf.layers.attention import VisibleKeys
-from txl_tf.layers.decoder_block import DecoderBlock, Positions
+from txl_tf.layers.decoder_block import DecoderBlock, initializer_of
 from txl_tf.layers.feed_forward import SeededDropout
 from txl_tf.layers.rematerialization import rematerialized_call
 from txl_tf.models.language_model import LanguageModel
@@ -104,33 +104,26 @@ class TransformerXL(LanguageModel):
         super().__init__(config, name=name, **kwargs)
         self.rematerialize = rematerialize
         self.attention_kernel = attention_kernel
-        self.positions = Positions.of_model(self.config)
         self._create_layers()
 
-    def _initializer(self):
+    def _vocabulary_arguments(self):
+        """Returns the arguments that embedding and softmax share, with new initializers."""
         config = self.config
-        if config.initializer == "uniform":
-            limit = config.initializer_range
-            return keras.initializers.RandomUniform(-limit, limit)
-        return keras.initializers.RandomNormal(stddev=config.initializer_stddev)
-
-    def _projection_initializer(self):
-        if self.config.initializer == "uniform":
-            return self._initializer()
-        return keras.initializers.RandomNormal(stddev=self.config.projection_stddev)
+        return {
+            **config.clusters.to_dict(),
+            "embeddings_initializer": initializer_of(config, config.initializer_stddev),
+            "projection_initializer": initializer_of(config, config.projection_stddev),
+            "dtype": self.dtype_policy,
+        }
 
     def _create_layers(self):
         config = self.config
         common = {"dtype": self.dtype_policy}
-        vocabulary = config.clusters.to_dict()
-        self.embedding = AdaptiveEmbedding(
-            embeddings_initializer=self._initializer(),
-            projection_initializer=self._projection_initializer(),
-            name="embedding",
-            **vocabulary,
-            **common,
-        )
-        self.blocks = [self._create_block(f"block_{i}") for i in range(config.num_layers)]
+        self.embedding = AdaptiveEmbedding(name="embedding", **self._vocabulary_arguments())
+        self.blocks = [
+            DecoderBlock(config, name=f"block_{index}", **common)
+            for index in range(config.num_layers)
+        ]
         shared_axes = (1,) if config.variational_dropout else ()
         self.embedding_dropout = SeededDropout(
             config.dropout, shared_axes, name="embedding_dropout", **common
@@ -142,11 +135,8 @@ class TransformerXL(LanguageModel):
         self.softmax = AdaptiveSoftmax(
             share_tail_projections=config.share_tail_projections,
             tie_weights=config.tie_weights,
-            embeddings_initializer=self._initializer(),
-            projection_initializer=self._projection_initializer(),
             name="softmax",
-            **vocabulary,
-            **common,
+            **self._vocabulary_arguments(),
         )
         hidden_shape = (None, None, config.hidden_dim)
         self.embedding.build((None, None))
@@ -158,29 +148,10 @@ class TransformerXL(LanguageModel):
             self.position_bias = self._shared_bias("position_bias")
         self.built = True
 
-    def _create_block(self, name):
-        config = self.config
-        return DecoderBlock(
-            config.num_heads,
-            config.head_dim,
-            config.intermediate_dim,
-            positions=self.positions,
-            pre_norm=config.pre_norm,
-            residual_gate=config.residual_gate,
-            dropout=config.dropout,
-            variational_dropout=config.variational_dropout,
-            attention_dropout=config.attention_dropout,
-            own_biases=not config.share_attention_biases,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            kernel_initializer=self._initializer(),
-            name=name,
-            dtype=self.dtype_policy,
-        )
-
     def _shared_bias(self, name):
         # Not `add_weight`, which would put the name of the model into the path.
         return keras.Variable(
-            self._initializer(),
+            initializer_of(self.config, self.config.initializer_stddev),
             shape=(self.config.num_heads, self.config.head_dim),
             dtype=self.variable_dtype,
             name=name,
@@ -274,14 +245,13 @@ class TransformerXL(LanguageModel):
         return hidden_states, Memory(tuple(next_states), next_valid_length)
 
     def _attention_mask(self, segment_length, memory, document_starts=None):
-        memory_length = memory.states[0].shape[1]
+        memory_length, valid_length = memory.states[0].shape[1], memory.valid_length
+        farthest = self.config.farthest(memory_length)
         if self.attention_kernel is not None:
-            farthest = self.positions.farthest(memory_length)
-            filled = memory.valid_length
             return VisibleKeys(
-                self.attention_kernel, memory_length, filled, farthest, document_starts
+                self.attention_kernel, memory_length, valid_length, farthest, document_starts
             )
-        mask = self.positions.mask(segment_length, memory_length, memory.valid_length)
+        mask = functional.causal_memory_mask(segment_length, memory_length, valid_length, farthest)
         if document_starts is None:
             return mask
         same_document = functional.same_document_mask(document_starts, memory_length)
@@ -295,9 +265,9 @@ class TransformerXL(LanguageModel):
         block, state = self.blocks[layer], ops.cast(memory.states[layer], hidden.dtype)
         segment_length = ops.shape(hidden)[1]
         position = self._position_arguments(state.shape[1] + segment_length, lambda each: each)
-        if block.pre_norm:
+        if self.config.pre_norm:
             hidden, state = block.attention_norm(hidden), block.attention_norm(state)
-        mask = self.positions.mask(segment_length, state.shape[1], memory.valid_length)
+        mask = self._attention_mask(segment_length, memory)
         return {"inputs": hidden, "memory": state, "attention_mask": mask, **position}
 
     def _run_again_in_backward_pass(self, block, hidden, attention_mask, training, **tensors):
@@ -322,14 +292,17 @@ class TransformerXL(LanguageModel):
                 f"Received: a memory of length {memory.states[0].shape[1]}"
             )
 
-    def _sinusoids(self, key_length, drop_positions):
-        encoding = self.positions.sinusoids(key_length, self.config.hidden_dim, self.compute_dtype)
-        return drop_positions(encoding)  # [K, D]
+    def sinusoids(self, key_length):
+        """Returns the encodings `(K, D)` of the distances `K - 1` to 0."""
+        config = self.config
+        return functional.relative_positional_encoding(
+            key_length, config.hidden_dim, config.clamp_length, self.compute_dtype
+        )
 
     def _position_arguments(self, key_length, drop_positions):
         if self.config.position_encoding != "transformer_xl":
             return {}
-        arguments = {"position_encoding": self._sinusoids(key_length, drop_positions)}
+        arguments = {"position_encoding": drop_positions(self.sinusoids(key_length))}
         if self.config.share_attention_biases:
             arguments["content_bias"] = self.content_bias
             arguments["position_bias"] = self.position_bias
@@ -337,7 +310,7 @@ class TransformerXL(LanguageModel):
 
     def _add_positions(self, hidden, state, drop_positions):
         memory_length = state.shape[1]  # positions are counted from the segment's end
-        positions = self._sinusoids(memory_length + ops.shape(hidden)[1], drop_positions)
+        positions = drop_positions(self.sinusoids(memory_length + ops.shape(hidden)[1]))
         state = ops.cast(state, hidden.dtype) + positions[:memory_length]
         return hidden + positions[memory_length:], state
 

@@ -11,6 +11,7 @@ from pipelines.analysis.ablation import (
     attention_length,
     load_study,
     row_figures,
+    training_memory_bytes,
     write_table,
 )
 from pipelines.command_line import main
@@ -21,7 +22,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import UsageError
-from txl_tf.models.sizes import num_parameters, training_memory_bytes
+from txl_tf.models.sizes import num_parameters
 from txl_tf.storage.locks import WritableFolder
 
 NUM_STEPS = 60
