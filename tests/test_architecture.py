@@ -56,7 +56,7 @@ WITHOUT_TENSORFLOW = {
 # All other kernels may import JAX at their top, and nobody may import them there.
 WITHOUT_JAX = {"__init__", "attention_plan"}
 # Recomputing activations takes an interface of each backend, compiling a part that of TensorFlow.
-FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py", "txl_tf/layers/rematerialization.py"}
+FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
 # arguments with them, and every worker process of a preparation loads them.
 LOADED_FIRST = (

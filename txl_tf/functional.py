@@ -173,16 +173,10 @@ def at_least_float32(tensor):
 
 
 def next_memory(memory, inputs):
-    """Returns the last `M` positions of the memory and the segment, without a gradient.
+    """Returns the last `M` positions of memory and segment, without a gradient, `(B, M, D)`.
 
-    Dai et al. (2019), Section 3.2: `SG(h)`.
-
-    Args:
-        memory: float tensor `(B, M, D)`.
-        inputs: float tensor `(B, T, D)`. A layer's inputs for this segment.
-
-    Returns:
-        Float tensor `(B, M, D)`.
+    Dai et al. (2019), Section 3.2: `SG(h)`. Memory is `(B, M, D)`, the segment's `inputs` of the
+    layer are `(B, T, D)`.
     """
     memory_length, segment_length = memory.shape[1], inputs.shape[1]
     if memory_length == 0:
@@ -236,15 +230,9 @@ def next_valid_length(valid_length, memory_length, segment_length, document_star
 def fold_seed(seed, site):
     """Derives a seed for one place that draws random numbers.
 
-    Only the first number changes, by large steps, so that the sites of neighbouring
-    seeds differ. Folding twice adds the sites.
-
-    Args:
-        seed: optional int32 tensor `(2,)` or `(B, 2)`.
-        site: int. A number that no other place uses with this seed.
-
-    Returns:
-        Int32 tensor of the same shape, or `None` if `seed` is `None`.
+    Seeds are int32 `(2,)` or `(B, 2)`, or `None`, which stays `None`. No other place has the same
+    `site`. Only the first number changes, by large steps, so that the sites of neighbouring seeds
+    differ. Folding twice adds the sites.
     """
     if seed is None:
         return None
@@ -253,17 +241,9 @@ def fold_seed(seed, site):
 
 
 def row_seeds(seed, rows):
-    """Derives a seed for each row.
+    """Derives a seed for each row, int32 `(B, 2)`, from one `(2,)` and the rows' indices `(B,)`.
 
-    All rows share the first number, see `common_seed`; the second differs for each row. It
-    depends only on the row's index, not on the other rows.
-
-    Args:
-        seed: int32 tensor `(2,)`.
-        rows: int32 tensor `(B,)`, not negative.
-
-    Returns:
-        Int32 tensor `(B, 2)`.
+    All rows share the first number, see `common_seed`; the second depends on the row's index.
     """
     seed = ops.cast(seed, "int32")
     first = ops.broadcast_to(ops.reshape(_common_number(seed), [1]), ops.shape(rows))

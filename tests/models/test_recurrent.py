@@ -76,7 +76,7 @@ def language_model(layer_oracle, model, tokens, targets, states):
     nats, outputs = np.zeros(tokens.shape), []
     for row in range(len(tokens)):
         hidden = [table[token] * math.sqrt(table.shape[1]) for token in tokens[row]]
-        for index, layer in enumerate(model.recurrent_layers):
+        for index, layer in enumerate(model.blocks):
             first, cell = states[2 * index][row], states[2 * index + 1][row]
             hidden, first, cell = layer_oracle(layer, hidden, first, cell)
             states[2 * index][row], states[2 * index + 1][row] = first, cell

@@ -74,20 +74,20 @@ class InferenceBlock:
 
     def _attention_inputs(self, hidden):
         block = self._block
-        return _normalized(block.attention_norm, hidden) if block.pre_norm else hidden
+        return _normalized(block.attention_norm, hidden) if block.config.pre_norm else hidden
 
     def _transform(self, hidden, attended, kernels=()):
         """Applies residual or gate, feed-forward layer and norms, `(B, T, D)`."""
-        block = self._block
+        block, pre_norm = self._block, self._block.config.pre_norm
         hidden = self._add(block.attention_gate, hidden, attended)
-        if not block.pre_norm:
+        if not pre_norm:
             hidden = _normalized(block.attention_norm, hidden)
-        transformed = _normalized(block.feed_forward_norm, hidden) if block.pre_norm else hidden
+        transformed = _normalized(block.feed_forward_norm, hidden) if pre_norm else hidden
         # On a plain matrix of rows, the kernels fuse bias and ReLU into the product.
         rows = ops.reshape(transformed, [-1, transformed.shape[-1]])  # [B * T, D]
         transformed = ops.reshape(self._feed_forward(rows, *kernels), ops.shape(hidden))
         hidden = self._add(block.feed_forward_gate, hidden, transformed)
-        return hidden if block.pre_norm else _normalized(block.feed_forward_norm, hidden)
+        return hidden if pre_norm else _normalized(block.feed_forward_norm, hidden)
 
     def _add(self, gate, hidden, outputs):
         return hidden + outputs if gate is None else gate.mix(hidden, outputs, self._gate_product)

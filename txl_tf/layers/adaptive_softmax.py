@@ -6,11 +6,7 @@ capacity: no turn for an empty group, one in the common case, more if the capaci
 small. So no token is dropped, and no cluster is computed for tokens of another one.
 
 A loop of unknown length has no reverse-mode gradient, so the gradients are written out: the
-backward pass is a second loop, which computes a chunk's logits again instead of keeping the
-logits of all chunks.
-
-A compiled program cannot refuse an id beyond the table: the backend returns zeros or
-another row.
+backward pass is a second loop, which computes a chunk's logits again instead of keeping them.
 
 Shape letters used in this module: B rows, T segment length, N = B * T tokens, V vocabulary, D
 hidden width, E embedding width, R token ids of one cluster, W width of one cluster, C capacity of
@@ -35,11 +31,10 @@ _UNKNOWN_NUM_TOKENS = 1024
 
 
 def check_token_ids(token_ids: Any, vocabulary_size: int, name: str = "token_ids") -> None:
-    """Refuses ids outside the vocabulary; ValueError for ids of any shape, called `name`.
+    """Raises ValueError for ids outside the vocabulary, if they are known in host memory.
 
-    It checks NumPy arrays, lists, and TensorFlow's eager tensors in host memory. Everything else
-    passes: in compiled functions there are no values yet, and reading them from an accelerator
-    would stall it.
+    In compiled functions there are no values yet, and reading them from an accelerator would stall
+    it. There the backend returns zeros or another row for such an id.
     """
     values = _on_host(token_ids)
     if values is None or not values.size:
@@ -105,14 +100,8 @@ class VocabularyLayer(ConfiguredLayer):
         self.project_same_dim = project_same_dim
         self.embeddings_initializer = normal_unless(embeddings_initializer)
         self.projection_initializer = normal_unless(projection_initializer, 0.01)
-        self.clusters = VocabularyClusters(
-            vocabulary_size=vocabulary_size,
-            hidden_dim=hidden_dim,
-            embedding_dim=self.embedding_dim,
-            cutoffs=self.cutoffs,
-            division_factor=division_factor,
-            project_same_dim=project_same_dim,
-        )
+        names = (field.name for field in dataclasses.fields(VocabularyClusters))
+        self.clusters = VocabularyClusters(**{name: getattr(self, name) for name in names})
 
     def _weights(self, name, shapes, initializer, **options):
         """Creates a weight of each shape, and `None` for `None`."""
@@ -130,12 +119,9 @@ class AdaptiveEmbedding(VocabularyLayer):
     """Token embedding by clusters, projected to `D` and scaled by `sqrt(D)`.
 
     Ids are sorted by falling frequency and cut into clusters. Each cluster has a table of its own
-    width, as in Baevski and Auli (2019), "Adaptive input representations". A cluster is looked up
-    and projected only for its own tokens, with static shapes and without dropping any, see
-    the head of this module.
-
-    With `division_factor=1` all rows are equally wide, and there is one table
-    `(V, E)` with one projection `(E, D)`, or none if `E` is `D`.
+    width, as in Baevski and Auli (2019), and is looked up and projected only for its own tokens.
+    With `division_factor=1` there is one table `(V, E)` with one projection `(E, D)`, or none if
+    `E` is `D`.
 
     Args:
         vocabulary_size: int. Number of token ids, `V`.
@@ -165,9 +151,8 @@ class AdaptiveEmbedding(VocabularyLayer):
         Float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If a size is not positive, a cluster would have no width, or `cutoffs` do not
-            ascend within the vocabulary; if ids are known and not in `[0, V)`, see
-            `check_token_ids`. In a compiled function the row of such an id is undefined.
+        ValueError: If sizes or `cutoffs` do not fit, or ids are known and not in `[0, V)`, see
+            `check_token_ids`.
 
     References:
      - [Baevski and Auli, 2019](https://arxiv.org/abs/1809.10853)
@@ -228,23 +213,19 @@ class AdaptiveSoftmax(VocabularyLayer):
     Ids are sorted by falling frequency and cut into clusters. The head is a softmax over the ids
     of the first cluster and one entry per tail cluster; an id of a tail has the probability of
     its cluster times its probability within the cluster. A tail is computed only for its own
-    targets, with static shapes and without dropping any, see the head of this module. Without
-    `cutoffs` this is the softmax over the whole vocabulary.
+    targets. Without `cutoffs` this is the softmax over the whole vocabulary.
 
     Tables and projections have the same shapes as in an `AdaptiveEmbedding` with the same
     arguments, and can be its variables. All biases, and the weights of the tails' entries in the
     head, start at 0.
 
     Args:
-        vocabulary_size: int. Number of token ids, `V`.
-        hidden_dim: int. Width `D`.
         share_tail_projections: bool. If `True`, the tails use the projections of the embedding,
             which are then a call argument. With `cutoffs` the head has its own; without them the
             projection is always the embedding's.
         tie_weights: bool. If `True`, the tables are the embedding's and a call argument.
             Otherwise the layer has its own.
-        **kwargs: the other arguments of `AdaptiveEmbedding`: width, cutoffs and initializers of
-            the layer's own tables and projections.
+        **kwargs: the other arguments of `AdaptiveEmbedding`.
 
     Call arguments:
         hidden: float tensor `(B, T, D)`.
@@ -259,8 +240,8 @@ class AdaptiveSoftmax(VocabularyLayer):
         tails of the targets.
 
     Raises:
-        ValueError: If a size is not positive, `cutoffs` do not ascend within the vocabulary, or
-            `tables` or `projections` are missing or too few or many.
+        ValueError: If sizes or `cutoffs` do not fit, or `tables` or `projections` are missing or
+            too few or many.
 
     References:
      - [Grave et al., 2017](https://arxiv.org/abs/1609.04309)
@@ -322,21 +303,10 @@ class AdaptiveSoftmax(VocabularyLayer):
         return ops.concatenate(parts, axis=-1)
 
     def negative_log_likelihood(self, hidden, target_ids, tables=None, projections=None):
-        """Scores targets; a tail is computed for its own targets only.
+        """Scores targets, int `(B, T)`, from hidden states `(B, T, D)`.
 
-        Args:
-            hidden: float tensor `(B, T, D)`.
-            target_ids: int tensor `(B, T)` with values in `[0, V)`.
-            tables: as in a call.
-            projections: as in a call.
-
-        Returns:
-            Nats: float32 tensor `(B, T)`, float64 if the layer computes in
-            float64.
-
-        Raises:
-            ValueError: As a call, and if targets are known and not in `[0, V)`, see
-                `check_token_ids`. In a compiled function the score of such a target is undefined.
+        Other arguments are as in a call. Returns nats, float32 `(B, T)`, or float64 if the layer
+        computes in it. Raises ValueError as a call, and for targets outside `[0, V)`.
         """
         check_token_ids(target_ids, self.vocabulary_size, "target_ids")
         if not self.built:
@@ -459,11 +429,10 @@ def group_by_cluster(clusters, num_clusters, padding):
 
 
 def for_each_chunk(update, carry, group, capacity):
-    """Loops over the tokens of one cluster, a group of `group_by_cluster`, in chunks.
+    """Loops over the tokens of one cluster in chunks, and returns the last carried tensors.
 
     `update` takes the indices of a chunk's tokens, int32 `(C,)`, a mask of members of the group,
-    bool `(C,)`, and the carried tensors, and returns a tuple of the new ones. The last ones are
-    returned.
+    bool `(C,)`, and the carried tensors, and returns a tuple of the new ones.
     """
     order, first, end = group
 
@@ -532,11 +501,10 @@ def _embedding_gradients(token_ids, chunks, weights, upstream):
 def cluster_negative_log_likelihood(
     hidden, target_ids, group, capacity, table, bias, projection=None
 ):
-    """Computes the nats `(N,)` of the targets of one cluster, 0 for targets in other clusters.
+    """Computes the nats `(N,)` of the targets within one cluster, 0 for those in other clusters.
 
-    They are normalised over the ids of the cluster. Target ids count from its first id, and are
-    in `[0, R)` for other targets too. At most `C * R` logits, in float32 or float64, exist at a
-    time. The table is `(R, W)`, the bias `(R,)` and the projection `(W, D)`.
+    Target ids count from its first id, and are in `[0, R)` for other targets too. At most `C * R`
+    logits exist at a time. The table is `(R, W)`, the bias `(R,)` and the projection `(W, D)`.
     """
 
     def forward(hidden, target_ids, order, first, end, *weights):

@@ -45,8 +45,7 @@ class MemoryAttention(ConfiguredLayer):
     Call arguments:
         inputs: float tensor `(B, T, D)`. The current segment.
         memory: optional float tensor `(B, M, D)`. The inputs of this layer for the `M` tokens
-            before the segment. The caller stops its gradient, so that terms added to it can be
-            learned.
+            before the segment. The caller stops its gradient.
         attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
             where attention is allowed.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
@@ -182,27 +181,20 @@ class RelativeAttention(MemoryAttention):
     once per pair (Appendix B).
 
     Args:
-        num_heads: int. Number of heads `N`.
-        head_dim: int. Width `H` of one head.
         own_biases: bool. If `True`, the layer has its own biases `u` and `v`; otherwise they are
             call arguments, and several layers can share them.
-        **kwargs: other keyword arguments passed to `MemoryAttention`.
+        **kwargs: other arguments of `MemoryAttention`.
 
-    Call arguments:
+    Call arguments, besides those of `MemoryAttention`:
         position_encoding: float tensor `(K, D)`; row `j` encodes the distance
             `K - 1 - j`.
         attention_mask: as in `MemoryAttention`, or `VisibleKeys`, with which a kernel for TPUs
             attends.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
-        Others are as in `MemoryAttention`.
-
-    Returns:
-        Float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If `num_heads` or `head_dim` is not positive, or a bias is missing without
-            `own_biases`.
+        ValueError: As `MemoryAttention`, and if a bias is missing without `own_biases`.
     """
 
     _arguments = (*MemoryAttention._arguments, "own_biases")
@@ -293,18 +285,12 @@ class ShawAttention(MemoryAttention):
 
     with a learned number `b` for every distance and head. Without, as in the paper's text, only
     two of the four terms remain: `(q . k + relative_shift(q . a)) / sqrt(H)`. Distances from
-    `P - 1` on share the last vector and number. Call arguments and results are the same as in
-    `MemoryAttention`.
+    `P - 1` on share the last vector and number.
 
     Args:
-        num_heads: int. Number of heads `N`.
-        head_dim: int. Width `H` of one head.
         num_positions: int. Number of learned distances `P`.
         has_biases: bool. If `True`, scores have the terms of `u` and `b`.
-        **kwargs: other keyword arguments passed to `MemoryAttention`.
-
-    Raises:
-        ValueError: If a size is not positive.
+        **kwargs: other arguments of `MemoryAttention`.
 
     References:
      - [Shaw et al., 2018](https://arxiv.org/abs/1803.02155)
@@ -351,26 +337,21 @@ class ShawAttention(MemoryAttention):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class VisibleKeys:
-    """Replacement of the attention mask for kernels, in which a query sees its first key to itself.
-
-    Attributes:
-        kernel: `AttentionKernel`.
-        memory_length: int. `M`, places of memory.
-        valid_length: int32 tensor `(B,)`. Filled positions of memory.
-        farthest: optional int. Largest distance that a query sees.
-        document_starts: optional bool tensor `(B, T)`, see `functional.same_document_mask`.
-        segment_length: optional int. Tokens of a segment, where `T` tokens are several segments:
-            each forgets the same tokens as in separate reads.
-        num_unused: int. Unused places at the front of memory.
-    """
+    """Attention mask of the kernels: each query sees the keys from its first one to itself."""
 
     kernel: AttentionKernel
     memory_length: int
+    """`M`, places of memory."""
     valid_length: Any
+    """Filled places of memory, int32 `(B,)`."""
     farthest: int | None = None
+    """Largest distance that a query sees."""
     document_starts: Any = None
+    """As in `functional.same_document_mask`, bool `(B, T)`."""
     segment_length: int | None = None
+    """Tokens of a segment, if `T` tokens are several: each forgets as in separate reads."""
     num_unused: int = 0
+    """Unused places at the front of memory."""
 
     def attend(
         self,
@@ -430,10 +411,7 @@ class VisibleKeys:
         return self.document_starts is not None or not is_one_segment
 
     def first_keys(self, num_tokens: int) -> Any:
-        """Returns the first key that queries may see.
-
-        Int32 `(B,)`, or `(B, T)` with documents or several segments.
-        """
+        """Returns the first visible keys, int32 `(B,)`, or `(B, T)` if queries differ."""
         first = self.memory_length - ops.cast(self.valid_length, "int32")
         if not self._has_query_starts(num_tokens):
             return first
@@ -455,11 +433,7 @@ def side_by_side(biases: Sequence[Any]) -> Any:
 
 
 def _latest_starts(document_starts: Any) -> Any:
-    """Returns where the document of each token `(B, T)` begins in the segment.
-
-    The positions are int32 `(B, T)`; a document that begins in memory gets a number before all of
-    memory.
-    """
+    """Returns where the document of each token begins, int32 `(B, T)`, or -2**30 in memory."""
     positions = ops.arange(document_starts.shape[1], dtype="int32")
     is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
     is_start = ops.logical_and(ops.expand_dims(document_starts, 1), is_before)  # [B, T, T]

@@ -25,6 +25,14 @@ def initializer_of(config: ModelConfig, stddev: float) -> keras.initializers.Ini
     return keras.initializers.RandomNormal(stddev=stddev)
 
 
+def add_positions(positions: Any, inputs: Any, memory: Any) -> tuple[Any, Any]:
+    """Adds positions `(K, D)`, counted from the end of the segment, to segment and memory."""
+    memory_length = 0 if memory is None else memory.shape[1]
+    if memory_length:
+        memory = ops.cast(memory, inputs.dtype) + positions[:memory_length]
+    return inputs + positions[memory_length:], memory
+
+
 def create_state(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Any]:
     """Creates variables for remembered states; the last one is their int32 valid length `(B,)`.
 
@@ -258,7 +266,11 @@ class DecoderBlock(keras.layers.Layer):
             # gradient, but the memory itself must not get one.
             memory = ops.stop_gradient(memory)
         if self.config.position_encoding == "learned":
-            inputs, memory = self._add_positions(inputs, memory)
+            key_length = (0 if memory is None else memory.shape[1]) + ops.shape(inputs)[1]
+            # Added in every segment again, because the distance of remembered tokens grows.
+            rows = functional.distances_to_end(key_length, self.config.num_positions)
+            positions = ops.cast(ops.take(self.position_table, rows, axis=0), inputs.dtype)
+            inputs, memory = add_positions(positions, inputs, memory)
         query_inputs = inputs
         if self.config.pre_norm:
             query_inputs = self.attention_norm(inputs)
@@ -301,17 +313,6 @@ class DecoderBlock(keras.layers.Layer):
         )
         hidden = (self.feed_forward_gate or ops.add)(hidden, transformed)
         return hidden if self.config.pre_norm else self.feed_forward_norm(hidden)  # [B, T, D]
-
-    def _add_positions(self, inputs, memory):
-        """Adds positions to memory and segment, counted from the end of the segment."""
-        # Added in every segment again, because the distance of remembered tokens grows.
-        memory_length = 0 if memory is None else memory.shape[1]
-        key_length = memory_length + ops.shape(inputs)[1]
-        rows = functional.distances_to_end(key_length, self.config.num_positions)
-        positions = ops.cast(ops.take(self.position_table, rows, axis=0), inputs.dtype)  # [K, D]
-        if memory_length:
-            memory = ops.cast(memory, inputs.dtype) + positions[:memory_length]
-        return inputs + positions[memory_length:], memory
 
     def reset_state(self):
         """Clears the memory of all rows."""

@@ -28,10 +28,9 @@ class SeededDropout(ConfiguredLayer):
     """Dropout that draws from a given seed, or from its own generator.
 
     The mask of a row is a hash of the row's seed and the index in the row, see
-    `stateless_random.random_bits`. With seeds of rows of the global batch, it does not depend on
-    the number of replicas or parts, on the order, or on the backend. Under `tf.distribute` Keras'
-    own dropout would draw the same mask on every replica, and its hidden generator makes a
-    repeated step differ.
+    `stateless_random.random_bits`. It does not depend on the number of replicas or parts, on the
+    order of rows, or on the backend. Under `tf.distribute` Keras' own dropout would draw the same
+    mask on every replica, and its hidden generator makes a repeated step differ.
 
     Args:
         rate: float in `[0, 1)`. Fraction of the inputs set to 0; the others

@@ -6,7 +6,7 @@ Shape letters used in this module: B rows, L positions of a text, D hidden width
 import keras
 from keras import ops
 
-from txl_tf.layers.feed_forward import SeededDropout
+from txl_tf.layers.feed_forward import ConfiguredLayer, SeededDropout
 
 _POOLINGS = ("last", "mean")
 _LOWEST = -3.4028235e38  # of float32; no softmax chooses it
@@ -35,9 +35,10 @@ def _mask_of(hidden, padding_mask):
     return ops.cast(padding_mask, "bool")
 
 
-class _Head(keras.layers.Layer):
+class _Head(ConfiguredLayer):
     """Dropout and a projection to `num_outputs`, in float32 for the loss."""
 
+    _arguments: tuple[str, ...] = ("dropout", "kernel_initializer")
     _has_bias = True
 
     def __init__(self, num_outputs, dropout=0.1, kernel_initializer="glorot_uniform", **kwargs):
@@ -45,7 +46,8 @@ class _Head(keras.layers.Layer):
         if num_outputs < 1:
             raise ValueError(f"`num_outputs` must be positive. Received: {num_outputs}")
         self.num_outputs = num_outputs
-        self.dropout = SeededDropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.dropout = dropout
+        self.feature_dropout = SeededDropout(dropout, name="dropout", dtype=self.dtype_policy)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.projection = keras.layers.Dense(
             num_outputs,
@@ -65,17 +67,9 @@ class _Head(keras.layers.Layer):
             # Dropout treats each text of a choice as a row.
             features = ops.reshape(features, (-1, *shape[dropout_seed.ndim - 1 :]))
             dropout_seed = ops.reshape(dropout_seed, (-1, 2))
-        features = self.dropout(features, seed=dropout_seed, training=training)
+        features = self.feature_dropout(features, seed=dropout_seed, training=training)
         features = ops.reshape(features, shape)
         return ops.cast(self.projection(features), "float32")
-
-    def get_config(self):
-        initializer = keras.initializers.serialize(self.kernel_initializer)
-        return {
-            **super().get_config(),
-            "dropout": self.dropout.rate,
-            "kernel_initializer": initializer,
-        }
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -86,9 +80,8 @@ class PooledHead(_Head):
         num_outputs: int. Classes, or numbers.
         pooling: str. `"last"` reads the state of the last token, `"mean"` the mean
             over all tokens.
-        dropout: float in `[0, 1)`. Dropout of the pooled vector.
-        kernel_initializer: Keras initializer of the projection.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+        **kwargs: `dropout` of the pooled vector, `kernel_initializer` of the projection, and
+            arguments of `keras.layers.Layer`.
 
     Call arguments:
         hidden: float tensor `(..., L, D)`.
@@ -105,6 +98,8 @@ class PooledHead(_Head):
         ValueError: If `num_outputs` is not positive, or `pooling` is unknown.
     """
 
+    _arguments = (*_Head._arguments, "num_outputs", "pooling")
+
     def __init__(self, num_outputs, pooling="last", **kwargs):
         super().__init__(num_outputs, **kwargs)
         if pooling not in _POOLINGS:
@@ -115,32 +110,18 @@ class PooledHead(_Head):
         pooled = pool(hidden, _mask_of(hidden, padding_mask), self.pooling)
         return self._project(pooled, dropout_seed, training)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_outputs": self.num_outputs,
-            "pooling": self.pooling,
-        }
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class ChoiceHead(PooledHead):
-    """Logits of a choice between several texts per row.
+    """Logits of a choice between `C` texts per row.
 
-    Args:
-        pooling: str. As in `PooledHead`.
-        **kwargs: other keyword arguments passed to `PooledHead`.
-
-    Call arguments:
-        hidden: float tensor `(B, C, L, D)` of `C` texts for each row.
-        padding_mask: optional bool tensor `(B, C, L)`, true where there is a token.
-        dropout_seed: as in `PooledHead`, `(B, C, 2)`.
-        training: bool. If `True`, dropout is active.
+    Arguments are as in `PooledHead` with one output.
 
     Returns:
         Float32 tensor `(B, C)`; the lowest float32 for a text without tokens.
     """
 
+    _arguments = (*_Head._arguments, "pooling")
     # A bias equal for all texts would not affect the choice, and its gradient would be rounding
     # error.
     _has_bias = False
@@ -153,11 +134,6 @@ class ChoiceHead(PooledHead):
         logits = ops.squeeze(logits, axis=-1)
         is_there = ops.any(_mask_of(hidden, padding_mask), axis=-1)
         return ops.where(is_there, logits, _LOWEST)
-
-    def get_config(self):
-        config = super().get_config()
-        del config["num_outputs"]
-        return config
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")

@@ -54,18 +54,13 @@ class TransformerXLWithHead(ModelWithLoss):
     """Language model that reads whole texts and passes their hidden states to a head.
 
     A text of any length is read segment by segment with memory. As in pre-training, no gradient
-    flows into memory (Dai et al., 2019, section 3.2): the tokens of a segment get gradients only
-    through this segment's hidden states.
-
-    The tokens of a text come first in its row, padding after them. A causal model never attends
-    to later positions, so padding of any length changes nothing.
+    flows into memory (Dai et al., 2019, section 3.2). The tokens of a text come first in its row,
+    padding after them, which changes nothing: a causal model never attends to later positions.
 
     The softmax of the language model is not used and is set to not trainable.
-    `model.language_model.trainable = False` trains only the head.
-
-    `compile` without a loss uses the cross entropy from logits. The loss must be given for one
-    output, which may be a number or a class, and for a head of another kind. `export` writes a
-    SavedModel with the input signature of the last call.
+    `model.language_model.trainable = False` trains only the head. `compile` without a loss uses
+    the cross entropy from logits; a head with one output, or of another kind, needs a loss.
+    `export` writes a SavedModel with the input signature of the last call.
 
     Args:
         language_model: `TransformerXL` or another `LanguageModel`, trained or not; for a

@@ -33,13 +33,14 @@ class LanguageModel(keras.Model):
     """Base class of models that read segments of tokens and carry memory.
 
     A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and returns hidden
-    states `(B, T, D)` and the next memory. A subclass sets `config_class`, creates `embedding` and
-    `softmax`, and defines `call`, `initial_memory`, `num_states` and `numbered_layers`, the layers
-    between embedding and softmax. All methods raise ValueError for known ids that are not in
+    states `(B, T, D)` and the next memory. A subclass sets `config_class` and `states_per_layer` of
+    a memory, creates `embedding`, `softmax` and `blocks`, the layers between them, and defines
+    `call` and `initial_memory`. All methods raise ValueError for known ids that are not in
     `[0, V)`; in a compiled function the result for such an id is undefined.
     """
 
     config_class: type = ModelConfig
+    states_per_layer = 1
     # Keras' signature for saving would be a call without memory.
     _default_save_signature = None
 
@@ -72,10 +73,10 @@ class LanguageModel(keras.Model):
     def check_memory(self, memory, token_ids):
         """Raises ValueError for memory of another model, or known to be of another batch."""
         check_memory(memory, Memory, token_ids)
-        if len(memory.states) != self.num_states:
+        num_states = self.states_per_layer * self.config.num_layers
+        if len(memory.states) != num_states:
             raise ValueError(
-                f"`memory` must have {self.num_states} states. "
-                f"Received: {len(memory.states)} states"
+                f"`memory` must have {num_states} states. Received: {len(memory.states)} states"
             )
 
     def export(self, *args, input_signature=None, **kwargs):
@@ -86,11 +87,6 @@ class LanguageModel(keras.Model):
             )
         super().export(*args, input_signature=input_signature, **kwargs)
 
-    @property
-    def num_states(self):
-        """Number of states in a memory."""
-        return self.config.num_layers
-
     def freeze(self, parts: FrozenParts) -> None:
         """Removes the weights of some parts from `trainable_variables`.
 
@@ -98,7 +94,7 @@ class LanguageModel(keras.Model):
         """
         self.embedding.trainable = not parts.embedding
         self.softmax.trainable = not parts.softmax
-        for index, layer in enumerate(self.numbered_layers):
+        for index, layer in enumerate(self.blocks):
             layer.trainable = index not in parts.layers
 
     def score(self, token_ids, target_ids, memory, dropout_seed=None, training=False):
@@ -113,8 +109,7 @@ class LanguageModel(keras.Model):
             training: bool. If `True`, dropout is active.
 
         Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
-            the next memory.
+            Tuple of nats, float32 `(B, T)`, and the next memory.
         """
         hidden, memory = self(token_ids, memory, dropout_seed=dropout_seed, training=training)
         return self.negative_log_likelihood(hidden, target_ids), memory

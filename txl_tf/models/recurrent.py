@@ -16,25 +16,23 @@ from txl_tf.models.memory import Memory
 
 
 class QuasiRecurrent(keras.layers.Layer):
-    """A QRNN layer of filter width 2 with fo-pooling: a convolution, then a recurrent pooling.
+    """A QRNN layer of filter width 2 with fo-pooling (Bradbury et al., 2017, Section 2).
 
-    Bradbury et al. (2017), Section 2. Candidates and gates depend on the
-    inputs `x` alone, of this position and the one before:
+    Candidates and gates depend on the inputs `x` of this position and the one before alone, so
+    they are one product for all positions:
 
         z = tanh(x[t-1] Wz' + x[t] Wz + bz)
         f = sigmoid(x[t-1] Wf' + x[t] Wf + bf)
         o = sigmoid(x[t-1] Wo' + x[t] Wo + bo)
 
-    so they are one product for all positions. Only the pooling is recurrent, and it works on each
-    channel separately:
+    Only the pooling is recurrent, and it works on each channel separately:
 
         c[t] = f * c[t-1] + (1 - f) * z
         h[t] = o * c[t]
 
-    No position sees a later one. At the start of a segment, `x[t-1]` `(B, C)` and `c[t-1]`
-    `(B, D)` come from the end of the previous one, and are returned for the next one. Gates and
-    cell states are at least float32 under any policy, because rounding in half precision would
-    erase a long memory.
+    At the start of a segment, `x[t-1]` `(B, C)` and `c[t-1]` `(B, D)` come from the end of the
+    previous one, and are returned for the next one. Gates and cell states are at least float32
+    under any policy, because rounding in half precision would erase a long memory.
 
     References:
      - [Bradbury et al., 2017](https://arxiv.org/abs/1611.01576)
@@ -115,12 +113,16 @@ def _doubled(run_length, decays, additions):
 class RecurrentLanguageModel(LanguageModel):
     """Stacked recurrent layers that carry their states from segment to segment.
 
-    It scores like a `TransformerXL`. A subclass has a `config_class`, `create_layer` for a width
-    and an index, `run_layer` from hidden states and a state to the next ones, and `state_widths`,
-    of the two states of every layer.
+    Embedding and softmax share one table, so the last layer is as wide as the embedding, as in
+    Merity et al. (2018). Dropout acts between the layers. Gradients stop at the segment boundary:
+    truncated back-propagation through time. Calls and scores are as in `TransformerXL`.
+
+    A subclass has a `config_class`, `create_layer` for a width and an index, `run_layer` from
+    hidden states and a state to the next ones, and `state_widths`, of the two states of a layer.
     """
 
     config_class = RecurrentConfig
+    states_per_layer = 2
 
     def __init__(self, config, **kwargs):
         # Autocasting would round the given states.
@@ -137,7 +139,7 @@ class RecurrentLanguageModel(LanguageModel):
             "projection_initializer": "zeros",  # there is no projection
         }
         self.embedding = AdaptiveEmbedding(**table, name="embedding", **common)
-        self.recurrent_layers = [
+        self.blocks = [
             self.create_layer(width, index) for index, width in enumerate(config.layer_dims)
         ]
         self.embedding_dropout = SeededDropout(config.dropout, name="embedding_dropout", **common)
@@ -148,7 +150,7 @@ class RecurrentLanguageModel(LanguageModel):
         self.softmax = AdaptiveSoftmax(**table, name="softmax", **common)
         self.embedding.build((None, None))
         width = config.table_dim
-        for layer, next_width in zip(self.recurrent_layers, config.layer_dims, strict=True):
+        for layer, next_width in zip(self.blocks, config.layer_dims, strict=True):
             layer.build((None, None, width))
             width = next_width
         self.softmax.build((None, None, width))
@@ -156,11 +158,6 @@ class RecurrentLanguageModel(LanguageModel):
 
     def _initializer(self):
         return keras.initializers.RandomNormal(stddev=self.config.initializer_stddev)
-
-    @property
-    def numbered_layers(self):
-        """The recurrent layers."""
-        return self.recurrent_layers
 
     def state_dtype(self):
         """Dtype of the states, never half precision."""
@@ -172,7 +169,7 @@ class RecurrentLanguageModel(LanguageModel):
 
         hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, E]
         next_states = []
-        steps = zip(self.recurrent_layers, self.layer_dropouts, self._by_layer(memory), strict=True)
+        steps = zip(self.blocks, self.layer_dropouts, self._by_layer(memory), strict=True)
         for site, (layer, dropout, state) in enumerate(steps, start=1):
             hidden, next_state = self.run_layer(layer, hidden, state)
             next_states += next_state
@@ -191,11 +188,6 @@ class RecurrentLanguageModel(LanguageModel):
         states = [ops.where(has_read, state, ops.zeros_like(state)) for state in states]
         return list(zip(states[::2], states[1::2], strict=True))
 
-    @property
-    def num_states(self):
-        """Number of states in a memory, two for every layer."""
-        return 2 * self.config.num_layers
-
     def initial_memory(self, batch_size):
         """Returns the `Memory` of `B` rows that have read nothing."""
         shapes = [(batch_size, 1, width) for pair in self.state_widths() for width in pair]
@@ -205,14 +197,10 @@ class RecurrentLanguageModel(LanguageModel):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class LSTMLanguageModel(RecurrentLanguageModel):
-    """Stacked LSTM layers that carry their states from segment to segment.
+    """Stacked LSTM layers, see `RecurrentLanguageModel`, of an `LSTMConfig`.
 
-    Embedding and softmax share one table, so the last layer is as wide as the embedding, as in
-    Merity et al. (2018). Dropout acts between the layers and not on the recurrence. Gradients
-    stop at the segment boundary: truncated back-propagation through time.
-
-    Under a mixed policy the LSTM layers stay in float32, because a cell state in half precision
-    would lose small updates. Arguments are as in `TransformerXL`, with an `LSTMConfig`.
+    Dropout does not act on the recurrence. Under a mixed policy the LSTM layers stay in float32,
+    because a cell state in half precision would lose small updates.
 
     References:
      - [Hochreiter and Schmidhuber, 1997](https://doi.org/10.1162/neco.1997.9.8.1735)
@@ -250,12 +238,9 @@ class LSTMLanguageModel(RecurrentLanguageModel):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class QRNNLanguageModel(RecurrentLanguageModel):
-    """Stacked QRNN layers that carry their states from segment to segment.
+    """Stacked QRNN layers, see `RecurrentLanguageModel`, of a `QRNNConfig`.
 
-    A layer carries its last input, for the convolution, and its cell state. Embedding and softmax
-    share one table, so the last layer is as wide as the embedding, as in Merity et al. (2018).
-    Dropout acts between the layers. Gradients stop at the segment boundary: truncated
-    back-propagation through time. Arguments are as in `TransformerXL`, with a `QRNNConfig`.
+    A layer carries its last input, for the convolution, and its cell state.
 
     References:
      - [Bradbury et al., 2017](https://arxiv.org/abs/1611.01576)

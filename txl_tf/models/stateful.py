@@ -38,10 +38,9 @@ class StatefulTransformerXL(ModelWithLoss):
     would merge their memories.
 
     `evaluate`, also for validation in `fit`, and `predict` have separate memories, which start
-    empty; the memory of training does not change. `test_on_batch` and `predict_on_batch` continue
-    with these memories from call to call. A call of the model continues with the memory of
-    training. Memory is not saved: it is not a weight. An exported model starts with an empty
-    memory and keeps its own.
+    empty. `test_on_batch` and `predict_on_batch` continue with these from call to call, a call of
+    the model with the memory of training. Memory is not a weight and not saved. An exported model
+    starts with an empty memory and keeps its own.
 
     Args:
         config: `ModelConfig`, the dict that its `to_dict` returns, or a `TransformerXL`,

@@ -12,9 +12,9 @@ from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from txl_tf.layers.attention import VisibleKeys
-from txl_tf.layers.decoder_block import DecoderBlock, initializer_of
+from txl_tf.layers.compiled_parts import rematerialized_call
+from txl_tf.layers.decoder_block import DecoderBlock, add_positions, initializer_of
 from txl_tf.layers.feed_forward import SeededDropout
-from txl_tf.layers.rematerialization import rematerialized_call
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
 
@@ -31,8 +31,8 @@ def _is_embedded(inputs):
     )
 
 
-def _run(block, hidden, **arguments):
-    return block(hidden, **arguments)
+def _call(block, tensors, constants):
+    return block(**tensors, **constants)
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -46,21 +46,17 @@ class TransformerXL(LanguageModel):
         config: `ModelConfig`, or the dict that its `to_dict` returns.
         rematerialize: bool. If `True`, the backward pass computes every block again from its
             inputs instead of keeping its activations. This takes a third more arithmetic and far
-            less memory, and does not change weights and results.
+            less memory, and does not change results.
         attention_kernel: optional `AttentionKernel`, which keeps the scores of attention on the
-            chip of a TPU. The number of rows must then be known. It depends on the machine: it is
-            not saved, and does not change weights and results.
-        **kwargs: other keyword arguments passed to `keras.Model`, including
-            `name` and `dtype`.
+            chip of a TPU. The number of rows must then be known. It is not saved.
+        **kwargs: other keyword arguments passed to `keras.Model`.
 
     Call arguments:
         token_ids: int tensor `(B, T)` with values in `[0, V)`. Or a float tensor `(B, T, D)` of
-            inputs embedded by the user's model: continuous ones, as in music or control, or sums
-            of several tables. They replace the scaled embeddings.
+            inputs embedded by the user's model, which replace the scaled embeddings.
         memory: `Memory` of the segments before, from `initial_memory` or a
             call. Its length may differ from `config.memory_length`.
-        dropout_seed: optional int32 tensor `(B, 2)`, a seed per row from `functional.row_seeds`,
-            or `(2,)`, from which `row_seeds` makes those for the rows 0 to `B - 1`. It determines
+        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`. It determines
             all dropout masks.
         document_starts: optional bool tensor `(B, T)`, true for the first token of each document.
             With it no token attends to earlier documents, and the next memory only has the last
@@ -157,11 +153,6 @@ class TransformerXL(LanguageModel):
             name=name,
         )
 
-    @property
-    def numbered_layers(self):
-        """The decoder blocks."""
-        return self.blocks
-
     def freeze(self, parts):
         super().freeze(parts)
         if self.config.share_attention_biases:
@@ -222,21 +213,17 @@ class TransformerXL(LanguageModel):
         hidden = drop(self.embedding_dropout, self.embed(token_ids), 0)  # [B, T, D]
         position = self._position_arguments(memory_length + segment_length, drop_positions)
         attention_mask = self._attention_mask(segment_length, memory, document_starts)
-        run_block = self._run_again_in_backward_pass if self.rematerialize else _run
+        run_block = rematerialized_call if self.rematerialize else _call
+        constants = {"attention_mask": attention_mask, "training": training}
         hidden_states, next_states = [hidden], []
         for index, (block, state) in enumerate(zip(self.blocks, memory.states, strict=True)):
             next_states.append(functional.next_memory(state, hidden))
             if index == 0 and self.config.position_encoding == "sinusoidal":
-                hidden, state = self._add_positions(hidden, state, drop_positions)
-            hidden = run_block(
-                block,
-                hidden,
-                attention_mask=attention_mask,
-                memory=state,
-                dropout_seed=functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1)),
-                training=training,
-                **position,
-            )
+                added = drop_positions(self.sinusoids(memory_length + segment_length))
+                hidden, state = add_positions(added, hidden, state)
+            seed = functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1))
+            tensors = {"inputs": hidden, "memory": state, "dropout_seed": seed, **position}
+            hidden = run_block(block, tensors, constants)
             hidden_states.append(hidden)
         hidden_states[-1] = drop(self.output_dropout, hidden, 2)
         next_valid_length = functional.next_valid_length(
@@ -270,13 +257,6 @@ class TransformerXL(LanguageModel):
         mask = self._attention_mask(segment_length, memory)
         return {"inputs": hidden, "memory": state, "attention_mask": mask, **position}
 
-    def _run_again_in_backward_pass(self, block, hidden, attention_mask, training, **tensors):
-        return rematerialized_call(
-            block,
-            {"inputs": hidden, **tensors},
-            {"attention_mask": attention_mask, "training": training},
-        )
-
     def _drawn_seed(self):
         """Draws one seed for a call; code that runs twice must not draw twice."""
         for layer in (self.embedding_dropout, self.blocks[0].attention.probability_dropout):
@@ -307,12 +287,6 @@ class TransformerXL(LanguageModel):
             arguments["content_bias"] = self.content_bias
             arguments["position_bias"] = self.position_bias
         return arguments
-
-    def _add_positions(self, hidden, state, drop_positions):
-        memory_length = state.shape[1]  # positions are counted from the segment's end
-        positions = drop_positions(self.sinusoids(memory_length + ops.shape(hidden)[1]))
-        state = ops.cast(state, hidden.dtype) + positions[:memory_length]
-        return hidden + positions[memory_length:], state
 
     def initial_memory(self, batch_size, memory_length=None, zeros_count=False):
         """Returns the memory of rows that have read nothing yet.

@@ -337,7 +337,7 @@ def set_layer_rates(
     The head or the softmax learns at the full rate. Low layers hold features common to all texts
     and change least (Howard and Ruder, 2018, section 3.2). Weight decay keeps the full rate.
     """
-    layers = [model.embedding, *model.numbered_layers]
+    layers = [model.embedding, *model.blocks]
     factors = {
         variable.path: decay ** (len(layers) - height)
         for height, layer in enumerate(layers)
