@@ -113,6 +113,13 @@ class VocabularyLayer(ConfiguredLayer):
             for each, shape in zip(names, shapes, strict=True)
         ]
 
+    def _tails(self, flat_ids, clusters, capacities):
+        """Yields each tail's index, ids `(N,)` counted from its first one, group and capacity."""
+        groups = group_by_cluster(clusters, len(capacities) + 1, max(capacities))
+        for index, (group, capacity) in enumerate(zip(groups, capacities, strict=True), start=1):
+            first, end = self.clusters.spans[index]
+            yield index, ops.clip(flat_ids - first, 0, end - first - 1), group, capacity
+
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class AdaptiveEmbedding(VocabularyLayer):
@@ -177,7 +184,13 @@ class AdaptiveEmbedding(VocabularyLayer):
         flat_ids = ops.reshape(token_ids, [-1])  # [N]
         embedded = self._lookup_head(flat_ids)  # [N, D]
         if len(self.tables) > 1:
-            embedded = self._add_tails(embedded, flat_ids, static_num_tokens(token_ids))
+            capacities = self.clusters.tail_capacities(static_num_tokens(token_ids))
+            tails = self._tails(flat_ids, cluster_ids(flat_ids, self.cutoffs), capacities)
+            for index, ids, group, capacity in tails:
+                weights = self.tables[index], self.projections[index]
+                embedded = embedded + cluster_embeddings(
+                    ids, group, capacity, self.compute_dtype, *weights
+                )
         embedded = ops.reshape(embedded, (*ops.shape(token_ids), self.hidden_dim))
         return embedded * self.hidden_dim**0.5
 
@@ -188,22 +201,6 @@ class AdaptiveEmbedding(VocabularyLayer):
         if self.projections[0] is not None:
             rows = ops.matmul(rows, self.projections[0])
         return ops.where(ops.expand_dims(is_head, 1), rows, ops.zeros_like(rows))
-
-    def _add_tails(self, embedded, flat_ids, num_tokens):
-        capacities = self.clusters.tail_capacities(num_tokens)
-        clusters = cluster_ids(flat_ids, self.cutoffs)
-        groups = group_by_cluster(clusters, len(self.tables), max(capacities))
-        for index, (group, capacity) in enumerate(zip(groups, capacities, strict=True), start=1):
-            first, end = self.clusters.spans[index]
-            embedded = embedded + cluster_embeddings(
-                ops.clip(flat_ids - first, 0, end - first - 1),
-                group,
-                capacity,
-                self.compute_dtype,
-                self.tables[index],
-                self.projections[index],
-            )
-        return embedded
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -312,7 +309,6 @@ class AdaptiveSoftmax(VocabularyLayer):
         if not self.built:
             self.build(hidden.shape)
         target_ids = ops.cast(target_ids, "int32")
-        num_tokens = static_num_tokens(target_ids)
         weights = self._cluster_weights(tables, projections)
         hidden = ops.reshape(ops.cast(hidden, self.compute_dtype), [-1, self.hidden_dim])
         flat_ids = ops.reshape(target_ids, [-1])  # [N]
@@ -321,7 +317,13 @@ class AdaptiveSoftmax(VocabularyLayer):
         head_ids = ops.where(clusters == 0, flat_ids, self.clusters.sizes[0] - 1 + clusters)
         nll = functional.negative_log_likelihood(self._head_logits(hidden, weights[0]), head_ids)
         if self.cutoffs:
-            nll = nll + self._tails_nll(hidden, flat_ids, clusters, weights[1:], num_tokens)
+            total = 0.0
+            capacities = self._chunk_capacities(static_num_tokens(target_ids))
+            for index, ids, group, capacity in self._tails(flat_ids, clusters, capacities):
+                total = total + cluster_negative_log_likelihood(
+                    hidden, ids, group, capacity, *weights[index]
+                )
+            nll = nll + total
         return ops.reshape(nll, ops.shape(target_ids))
 
     def _head_logits(self, hidden, weights):
@@ -334,21 +336,6 @@ class AdaptiveSoftmax(VocabularyLayer):
         features = project_back(hidden, projection)
         return table_logits(features, table, bias)
 
-    def _tails_nll(self, hidden, flat_ids, clusters, weights, num_tokens):
-        capacities = self._chunk_capacities(num_tokens)
-        groups = group_by_cluster(clusters, len(capacities) + 1, max(capacities))
-        total = 0.0
-        for index, group in enumerate(groups):
-            first, end = self.clusters.spans[index + 1]
-            total = total + cluster_negative_log_likelihood(
-                hidden,
-                ops.clip(flat_ids - first, 0, end - first - 1),
-                group,
-                capacities[index],
-                *weights[index],
-            )
-        return total
-
     def _chunk_capacities(self, num_tokens):
         """Returns how many tokens of each tail are computed at a time, which changes no result."""
         expected = self.clusters.tail_capacities(num_tokens)
@@ -358,17 +345,13 @@ class AdaptiveSoftmax(VocabularyLayer):
 
     def _cluster_weights(self, tables, projections):
         """Returns table, bias and projection of every cluster, with tables in the compute dtype."""
-
-        def cast(tensor):
-            return None if tensor is None else ops.cast(tensor, self.compute_dtype)
-
         needed = len(self.clusters.table_shapes) if self.tie_weights else 0
         if len(tables or ()) != needed:
             raise ValueError(
                 f"A softmax with tie_weights={self.tie_weights} needs {needed} `tables` of the "
                 f"embedding. Received: tables={tables}"
             )
-        tables = [cast(table) for table in tables or self.tables]
+        tables = [ops.cast(table, self.compute_dtype) for table in tables or self.tables]
         if self.division_factor == 1 and self.cutoffs:
             # The gradient of one split is one concatenation; slices would give a sum of whole
             # tables.
@@ -379,7 +362,8 @@ class AdaptiveSoftmax(VocabularyLayer):
             else own_projection
             for index, own_projection in enumerate(self.projections)
         ]
-        return list(zip(tables, self.biases, [cast(each) for each in used], strict=True))
+        used = [None if each is None else ops.cast(each, self.compute_dtype) for each in used]
+        return list(zip(tables, self.biases, used, strict=True))
 
     def _shared_projection(self, index, projections):
         shapes = self.clusters.projection_shapes

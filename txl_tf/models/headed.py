@@ -155,31 +155,23 @@ class TransformerXLWithHead(ModelWithLoss):
         Other arguments are as in a call. Segments without tokens in any text are skipped; their
         hidden states are 0.
         """
+        model, segment_length = self.language_model, self.language_model.config.segment_length
         token_ids = ops.cast(token_ids, "int32")
         shape = ops.shape(token_ids)
-        rows = ops.reshape(token_ids, (-1, shape[-1]))  # [B, L]
-        num_read = shape[-1]
+        num_read = length = shape[-1]
+        token_ids = ops.reshape(token_ids, (-1, length))  # [B, L]
         if padding_mask is not None:
             num_read = ops.max(ops.sum(ops.cast(padding_mask, "int32"), axis=-1))
         if training and dropout_seed is None:
             dropout_seed = self._drawn_seed()
         if dropout_seed is not None and len(dropout_seed.shape) > 1:
             dropout_seed = ops.reshape(dropout_seed, (-1, 2))
-        hidden = self._read_rows(rows, num_read, dropout_seed, training)
-        return ops.reshape(hidden, (*shape, self.language_model.config.hidden_dim))
-
-    def _drawn_seed(self):
-        return ops.cast(self.seed_generator.next(), "int32")
-
-    def _read_rows(self, token_ids, num_read, dropout_seed, training):
-        model, segment_length = self.language_model, self.language_model.config.segment_length
-        num_rows, length = ops.shape(token_ids)
+        num_rows = ops.shape(token_ids)[0]
         num_segments = -(-length // segment_length)
         padding = num_segments * segment_length - length
         segments = ops.reshape(
             ops.pad(token_ids, [[0, 0], [0, padding]]), (num_rows, num_segments, segment_length)
         )
-
         segments = ops.swapaxes(segments, 0, 1)  # [S, B, T]
         numbers = ops.reshape(ops.arange(num_segments, dtype="int32"), (-1, 1, 1, 1))
 
@@ -203,7 +195,10 @@ class TransformerXLWithHead(ModelWithLoss):
         )  # [S, B, T, D]
         width = model.config.hidden_dim
         hidden = ops.reshape(ops.swapaxes(hidden, 0, 1), (num_rows, -1, width))
-        return hidden[:, :length]
+        return ops.reshape(hidden[:, :length], (*shape, width))
+
+    def _drawn_seed(self):
+        return ops.cast(self.seed_generator.next(), "int32")
 
     def get_config(self):
         return {
