@@ -47,16 +47,15 @@ def distance_keys(attention, key_length, encoding):
     `functional.relative_shift` drops it when it reads scores by distance as scores by key.
     """
     padding, scores = [[0, 0], [0, 0], [1, 0]], None
-    is_relative = isinstance(attention, RelativeAttention)
-    if is_relative:
+    if isinstance(attention, RelativeAttention):
         keys = attention.split_heads(attention.distance_table(encoding)[None])[0]  # [K, N, H]
     else:
         keys = attention.of_distances(attention.distance_keys, key_length)
-    if not is_relative and attention.has_biases:
-        rows = functional.distances_to_end(key_length, attention.num_positions)
-        scores = ops.transpose(ops.take(attention.distance_bias, rows, axis=0))[:, None]
-        scores = ops.cast(scores * attention.head_dim**-0.5, attention.compute_dtype)
-        scores = ops.pad(scores, padding)
+        if attention.has_biases:
+            rows = functional.distances_to_end(key_length, attention.num_positions)
+            scores = ops.transpose(ops.take(attention.distance_bias, rows, axis=0))[:, None]
+            scores = ops.cast(scores * attention.head_dim**-0.5, attention.compute_dtype)
+            scores = ops.pad(scores, padding)
     return ops.pad(ops.transpose(keys, [1, 2, 0]), padding), scores
 
 

@@ -103,12 +103,8 @@ class ExecutionPlan:
         if keras.backend.backend() == "jax":
             jit_compile = True  # as every program of JAX
         on_cpu = device == "CPU" and not is_distributed
-        is_per_head = (
-            on_cpu and num_rows == 1 and not keeps_states and not writes and not jit_compile
-        )
         compiles = not on_cpu or config.hidden_dim <= _WIDEST_COMPILED_ON_CPU
-        compiles = compiles if jit_compile is None else jit_compile
-        compiles = compiles and not is_distributed
+        compiles = (compiles if jit_compile is None else jit_compile) and not is_distributed
         if keeps_states:
             return cls(kernel="model", compile_read=compiles)
         if attention_kernel is not None and not writes:
@@ -118,7 +114,7 @@ class ExecutionPlan:
                 tokens_per_read=_TOKENS_PER_READ_ON_CHIP,
                 compile_read=compiles,
             )
-        if is_per_head:
+        if on_cpu and num_rows == 1 and not writes and not jit_compile:
             return cls(
                 kernel="per_head",
                 tokens_per_read=_TOKENS_PER_READ_PER_HEAD,

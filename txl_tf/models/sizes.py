@@ -7,6 +7,7 @@ vocabulary, L layers, S positions with a loss.
 
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
@@ -22,9 +23,7 @@ def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
     if not isinstance(config, ModelConfig):
         own = config.vocabulary_size * (config.table_dim + 1)
         return sum(_recurrent_layer_parameters(config)) + own
-    biases = 0
-    if config.share_attention_biases:
-        biases = 2 * config.num_heads * config.head_dim
+    biases = 2 * _width(config) if config.share_attention_biases else 0
     blocks = config.num_layers * _block_parameters(config)
     return num_embedding_parameters(config) + blocks + biases + _softmax_parameters(config)
 
@@ -61,41 +60,44 @@ def num_embedding_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> i
     return _size(clusters.table_shapes) + _size(clusters.projection_shapes)
 
 
+def _kernel_shapes(config: ModelConfig) -> list[tuple[int, int]]:
+    """Returns the shapes of all kernels of a block."""
+    hidden, inner, width = config.hidden_dim, config.intermediate_dim, _width(config)
+    shapes = [*[(hidden, width)] * 3, (width, hidden), (hidden, inner), (inner, hidden)]
+    if config.position_encoding == "transformer_xl":
+        shapes.append((hidden, width))
+    if config.residual_gate:
+        shapes += 2 * [(hidden, 3 * hidden), (hidden, 2 * hidden), (hidden, hidden)]
+    return shapes
+
+
+def _width(config: ModelConfig) -> int:
+    return config.num_heads * config.head_dim
+
+
 def _block_parameters(config: ModelConfig) -> int:
-    feed_forward = (
-        2 * config.hidden_dim * config.intermediate_dim
-        + config.intermediate_dim
-        + config.hidden_dim
-    )
-    norms = 2 * 2 * config.hidden_dim
-    gates = 2 * (6 * config.hidden_dim**2 + config.hidden_dim) if config.residual_gate else 0
-    return _attention_parameters(config) + feed_forward + norms + gates
+    # Biases of the feed-forward layer, two norms, and a bias of each gate.
+    vectors = config.intermediate_dim + (7 if config.residual_gate else 5) * config.hidden_dim
+    return _size(_kernel_shapes(config)) + vectors + _position_parameters(config)
+
+
+def _position_parameters(config: ModelConfig) -> int:
+    """Counts the biases of scores and the numbers of learned positions in a block."""
+    match config.position_encoding:
+        case "transformer_xl":
+            return 0 if config.share_attention_biases else 2 * _width(config)
+        case "shaw":
+            return _width(config) + config.num_positions * (_width(config) + config.num_heads)
+        case "shaw_two_terms":
+            return config.num_positions * _width(config)
+        case "learned":
+            return config.num_positions * config.hidden_dim
+    return 0
 
 
 def num_adapter_parameters(config: ModelConfig, rank: int) -> int:
     """Counts the parameters of `Adapters`, the only ones that such a run stores."""
-    hidden_dim, width = config.hidden_dim, config.num_heads * config.head_dim
-    # Query, key, value and output, and the position's if its encoding is a vector.
-    num_projections = 4 + (config.position_encoding == "transformer_xl")
-    sides = num_projections * (hidden_dim + width) + 2 * (hidden_dim + config.intermediate_dim)
-    # Each gate has kernels to three, two and one times the width.
-    sides += 2 * 9 * hidden_dim if config.residual_gate else 0
-    return config.num_layers * rank * sides
-
-
-def _attention_parameters(config: ModelConfig) -> int:
-    width = config.num_heads * config.head_dim
-    count = 4 * config.hidden_dim * width  # query, key, value and output
-    if config.position_encoding == "transformer_xl":
-        count += config.hidden_dim * width
-        count += 0 if config.share_attention_biases else 2 * width
-    elif config.position_encoding == "shaw":
-        count += width + config.num_positions * (width + config.num_heads)
-    elif config.position_encoding == "shaw_two_terms":
-        count += config.num_positions * width
-    elif config.position_encoding == "learned":
-        count += config.num_positions * config.hidden_dim
-    return count
+    return config.num_layers * rank * sum(map(sum, _kernel_shapes(config)))
 
 
 def _softmax_parameters(config: ModelConfig) -> int:
@@ -111,7 +113,7 @@ def _softmax_parameters(config: ModelConfig) -> int:
     return count
 
 
-def _size(shapes: tuple[tuple[int, int] | None, ...]) -> int:
+def _size(shapes: Iterable[tuple[int, int] | None]) -> int:
     return sum(math.prod(shape) for shape in shapes if shape is not None)
 
 
@@ -122,18 +124,20 @@ def reading_flops_per_token(config: ModelConfig) -> int:
     values of the memory are cached. Embedding lookups, positions and the clusters of rare tokens
     do not count.
     """
-    width = config.num_heads * config.head_dim
     blocks = config.num_layers * _block_parameters(config)
     num_keys = config.effective_memory_length + config.segment_length
-    attention = 2 * config.num_layers * width * num_keys
+    attention = 2 * config.num_layers * _width(config) * num_keys
     return 2 * (blocks + attention + _softmax_products(config))
 
 
 def row_numbers(model: ModelConfig) -> int:
-    """Counts the numbers that the backward pass keeps for one row in one layer."""
-    segment = model.segment_length  # T
-    memory = model.effective_memory_length  # M
-    keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
+    """Counts the numbers that the backward pass keeps for one row in one layer.
+
+    The block's input and memory, queries with their biases, keys, values, probabilities, results of
+    the heads, sums before and after both norms, and inner activations before and after dropout.
+    """
+    segment, memory = model.segment_length, model.effective_memory_length  # T, M
+    keys, width = memory + segment, _width(model)  # K, E
     num_queries = 2 if model.has_relative_positions else 1
     return (
         4 * segment * model.hidden_dim
@@ -160,10 +164,11 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     has_adapters, has_task = training.adapter_rank is not None, experiment.task is not None
     softmax = _softmax_products(config)
     is_transformer = isinstance(config, ModelConfig)
-    count = 6 * _trained_products(config)
+    layers = _products_of_layers(config)
+    count = 6 * (sum(map(sum, layers)) + softmax)
     # True if gradients pass to the layers below.
     passes_on = not frozen.embedding and not has_adapters
-    for index, (weights, keys) in enumerate(_products_of_layers(config)):
+    for index, (weights, keys) in enumerate(layers):
         is_trained = index not in frozen.layers and not has_adapters
         passes_on = passes_on or is_trained or has_adapters
         count -= 0 if is_trained else 2 * weights
@@ -178,18 +183,13 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     return int(count)
 
 
-def _trained_products(config: ModelConfig | LSTMConfig | QRNNConfig) -> float:
-    """Counts the multiplications for one token of training, in the forward pass."""
-    return sum(map(sum, _products_of_layers(config))) + _softmax_products(config)
-
-
 def _products_of_layers(
     config: ModelConfig | LSTMConfig | QRNNConfig,
 ) -> list[tuple[float, float]]:
     """Returns for each layer the multiplications with weights, and with keys and values."""
     if not isinstance(config, ModelConfig):
         return [(float(count), 0.0) for count in _recurrent_layer_parameters(config)]
-    width = config.num_heads * config.head_dim
+    width = _width(config)
     memory_share = config.effective_memory_length / config.segment_length
     weights = _block_parameters(config) + 2 * config.hidden_dim * width * memory_share
     num_keys = config.effective_memory_length + config.segment_length
