@@ -138,6 +138,8 @@ def test_evaluation_begins_empty_and_takes_a_smaller_last_batch(trained):
 
 def test_single_batches_go_on_from_each_other_and_not_from_training(trained):
     batches = np.split(HELD_OUT[:10, :-1], [4, 8])
+    trained.reset_state()
+    trained(TRAINED[:4, :-1])
     found = [trained.predict_on_batch(batch) for batch in batches]
     expected = log_probs_of_rows(trained, batches)
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)

@@ -19,10 +19,7 @@ from txl_tf.tpu_kernels.attention_plan import InferencePlan
 
 
 def scaled_query_kernel(attention):
-    """Returns the query kernel divided by `sqrt(H)`, `(D, N * H)`.
-
-    Scaling the weights costs less than scaling every query.
-    """
+    """Returns the query kernel divided by `sqrt(H)`: scaling every query would cost more."""
     return ops.cast(attention.query.kernel, attention.compute_dtype) * attention.head_dim**-0.5
 
 
@@ -42,9 +39,8 @@ def split_queries(attention, scaled_query, biases):
 def distance_keys(attention, key_length, encoding):
     """Returns the keys of all distances, and their scores, the same for all queries, or `None`.
 
-    They depend on the weights alone. Row `j` of `encoding` `(K, D)` is the distance `K - 1 - j`.
-    Keys are `(N, H, K + 1)`, scores `(N, 1, K + 1)`: column 0 belongs to no distance, as
-    `functional.relative_shift` drops it when it reads scores by distance as scores by key.
+    Row `j` of `encoding` `(K, D)` is the distance `K - 1 - j`. Keys are `(N, H, K + 1)`, scores
+    `(N, 1, K + 1)`: column 0 belongs to no distance, and `functional.shift_padded` drops it.
     """
     padding, scores = [[0, 0], [0, 0], [1, 0]], None
     if isinstance(attention, RelativeAttention):
@@ -62,8 +58,7 @@ def distance_keys(attention, key_length, encoding):
 class InferenceBlock:
     """Computes a `DecoderBlock` with `training=False` from the block's own weights.
 
-    The positions are relative; `biases` has `content_bias` and `position_bias` if the block has
-    no own ones, and is empty otherwise.
+    `biases` has `content_bias` and `position_bias` if the block has no own ones.
     """
 
     def __init__(self, block, biases):
@@ -238,10 +233,9 @@ class OnChipBlock(BatchedBlock):
     """Block that reads segments by the attention kernel for TPUs, mainly for long memories.
 
     Moving scores `(B, N, T, K)` through the memory of a TPU takes longer than all arithmetic. The
-    kernel computes them tile by tile, shifts them on the chip, and also writes the next memory.
-    `keys` and `values` are `(B, P, N * H)`, the heads of a token side by side, so neither writing
-    nor reading transposes them. Places in front may be unused, as moving whole tiles is faster.
-    `mask_scores` are `VisibleKeys`, and `distances` `(S, N * H)` come from `distance_table`.
+    kernel computes them tile by tile, and also writes the next memory. `keys` and `values` are
+    `(B, P, N * H)`, which need no transposition. Places in front may be unused, as moving whole
+    tiles is faster. `mask_scores` are `VisibleKeys`, `distances` come from `distance_table`.
     """
 
     KEYS_AXIS = VALUES_AXIS = 1
@@ -264,10 +258,7 @@ class OnChipBlock(BatchedBlock):
         )
 
     def distance_table(self, plan, encoding):
-        """Returns the keys `(S, N * H)` of all distances.
-
-        Row `j` of `encoding` `(K, D)` encodes the distance `K - 1 - j`; `K` includes padding.
-        """
+        """Returns the keys `(S, N * H)` of all distances; `K` of the encoding includes padding."""
         table = self._attention.distance_table(encoding)
         return ops.pad(table, [[0, plan.table_length - plan.padded_key_length], [0, 0]])
 
@@ -319,10 +310,7 @@ class TokenBlock(InferenceBlock):
         return ops.transpose(heads, [1, 2, 0])
 
     def kernels(self):
-        """The kernels of query, key and value side by side, `(D, 3 * N * H)`, and of other layers.
-
-        The others are of the output projection and of both layers of the feed-forward layer.
-        """
+        """The kernels of query, key and value side by side, of the output and of feed-forward."""
         attention, feed_forward = self._attention, self._block.feed_forward
         layers = [attention.key, attention.value, attention.output_projection]
         layers += [feed_forward.inner, feed_forward.outer]
@@ -446,10 +434,9 @@ def written(recent, position, key, value):
 
 
 def _unnormalized_softmax(parts):
-    """Returns unnormalised softmax weights of scores in several tensors, and their sum.
+    """Returns unnormalised softmax weights of scores `(R, N, 1, K_i)` in parts, and their sum.
 
-    Concatenating the scores, dividing and splitting them again would read and write them many
-    times. Parts are `(R, N, 1, K_i)`, the sum is `(R, N, 1, 1)`.
+    Concatenating, dividing and splitting the scores would read and write them many times.
     """
     highest = [ops.max(part, axis=-1, keepdims=True) for part in parts]
     highest = functools.reduce(ops.maximum, highest)

@@ -97,8 +97,7 @@ class ExecutionPlan:
         `num_rows` are the rows read side by side, `None` if unknown. `keeps_states` is true if
         memory is the model's own, `writes` if tokens are also read one at a time, and
         `is_distributed` under a `tf.distribute.Strategy`, which compiles for itself.
-        `jit_compile` overrides the choice. `storage_dtype="auto"` lets steps round, which then read
-        `memory_of_steps`.
+        `jit_compile` overrides the choice. `storage_dtype="auto"` lets steps round.
         """
         if keras.backend.backend() == "jax":
             jit_compile = True  # as every program of JAX
@@ -194,14 +193,12 @@ class InferenceEngine:
         **choice: arguments of `ExecutionPlan.choose`, such as `num_rows`.
 
     Attributes:
-        model: the model.
         plan: `ExecutionPlan`.
-        segment_length: int.
         memory_length: int, 1 for recurrent models.
-        keeps_states: bool. True if memory is the model's own.
     """
 
     keeps_states = True
+    """True if memory is the model's own."""
 
     def __new__(cls, model, memory_length=None, keeps="auto", **options):
         if keeps not in ("auto", "keys_and_values", "hidden_states"):
@@ -266,25 +263,17 @@ class InferenceEngine:
         return memory
 
     def constants(self, num_tokens):
-        """Computes the tensors for `read` and `score` that depend only on the weights.
-
-        `num_tokens` is the most that is read at once. Returns a tuple, possibly empty.
-        """
+        """Computes the tensors for reading at most `num_tokens` that depend only on the weights."""
         return ()
 
     def read(self, token_ids, memory, *, lengths=None, document_starts=None, constants=None):
-        """Reads tokens.
-
-        More than `segment_length` tokens are read as several segments, with the same results as
-        one after the other.
+        """Reads tokens; more than `segment_length` with the results of one segment after the other.
 
         Args:
-            token_ids: int tensor `(B, T)` with values in `[0, V)`, or embedded inputs, see
-                `TransformerXL`.
+            token_ids: int tensor `(B, T)`, or embedded inputs, see `TransformerXL`.
             memory: memory of the preceding tokens.
             lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each row that
-                enter memory. With relative positions the tokens after them have no influence;
-                other models take only a scalar, the same for all rows.
+                enter memory. Without relative positions it must be a scalar.
             document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`;
                 not with `lengths`.
             constants: optional result of `constants(T)`.
@@ -319,11 +308,11 @@ class InferenceEngine:
         return ops.concatenate(hidden, axis=1), memory
 
     def hidden_states(self, token_ids, memory, lengths=None, document_starts=None, constants=None):
-        """Returns the hidden states of all layers of a `TransformerXL`, and the next memory.
+        """Returns the hidden states of all layers, and the next memory; arguments are as in `read`.
 
-        The arguments are as in `read`; with the model's own memory at most one segment. The
-        hidden states are a list of the embeddings and the output of every block, `L + 1` tensors
-        `(B, T, D)`; for a recurrent model only the last output.
+        They are a list of the embeddings and the output of every block, `L + 1` tensors
+        `(B, T, D)`; of a recurrent model only the last output. With the model's own memory at
+        most one segment is read.
         """
         self.model.check_inputs(token_ids)
         if lengths is not None and document_starts is not None:
@@ -348,19 +337,15 @@ class InferenceEngine:
         return hidden_states, next_memory
 
     def score(self, token_ids, target_ids, memory, **as_read):
-        """Scores targets in nats, and returns the memory after each row's length.
+        """Scores the tokens `(B, T)` after `token_ids`: nats, float32 `(B, T)`, and next memory.
 
-        `target_ids`, int `(B, T)`, are the tokens after `token_ids`; further arguments are as in
-        `read`. The nats are float32 `(B, T)`.
+        Further arguments are as in `read`.
         """
         hidden, memory = self.read(token_ids, memory, **as_read)
         return self.model.negative_log_likelihood(hidden, target_ids), memory
 
     def step_constants(self, num_rows):
-        """Computes the tensors for `step` of `R` rows that depend only on the weights.
-
-        Returns a tuple, possibly empty; `num_rows` decides the fastest form.
-        """
+        """Computes the tensors for `step` of `R` rows that depend only on the weights."""
         return ()
 
     def begin(self, memory, rows_per_memory=1, capacity=64):
@@ -407,7 +392,7 @@ class InferenceEngine:
 
 
 class _FoldedDistances(NamedTuple):
-    """Position projections that are applied to the query: fewer bytes to read for one or two rows.
+    """Position projections of queries, which read fewer bytes for one or two rows.
 
     One table of sinusoids `(D, M + 1)` for all layers replaces the keys of all distances of each.
     Its column `j` belongs to the distance `M - j`. The projection is `(N, H, D)`.
@@ -457,12 +442,10 @@ class _KeyValueEngine(InferenceEngine):
         return self._empty(num_rows, self._num_places)
 
     def _empty(self, num_rows, num_places):
-        config, dtype = self.model.config, self.model.compute_dtype
+        config = self.model.config
         shape = (num_rows, num_places, config.num_heads, config.head_dim)
-        empty = [
-            block.arranged(ops.zeros(shape, dtype), ops.zeros(shape, dtype))
-            for block in self._blocks
-        ]
+        zeros = ops.zeros(shape, self.model.compute_dtype)
+        empty = [block.arranged(zeros, zeros) for block in self._blocks]
         return KeyValueMemory(*zip(*empty, strict=True), ops.zeros((num_rows,), "int32"))
 
     def adopt(self, memory):

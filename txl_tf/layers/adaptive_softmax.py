@@ -133,23 +133,18 @@ class AdaptiveEmbedding(VocabularyLayer):
     Args:
         vocabulary_size: int. Number of token ids, `V`.
         hidden_dim: int. Width `D`.
-        embedding_dim: optional int. Width `E` of the first cluster; `D` by
-            default.
+        embedding_dim: optional int. Width `E` of the first cluster; `D` by default.
         cutoffs: ascending ints. The first id of every cluster but the first.
         division_factor: int. Cluster `i` is `E // division_factor**i` wide.
         project_same_dim: bool. If `True`, a cluster of width `D` is projected too; no effect if
             `division_factor` is 1.
-        embeddings_initializer: initializer of the tables. Defaults to a normal
-            distribution of stddev 0.02.
-        projection_initializer: initializer of the projections. Defaults to a
-            normal distribution of stddev 0.01.
+        embeddings_initializer: initializer of the tables, by default normal of stddev 0.02.
+        projection_initializer: initializer of the projections, by default normal of stddev 0.01.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
 
     Attributes:
-        tables: list of the variables `(R, W)` of all clusters, or of one
-            `(V, E)`.
-        projections: list of variables `(W, D)` in the same order, `None` where
-            there is no projection.
+        tables: list of the variables `(R, W)` of all clusters, or of one `(V, E)`.
+        projections: list of variables `(W, D)` or `None` in the same order.
 
     Call arguments:
         token_ids: int tensor `(B, T)` with values in `[0, V)`.
@@ -233,8 +228,7 @@ class AdaptiveSoftmax(VocabularyLayer):
 
     Returns:
         Log-probabilities of all tokens: float32 tensor `(B, T, V)`, float64 if the layer computes
-        in float64. For the loss of targets use `negative_log_likelihood`, which computes only the
-        tails of the targets.
+        in it. `negative_log_likelihood` scores targets, and computes only their tails.
 
     Raises:
         ValueError: If sizes or `cutoffs` do not fit, or `tables` or `projections` are missing or

@@ -55,20 +55,12 @@ class MemoryAttention(ConfiguredLayer):
 
     Returns:
         Float tensor `(B, T, D)`.
-
-    Raises:
-        ValueError: If `num_heads` or `head_dim` is not positive.
     """
 
     _arguments: tuple[str, ...] = ("num_heads", "head_dim", "dropout", "kernel_initializer")
 
     def __init__(self, num_heads, head_dim, dropout=0.0, kernel_initializer=None, **kwargs):
         super().__init__(**kwargs)
-        if num_heads <= 0 or head_dim <= 0:
-            raise ValueError(
-                "`num_heads` and `head_dim` must be positive. "
-                f"Received: num_heads={num_heads}, head_dim={head_dim}"
-            )
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
@@ -194,7 +186,7 @@ class RelativeAttention(MemoryAttention):
         position_bias: float tensor `(N, H)`, without `own_biases`.
 
     Raises:
-        ValueError: As `MemoryAttention`, and if a bias is missing without `own_biases`.
+        ValueError: If a bias is missing without `own_biases`.
     """
 
     _arguments = (*MemoryAttention._arguments, "own_biases")
@@ -266,11 +258,11 @@ class RelativeAttention(MemoryAttention):
         return self.position(position_encoding[None])[0]
 
     def _dropout_of_kernel(self, inputs, dropout_seed, training):
-        """Returns the rate and the seed of each row, 0 and `None` where nothing is dropped."""
+        """Returns the rate, 0 where nothing is dropped, and the rows' keys, int32 `(2, B)`."""
         if not training or self.dropout == 0:
-            return 0.0, None
-        num_rows = ops.shape(inputs)[0]
-        return self.dropout, self.probability_dropout.seeds_of_rows(num_rows, dropout_seed)
+            return 0.0, ops.zeros((2, inputs.shape[0]), "int32")
+        seeds = self.probability_dropout.seeds_of_rows(ops.shape(inputs)[0], dropout_seed)
+        return self.dropout, ops.cast(ops.stack(random_keys(seeds)), "int32")
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -300,10 +292,6 @@ class ShawAttention(MemoryAttention):
 
     def __init__(self, num_heads, head_dim, num_positions, has_biases=True, **kwargs):
         super().__init__(num_heads, head_dim, **kwargs)
-        if num_positions <= 0:
-            raise ValueError(
-                f"`num_positions` must be positive. Received: num_positions={num_positions}"
-            )
         self.num_positions = num_positions
         self.has_biases = has_biases
 
@@ -361,25 +349,19 @@ class VisibleKeys:
         distances: Any,
         biases: Sequence[Any],
         dropout: float,
-        seeds: Any,
+        hash_keys: Any,
     ) -> Any:
-        """Attends by the kernel to keys and values of memory and segment; with gradients.
+        """Attends by the kernel with gradients: `(B, T, N * H)`.
 
         Queries are `(B, T, N * H)`, keys and values `(B, K, N * H)`, distances `(K, N * H)`, and
-        both biases `(N, H)`. Seeds of dropout are `(B, 2)`, or `None` without. Returns
-        `(B, T, N * H)`.
+        both biases `(N, H)`.
         """
         # Imported here, as it needs TensorFlow and JAX.
         from txl_tf.tpu_kernels.attention_call import attend
 
-        num_rows, num_tokens, _ = query.shape
-        hash_keys = ops.zeros((2, num_rows), "int32")
-        if seeds is not None:
-            hash_keys = ops.cast(ops.stack(random_keys(seeds)), "int32")
-        num_heads = biases[0].shape[0]
         return attend(
-            AttentionPlan(**self._sizes(query, num_heads), dropout=dropout),
-            self.first_keys(num_tokens),
+            AttentionPlan(**self._sizes(query, biases[0].shape[0]), dropout=dropout),
+            self.first_keys(query.shape[1]),
             hash_keys,
             query,
             key,

@@ -79,9 +79,8 @@ class DecoderBlock(keras.layers.Layer):
 
     Without `stateful`, memory is a call argument, and the caller computes the next memory with
     `functional.next_memory` of this block's inputs. With `stateful=True` the block keeps memory in
-    its own variables, like `keras.layers.RNN`. The batch size is then fixed, and row `r` of a
-    batch must continue row `r` of the previous one. Validation uses the same memory;
-    `StatefulTransformerXL` has a separate one.
+    its own variables, like `keras.layers.RNN`: the batch size is fixed, and row `r` of a batch
+    continues row `r` of the previous one. Validation uses the same memory.
 
     Args:
         config: `ModelConfig`, or the dict that its `to_dict` returns. Its fields for the
@@ -99,11 +98,9 @@ class DecoderBlock(keras.layers.Layer):
         position_encoding: optional float tensor `(K, D)`; row `j` encodes the
             distance `K - 1 - j`. Sinusoids by default.
         memory: optional float tensor `(B, M, D)`. This block's inputs for the
-            previous `M` tokens. It gets no gradient. A stateful block must not
-            be given it.
+            previous `M` tokens, not of a stateful block. It gets no gradient.
         attention_mask: optional boolean tensor that broadcasts to `(B, N, T, K)`, True
-            where attention is allowed. The default is a causal mask that excludes
-            unfilled places of a block's own memory.
+            where attention is allowed. By default every filled place up to the query.
         content_bias: float tensor `(N, H)`, only with `config.share_attention_biases`.
         position_bias: float tensor `(N, H)`, as `content_bias`.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.

@@ -137,9 +137,6 @@ class FeedForward(ConfiguredLayer):
 
     Returns:
         Float tensor `(B, T, D)`.
-
-    Raises:
-        ValueError: If `intermediate_dim` is not positive.
     """
 
     _arguments = ("intermediate_dim", "dropout", "variational_dropout", "kernel_initializer")
@@ -153,11 +150,6 @@ class FeedForward(ConfiguredLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if intermediate_dim <= 0:
-            raise ValueError(
-                "`intermediate_dim` must be positive. "
-                f"Received: intermediate_dim={intermediate_dim}"
-            )
         self.intermediate_dim = intermediate_dim
         self.dropout = dropout
         self.variational_dropout = variational_dropout

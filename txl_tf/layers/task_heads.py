@@ -30,9 +30,8 @@ def pool(hidden, padding_mask, pooling):
 
 
 def _mask_of(hidden, padding_mask):
-    if padding_mask is None:
-        return ops.ones(ops.shape(hidden)[:-1], "bool")
-    return ops.cast(padding_mask, "bool")
+    shape = ops.shape(hidden)[:-1]
+    return ops.ones(shape, "bool") if padding_mask is None else ops.cast(padding_mask, "bool")
 
 
 class _Head(ConfiguredLayer):
@@ -43,8 +42,6 @@ class _Head(ConfiguredLayer):
 
     def __init__(self, num_outputs, dropout=0.1, kernel_initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
-        if num_outputs < 1:
-            raise ValueError(f"`num_outputs` must be positive. Received: {num_outputs}")
         self.num_outputs = num_outputs
         self.dropout = dropout
         self.feature_dropout = SeededDropout(dropout, name="dropout", dtype=self.dtype_policy)
@@ -95,7 +92,7 @@ class PooledHead(_Head):
         Float32 tensor `(..., C)`.
 
     Raises:
-        ValueError: If `num_outputs` is not positive, or `pooling` is unknown.
+        ValueError: If `pooling` is unknown.
     """
 
     _arguments = (*_Head._arguments, "num_outputs", "pooling")

@@ -27,8 +27,8 @@ def pad_token_ids(
 
     Args:
         sequences: sequence of `B` texts, each a sequence of token ids.
-        multiple_of: int. The length is rounded up to a multiple of this number, so that a
-            compiled program sees few lengths; the segment length is a good choice.
+        multiple_of: int. The length becomes a multiple of this number, so that programs are
+            compiled for few lengths; the segment length is a good choice.
 
     Returns:
         Dict with `token_ids`, int32 `(B, L)`, and `padding_mask`, bool `(B, L)`, true
@@ -63,8 +63,8 @@ class TransformerXLWithHead(ModelWithLoss):
     `export` writes a SavedModel with the input signature of the last call.
 
     Args:
-        language_model: `TransformerXL` or another `LanguageModel`, trained or not; for a
-            `StatefulTransformerXL` its inner model is used.
+        language_model: `LanguageModel`, such as a `TransformerXL`; for a `StatefulTransformerXL`
+            its inner model is used.
         head: layer called with hidden states `(..., L, D)` and a padding mask `(..., L)`, such as
             `txl_tf.layers.PooledHead`.
         seed: optional int. Seed of dropout.

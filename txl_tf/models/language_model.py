@@ -120,14 +120,11 @@ class LanguageModel(keras.Model):
         return self.softmax.negative_log_likelihood(hidden, target_ids, **self._tied())
 
     def log_probs(self, token_ids, memory):
-        """Returns log-probabilities of all tokens of the vocabulary at the next position.
+        """Returns log-probabilities of the next tokens, float32 `(B, T, V)`, and the next memory.
 
         Args:
             token_ids: int tensor `(B, T)`.
             memory: memory of the segments before.
-
-        Returns:
-            Tuple of a float32 tensor `(B, T, V)` and the next memory.
         """
         hidden, memory = self(token_ids, memory)
         return self.log_probs_of(hidden), memory
@@ -151,16 +148,9 @@ class LanguageModel(keras.Model):
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}
 
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**config)
-
 
 def language_model_of(model: keras.Model) -> LanguageModel:
-    """Returns a language model; for a `StatefulTransformerXL` its inner model.
-
-    Raises ValueError for other models.
-    """
+    """Returns a language model, or that in a `StatefulTransformerXL`; ValueError for others."""
     model = getattr(model, "transformer_xl", model)
     if not isinstance(model, LanguageModel):
         raise ValueError(

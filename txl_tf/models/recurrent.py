@@ -76,12 +76,9 @@ class QuasiRecurrent(keras.layers.Layer):
 def _pool(candidates, forget_gates, cell_state):
     """Computes the cell states `(B, T, D)` of all positions in about `log2(T)` steps.
 
-    The effect of a run of positions on the cell state before it is one decay and one addition, and
-    two adjoining runs combine into one:
-
-        f2 * (f1 * c + a1) + a2 = (f1 * f2) * c + (f2 * a1 + a2)
-
-    Every step doubles the length of the run that ends at each position.
+    A run of positions changes the cell state by one decay and one addition, and two adjoining
+    runs combine into one: `f2 * (f1 * c + a1) + a2 = (f1 * f2) * c + (f2 * a1 + a2)`. Every step
+    doubles the length of the run that ends at each position.
     """
     segment_length = ops.shape(candidates)[1]
     decays, additions = forget_gates, (1.0 - forget_gates) * candidates
@@ -178,11 +175,7 @@ class RecurrentLanguageModel(LanguageModel):
         return hidden, Memory(tuple(states), ops.ones_like(memory.valid_length))
 
     def _by_layer(self, memory):
-        """Returns the two states of every layer, zeros for a row that has read nothing.
-
-        No gradient flows through them, which truncates back-propagation through time at the
-        segment boundary.
-        """
+        """Returns both states of every layer without gradients, zeros for a new row."""
         has_read = ops.expand_dims(memory.valid_length > 0, 1)  # [B, 1]
         states = [ops.stop_gradient(state[:, 0]) for state in memory.states]
         states = [ops.where(has_read, state, ops.zeros_like(state)) for state in states]
@@ -250,12 +243,8 @@ class QRNNLanguageModel(RecurrentLanguageModel):
     config_class = QRNNConfig
 
     def create_layer(self, width, index):
-        return QuasiRecurrent(
-            width,
-            kernel_initializer=self._initializer(),
-            name=f"qrnn_{index}",
-            dtype=self.dtype_policy,
-        )
+        name = f"qrnn_{index}"
+        return QuasiRecurrent(width, self._initializer(), name=name, dtype=self.dtype_policy)
 
     def run_layer(self, layer, hidden, state):
         last_input, cell = state

@@ -37,19 +37,16 @@ class StatefulTransformerXL(ModelWithLoss):
     memory. The loss defaults to cross entropy. Several replicas need the trainer, because Keras
     would merge their memories.
 
-    `evaluate`, also for validation in `fit`, and `predict` have separate memories, which start
-    empty. `test_on_batch` and `predict_on_batch` continue with these from call to call, a call of
-    the model with the memory of training. Memory is not a weight and not saved. An exported model
+    `evaluate`, also for validation in `fit`, and `predict` have separate memories and begin with
+    empty ones. `test_on_batch` and `predict_on_batch` continue with these, a call of the model
+    with the memory of training. Memory is not a weight and not saved. An exported model
     starts with an empty memory and keeps its own.
 
     Args:
         config: `ModelConfig`, the dict that its `to_dict` returns, or a `TransformerXL`,
-            which is then trained in place.
+            which is then trained in place. The attribute `transformer_xl` is this model.
         batch_size: int. The most rows of a batch, `B`.
         **kwargs: other keyword arguments passed to `keras.Model`.
-
-    Attributes:
-        transformer_xl: the `TransformerXL` that is trained.
 
     Call arguments:
         token_ids: int tensor `(B, T)`, or with fewer rows; or embedded inputs, see
@@ -183,28 +180,21 @@ class StatefulTransformerXL(ModelWithLoss):
 
     def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         self.make_test_function()
-        with self._beginning_empty("evaluate"):
-            return super().evaluate(x, y, self._checked_rows(batch_size), *args, **kwargs)
+        clear_state(self._states["evaluate"])
+        return super().evaluate(x, y, self._checked_rows(batch_size), *args, **kwargs)
 
     def predict(self, x, batch_size=None, *args, **kwargs):
         self.make_predict_function()
-        with self._beginning_empty("predict"):
-            return super().predict(x, self._checked_rows(batch_size), *args, **kwargs)
+        clear_state(self._states["predict"])
+        return super().predict(x, self._checked_rows(batch_size), *args, **kwargs)
 
     def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
         if input_signature is None:
             input_signature = [keras.InputSpec("int32", (None, None))]
         self.make_predict_function()
-        with self._beginning_empty("predict"), self._using("predict"):
+        clear_state(self._states["predict"])
+        with self._using("predict"):
             super().export(filepath, format, input_signature=input_signature, **kwargs)
-
-    @contextlib.contextmanager
-    def _beginning_empty(self, use):
-        clear_state(self._states[use])
-        try:
-            yield
-        finally:
-            clear_state(self._states[use])
 
     def reset_state(self):
         """Clears all memories, of training, evaluation and prediction."""
@@ -212,12 +202,5 @@ class StatefulTransformerXL(ModelWithLoss):
             clear_state(variables)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "config": self.config.to_dict(),
-            "batch_size": self.batch_size,
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**config)
+        config = self.config.to_dict()
+        return {**super().get_config(), "config": config, "batch_size": self.batch_size}

@@ -23,12 +23,9 @@ _SITES_PER_BLOCK = 8
 
 def _is_embedded(inputs):
     """True if inputs are vectors instead of token ids."""
-    dtype = getattr(inputs, "dtype", None)
-    return (
-        dtype is not None
-        and len(inputs.shape) == 3
-        and keras.backend.is_float_dtype(keras.backend.standardize_dtype(dtype))
-    )
+    if getattr(inputs, "dtype", None) is None or len(inputs.shape) != 3:
+        return False
+    return keras.backend.is_float_dtype(keras.backend.standardize_dtype(inputs.dtype))
 
 
 def _call(block, tensors, constants):
