@@ -211,14 +211,7 @@ class InferenceEngine:
         return super().__new__(_KeyValueEngine if keeps_keys else InferenceEngine)
 
     def __init__(
-        self,
-        model,
-        memory_length=None,
-        keeps="auto",
-        *,
-        segment_length=None,
-        plan=None,
-        **choice,
+        self, model, memory_length=None, keeps="auto", *, segment_length=None, plan=None, **choice
     ):
         self.model = model = language_model_of(model)
         self._is_recurrent = not isinstance(model.config, ModelConfig)

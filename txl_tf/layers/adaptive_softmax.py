@@ -241,12 +241,7 @@ class AdaptiveSoftmax(VocabularyLayer):
     _arguments = (*VocabularyLayer._arguments, "share_tail_projections", "tie_weights")
 
     def __init__(
-        self,
-        vocabulary_size,
-        hidden_dim,
-        share_tail_projections=False,
-        tie_weights=True,
-        **kwargs,
+        self, vocabulary_size, hidden_dim, share_tail_projections=False, tie_weights=True, **kwargs
     ):
         super().__init__(vocabulary_size, hidden_dim, **kwargs)
         self.share_tail_projections = share_tail_projections

@@ -15,12 +15,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.layers.compiled_parts import compiled_part
-from txl_tf.layers.feed_forward import (
-    ConfiguredLayer,
-    SeededDropout,
-    normal_unless,
-    projection_of,
-)
+from txl_tf.layers.feed_forward import ConfiguredLayer, SeededDropout, normal_unless, projection_of
 from txl_tf.stateless_random import random_keys
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan, InferencePlan
 

@@ -88,9 +88,7 @@ def _pool(candidates, forget_gates, cell_state):
             run_length, decays, additions = _doubled(run_length, decays, additions)
     else:
         _, decays, additions = ops.while_loop(
-            lambda run_length, *_: run_length < segment_length,
-            _doubled,
-            (1, decays, additions),
+            lambda run_length, *_: run_length < segment_length, _doubled, (1, decays, additions)
         )
     first = ops.expand_dims(ops.cast(cell_state, decays.dtype), 1)  # [B, 1, D]
     return decays * first + additions

@@ -183,9 +183,7 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     return int(count)
 
 
-def _products_of_layers(
-    config: ModelConfig | LSTMConfig | QRNNConfig,
-) -> list[tuple[float, float]]:
+def _products_of_layers(config: ModelConfig | LSTMConfig | QRNNConfig) -> list[tuple[float, float]]:
     """Returns for each layer the multiplications with weights, and with keys and values."""
     if not isinstance(config, ModelConfig):
         return [(float(count), 0.0) for count in _recurrent_layer_parameters(config)]

@@ -86,12 +86,7 @@ class TransformerXL(LanguageModel):
     config_class = ModelConfig
 
     def __init__(
-        self,
-        config,
-        rematerialize=False,
-        attention_kernel=None,
-        name="transformer_xl",
-        **kwargs,
+        self, config, rematerialize=False, attention_kernel=None, name="transformer_xl", **kwargs
     ):
         # A new name for every model would change the paths of weights.
         super().__init__(config, name=name, **kwargs)
