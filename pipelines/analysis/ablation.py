@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from txl_tf.config.base import (
-    FRACTION_BELOW_ONE,
     MAX_TOKENS,
     FrozenConfig,
     Range,
@@ -43,6 +42,8 @@ from ..memory_needs import require_training_memory
 from ..progress import plain_table, say
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
+# Share of the best perplexity by which a shorter length may be worse and still reach it.
+_TOLERANCE = 0.001
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 
 
@@ -50,6 +51,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 class AblationRow(FrozenConfig):
     """Model parts of one row: recurrence, encoding and loss (Table 5 of Dai et al., 2019)."""
 
+    name: str
+    """Name of the row and of its folder."""
     recurrence: bool = True
     """Whether segments are connected by a memory."""
     position_encoding: PositionEncoding = "transformer_xl"
@@ -59,21 +62,12 @@ class AblationRow(FrozenConfig):
     """Full or half loss: the positions of a segment that are trained on."""
     segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens through which gradients flow, `T`; None: as in the base experiment."""
-    name: str = ""
-    """Name of the row and of its folder; by default made of the values above."""
     remark: str = ""
     """Remark on the row, shown in the table."""
     set: tuple[str, ...] = ()
-    """Further values by name, such as `model.num_layers=6`; the row then needs a name."""
+    """Further values by name, such as `model.num_layers=6`."""
 
     def validate(self) -> None:
-        length = self.segment_length
-        if self.set and not self.name:
-            self.refuse("A row with `set` needs a `name`.", "set")
-        if not self.name:
-            parts = ["recurrence" if self.recurrence else "none", self.position_encoding]
-            parts += [self.loss_positions, *([f"t{length}"] if length is not None else [])]
-            object.__setattr__(self, "name", "-".join(parts))
         rule = "be made of small letters, digits, `_`, `.` and `-`, at most 100"
         self.require("name", _NAME.fullmatch(self.name) is not None, rule)
 
@@ -107,9 +101,9 @@ class AblationRow(FrozenConfig):
 class StudyEvaluation(FrozenConfig):
     """Attention lengths and the text they are measured on.
 
-    A recurrent model reads segments of its training length with memories of different lengths.
-    Other models read overlapping windows: each window is computed as a whole, and its last
-    `window_stride` tokens are scored.
+    A recurrent model reads segments of its training length with memories of different lengths, at
+    which every query sees equally many keys. Other models read overlapping windows: each window
+    is computed as a whole, and its last `window_stride` tokens are scored.
     """
 
     split: str = "valid"
@@ -122,10 +116,6 @@ class StudyEvaluation(FrozenConfig):
     """Window lengths besides the training segment length, for rows without recurrence."""
     window_stride: Annotated[int, positive()] = 1
     """Tokens that a window scores."""
-    same_length: bool = True
-    """Whether at these memory lengths every query sees equally many keys."""
-    tolerance: Annotated[float, FRACTION_BELOW_ONE] = 0.001
-    """Share of the best perplexity by which a shorter length may be worse and still reach it."""
 
     def validate(self) -> None:
         stride = self.window_stride
@@ -146,7 +136,7 @@ class StudyEvaluation(FrozenConfig):
                 for length in (model.segment_length, *lengths)
             ]
         # Without a memory, every query would see only its own token.
-        others = [(n, self.same_length and n > 0) for n in sorted({*self.memory_lengths})]
+        others = [(length, length > 0) for length in sorted({*self.memory_lengths})]
         return [
             evaluation.replace(
                 segment_length=model.segment_length, memory_length=length, same_length=same_length
@@ -299,7 +289,7 @@ def run(job: Ablation) -> None:
     for row in job.study.rows:
         finished = [each for each in runs if each.row == row]
         perplexities = [job.perplexities(each) for each in finished]
-        rows.append(row_figures(finished, perplexities, job.study.evaluation.tolerance))
+        rows.append(row_figures(finished, perplexities))
     write_table(rows, WritableFolder.at(folder), job.arguments.json)
 
 
@@ -381,13 +371,13 @@ def attention_length(evaluation: EvaluationConfig) -> int:
 
 
 def row_figures(
-    finished: Sequence[AblationRun], perplexities: Sequence[Sequence[float]], tolerance: float
+    finished: Sequence[AblationRun], perplexities: Sequence[Sequence[float]]
 ) -> dict[str, Any]:
     """Returns the figures of a row as JSON values; `perplexities` by attention length."""
     experiment, evaluations = finished[0].experiment, finished[0].evaluations
     of_length = [list(each) for each in zip(*perplexities, strict=True)]
     means = [statistics.fmean(each) for each in of_length]
-    limit = min(means) * (1.0 + tolerance)
+    limit = min(means) * (1.0 + _TOLERANCE)
     lengths = [*map(attention_length, evaluations)]
     return {
         "name": finished[0].row.name,

@@ -76,12 +76,13 @@ def test_every_named_study_is_valid(name):
         ({"loss_positions": "last_half"}, {"training.loss_positions"}),
         ({"position_encoding": "sinusoidal"}, {"model.position_encoding"}),
         ({"position_encoding": "shaw"}, {"model.position_encoding", "model.num_positions"}),
-        ({"name": "deep", "set": ["model.num_layers=3"]}, {"model.num_layers"}),
+        ({"set": ["model.num_layers=3"]}, {"model.num_layers"}),
     ],
 )
 def test_a_row_changes_what_it_is_about_and_nothing_else(row, fields):
     base = ExperimentConfig.from_dict(EXPERIMENT)
-    experiment = AblationRow.from_dict(row).experiment(base, seed=base.training.seed)
+    row = AblationRow.from_dict({"name": "row", **row})
+    experiment = row.experiment(base, seed=base.training.seed)
     assert differing_fields(experiment, base) == fields
 
 
@@ -92,7 +93,7 @@ def test_settings_that_only_the_paper_s_encoding_has_are_left_out_of_others():
         evaluation=base.evaluation.replace(clamp_length=6),
     )
     for encoding in ("shaw", "learned", "sinusoidal"):
-        experiment = AblationRow(position_encoding=encoding).experiment(base, seed=0)
+        experiment = AblationRow(name="row", position_encoding=encoding).experiment(base, seed=0)
         assert experiment.evaluation.clamp_length == (6 if encoding == "sinusoidal" else None)
         model = experiment.model
         assert model.dropout == 0.2
@@ -103,7 +104,7 @@ def test_settings_that_only_the_paper_s_encoding_has_are_left_out_of_others():
 @pytest.mark.parametrize("recurrence", [True, False])
 def test_a_learned_table_has_a_place_for_every_distance_of_training(recurrence):
     base = ExperimentConfig.from_dict(EXPERIMENT)
-    row = AblationRow(position_encoding="shaw", recurrence=recurrence)
+    row = AblationRow(name="row", position_encoding="shaw", recurrence=recurrence)
     assert row.experiment(base, seed=0).model.num_positions == (32 if recurrence else 16)
 
 
@@ -134,9 +135,9 @@ def test_longer_segments_take_the_memory_that_recurrence_costs():
         ({"seeds": [1, 1]}, "`seeds` must be different"),
         ({"rows": []}, "one or more"),
         ({"rows": [{"name": "a"}, {"name": "a"}]}, "`rows` must be different"),
-        ({"rows": [{"set": ["model.num_layers=3"]}]}, "needs a `name`"),
+        ({"rows": [{"recurrence": False}]}, "name"),
         ({"rows": [{"name": "../elsewhere"}]}, "made of small letters"),
-        ({"rows": [{"colour": "red"}]}, "Received: colour"),
+        ({"rows": [{"name": "a", "colour": "red"}]}, "Received: colour"),
         ({"evaluation": {"window_lengths": [2], "window_stride": 4}}, "`window_lengths`"),
         ({"extra": 1}, "extra"),
         ({"experiment": 7}, "experiment=7"),
@@ -230,7 +231,7 @@ def test_the_attention_length_is_the_shortest_that_reaches_the_best(tmp_path, ca
     # At the length of training, 16, and at 8, 32 and 64, which is the best by less than 0.1 %.
     curve = (27.0, 28.0, 26.01, 26.0)
     perplexities = [[value + shift for value in curve] for shift in (-0.1, 0.0, 0.1)]
-    row = row_figures(runs, perplexities, study.evaluation.tolerance)
+    row = row_figures(runs, perplexities)
     assert row["attention_length"] == 32
     write_table([row], WritableFolder.at(tmp_path), as_json=False)
     assert json.loads((tmp_path / "table.json").read_text()) == {"rows": [row]}
