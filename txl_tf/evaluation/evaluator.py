@@ -18,7 +18,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
-from txl_tf.config.model import ModelConfig, RecurrentConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
@@ -41,7 +41,7 @@ _REPORTED = (
     *("dtype_policy", "window_stride_tokens"),
     *("dynamic_learning_rate", "dynamic_decay", "dynamic_statistics_segments"),
 )
-AnyModelConfig = ModelConfig | RecurrentConfig
+AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
 Track = Callable[[Iterable["EvaluationBatch"], int], Iterable["EvaluationBatch"]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
