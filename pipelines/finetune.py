@@ -309,9 +309,10 @@ class FineTuningData:
         size, num_ids = experiment.model.vocabulary_size, tokenizer.vocabulary_size
         if num_ids != size:
             raise MismatchError(
-                f"The tokenizer has {num_ids} token ids, the model {size}.",
+                f"The tokenizer ({tokenizer.kind}) has {num_ids:,} token ids, the model {size:,}.",
                 where="--vocabulary",
-                remedy=f"--set model.vocabulary_size={num_ids}",
+                remedy="Name the data set that the model was trained on, or for a new model "
+                f"--set model.vocabulary_size={num_ids}.",
             )
         self.tokenizer = tokenizer
         self.objective_class, self.create_evaluator = TaskObjective, TaskEvaluator
@@ -394,7 +395,7 @@ def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
     train(
         TrainingJob(
             experiment=job.experiment,
-            data=FineTuningData(data, _tokenizer(job, job.experiment), job.experiment),
+            data=FineTuningData(data, _tokenizer(job), job.experiment),
             workdir=job.workdir,
             strategy=strategy,
             watcher=watcher,
@@ -420,7 +421,7 @@ def _predict(job: FineTuning, data: TaskData, examples: list[Example]) -> None:
         print(f"{len(examples):,} answers: {path}")
 
 
-def _tokenizer(job: FineTuning, experiment: ExperimentConfig) -> "Tokenizer":
+def _tokenizer(job: FineTuning) -> "Tokenizer":
     """Returns the tokenizer of the run, of its source, of `--vocabulary`, or of bytes."""
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
@@ -431,12 +432,4 @@ def _tokenizer(job: FineTuning, experiment: ExperimentConfig) -> "Tokenizer":
         found = job.initial.source.tokenizer()
     if found is None and job.arguments.vocabulary is not None:
         found = tokenizer_from(job.arguments.vocabulary)
-    if found is not None:
-        return found
-    if experiment.model.vocabulary_size != ByteTokenizer.vocabulary_size:
-        raise UsageError(
-            f"The model has {experiment.model.vocabulary_size} tokens and no tokenizer.",
-            where="--vocabulary",
-            remedy="Name the prepared data set of its training.",
-        )
-    return ByteTokenizer()
+    return ByteTokenizer() if found is None else found
