@@ -165,6 +165,7 @@ class SpeedMeasurement:
 
         Dai et al. (2019), Section 4.4: the window advances by one token and is read from scratch.
         """
+        from txl_tf.inference.engine import InferenceEngine
         from txl_tf.models.transformer_xl import TransformerXL
 
         config = self._config.replace(
@@ -183,33 +184,30 @@ class SpeedMeasurement:
             hidden, _ = model(token_ids, model.initial_memory(1, memory_length=0))
             return model.negative_log_likelihood(hidden[:, -1:], target_ids)
 
-        compiles = self._plan(keeps_states=True).compile_read
+        choice = {"keeps": "hidden_states", "num_rows": 1, "jit_compile": self._jit_compile}
+        compiles = InferenceEngine(model, **choice).plan.compile_read
         step = tf.function(score, jit_compile=compiles, autograph=False)
         lengths = attention_length, 1
         return lambda: step(*(tf.constant(self._tokens(1, each)) for each in lengths)).numpy()
-
-    def _plan(self, **choice: Any) -> Any:
-        from txl_tf.inference.engine import ExecutionPlan, device_of
-
-        return ExecutionPlan.choose(
-            self._config,
-            device=device_of(self._model),
-            num_rows=1,
-            jit_compile=self._jit_compile,
-            **choice,
-        )
 
     def _segment_call(self, reading: Reading, attention_length: int) -> Callable[[], np.ndarray]:
         from txl_tf.inference.engine import InferenceEngine
 
         segment_length = reading.tokens_per_call
-        keeps_states, is_single = reading.memory == "hidden_states", segment_length == 1
-        # Computing head by head speeds up the products of a segment, not of a single token.
-        plan = self._plan(keeps_states=keeps_states, writes=is_single)
+        is_single = segment_length == 1
         engine = InferenceEngine(
-            self._model, attention_length, reading.memory, segment_length=segment_length, plan=plan
+            self._model,
+            attention_length,
+            reading.memory,
+            segment_length=segment_length,
+            num_rows=1,
+            # Computing head by head speeds up the products of a segment, not of a single token.
+            writes=is_single,
+            jit_compile=self._jit_compile,
         )
-        compiles = plan.compile_step if is_single and not keeps_states else plan.compile_read
+        compiles = engine.plan.compile_read
+        if is_single and reading.memory == "keys_and_values":
+            compiles = engine.plan.compile_step
         step = tf.function(engine.score, jit_compile=compiles, autograph=False)
         constants = engine.constants(segment_length)
         carried = engine.initial_memory(1)._replace(valid_length=tf.fill([1], attention_length))
