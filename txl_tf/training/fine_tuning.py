@@ -153,20 +153,14 @@ class TaskBatch(NamedTuple):
         weights: tf.Tensor,
     ) -> Self:
         """Creates the batch of a step from its inputs."""
-        names = ("token_ids", "num_tokens", "targets")
-        return cls(
-            **{name: inputs[name] for name in names},
-            memory=memory,
-            dropout_seeds=dropout_seeds,
-            weights=weights,
-        )
+        examples = (inputs[name] for name in ("token_ids", "num_tokens", "targets"))
+        return cls(*examples, memory, dropout_seeds, weights)
 
     @staticmethod
     def checked_ids(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the two int32 tensors `(B, N)` that the checksum of a step covers."""
-        parts = [inputs["token_ids"], inputs["num_tokens"], inputs["targets"]]
-        if parts[-1].dtype != tf.int32:
-            parts[-1] = tf.bitcast(parts[-1], tf.int32)
+        targets = tf.bitcast(inputs["targets"], tf.int32)  # float32 for a regression
+        parts = (inputs["token_ids"], inputs["num_tokens"], targets)
         flat = [tf.reshape(each, [each.shape[0], -1]) for each in parts]
         ids = tf.concat(flat, axis=1)
         return ids, tf.zeros_like(ids)
