@@ -207,14 +207,14 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
     step, weights = job.source.read_weights()
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
-    documents = None if path is None else DocumentScores(dataset, split)
-    add_scores = None if documents is None else documents.add_scores
+    nats = np.zeros(0 if path is None else dataset.num_tokens(split))
+    observe = None if path is None else nats.__setitem__
     num_words = job.arguments.num_words
-    result = evaluate_split(evaluator, dataset, split, step, show_progress, add_scores, num_words)
+    result = evaluate_split(evaluator, dataset, split, step, show_progress, observe, num_words)
     if not is_chief:
         return
-    if documents is not None:
-        documents.write(path)
+    if path is not None:
+        write_documents(path, dataset, split, nats)
     if job.source.run is not None:
         board = Workdir(job.source.folder).tensorboard
         TensorBoardWriter(board).write_evaluation(result)
@@ -289,47 +289,35 @@ def _create_evaluator(
     return evaluator
 
 
-class DocumentScores:
-    """Sums of nats for every document of a split.
+def write_documents(path: str, dataset: PreparedDataset, split: str, nats: np.ndarray) -> None:
+    """Writes a line of JSON for each document of a split, replacing an existing file.
 
-    A target counts for its own document, including the first token of a document. The first token
-    of the split is no target, so the sums add up to the split's.
+    `nats` has the score of each token. It counts for the token's own document, also at the
+    beginning of a document. The first token of the split has none.
     """
-
-    def __init__(self, dataset: PreparedDataset, split: str) -> None:
-        found = [np.zeros(1, np.int64)]
-        num_tokens = dataset.num_tokens(split)
-        for first in range(0, num_tokens, _READ_TOKENS):
-            stop = min(first + _READ_TOKENS, num_tokens)
-            starts = dataset.read_document_starts(split, first, stop)
-            found.append(np.flatnonzero(starts) + first)
-        self._starts = np.unique(np.concatenate(found))
-        self._nats = np.zeros(len(self._starts))
-        self._counts = np.zeros(len(self._starts), np.int64)
-
-    def add_scores(self, places: np.ndarray, nats: np.ndarray) -> None:
-        """Adds the scores of some tokens; see `Evaluator.evaluate`."""
-        documents = np.searchsorted(self._starts, places, side="right") - 1
-        np.add.at(self._nats, documents, nats)
-        np.add.at(self._counts, documents, 1)
-
-    def write(self, path: str) -> None:
-        """Writes a line of JSON for each document, replacing an existing file."""
-        rows = zip(self._starts.tolist(), self._counts.tolist(), self._nats.tolist(), strict=True)
-        lines = []
-        for number, (start, count, nats) in enumerate(rows):
-            figures = {
-                "document": number,
-                "first_token": start,
-                "num_tokens": count,
-                "total_nats": nats,
-                "nats_per_token": nats / count if count else None,
-                "perplexity": perplexity(nats / count) if count else None,
-            }
-            lines.append(json.dumps(figures) + "\n")
-        remedy = "Check the folder, the disk and the permissions."
-        with storage_errors("The figures of the documents cannot be written", path, remedy):
-            write_file(path, "".join(lines).encode())
+    found = [np.zeros(1, np.int64)]
+    for first in range(0, len(nats), _READ_TOKENS):
+        stop = min(first + _READ_TOKENS, len(nats))
+        found.append(np.flatnonzero(dataset.read_document_starts(split, first, stop)) + first)
+    starts = np.unique(np.concatenate(found))
+    counts = np.diff(starts, append=len(nats))
+    counts[0] -= 1
+    totals = np.add.reduceat(nats, starts)
+    rows = zip(starts.tolist(), counts.tolist(), totals.tolist(), strict=True)
+    lines = []
+    for number, (start, count, total) in enumerate(rows):
+        figures = {
+            "document": number,
+            "first_token": start,
+            "num_tokens": count,
+            "total_nats": total,
+            "nats_per_token": total / count if count else None,
+            "perplexity": perplexity(total / count) if count else None,
+        }
+        lines.append(json.dumps(figures) + "\n")
+    remedy = "Check the folder, the disk and the permissions."
+    with storage_errors("The figures of the documents cannot be written", path, remedy):
+        write_file(path, "".join(lines).encode())
 
 
 def _read(path: str) -> bytes:
