@@ -105,7 +105,7 @@ class AttentionProfiler:
     ) -> None:
         self.model = model
         self._memory = model.initial_memory(batch_size)
-        self._last = None
+        self._last: Any = None
         self._step = tf.function(self._measure, jit_compile=jit_compile, autograph=False)
         self._sums: dict[str, np.ndarray] = {}
         self._num_queries = 0
@@ -139,11 +139,10 @@ class AttentionProfiler:
     def last_rows(self, layer: int, head: int) -> np.ndarray:
         """Computes the attention of one head in the first row, float32 `(T, K)`.
 
-        The last segment is used in which all queries of the first row were counted. Column `j` is
-        the token `M - j` before the segment's first; tokens that a query cannot see are 0.
+        It uses the last segment in which all queries of the first row were counted, and needs one.
+        Column `j` is the token `M - j` before the segment's first; tokens that a query cannot see
+        are 0.
         """
-        if self._last is None:
-            raise ValueError("`last_rows` needs a segment with all queries counted. Received: none")
         token_ids, memory = self._last
         hidden_states, _ = self.model.hidden_states(tf.constant(token_ids), memory)
         arguments = self.model.attention_inputs(layer, hidden_states[layer], memory)
