@@ -291,8 +291,8 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     if dtype:
         pairs = zip(turns["own"], turns["peer"], strict=True)
         ratios = spread([own["rate"] / peer["rate"] for own, peer in pairs])
-        peer = {"name": _PEER, "dtype": dtype, "times_faster": ratios}
-        row["peer"] = peer | _figures(turns["peer"])
+        description = {"name": _PEER, "dtype": dtype, "times_faster": ratios}
+        row["peer"] = description | _figures(turns["peer"])
     return row
 
 
