@@ -13,8 +13,8 @@ from txl_tf.data.downloads import PublishedFile, download
 from txl_tf.storage.staging import require_absent
 
 from .arguments import add_override_argument
+from .byte_progress import download_progress
 from .convert import checked_settings, convert_weights
-from .progress import download_progress
 
 # Folder and step, as the official script has them. No sizes or checksums are published: the
 # server's sizes are checked, and TensorFlow checks the tensors.

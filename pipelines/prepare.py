@@ -45,7 +45,7 @@ from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, Us
 from txl_tf.storage.staging import require_absent
 
 from .arguments import MAX_STEP, add_number
-from .progress import byte_progress, download_progress
+from .byte_progress import byte_progress, download_progress
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64

@@ -1,6 +1,5 @@
 """Output of a job: progress as a bar on a terminal, plain lines elsewhere; plain tables."""
 
-import contextlib
 import dataclasses
 import sys
 import time
@@ -10,11 +9,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    DownloadColumn,
     Progress,
     TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
     track,
 )
 from rich.table import Table
@@ -24,12 +20,10 @@ if TYPE_CHECKING:
     from txl_tf.model_folder import ModelFolder
     from txl_tf.training.ledger import LoopReport
 
-_BYTES_PER_MEGABYTE = 1_000_000
-_SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = 10.0
 # Programs may read the table, so its lines are never wrapped.
 _TABLE_WIDTH = 10_000
 
-ReportBytes = Callable[..., None]
 Item = TypeVar("Item")
 
 
@@ -59,51 +53,6 @@ def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-@contextlib.contextmanager
-def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
-    """Yields a function of a part's name and its new bytes that shows progress.
-
-    A total that is known later only is its third argument.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    is_terminal = sys.stderr.isatty()
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_terminal)
-    task_id = bar.add_task(verb, total=total_bytes)
-    (task,) = bar.tasks
-    next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
-
-    def report(part: str, num_bytes: int, total: int | None = None) -> None:
-        nonlocal next_time
-        bar.update(task_id, advance=num_bytes, description=part, total=total)
-        if not is_terminal and time.monotonic() >= next_time:
-            next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
-            of_total = f" of {task.total / _BYTES_PER_MEGABYTE:.1f}" if task.total else ""
-            say(f"{verb} {part}: {task.completed / _BYTES_PER_MEGABYTE:.1f}{of_total} MB")
-
-    with bar if is_terminal else contextlib.nullcontext():
-        yield report
-
-
-@contextlib.contextmanager
-def download_progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yields a function of the bytes received and the total, if known, that shows a download."""
-    done_before = 0
-    with byte_progress(None, "downloading") as report:
-
-        def advance(done_bytes: int, total_bytes: int | None) -> None:
-            nonlocal done_before
-            report(what, done_bytes - done_before, total_bytes)
-            done_before = done_bytes
-
-        yield advance
 
 
 def show_progress(
@@ -173,7 +122,7 @@ class TrainingProgress:
             figures = f"{left} left {figure} {_short(tokens)} tokens/s"
             self._bar.update(self._task, completed=report.step, figures=figures)
         elif time.monotonic() >= self._next_line or report.step == self._num_steps:
-            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+            self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
             share = ""
             if peak_tokens_per_second is not None:
                 share = f" ({tokens / peak_tokens_per_second:.0%} of peak)"

@@ -28,7 +28,7 @@ from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
 from txl_tf.model_folder import RunStart
 from txl_tf.models.memory import Memory
 from txl_tf.models.sizes import num_embedding_parameters, num_parameters, run_flops_per_token
-from txl_tf.samplers import RandomSampler
+from txl_tf.random_sampler import RandomSampler
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.training.ledger import LoopReport
@@ -154,8 +154,7 @@ def on_first_replica(
     """Runs a function with the same arguments on all replicas; returns the first one's result."""
     strategy = strategy or tf.distribute.get_strategy()
     results = strategy.run(function, args=arguments)
-    first = lambda result: strategy.experimental_local_results(result)[0]  # noqa: E731
-    return tf.nest.map_structure(first, results)
+    return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], results)
 
 
 class AttentionMass:
@@ -310,10 +309,7 @@ class RunFigures:
             self._clock.begin(self._time_log, step)
         settings = self._job.experiment.to_dict()
         described = {**settings, "data": self._job.data.identity}
-        texts = {
-            "configuration": code_block(json.dumps(described, indent=1)),
-            "model_size": _model_size(self._trainer),
-        }
+        texts = {"configuration": code_block(json.dumps(described, indent=1))}
         hyperparameters = {
             name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
             for name, value in flat_settings(settings).items()
@@ -420,17 +416,6 @@ def _environment(strategy: tf.distribute.Strategy) -> dict[str, Any]:
         "devices": [each.name for each in tf.config.list_logical_devices()],
         "replicas": strategy.num_replicas_in_sync,
     }
-
-
-def _model_size(trainer: Trainer) -> str:
-    """Formats a table of the trainable parameters by the first part of their path."""
-    counts: dict[str, int] = {}
-    for variable in trainer.model.trainable_variables:
-        part = variable.path.partition("/")[2].partition("/")[0] or variable.path
-        counts[part] = counts.get(part, 0) + int(tf.size(variable).numpy())
-    rows = [("all", num_parameters(trainer.config.model)), *counts.items()]
-    lines = [f"| {name} | {count:,} |" for name, count in rows]
-    return "\n".join(["| part | trainable parameters |", "|---|--:|", *lines])
 
 
 def start_banner(job: "TrainingJob", start: RunStart | None) -> str:

@@ -28,8 +28,8 @@ from txl_tf.model_folder import (
 from txl_tf.storage.files import is_remote, open_regular_file
 from txl_tf.storage.untrusted_files import verify_checksums
 
+from .byte_progress import ReportBytes, byte_progress
 from .checkpoint_watch import read_evaluations
-from .progress import ReportBytes, byte_progress
 
 if TYPE_CHECKING:
     from txl_tf.training.checkpoints import CheckpointStore

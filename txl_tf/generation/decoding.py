@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from txl_tf.samplers import RepetitionPenalty
 from txl_tf.stateless_random import mixed
 
 Sampler = Callable[[Any, Any], Any]
@@ -26,13 +25,14 @@ class TokenRules(NamedTuple):
     """
 
     sampler: Any
-    penalty: RepetitionPenalty = RepetitionPenalty(1.0)
+    penalty: Any = None
     stop_token_ids: Any = ()
     excluded_token_ids: Any = ()
 
     def apply(self, logits: Any, is_used: Any) -> Any:
         """Returns the scores `(R, V)` to choose by; `is_used` is `(R, 0)` without penalty."""
-        logits = self.penalty(logits, is_used)
+        if self.penalty is not None:
+            logits = self.penalty(logits, is_used)
         excluded = _id_rows(self.excluded_token_ids)
         if excluded.shape[1] == 0:
             return logits

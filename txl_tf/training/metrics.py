@@ -89,7 +89,6 @@ TAGS: Mapping[str, Tag] = {
 
 TEXT_TAGS: Mapping[str, str] = {
     "configuration": "All settings of the experiment, and the identity of its data.",
-    "model_size": "Trainable parameters, of all and by part of the model.",
     "sample": "Text that the model continues, from the beginning of the split, at an evaluation.",
 }
 """Descriptions of the texts, by tag."""
