@@ -89,7 +89,8 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
         if value is None and name in own[:1]:
             raise UsageError(f"This conversion needs --{name}.", where=f"--{name}")
         if value is not None and name not in own:
-            raise UsageError(f"This conversion does not use --{name}.", where=f"--{name}")
+            what = f"This conversion does not use --{name}."
+            raise UsageError(what, where=f"--{name}", remedy="Leave it out.")
     require_absent(arguments.out)
     if way == "to_system":
         source = open_model(arguments.workdir, arguments.step)

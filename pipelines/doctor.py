@@ -73,7 +73,7 @@ class Finding:
     check: str
     what: str
     remedy: str = ""
-    """Command that repairs the problem; empty without a problem."""
+    """How to repair the problem; empty without a problem."""
     exit_code: int = 0
     """Exit code for a fault; 0 for warnings and good findings."""
 
@@ -155,7 +155,7 @@ def pinned_versions() -> dict[str, str]:
 def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]:
     """Compares the installed packages, versions by canonical name, with the tested ones.
 
-    A version outside the ranges of `pyproject.toml` is a fault, any other difference a warning.
+    Faults: a wrong build, no package, a version `pyproject.toml` forbids. Others are warnings.
     """
     tested = pinned_versions()
     required = map(Requirement, metadata.requires("txl-tf") or ())
@@ -188,7 +188,7 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
 
 
 def check_folder(folder: str) -> Finding:
-    """Writes, reads and removes a file in a folder, or in the existing folder above it."""
+    """Tries a file in a folder, or the existing one above it, and judges the free space."""
     check, existing = f"folder {folder}", folder
     if not is_remote(folder):
         path = Path(folder).absolute()
@@ -269,7 +269,7 @@ def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
 def probe() -> None:
     """Runs the stages of the request on the standard input; prints lines of JSON for each."""
     request = json.loads(sys.stdin.read())
-    # In this order: the CPU can be split only before TensorFlow's first operation.
+    # All-reduce splits the CPU, which is possible only before the first operation.
     stages: list[tuple[str, Callable[[], Finding]]] = [
         ("import", _import),
         ("all-reduce", lambda: _all_reduce(request["tpu"])),

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     text = parser.add_argument_group("text")
     text.add_argument("--text", metavar="FILE", required=True, help="file with a text per line")
-    text.add_argument("--field", metavar="NAME", help="lines are JSON; the field of the text")
+    text.add_argument("--field", metavar="NAME", help="the text is in this field of JSON lines")
     features = parser.add_argument_group("features")
     features.add_argument("--out", metavar="FILE", required=True, help="file to write: .npz")
     meaning = "0: the embeddings, 1: the first block, -1: the last block"

@@ -85,7 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory_length_argument(add_model_arguments(parser))
     text = parser.add_argument_group("text")
     text.add_argument("--prompt", help="text to continue (default: the standard input)")
-    text.add_argument("--ids", action="store_true", help="prompt and text are token ids")
+    text.add_argument(
+        "--ids", action="store_true", help="read the prompt and write the text as token ids"
+    )
     add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     text.add_argument(
         "--join-marks",

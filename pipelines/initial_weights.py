@@ -135,9 +135,9 @@ class InitialWeights:
             pairs = [(ids[text], index) for index, text in texts if text in ids]
             if not pairs:
                 raise MismatchError(
-                    "The two vocabularies have no token in common.",
+                    "The vocabularies of the source and the data set have no token in common.",
                     where=self._folder,
-                    remedy="Leave out --init-from, or prepare the text with similar tokens.",
+                    remedy="Leave out --init-from, or prepare the text with its tokenizer.",
                 )
             initial = {variable.path: variable.numpy() for variable in trainer.model.weights}
             configs = self.source.description.model, trainer.model.config

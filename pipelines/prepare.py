@@ -210,9 +210,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError("Ids need a vocabulary.", where="--format ids", remedy=remedy)
     if kind not in ("bytes", "ids") and vocabulary is None and not has_train:
         raise UsageError(
-            "A vocabulary is made of the train split, and there is none.",
+            "The vocabulary is made from train text, and no train text is given.",
             where=f"--tokenizer {arguments.tokenizer}",
-            remedy="Give --train-file, or --vocabulary with the data that a model was trained on.",
+            remedy="Give --train-file, --text or --corpus, or --vocabulary with the data that a "
+            "model was trained on.",
         )
     if not arguments.out.strip("/"):
         raise UsageError(

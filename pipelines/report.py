@@ -62,14 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir_argument(parser)
     meaning = f"file to write (default: {_FILE} in the folder of the run)"
     parser.add_argument("--out", metavar="FILE", help=meaning)
-    meaning = "folder that `txl analyze` made, if it is not below the folder of the run"
+    meaning = "folder that `txl analyze` made, if it is not right in the run's folder"
     parser.add_argument(
         "--analysis", metavar="DIR", action="append", dest="analyses", default=[], help=meaning
     )
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks the arguments before the run is read."""
+    """Checks that Matplotlib is installed."""
     require_extra("plots", "matplotlib", purpose="Drawing the charts")
 
 
@@ -347,7 +347,7 @@ def line_chart(
             )
         if is_logarithmic:
             axes.set_yscale("log")
-            # Powers of ten would need TeX.
+            # Powers would need math text.
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_title(title, fontsize=11, loc="left")

@@ -3,10 +3,9 @@
     txl analyze speed
     txl analyze speed --attention 800,3800 --config FILE --set model.num_layers=2 --json
 
-Table 7 of Dai et al. (2019): the time of a token against the vanilla
-model of Al-Rfou et al. (2019), of the same size and on the same machine, which
-processes a whole window for every token that it predicts. Weights and tokens
-are random: the time does not depend on them.
+Compares, as the table of slowdowns of Dai et al. (2019), the time of a token with that of the
+vanilla model of Al-Rfou et al. (2019) of the same size, which reads a whole window for every token
+that it predicts. Weights and tokens are random: the time does not depend on them.
 """
 
 import argparse
@@ -44,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the analysis."""
     meaning = "experiment whose model is measured (default: enwik8_base, 12 layers of 512)"
     add_config_argument(parser, default="enwik8_base", help=meaning)
-    meaning = "attention lengths: tokens of the window, and of the memory"
+    meaning = "tokens attended to: length of the window or of the memory"
     settings = {"dest": "attention_lengths", "default": _ATTENTION}
     add_numbers(parser, "--attention", 1, MAX_TOKENS, meaning, unit="TOKENS", **settings)
-    meaning, unit = "tokens that are read at a time with a memory, besides 1", "TOKENS"
+    meaning, unit = "tokens per read with a memory; 1 is measured as well", "TOKENS"
     add_number(parser, "--segment-length", 1, MAX_TOKENS, meaning, default=128, metavar=unit)
     meaning = "windows that are timed; medians are reported"
     add_number(parser, "--repeats", 1, MAX_COUNT, meaning, default=5)
@@ -78,7 +77,7 @@ _MEMORIES = {
     "keys_and_values": "keys, values",
     "hidden_states": "hidden states",
 }
-# Segments are cheap: more of them than windows make their median steadier.
+# Segments are cheap: timing more of them than windows steadies the median.
 _SEGMENTS_PER_TURN = 3
 
 
@@ -135,7 +134,7 @@ def seconds_in_turn(
 class SpeedMeasurement:
     """Models with memory and a sliding-window model, at any attention length.
 
-    The recurrent model remembers as many tokens as the window holds, so it attends to at least as
+    The model with memory remembers as many tokens as a window holds, so it attends to at least as
     many. Its memory starts full of zeros: values do not change the work.
     """
 
@@ -145,7 +144,7 @@ class SpeedMeasurement:
         training = experiment.training
         self._config = cast(ModelConfig, experiment.model)
         self._dtype_policy = training.dtype_policy
-        # If XLA is allowed, the device's execution plan decides, as in an evaluation.
+        # `None`: the device's execution plan decides on XLA, as in an evaluation.
         self._jit_compile = None if training.may_compile else False
         self._segment_lengths = sorted({segment_length, 1}, reverse=True)
         self._model = TransformerXL(self._config, dtype=self._dtype_policy)
@@ -201,7 +200,7 @@ class SpeedMeasurement:
             reading.memory,
             segment_length=segment_length,
             num_rows=1,
-            # Computing head by head speeds up the products of a segment, not of a single token.
+            # `writes` turns off products head by head, which do not help with a single token.
             writes=is_single,
             jit_compile=self._jit_compile,
         )

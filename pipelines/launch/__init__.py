@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "the slice, such as v4-32, v5litepod-16, v5p-32, v6e-8 or v5e:2x4"
     tpu.add_argument("--accelerator-type", metavar="TYPE", required=True, help=meaning)
     tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
-    tpu.add_argument("--project", required=True, help="project of Google Cloud")
+    tpu.add_argument("--project", required=True, help="ID of the Google Cloud project")
     tpu.add_argument("--name", required=True, help="name of the TPU or the job set")
     tpu.add_argument("--spot", action="store_true", help="cheaper machines, which may be lost")
     run = parser.add_argument_group("run")

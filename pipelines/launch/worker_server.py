@@ -4,8 +4,8 @@ The trainer connects to the servers of all hosts and gives them their work. With
 server of the `tensorflow-tpu` package runs, which asks the TPU VM for its place in the slice.
 
 A host that is taken away gets SIGTERM. TensorFlow's own server would end at once and lose the
-state in its chips. This one writes a notice for the trainer, and serves for at most
-`--grace-seconds` while the trainer saves. A second signal ends it.
+state in its chips. This one leaves a notice and serves until the trainer answers in it, for at
+most `--grace-seconds`. A second signal ends it. SIGINT is treated as SIGTERM.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> None:
-    """Serves until the process is ended."""
+    """Serves until a signal ends it."""
     parser = argparse.ArgumentParser("python -m pipelines.launch.worker_server")
     parser.add_argument("--port", type=int, default=8470, help="port (default: 8470)")
     meaning = f"how long to serve after SIGTERM (default: {GRACE_SECONDS:g})"
@@ -35,8 +35,8 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     set_read_ahead()
-    # Before TensorFlow starts threads, which inherit this mask: once a client has connected,
-    # TensorFlow handles SIGTERM itself, and would end the server.
+    # Set before TensorFlow starts threads, so that they inherit it: once a client connects,
+    # TensorFlow would handle SIGTERM itself and end the server.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     notice = Path(notice_path(arguments.port))
     notice.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ def _serve_tpu_vm(port: int) -> None:
 
     os.environ["TPU_TASK_PORT"] = str(port)
     grpc_tpu_worker.setup_env_vars()
-    # The call never returns.
+    # `main` never returns.
     threading.Thread(
         target=grpc_tpu_worker.main, args=([],), name="tpu-server", daemon=True
     ).start()

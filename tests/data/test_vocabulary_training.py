@@ -55,5 +55,5 @@ def test_counted_splits_need_not_come_first():
 
 def test_text_that_is_not_utf8_is_found():
     splits = {"train": [b"fine\n", [b"one\ntwo\n", b"three \xff\n"]]}
-    with pytest.raises(DataDamagedError, match="split train, document 1, line 3, byte 14"):
+    with pytest.raises(DataDamagedError, match="split train, document 2, line 3, byte 14"):
         tokenized(WordTraining(rule=WordRule()), splits)

@@ -472,8 +472,8 @@ class TransformerXLCausalLM:
         chosen = samplers.choose(sampler, settings, self._sampler)
         if isinstance(chosen, samplers.BeamSampler):
             raise ValueError(
-                "`sampler` must draw token by token; no token of a beam is certain before the "
-                f"last one. Received: sampler={chosen}"
+                "`sampler` must not be a beam search in a session: its tokens are certain only at "
+                f"the end. Received: sampler={chosen}"
             )
         seeds = [new_seed() if asked.seed is None else asked.seed]
         lengths = {"memory_length": memory_length, "storage_dtype": storage_dtype}

@@ -265,7 +265,7 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
         raise InputMissingError(
             "The package torch, which reads this file, is not installed.",
             where=str(path),
-            remedy="Install torch, or convert the file to safetensors where it is.",
+            remedy="Install torch, or convert the file to safetensors on a machine that has torch.",
         ) from error
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

@@ -115,7 +115,7 @@ def map_pieces(
             results.append(function(piece.text, piece.begins_line, piece.ends_document))
         except InvalidTextError as error:
             raise error.damaged(
-                f"split {piece.split}, document {piece.document}",
+                f"split {piece.split}, document {piece.document + 1}",
                 "Correct the text, or prepare it with the byte tokenizer.",
                 lines_before=piece.offset_lines,
                 bytes_before=piece.offset_bytes,

@@ -8,8 +8,8 @@ Tokenizers of characters, words and subwords need UTF-8:
 |---|---|
 | bytes that are not UTF-8 (Latin-1, other binary data) | refused |
 | surrogates encoded as three bytes, over-long forms | refused |
-| NUL | kept; more than one byte in five of the first 4096 is UTF-16 or no text: refused |
-| UTF-8 byte order mark | left out at the beginning of a file or document, also of bytes |
+| NUL | kept; refused (UTF-16 or no text) if over a fifth of the first 4096 bytes |
+| UTF-8 byte order mark | dropped at the start of a file or document, for all tokenizers |
 | CR LF | kept; separators are found whether or not a CR is before the LF |
 | CR alone, VT, FF, U+0085, U+2028, U+2029 | kept; documents and pieces end at LF only |
 | combining characters (NFD) | kept; nothing is composed |
@@ -48,7 +48,7 @@ _MEMORY_BYTES = 1 << 27
 
 
 class TextDocuments:
-    """Documents of text files, each an iterator over pieces; can be iterated more than once.
+    """Reiterable documents of text files; each document is an iterator over its pieces.
 
     Documents without text are dropped: empty files, empty lines, separators in a row. A document
     ends with its file.
@@ -57,14 +57,15 @@ class TextDocuments:
         paths: sequence of str. Files, folders or patterns; see `text_files`.
         one_per: str. `"file"` or `"line"`: a document is a file, or a line with its end. Defaults
             to `"file"`.
-        separator: optional bytes. Line between documents without its end; empty for an empty line.
-            Defaults to `None`.
+        separator: optional bytes. Line between documents, without its LF; `b""`: an empty line.
+            Only for documents of `"file"`. Defaults to `None`.
         json_field: optional str. If given, the files are JSON Lines in UTF-8, and a document is the
             string in this field of a line. Defaults to `None`.
         check_utf8: bool. If `True`, refuses text that is not UTF-8. Defaults to `False`.
 
     Raises:
         InputMissingError: If a path has no file.
+        UsageError: If a file is named twice, or cannot be read twice, as a pipe.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class TextDocuments:
 
 
 def line_pattern(line: bytes) -> re.Pattern[bytes]:
-    """Returns the pattern of a line that is exactly these bytes, ended by LF, CR LF or the text."""
+    """Returns a pattern of a line of exactly these bytes, ended by LF, CR LF or the text's end."""
     # Without the look-ahead, an empty line would be found after the last line feed.
     return re.compile(rb"(?m)^(?=[\s\S])" + re.escape(line) + rb"(?:\r?\n|\r?\Z)")
 
@@ -209,9 +210,9 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
 
 
 def json_of_line(line: bytes, field: str | None, place: str) -> Any:
-    """Returns a field of the object that a line of JSON has, or without a field the whole value.
+    """Returns a field of the object in a line of JSON, or the whole value if `field` is None.
 
-    Raises DataDamagedError, with `place`, if there is none.
+    Raises DataDamagedError, with `place`, if it has none.
     """
     try:
         value = json.loads(line.decode("utf-8"))

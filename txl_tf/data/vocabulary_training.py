@@ -250,8 +250,9 @@ def _learned_pieces(
     fixed = {p for p in best if p in reserved or len(p.removeprefix(SUFFIX_INDICATOR)) == 1}
     if len(fixed) > vocabulary_size:
         raise ValueError(
-            f"`vocabulary_size` must be at least {len(fixed)}, because every character of the "
-            f"text is a piece, at the beginning of a word and within. Received: {vocabulary_size}"
+            f"`vocabulary_size` must be at least {len(fixed)}, as every character of the text "
+            "needs two pieces, one for the beginning of a word and one for within. "
+            f"Received: {vocabulary_size}"
         )
     others = [piece for piece in best if piece not in fixed]
     left_out = set(others[vocabulary_size - len(fixed) :])

@@ -25,7 +25,7 @@ class MemoryAttention(ConfiguredLayer):
     """Multi-head attention over segment and memory, of Vaswani et al. (2017), Section 3.2.
 
     Queries come from the segment, keys and values from memory and segment, all by projections
-    without bias. Scores are computed in the compute dtype, the softmax over them in float32.
+    without bias. Scores are computed in the compute dtype, the softmax in at least float32.
     Positions must be part of `inputs` and `memory`; subclasses add terms for distances to the
     scores instead.
 
@@ -95,7 +95,7 @@ class MemoryAttention(ConfiguredLayer):
         return self._product(query_BTNH * self.head_dim**-0.5, key_BNHK)
 
     def _product(self, query_BTNH, key_BNHK):
-        """Multiplies queries with keys, of all rows alike if `B` of the keys is 1."""
+        """Multiplies queries with keys; keys with `B = 1` serve all rows."""
         if self.num_heads > 1:
             return ops.matmul(ops.transpose(query_BTNH, [0, 2, 1, 3]), key_BNHK)
         # Without an axis of heads: on a CPU, TensorFlow 2.20 fuses this product with a sum and
@@ -116,7 +116,7 @@ class MemoryAttention(ConfiguredLayer):
         return self.probability_dropout(probabilities_BNTK, seed=dropout_seed, training=training)
 
     def _softmax(self, scores_BNTK, attention_mask):
-        """Adds the terms of the scores, masks them, and divides them among the keys."""
+        """Adds up the terms of the scores, masks the sum, and takes the softmax."""
         # In half precision, sums over thousands of keys lose small probabilities.
         score_BNTK = functional.at_least_float32(functools.reduce(operator.add, scores_BNTK))
         if attention_mask is not None:
@@ -175,8 +175,8 @@ class RelativeAttention(MemoryAttention):
     Call arguments, besides those of `MemoryAttention`:
         position_encoding: float tensor `(K, D)`; row `j` encodes the distance
             `K - 1 - j`.
-        attention_mask: as in `MemoryAttention`, or `VisibleKeys`, with which a kernel for TPUs
-            attends.
+        attention_mask: as in `MemoryAttention`, or `VisibleKeys`, for attention by a kernel for
+            TPUs, which returns no probabilities.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
 
@@ -221,7 +221,7 @@ class RelativeAttention(MemoryAttention):
                 *self._dropout_of_kernel(inputs, dropout_seed, training),
             )
             return self.output_projection(attended)
-        scale = self.head_dim**-0.5  # of the queries: the scores are K / H times as many
+        scale = self.head_dim**-0.5  # on queries: there are K / H times as many scores
         query_BTNH = self.split_heads(self.query(inputs))
         key_BNHK = self._keys(inputs, memory)
         # All rows share the distances: K projections, where keys need B * K.
@@ -253,7 +253,7 @@ class RelativeAttention(MemoryAttention):
         return self.position(position_encoding[None])[0]
 
     def _dropout_of_kernel(self, inputs, dropout_seed, training):
-        """Returns the rate, 0 where nothing is dropped, and the rows' keys, int32 `(2, B)`."""
+        """Returns the rate, 0 without dropout, and the rows' random keys, int32 `(2, B)`."""
         if not training or self.dropout == 0:
             return 0.0, ops.zeros((2, inputs.shape[0]), "int32")
         seeds = self.probability_dropout.seeds_of_rows(ops.shape(inputs)[0], dropout_seed)
@@ -306,7 +306,7 @@ class ShawAttention(MemoryAttention):
         if self.has_biases:
             # A biased query needs one product; `q . k` and `u . k` apart would be two.
             query_BTNH = query_BTNH + ops.cast(self.content_bias, self.compute_dtype)
-            # Added over distances, so that one shift moves both to the keys.
+            # Added before the shift, so that a single shift serves both.
             bias_KN = self.of_distances(self.distance_bias, key_length)
             distance_BNTK = distance_BNTK + ops.transpose(bias_KN)[None, :, None]
         content_BNTK = self._product(query_BTNH, key_BNHK)
@@ -332,7 +332,7 @@ class VisibleKeys:
     document_starts: Any = None
     """As in `functional.same_document_mask`, bool `(B, T)`."""
     segment_length: int | None = None
-    """Tokens of a segment, if `T` tokens are several: each forgets as in separate reads."""
+    """Tokens of a segment, if `T` is several segments: each is masked as if read alone."""
     num_unused: int = 0
     """Unused places at the front of memory."""
 
@@ -398,7 +398,7 @@ class VisibleKeys:
             first = ops.maximum(first, starts + self.memory_length)
         if self.segment_length is not None:
             queries = ops.arange(num_tokens, dtype="int32")
-            # The memory of a later segment begins later by the number of tokens before the segment.
+            # Each segment's memory begins later by the tokens of the call before that segment.
             of_segments = queries // self.segment_length * self.segment_length
             first = ops.maximum(first, ops.expand_dims(of_segments + self.num_unused, 0))
         return first
@@ -410,7 +410,7 @@ def side_by_side(biases: Sequence[Any]) -> Any:
 
 
 def _latest_starts(document_starts: Any) -> Any:
-    """Returns where the document of each token begins, int32 `(B, T)`, or -2**30 in memory."""
+    """Returns where each token's document begins, int32 `(B, T)`; -2**30 if in memory."""
     positions = ops.arange(document_starts.shape[1], dtype="int32")
     is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
     is_start = ops.logical_and(ops.expand_dims(document_starts, 1), is_before)  # [B, T, T]

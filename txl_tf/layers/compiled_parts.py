@@ -1,7 +1,7 @@
-"""Layers and functions as programs of the backend: compiled, in parts, or computed twice.
+"""Compiles layers and functions, whole or in parts, and recomputes layers to save memory.
 
-On a processor, oneDNN has faster products, and XLA is faster where each number is visited
-once: dropout, residuals, normalisation, softmax.
+On a CPU, oneDNN is faster at products, and XLA at operations that visit each number once:
+dropout, residuals, normalisation, softmax.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _PARTS: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
     "compiled_parts", default=None
 )
 _NEVER = 0x7FA5C31D
-"""Bits of one float32 NaN among millions, which no arithmetic produces."""
+"""Bits of a float32 NaN, one of millions, that no arithmetic produces."""
 
 
 @contextlib.contextmanager
@@ -41,8 +41,8 @@ def compiled_part(
 ) -> Callable[..., Any]:
     """Returns a function as one compiled operation, but unchanged outside `compiling_parts`.
 
-    Results are unchanged, and its gradients are compiled too. Arguments are tensors and Python
-    numbers, which become constants; random numbers come only from seed arguments. `variables` are
+    Results are unchanged, and its gradients are compiled too. Arguments are tensors, or Python
+    numbers taken as constants; random numbers come only from seed arguments. `variables` are
     the ones that a method of a layer reads. A method is compiled once for all layers of its class
     and configuration, since compiling takes most of the time before the first step.
     """
@@ -67,7 +67,7 @@ def compiled_part(
 def compiled(
     function: Callable[..., Any], model: keras.Model, jit_compile: bool | None = None
 ) -> Callable[..., Any]:
-    """Returns a function of tensors as a program, traced once for all tensors of their shapes.
+    """Returns a function of tensors as a program, traced once for each set of shapes.
 
     It reads the weights of `model` as they are when it is called. XLA always compiles it on JAX,
     and with `jit_compile` on TensorFlow.
@@ -90,14 +90,14 @@ def rematerialized_call(layer, tensors, constants):
     """Calls a layer so that the backward pass keeps only its arguments (Chen et al., 2016).
 
     Compilers merge equal computations and keep the first result, which would undo this.
-    `keras.remat` is safe on JAX. On TensorFlow it is `tf.recompute_grad`, which XLA sees through;
+    `keras.remat` is safe on JAX. On TensorFlow it is `tf.recompute_grad`, which XLA undoes;
     so here the second computation reads arguments that depend on the gradient, see
-    `_waiting_for`. The built layer returns one float tensor and draws random numbers only by a
-    seed in `tensors`. Float `tensors` get gradients, `constants` do not.
+    `_waiting_for`. The layer must be built, return one float tensor, and draw only by a seed in
+    `tensors`. Float `tensors` get gradients, `constants` do not.
     """
     weights = layer.weights
-    # Reading the values makes the layer a function of tensors: a distributed variable has no
-    # meaning in the gradient of a function.
+    # The layer becomes a function of tensors, because a gradient function cannot use distributed
+    # variables.
     values = [ops.convert_to_tensor(weight) for weight in weights]
     names = [name for name, tensor in tensors.items() if tensor is not None]
     given = [ops.convert_to_tensor(tensors[name]) for name in names]

@@ -17,7 +17,7 @@ from txl_tf.models.memory import Memory, check_memory
 
 
 class ModelWithLoss(keras.Model):
-    """Base class of models with a `default_loss`, for `compile` without one."""
+    """Base class of models whose `compile` uses `default_loss` by default."""
 
     def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
         loss = self.default_loss() if loss is None else loss
@@ -34,9 +34,9 @@ class LanguageModel(keras.Model):
 
     A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and returns hidden
     states `(B, T, D)` and the next memory. A subclass sets `config_class` and `states_per_layer` of
-    a memory, creates `embedding`, `softmax` and `blocks`, the layers between them, and defines
-    `call` and `initial_memory`. All methods raise ValueError for known ids that are not in
-    `[0, V)`; in a compiled function the result for such an id is undefined.
+    a memory, creates `embedding`, `softmax` and the layers between (`blocks`), and defines `call`
+    and `initial_memory`. Ids outside `[0, V)` raise ValueError where values are known; in a
+    compiled function the result for such an id is undefined.
     """
 
     config_class: type = ModelConfig
@@ -71,7 +71,7 @@ class LanguageModel(keras.Model):
         check_token_ids(token_ids, self.config.vocabulary_size)
 
     def check_memory(self, memory, token_ids):
-        """Raises ValueError for memory of another model, or known to be of another batch."""
+        """Raises ValueError for another class, number of states or (if known) rows."""
         check_memory(memory, Memory, token_ids)
         num_states = self.states_per_layer * self.config.num_layers
         if len(memory.states) != num_states:
@@ -82,8 +82,9 @@ class LanguageModel(keras.Model):
     def export(self, *args, input_signature=None, **kwargs):
         if input_signature is None:
             raise ValueError(
-                "Memory is an argument of this model: `txl_tf.export_saved_model(model, folder)` "
-                "writes a SavedModel. Received: input_signature=None"
+                "`export` needs an `input_signature` with the memory; "
+                "`txl_tf.export_saved_model(model, folder)` makes one itself. "
+                "Received: input_signature=None"
             )
         super().export(*args, input_signature=input_signature, **kwargs)
 
@@ -150,7 +151,7 @@ class LanguageModel(keras.Model):
 
 
 def language_model_of(model: keras.Model) -> LanguageModel:
-    """Returns a language model, or that in a `StatefulTransformerXL`; ValueError for others."""
+    """Returns `model`, or the inner one of a `StatefulTransformerXL`; ValueError for others."""
     model = getattr(model, "transformer_xl", model)
     if not isinstance(model, LanguageModel):
         raise ValueError(
@@ -163,7 +164,7 @@ def language_model_of(model: keras.Model) -> LanguageModel:
 def assign_weights(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Assigns arrays to variables by name; nothing is changed if one does not fit.
 
-    Surplus arrays are ignored. Raises MismatchError for a missing array, or another shape or kind.
+    Surplus arrays are ignored. MismatchError if one is missing, has another shape, or no numbers.
     """
     for name, variable in variables.items():
         array, shape = arrays.get(name), tuple(variable.shape)

@@ -1,7 +1,7 @@
 """Memory of a model: hidden states, or keys and values while weights do not change.
 
-Shape letters used in this module: B rows, M memory length, D hidden width, L layers, N heads, H
-head width.
+Shape letters used in this module: B rows, T segment length, M memory length, D hidden width, L
+layers, N heads, H head width, P places of a kernel's memory.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from txl_tf import functional
 
 
 def check_memory(memory: Any, memory_class: type, token_ids: Any) -> None:
-    """Raises ValueError for memory of another class, or known to be of another batch."""
+    """Raises ValueError for another class, or a number of rows known to differ."""
     if not isinstance(memory, memory_class):
         raise ValueError(
             f"`memory` must be a `{memory_class.__name__}`. "
@@ -30,7 +30,7 @@ def check_memory(memory: Any, memory_class: type, token_ids: Any) -> None:
 
 
 def _repr(memory: Any) -> str:
-    """Names the layers, the shape of a layer's tensor, and the valid lengths."""
+    """Shows the number of tensors, the shape of one, and the valid lengths."""
     tensors, lengths = tuple(memory[0]), memory.valid_length
     shape = tuple(getattr(tensors[0], "shape", ())) if tensors else ()
     if hasattr(lengths, "numpy") or isinstance(lengths, np.ndarray):
@@ -51,8 +51,8 @@ class Memory(NamedTuple):
 
     Attributes:
         states: tuple of `L` float tensors `(B, M, D)`: the last `M` inputs of
-            every decoder block. Of a recurrent model two for every layer, with `M = 1`: its
-            output or input at the last position, and its cell state.
+            every decoder block. In a recurrent model two per layer, with `M = 1`: the last
+            output (LSTM) or input (QRNN), and the cell state.
         valid_length: int32 tensor `(B,)`, between 0 and `M`.
     """
 
@@ -68,7 +68,7 @@ class Memory(NamedTuple):
         return self.states[0].shape[1]
 
     def extended(self, inputs: Iterable[Any], lengths: Any) -> Self:
-        """Returns the memory after the first `lengths` of new tokens.
+        """Returns the memory with the first `lengths` new tokens.
 
         `inputs` are `L` float tensors `(B, T, D)`, the inputs of every block; `lengths` int32
         `(B,)`, or a scalar, the same for all rows.
@@ -94,12 +94,11 @@ class KeyValueMemory(NamedTuple):
     """Keys and values that the next segment may attend to.
 
     While the weights do not change, attention layers would compute the same keys and values from
-    a `Memory` in every segment. Each row fills its memory from the right. The tensors of the
-    kernel for TPUs are `(B, P, N * H)` instead, the heads of a token side by side, with unused
-    places in front.
+    a `Memory` in every segment. Each row fills its memory from the right. For the kernel for TPUs
+    both are `(B, P, N * H)`: the heads side by side, and `P` places, of which the first are unused.
 
     Attributes:
-        keys: tuple of `L` float tensors `(B, N, H, M)`, as products read them.
+        keys: tuple of `L` float tensors `(B, N, H, M)`, transposed for matmul.
         values: tuple of `L` float tensors `(B, N, M, H)`.
         valid_length: int32 tensor `(B,)`, between 0 and `M`.
     """

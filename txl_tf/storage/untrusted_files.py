@@ -57,7 +57,7 @@ def check_values(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
         for each in [*value, *value.values()] if isinstance(value, dict) else value:
             check_values(each, max_depth=max_depth - 1)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"A number must fit float64. Received: {value}")
+        raise ValueError(f"A number must be at most about 1.8e308, in float64. Received: {value}")
     elif isinstance(value, int) and not _SMALLEST_INTEGER <= value <= _LARGEST_INTEGER:
         bits = value.bit_length()
         raise ValueError(f"An integer must fit 64 bits. Received: one of {bits} bits")

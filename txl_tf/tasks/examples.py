@@ -384,7 +384,7 @@ def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[An
         start = value.get("answer_start") if isinstance(value, dict) else None
         if not isinstance(text, str) or not text.strip() or type(start) is not int:
             raise record.damaged(
-                "An answer must have a `text` and an `answer_start`. "
+                "An answer must have a `text` that is not blank and an integer `answer_start`. "
                 f"Received: {shown_value(value)}"
             )
         if start < 0 or not passage.startswith(text, start):

@@ -49,7 +49,7 @@ def compute_metrics(
 
     Returns:
         Dict of floats by name. `accuracy_by_level` gives `accuracy_middle` and `accuracy_high`.
-        Metrics of "span" include separate values for questions with and without an answer.
+        "span" adds values by kind of question if some question has no answer.
 
     Raises:
         UsageError: If scikit-learn or SciPy is not installed.
@@ -168,11 +168,11 @@ def normalized_answer(text: str) -> str:
 
 
 def _span_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
-    """Computes exact match and F1 of answers from 0 to 1, as the published evaluations define them.
+    """Computes exact match and F1 of answers, both from 0 to 1, as the published evaluations do.
 
     The best accepted answer of a question counts. If any question has no answer, the rules of
     version 2.0 hold: "no answer" is predicted by an empty text, F1 is 1 if both normalised texts
-    are empty (0 in version 1.1), and figures with and without answer are added.
+    are empty (0 in version 1.1), and each kind of question gets figures, too.
     """
     has_version_2 = not all(example.is_answerable for example in examples)
     exact, overlap = [], []

@@ -17,7 +17,9 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 _MAX_LINE_BYTES = 4096
 _HEADER = re.compile(rb'\{"ledger": 1, "first_step": ([1-9]\d{0,18})\}\n')
-_REMEDY = "Restore it from a copy, or move it away: a new one begins at this step."
+_REMEDY = (
+    "Restore the ledger from a copy, or move it away: a new one begins at the step that is loaded."
+)
 # Rounding: another number of replicas adds up in another order.
 _LOSS_TOLERANCE = 1e-3
 
@@ -263,7 +265,7 @@ def _read_lines(
     header = next(lines, b"")
     match = _HEADER.fullmatch(header)
     if match is None:
-        raise damaged("it does not begin as a ledger does", 1)
+        raise damaged("it is not the first line of a ledger", 1)
     first_step = int(match[1])
     last_step, num_bytes, sha256 = first_step - 1, len(header), hashlib.sha256(header)
     rest: list[StepRecord] = []

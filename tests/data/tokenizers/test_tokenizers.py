@@ -173,7 +173,7 @@ def test_pieces_are_encoded_as_the_whole_and_place_their_errors(kind):
     pieces = [text[:8], b"", *text[8:].splitlines(keepends=True)]
     assert encode_in_pieces(tokenizer, pieces).tolist() == tokenizer.encode(text).tolist()
     if kind != "bytes":
-        with pytest.raises(DataDamagedError, match=f"document 0, line 11, byte {len(text) + 3}"):
+        with pytest.raises(DataDamagedError, match=f"document 1, line 11, byte {len(text) + 3}"):
             encode_in_pieces(tokenizer, [*pieces, b"a\r", b"\n\xff"])
 
 
