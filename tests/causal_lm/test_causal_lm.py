@@ -174,7 +174,7 @@ def test_a_published_size_has_new_weights(monkeypatch):
         (lambda lm: lm.generate("a", max_tokens=0), ValueError, "`max_tokens` must be positive"),
         (lambda lm: lm.generate("a", stop_token_ids="end"), ValueError, '"auto" or None'),
         (lambda lm: lm.score("a"), ValueError, "at least 2 tokens"),
-        (lambda lm: lm.session(sampler="beam"), ValueError, "token by token"),
+        (lambda lm: lm.session(sampler="beam"), ValueError, "must not be a beam search"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_one_sentence(lm, call, error, message):

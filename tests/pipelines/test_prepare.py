@@ -147,7 +147,7 @@ def test_a_test_file_is_enough_where_there_is_a_vocabulary(tmp_path, text, capsy
     assert printed[0].startswith("test: 4 tokens (25 % unknown), 15 bytes, ")
     assert "vocabulary: 6 ids of words" in printed
     assert prepared(tmp_path / "bytes", *source)[0].manifest.split_names == ("test",)
-    with pytest.raises(UsageError, match="vocabulary is made of the train split"):
+    with pytest.raises(UsageError, match="vocabulary is made from train text"):
         prepared(tmp_path / "none", *source, "--tokenizer", "words")
 
 
