@@ -128,7 +128,7 @@ def causal_memory_mask(segment_length, memory_length, valid_length=None, farthes
     if farthest is not None:
         if farthest < 0:
             raise ValueError(
-                "A query must see itself: `same_length_keys='memory'` needs a memory. "
+                "`farthest` must be at least 0; `same_length_keys='memory'` needs a memory. "
                 f"Received: memory_length={memory_length}, farthest={farthest}"
             )
         allowed = ops.logical_and(allowed, distances <= farthest)

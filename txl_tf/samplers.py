@@ -165,7 +165,7 @@ def choose(sampler: Any, settings: Mapping[str, Any], default: Any = None) -> An
         return RandomSampler(**given) if given or default is None else default
     if given:
         raise ValueError(
-            f"`sampler` has its own settings; leave out either it or `{next(iter(given))}`. "
+            f"`sampler` has its own settings; leave out `sampler` or `{next(iter(given))}`. "
             f"Received: sampler={sampler!r}, {given}"
         )
     return get(sampler)

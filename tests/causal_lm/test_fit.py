@@ -84,7 +84,7 @@ def test_two_fits_are_one_of_two_epochs_and_batches_are_their_text():
 def test_only_a_transformer_xl_and_ids_of_its_vocabulary_are_trained():
     config = LSTMConfig(vocabulary_size=13, num_layers=1, hidden_dim=8, segment_length=5)
     lstm = TransformerXLCausalLM(create_model(config))
-    with pytest.raises(ValueError, match="`txl train` trains recurrent models too"):
+    with pytest.raises(ValueError, match="train a recurrent model with `txl train`"):
         lstm.fit(TOKENS, **QUIET)
     lm = TransformerXLCausalLM(TransformerXL(toy_experiment().model))
     with pytest.raises(ValueError, match=r"must be in \[0, 13\)"):

@@ -46,13 +46,13 @@ STORED = {"model": {"num_layers": 2, "cutoffs": [4, 8]}, "data": {"fingerprint":
     ("current", "text"),
     [
         ({key: STORED[key] for key in reversed(STORED)}, ""),
-        (STORED | {"seed": 8}, "1 differ: seed (stored 7, now 8)"),
+        (STORED | {"seed": 8}, "1 setting differs: seed (stored 7, now 8)"),
         (
             STORED | {"model": {"num_layers": 2, "cutoffs": [4]}},
-            "1 differ: model.cutoffs (stored [4, 8], now [4])",
+            "1 setting differs: model.cutoffs (stored [4, 8], now [4])",
         ),
-        (STORED | {"data": {}}, "2 differ: data (stored None, now {}), data.fingerprint"),
-        (STORED | {"new": True}, "1 differ: new (stored None, now True)"),
+        (STORED | {"data": {}}, "2 settings differ: data (stored None, now {}), data.fingerprint"),
+        (STORED | {"new": True}, "1 setting differs: new (stored None, now True)"),
         (STORED | {"off": None}, ""),  # as if it were not there
     ],
 )

@@ -82,7 +82,7 @@ def test_a_recurrent_model_refuses_what_only_attention_has(section, field, value
 )
 def test_a_field_that_would_not_be_used_is_refused_by_name(values, field, users):
     (chooser, choice), _ = values.items()
-    with pytest.raises(ValueError, match=f"`{field}` is for .*{users}.*{chooser}='{choice}'"):
+    with pytest.raises(ValueError, match=f"`{field}` needs .*{users}.*{chooser}='{choice}'"):
         OptimizerConfig(**values)
     assert OptimizerConfig(name="sgd", momentum=0.9, nesterov=True).nesterov
 
@@ -151,7 +151,7 @@ def test_other_patterns_are_refused(pattern, reason):
 def test_something_is_left_to_train():
     for patterns in (("embedding", "softmax"), ("embedding", "layers"), ("softmax", "layers")):
         FrozenParts.parse(patterns, num_layers=2)
-    with pytest.raises(ValueError, match="must leave something to train"):
+    with pytest.raises(ValueError, match="must leave a part of the model"):
         FrozenParts.parse(("embedding", "softmax", "layers:0-1"), num_layers=2)
 
 

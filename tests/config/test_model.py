@@ -64,7 +64,7 @@ def test_dict_round_trip_through_json_keeps_every_value():
 )
 def test_what_a_position_encoding_does_not_have_is_refused(position_encoding, changes, name):
     message = error_of(position_encoding=position_encoding, **changes)
-    assert message.startswith(f"`{name}` is for")
+    assert message.startswith((f"`{name}` must be", f"`{name}` needs"))
     assert "Received: " in message
 
 
@@ -86,7 +86,9 @@ def test_unknown_and_missing_keys_are_named():
     assert message.endswith("Received: droput, num_layer")
     assert "Did you mean num_layers" in message
     missing = {key: value for key, value in REQUIRED.items() if key != "num_heads"}
-    with pytest.raises(ValueError, match=r"`ModelConfig`: .*'num_heads'.*Received: \{"):
+    with pytest.raises(
+        ValueError, match=r"`ModelConfig` is incomplete: .*'num_heads'.*Received: \{"
+    ):
         ModelConfig.from_dict(missing)
 
 

@@ -151,7 +151,7 @@ def test_the_highest_fifth_of_memory_is_that_of_the_rows_of_each_query():
 
 def test_a_profile_before_the_memory_is_full_is_refused():
     profiler = profiler_of(create_model(), tokens(num_tokens=6))
-    with pytest.raises(ValueError, match="needs a counted query"):
+    with pytest.raises(ValueError, match="with a counted query"):
         profiler.result()
 
 

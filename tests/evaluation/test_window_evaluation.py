@@ -140,12 +140,12 @@ def test_every_target_is_scored_once_after_a_full_window(length, stride, batch_s
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
-        (config_of(), {}, "for models without memory"),
-        (config_of(memory_length=0), {"memory_length": 5}, "for models without memory"),
+        (config_of(), {}, "needs a model without memory"),
+        (config_of(memory_length=0), {"memory_length": 5}, "needs a model without memory"),
         (
             LSTMConfig(vocabulary_size=11, num_layers=1, hidden_dim=4, segment_length=4),
             {},
-            "for models without memory",
+            "needs a model without memory",
         ),
         (config_of(**WITHOUT_MEMORY), {"segment_length": 2}, "at most the segment length"),
     ],

@@ -59,7 +59,7 @@ def test_the_sampler_gets_logits_and_a_seed_of_its_own_for_every_token_and_row(m
         ([[1]], 0, "Received: max_tokens=0"),
         ([[1, -1]], 1, rf"must be in \[0, {VOCABULARY_SIZE}\)"),
         ([[1], [2**40]], 1, rf"must be in \[0, {VOCABULARY_SIZE}\)"),
-        *[(each, 1, "at least one token in every row") for each in ([[1], []], [], [0], [[[1]]])],
+        *[(each, 1, "a vector of token ids per row") for each in ([[1], []], [], [0], [[[1]]])],
     ],
 )
 def test_nothing_to_read_or_to_write_is_refused(model, prompt_ids, max_tokens, message):
@@ -69,7 +69,7 @@ def test_nothing_to_read_or_to_write_is_refused(model, prompt_ids, max_tokens, m
 
 def test_a_memory_of_other_rows_or_length_is_refused(model):
     memory = model.initial_memory(2)
-    with pytest.raises(ValueError, match=r"`memory` must have 3 rows\. Received: a memory of 2"):
+    with pytest.raises(ValueError, match=r"`memory` must have 3 rows\. Received: 2 rows"):
         generate(model, prompt(4), max_tokens=1, memory=memory)
     with pytest.raises(ValueError, match=r"of length 7\. Received: a memory of length 40"):
         generate(model, prompt(4, num_rows=2), max_tokens=1, memory=memory, memory_length=7)

@@ -137,7 +137,7 @@ def test_a_model_without_recurrence_sees_the_segment(model):
     ("options", "message"),
     [
         ({"num_rows": 0}, "`num_rows` must be positive. Received: num_rows=0"),
-        ({"seed": 2**31}, "`seed` must be an integer of 32 bits, or 3"),
+        ({"seed": 2**31}, "`seed` must be a 32-bit int, or 3, one per row"),
         ({"seed": [1, 2]}, "Received: seed=.1, 2."),
         ({"stop_token_ids": [VOCABULARY_SIZE]}, r"`stop_token_ids` must be in \[0, 13\)"),
         ({"excluded_token_ids": [-1]}, r"`excluded_token_ids` must be in \[0, 13\)"),

@@ -92,7 +92,7 @@ def test_a_window_limits_the_context(lm):
     found = scores(cut, (TEXT[:41], TEXT[41:45]), (TEXT[:3], TEXT[3:5]))
     expected = [-lm.score(TEXT[36:45]).nats[-4:].sum(), -lm.score(TEXT[:5]).nats[3:].sum()]
     np.testing.assert_allclose([each for each, _ in found], expected, rtol=1e-6)
-    with pytest.raises(UsageError, match="has 9 tokens, and a window 8"):
+    with pytest.raises(UsageError, match="has 9 tokens, more than max_length 8"):
         scores(cut, (TEXT[:3], TEXT[3:12]))
 
 
@@ -196,7 +196,7 @@ def test_wrong_arguments_are_named(lm, arguments, message):
 def test_what_cannot_be_read_or_honoured_is_refused(lm, harness):
     with pytest.raises(UsageError, match="no tokenizer"):
         HarnessModel(TransformerXLCausalLM(lm.model))
-    with pytest.raises(UsageError, match=r"not known: top_kk\. Did you mean top_k"):
+    with pytest.raises(UsageError, match=r"top_kk is not supported\. Did you mean top_k"):
         texts(harness, ("a", {"top_kk": 2}))
     with pytest.raises(DataDamagedError, match="line 2, byte 4"):
         documents(harness, "the\n7")

@@ -189,7 +189,9 @@ def test_other_memories_are_those_of_the_model(kind):
 def test_absolute_positions_have_no_keys_and_values(encoding):
     changes = {"num_positions": 10} if encoding == "learned" else {}
     model = made(position_encoding=encoding, **changes)
-    with pytest.raises(ValueError, match=r"Only memory without positions.*Received: position_enc"):
+    with pytest.raises(
+        ValueError, match=r"needs a model with `position_encoding`.*Received: position_enc"
+    ):
         InferenceEngine(model, keeps="keys_and_values")
 
 

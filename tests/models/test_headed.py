@@ -138,7 +138,7 @@ def test_an_export_takes_texts_of_any_length_as_the_model_was_called(tmp_path):
 
 @pytest.mark.parametrize("head", [PooledHead(1), keras.layers.Identity()])
 def test_a_head_that_does_not_tell_the_loss_needs_one(head):
-    with pytest.raises(ValueError, match=r"give `compile` one, .*Received: loss=None, head="):
+    with pytest.raises(ValueError, match=r"`compile` needs a `loss` .*Received: loss=None, head="):
         made(head).compile("adam")
 
 

@@ -63,7 +63,7 @@ def test_every_model_is_a_language_model_and_scores_alike(config_class):
 
     three = model.initial_memory(3)
     for call, message in (
-        (lambda: model(token_ids), r"takes `memory`: begin with `model.initial_memory\(.*=None$"),
+        (lambda: model(token_ids), r"needs `memory`: begin with `model.initial_memory\(.*=None$"),
         (lambda: model.predict(token_ids, verbose=0), "need a `StatefulTransformerXL`"),
         (lambda: model(token_ids[0], memory), r"tensor \(B, T\)\. Received: shape \(4,\)$"),
         (lambda: model([[1, 2]], memory), r"tensor \(B, T\)\. Received: list$"),

@@ -102,7 +102,7 @@ def test_without_recurrence_there_is_no_memory():
     assert ops.convert_to_numpy(following.valid_length).tolist() == [0, 0]
     fresh, _ = score(model, tokens[:, T:], memory)
     assert max_difference(fresh, score(model, tokens[:, T:], following)[0]) == 0.0
-    with pytest.raises(ValueError, match=r"no memory\. Received: a memory of length 3"):
+    with pytest.raises(ValueError, match=r"`recurrence=False`. Received: a memory of length 3"):
         model(token_ids(T), model.initial_memory(B, memory_length=3))
 
 

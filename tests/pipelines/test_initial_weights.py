@@ -97,7 +97,7 @@ def test_the_run_keeps_where_it_began(begun, untouched, train, tmp_path):
     start = RunDescription.read(str(begun)).start
     assert (start.source, start.kind, start.step) == (str(source), "run", 40)
     for options, reason in (
-        (("--init-from", untouched), "1 differ: source (stored"),
+        (("--init-from", untouched), "1 setting differs: source (stored"),
         (
             ("--init-from", source, "--init-vocabulary", "shared"),
             "vocabulary (stored 'same', now 'shared')",
@@ -138,7 +138,7 @@ def begin_from(source, folder):
     [
         (("--set", "model.num_layers=3", "--set", "model.pre_norm=true"), 78, "model.num_layers"),
         (("--init-step", "7"), 2, "There is no checkpoint of step 7."),
-        (("--freeze", "embedding", "softmax", "layers"), 2, "leave something to train"),
+        (("--freeze", "embedding", "softmax", "layers"), 2, "leave a part of the model"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, exit_code, words, untouched, train, tmp_path):

@@ -85,7 +85,7 @@ def test_the_newest_ones_may_be_made_again_if_the_ledger_explains_it(place, tmp_
     train(run, experiment)
     assert result_of(run) == expected
     remove(run, 24, 20)
-    with pytest.raises(DataDamagedError, match="reached step 24, and the checkpoints"):
+    with pytest.raises(DataDamagedError, match="reached step 24, but its newest checkpoint"):
         train(run, experiment)
 
 

@@ -107,7 +107,7 @@ def test_a_session_is_verified(tmp_path, capsys):
     assert "verified: session" in verified(path, capsys)
     with path.open("r+b") as file:
         file.truncate(64 << 30)  # a hole, which takes no disk
-    with pytest.raises(DataDamagedError, match="no session, or damaged"):
+    with pytest.raises(DataDamagedError, match="damaged or no session"):
         verified(path, capsys)
 
 

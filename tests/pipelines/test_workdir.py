@@ -61,7 +61,7 @@ def test_another_run_is_refused_and_what_differs_is_named(tmp_path):
         (f"data.{name}", EXPERIMENT, DATA | {name: value}) for name, value in CHANGED_DATA.items()
     ]
     for name, experiment, data in others:
-        with pytest.raises(MismatchError, match=f"1 differ: {name}"):
+        with pytest.raises(MismatchError, match=f"1 setting differs: {name}"):
             workdir.begin(experiment, data)
     assert digest_of(tmp_path) == before
 

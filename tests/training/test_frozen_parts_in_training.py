@@ -92,5 +92,5 @@ def test_a_trainer_takes_up_weights_and_nothing_else():
         expected = weights[path] if path in weights else initial[name]
         is_weight = kind in ("model", "average") and path in weights
         np.testing.assert_array_equal(array, expected if is_weight else initial[name], name)
-    with pytest.raises(ValueError, match="A run must begin at step 0"):
+    with pytest.raises(ValueError, match="`begin_from` needs a run at step 0"):
         source.variables.begin_from(weights)

@@ -83,7 +83,7 @@ def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite():
     spoiled = trainer_of()
     spoiled.load_state(state)
     spoil_gradient(spoiled, np.inf)
-    with pytest.raises(NonFiniteError, match="No weight was changed") as raised:
+    with pytest.raises(NonFiniteError, match="The step changed no weight") as raised:
         next(spoiled.run())
     assert raised.value.where == "step 8, all rows with a finite loss"
     assert bits_of(spoiled.state()) == bits_of(state)

@@ -240,7 +240,7 @@ class TransformerXLCausalLM:
         """
         if not isinstance(self.model, TransformerXL):
             raise ValueError(
-                "`fit` trains a `TransformerXL`; `txl train` trains recurrent models too. "
+                "`fit` needs a `TransformerXL`; train a recurrent model with `txl train`. "
                 f"Received: model of type {type(self.model).__name__}"
             )
         length = segment_length or self.model.config.segment_length
@@ -723,8 +723,8 @@ def checked_texts(texts: Any, argument: str) -> list[str | np.ndarray]:
     is_list = isinstance(found, Sequence | np.ndarray) and len(found) > 0
     if not is_list or not all(map(is_one_text, found)):
         raise ValueError(
-            f"`{argument}` must be a str or a vector of token ids, or a list of at least one of "
-            f"them. Received: {argument}={shown_value(texts)}"
+            f"`{argument}` must be a str, a vector of token ids, or a list of these that is not "
+            f"empty. Received: {argument}={shown_value(texts)}"
         )
     return [each if isinstance(each, str) else np.asarray(each) for each in found]
 
@@ -745,7 +745,7 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
     except UnicodeEncodeError as error:
         raise UsageError("The prompt is not valid UTF-8.", where=where) from error
     if not len(ids):
-        raise UsageError("There is no token in the prompt.", where=where)
+        raise UsageError("The prompt has no tokens.", where=where, remedy="Give at least a word.")
     num_unknown = int(np.sum(ids == tokenizer.unknown_id))
     if num_unknown:
         words = (

@@ -86,7 +86,7 @@ def text_features(
     lengths = [len(row) for row in token_rows]
     if 0 in lengths:
         raise ValueError(
-            f"A text must have at least 1 token. Received: no token in text {lengths.index(0)}"
+            f"A text must have at least 1 token. Received: texts[{lengths.index(0)}] without one"
         )
     parts: list[list[np.ndarray]] = [[] for _ in token_rows]
     for group in reader.groups(lengths):
@@ -146,7 +146,7 @@ class ContinuationScorer:
         if any(each.num_context < 1 for each in continuations):
             raise ValueError(
                 "A continuation must have a context of at least 1 token. "
-                f"Received: {[each.num_context for each in continuations]}"
+                f"Received: contexts of {[each.num_context for each in continuations]} tokens"
             )
         scored = []
         for place, (token_ids, num_context) in enumerate(continuations):

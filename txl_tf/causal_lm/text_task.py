@@ -72,7 +72,7 @@ class TextTask:
         """
         if self.task.kind == "choice":
             raise ValueError(
-                "A choice has several texts for each example: call `answer` with examples. "
+                "`predict` cannot choose between several texts: call `answer` with examples. "
                 f"Received: {len(texts)} texts"
             )
         rows = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
@@ -113,9 +113,9 @@ def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTa
     tokenizer = source.tokenizer()
     if source.kind == "export" or source.experiment.task is None or tokenizer is None:
         raise InputMissingError(
-            "The model of this folder has no head for a task.",
+            "The folder does not hold a model that `txl finetune` trained for a task.",
             where=source.folder,
-            remedy="`txl finetune --init-from` trains one on it.",
+            remedy="Name the --workdir of a `txl finetune` run; `load_task` reads no exports.",
         )
     chosen, weights = source.read_weights(with_head=True)
     return TextTask(source.experiment, tokenizer, weights, chosen)

@@ -148,7 +148,7 @@ class FrozenConfig:
             return cls(**values)
         except TypeError as error:
             raise ValueError(
-                f"`{cls.__name__}`: {error}. Received: {shown_value(values)}"
+                f"`{cls.__name__}` is incomplete: {error}. Received: {shown_value(values)}"
             ) from error
 
     def require(self, name: str, is_valid: bool, rule: str) -> None:
@@ -163,8 +163,8 @@ class FrozenConfig:
         for field in dataclasses.fields(self):
             if field.name in unused and getattr(self, field.name) != field.default:
                 users = [name for name, used in fields_of_choice.items() if field.name in used]
-                reason = f"`{field.name}` is for `{chooser}` {' or '.join(users)}, not used here."
-                self.refuse(reason, field.name, chooser)
+                what = f"`{field.name}` needs `{chooser}` {' or '.join(users)}, or leave it out."
+                self.refuse(what, field.name, chooser)
 
     def refuse(self, reason: str, *names: str) -> NoReturn:
         """Raises ValueError with a reason and the values of fields, which may be dotted names."""
@@ -182,10 +182,10 @@ class FrozenConfig:
 def _broken_rule(value: Any, accepted: Range | None) -> str | None:
     """Returns the rule after "must" that a number breaks; `None` for all other values."""
     if type(value) is int and abs(value) > _LARGEST_INTEGER:
-        return "fit 64 bits"
+        return "be between -(2**63 - 1) and 2**63 - 1"
     # Negated, because NaN compares as false.
     if type(value) is float and not abs(value) <= _LARGEST_FLOAT:
-        return "be a finite number of float32"
+        return "be finite, and at most about 3.4e38 in size"
     if type(value) in (int, float) and accepted is not None and value not in accepted:
         return f"be {accepted}"
     return None
@@ -289,8 +289,8 @@ _MAX_SHOWN = 4
 def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str:
     """Lists settings that differ between two nested dicts of JSON values, in one line.
 
-    An example is `2 differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`. The line
-    is empty if all are equal. A missing setting counts as None.
+    An example is `2 settings differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`.
+    The line is empty if all are equal. A missing setting counts as None.
     """
     before, now = flat_settings(stored), flat_settings(current)
     names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
@@ -301,7 +301,7 @@ def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str
         for name in names[:_MAX_SHOWN]
     )
     more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return f"{len(names)} differ: {shown}{more}"
+    return f"{len(names)} setting{'s differ' if len(names) > 1 else ' differs'}: {shown}{more}"
 
 
 def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

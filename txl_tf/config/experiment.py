@@ -33,7 +33,7 @@ class TrainingConfig(FrozenConfig):
     """
 
     global_batch_size: Annotated[int, positive(MAX_ROWS)]
-    """Rows of all replicas together; each replica takes an equal share."""
+    """Rows of a batch on all replicas together; each replica takes an equal share."""
     num_steps: Annotated[int, positive(MAX_STEPS)]
     """Steps of the whole run."""
     steps_per_loop: Annotated[int, positive(MAX_STEPS_PER_LOOP)] = 100
@@ -44,11 +44,11 @@ class TrainingConfig(FrozenConfig):
     """Steps between evaluations of the validation split. The last step always has one. None means
     about a tenth of the run."""
     evaluate_tokens: Annotated[int | Literal["all"] | None, positive()] = None
-    """Tokens at the beginning of the split that evaluations before the last step read. None means
-    a tenth of the tokens since the previous evaluation, or all tokens if evaluations control the
-    learning rate, the average or the end of the run."""
+    """Tokens that evaluations before the last step read, from the beginning of the split. None
+    means a tenth of the tokens since the previous evaluation, or all tokens if evaluations control
+    the learning rate, the average or the end of the run."""
     num_kept_checkpoints: Annotated[int, positive()] = 3
-    """Newest checkpoints to keep."""
+    """Number of newest checkpoints to keep."""
     rotate_epochs: bool = True
     """Whether each epoch cuts the corpus at different positions, which the seed determines."""
     seed: Annotated[int, not_negative(MAX_STEPS)] = 0
@@ -65,7 +65,7 @@ class TrainingConfig(FrozenConfig):
     """Whether the backward pass recomputes the activations of blocks, to save memory."""
     attention_kernel: Literal["auto", "always", "never"] = "auto"
     """Whether attention uses a kernel that keeps its scores on the chip. It needs a TPU v5e or
-    later. "auto" leaves small scores to plain operations."""
+    later. "auto" uses it only where the scores are large."""
     on_non_finite: Literal["stop", "skip"] = "stop"
     """Whether a loss or gradient that is not finite stops the run or skips its step."""
     spike_deviations: Annotated[float | None, positive()] = None
@@ -105,7 +105,7 @@ class TrainingConfig(FrozenConfig):
         if self.adapter_alpha is not None and self.adapter_rank is None:
             self.refuse("`adapter_alpha` needs an `adapter_rank`.", "adapter_alpha")
         if self.adapter_rank is not None and self.freeze is not None:
-            reason = "`freeze` must be None with an `adapter_rank`, which freezes all weights."
+            reason = "`freeze` must be None with an `adapter_rank`, which freezes the rest."
             self.refuse(reason, "freeze", "adapter_rank")
         start, evaluations = "average_weights_from_step", "average_weights_after_evaluations"
         first = self.average_weights_from_step
@@ -191,7 +191,7 @@ class OptimizerConfig(FrozenConfig):
     final_learning_rate_fraction: Annotated[float, FRACTION] = 0.004
     """Lowest learning rate of "cosine", "wsd" and "plateau", as a fraction of the peak."""
     decay_fraction: Annotated[float, FRACTION_WITHIN] = 0.2
-    """Fraction of the steps, at the end, in which "wsd" falls."""
+    """Fraction of the steps, at the end, in which "wsd" lowers the learning rate."""
     plateau_factor: Annotated[float, FRACTION_WITHIN] = 0.5
     """Factor by which "plateau" lowers the learning rate."""
     plateau_patience: Annotated[int, not_negative()] = 0
@@ -221,7 +221,7 @@ class OptimizerConfig(FrozenConfig):
         self.require_use("name", _FIELDS_OF_OPTIMIZER)
         self.require_use("schedule", _FIELDS_OF_SCHEDULE)
         if self.nesterov and not self.momentum:
-            self.refuse("`nesterov` needs a momentum.", "momentum")
+            self.refuse("`nesterov` needs a `momentum` above 0.", "momentum")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,8 +230,8 @@ class EvaluationConfig(FrozenConfig):
 
     With `warm_up_tokens="all"` the results do not depend on `batch_size`. If the memory holds the
     whole text, they equal one pass over it for every `segment_length`. With a shorter memory they
-    depend on `segment_length`, because a token also sees its segment. They do not if positions are
-    relative and `same_length` gives all tokens the same number of keys.
+    depend on it, because a token also sees its segment, unless positions are relative and
+    `same_length` gives all tokens the same number of keys.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the others.
@@ -255,8 +255,8 @@ class EvaluationConfig(FrozenConfig):
     means every token that can affect the result, about `L` times `M + T`. The number is rounded
     up so that all rows are cut at multiples of `T`. None means 0."""
     window_stride_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens by which a window of `T` tokens advances; it scores as many. Only for models without
-    memory. 1 is the protocol of Al-Rfou et al. (2019). None means segments without overlap."""
+    """Tokens by which a window of `T` tokens advances, and that each scores. Only for models
+    without memory. 1 is the protocol of Al-Rfou et al. (2019). None means consecutive segments."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
     """Keras dtype policy of evaluations, independent of that of training. In bfloat16 the nats of a
     token differ by up to 0.3 from float32."""
@@ -277,14 +277,14 @@ class EvaluationConfig(FrozenConfig):
                 if getattr(self, name) is not None:
                     self.refuse(f"`{name}` needs a `dynamic_learning_rate`.", name)
         elif self.batch_size != 1:
-            reason = "`dynamic_learning_rate` needs a `batch_size` of 1: weights follow one text."
+            reason = "`batch_size` must be 1 with `dynamic_learning_rate`: weights follow one text."
             self.refuse(reason, "batch_size")
         if self.dynamic_epsilon is not None and self.dynamic_statistics_segments is None:
             reason = "`dynamic_epsilon` needs `dynamic_statistics_segments`."
             self.refuse(reason, "dynamic_epsilon")
         for name in ("warm_up_tokens", "dynamic_learning_rate"):
             if self.window_stride_tokens is not None and getattr(self, name) is not None:
-                reason = f"`{name}` is for segments that follow each other, not for windows."
+                reason = f"`{name}` and `window_stride_tokens` exclude each other; leave one out."
                 self.refuse(reason, name, "window_stride_tokens")
 
     def check_windows(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
@@ -298,7 +298,7 @@ class EvaluationConfig(FrozenConfig):
         memory_length = model.memory_length if self.memory_length is None else self.memory_length
         if isinstance(model, RecurrentConfig) or (model.recurrence and memory_length > 0):
             reason = (
-                "`evaluation.window_stride_tokens` is for models without memory; "
+                "`evaluation.window_stride_tokens` needs a model without memory; "
                 "`evaluation.memory_length=0` leaves the memory of a Transformer-XL out."
             )
             self.refuse(reason, "window_stride_tokens")
@@ -334,7 +334,7 @@ class TaskConfig(FrozenConfig):
     """
 
     kind: TaskKind
-    """A class or a number for a text, one of several texts, or a span of the text."""
+    """Kind of answer: a class or a number for a text, one of several texts, or a span of a text."""
     labels: tuple[str, ...] | None = None
     """Classes in the order of the outputs, only for "classification"."""
     metric: str
@@ -364,13 +364,13 @@ class TaskConfig(FrozenConfig):
         if self.kind != "classification":
             return
         labels, weights = self.labels or (), self.class_weights
-        self.require("labels", 2 <= len(labels) <= _MAX_LABELS, "name two classes or more")
+        self.require("labels", 2 <= len(labels) <= _MAX_LABELS, f"name 2 to {_MAX_LABELS} classes")
         self.require("labels", len(set(labels)) == len(labels), "name each class once")
-        self.require("labels", all(labels), "not be empty")
+        self.require("labels", all(labels), "have no empty name")
         if weights is not None:
-            self.require("class_weights", len(weights) == len(labels), "have a weight per label")
+            self.require("class_weights", len(weights) == len(labels), "have one weight per label")
             is_usable = min(weights) >= 0.0 and max(weights) > 0.0
-            self.require("class_weights", is_usable, "not be negative, nor all 0")
+            self.require("class_weights", is_usable, "have no negative weight, and one above 0")
 
     @property
     def takes_two_texts(self) -> bool:
@@ -434,7 +434,7 @@ class FrozenParts:
         is_whole = parts.embedding and parts.softmax and len(parts.layers) == num_layers
         if is_whole and not has_head:
             received = f"Received: freeze={shown_value(list(patterns))}"
-            raise ValueError(f"`freeze` must leave something to train. {received}")
+            raise ValueError(f"`freeze` must leave a part of the model to train. {received}")
         return parts
 
 
@@ -443,7 +443,7 @@ class ExperimentConfig(FrozenConfig):
     """Settings of an experiment: everything but the data and the devices."""
 
     model: ModelConfig | LSTMConfig | QRNNConfig
-    """The model. In a file, `kind` is `"lstm"` or `"qrnn"`; without it, it is a Transformer-XL."""
+    """The model. In a file, `kind` is `"lstm"`, `"qrnn"`, or left out for a Transformer-XL."""
     training: TrainingConfig
     """The training run."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -467,7 +467,7 @@ class ExperimentConfig(FrozenConfig):
             width = self.model.num_heads * self.model.head_dim
             highest = min(self.model.hidden_dim, width, self.model.intermediate_dim)
             if rank > highest:
-                reason = f"`training.adapter_rank` must be at most {highest}, the least width."
+                reason = f"`training.adapter_rank` must be at most {highest}, the smallest width."
                 self.refuse(reason, "training.adapter_rank")
         if self.task is not None:
             self._require_defaults(_LANGUAGE_MODELLING_ONLY, "a task")
@@ -535,7 +535,7 @@ class ExperimentConfig(FrozenConfig):
             if not equals or field not in fields:
                 known = [f"{section}.{key}" for section in values for key in values[section]]
                 raise ValueError(
-                    "A setting must have the form `section.field=value`; `txl config` lists all."
+                    "A setting must be `section.field=value` of a field that `txl config` lists."
                     f"{did_you_mean(name.strip(), known)} Received: {assignment[:200]}"
                 )
             fields[field] = parse_setting(text.strip())

@@ -33,26 +33,26 @@ class GenerationConfig(FrozenConfig):
     temperature: Annotated[float, not_negative()] = 1.0
     """Divisor of the logits; 0 always writes the most probable token."""
     top_k: Annotated[int, not_negative(2**31 - 1)] = 0
-    """Number of the most probable tokens to choose from; 0 is all."""
+    """Number of the most probable tokens to choose from; 0 means all tokens."""
     top_p: Annotated[float, Range(0, 1, excludes_low=True)] = 0.9
-    """Probability of the most probable tokens to choose from, together; 1 is all."""
+    """Choose from the most probable tokens that have this probability together; 1 means all."""
     min_p: Annotated[float, FRACTION] = 0.0
-    """Least probability of a token, as a share of the highest one; 0 is all."""
+    """Least probability of a token, as a share of the highest probability; 0 means all tokens."""
     repetition_penalty: Annotated[float, Range(1)] = 1.0
     """Lowers the scores of tokens that were read or written; 1 is off, 1.2 is usual."""
     seed: Annotated[int | None, Range(-(2**31), 2**31 - 1)] = None
     """The same seed writes the same text; None draws a new seed each time."""
     stop: tuple[str, ...] = ()
-    """Texts; the written text ends before the first of them."""
+    """The written text ends before the first of these texts."""
     allow_unknown: bool = False
-    """True to allow the token of unknown words."""
+    """True to allow the token that stands for unknown words."""
 
     def __post_init__(self) -> None:
         stop = () if self.stop is None else self.stop
         texts = (stop,) if isinstance(stop, str) else stop
         if not isinstance(texts, Sequence) or not all(isinstance(e, str) and e for e in texts):
             raise ValueError(
-                f"`stop` must be a text or several, none of them empty. Received: stop={stop!r}"
+                f"`stop` must be a text or a list of texts, none empty. Received: stop={stop!r}"
             )
         object.__setattr__(self, "stop", tuple(texts))
         super().__post_init__()

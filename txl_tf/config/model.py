@@ -44,10 +44,10 @@ class VocabularyClusters(FrozenConfig):
     def validate(self) -> None:
         ends = (0, *self.cutoffs, self.vocabulary_size)
         if any(first >= last for first, last in itertools.pairwise(ends)):
-            reason = "`cutoffs` must ascend within the vocabulary; () is one full softmax."
+            reason = "`cutoffs` must ascend, above 0 and below `vocabulary_size`."
             self.refuse(reason, "cutoffs", "vocabulary_size")
         if min(self.widths) == 0:
-            reason = "`embedding_dim // division_factor**i` must be positive for every cluster."
+            reason = "`embedding_dim // division_factor**i` must be above 0 for every cluster `i`."
             self.refuse(reason, "embedding_dim", "division_factor", "cutoffs")
 
     @property
@@ -127,7 +127,7 @@ class _LanguageModelConfig(FrozenConfig):
     """Width of the embeddings of frequent tokens and of the last recurrent layer, `E`. None is
     `hidden_dim`."""
     dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.1
-    """Rate on embeddings, positions, layer outputs and inner activations."""
+    """Dropout rate of embeddings, positions, layer outputs and inner activations."""
     initializer_stddev: Annotated[float, positive()] = 0.02
     """Standard deviation of the normal distribution of the initial kernels."""
 
@@ -203,23 +203,23 @@ class ModelConfig(_LanguageModelConfig):
     memory_length: Annotated[int, not_negative(MAX_TOKENS)]
     """Tokens that each layer remembers, `M`. 0 switches recurrence off."""
     position_encoding: PositionEncoding = "transformer_xl"
-    """Positions of Dai et al., of Shaw et al. with the biases of the official code ("shaw") or
-    without ("shaw_two_terms"), of Vaswani et al. or of Al-Rfou et al."""
+    """Positions of Dai et al., of Shaw et al. with the biases of the official code ("shaw") or not
+    ("shaw_two_terms"), of Vaswani et al. ("sinusoidal") or of Al-Rfou et al. ("learned")."""
     num_positions: Annotated[int | None, positive(2 * MAX_TOKENS)] = None
-    """Learned positions of "shaw", "shaw_two_terms" and "learned". Farther ones share the last."""
+    """Number of positions of "shaw", "shaw_two_terms" and "learned"; farther share the last."""
     recurrence: bool = True
-    """Whether the model has a memory. Without, `memory_length` has no effect."""
+    """Whether the model has a memory. If not, `memory_length` has no effect."""
     pre_norm: bool = False
     """Whether layer normalisation precedes attention and feed-forward."""
     residual_gate: Literal["gru"] | None = None
     """Gates in the place of residual connections: "gru" of GTrXL (Parisotto et al., 2019), which
-    needs `pre_norm`. None adds."""
+    needs `pre_norm`. None means no gates."""
     variational_dropout: bool = False
     """Whether a dropout mask is the same for all positions of a row."""
     attention_dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.0
-    """Rate on attention probabilities."""
+    """Dropout rate of attention probabilities."""
     clamp_length: Annotated[int | None, positive(MAX_DISTANCE)] = None
-    """Distances above this share one position encoding. None is no clamp."""
+    """Distances above this share one position encoding. None means no limit."""
     same_length: bool = False
     """Whether every query sees equally many keys, early or late in the segment."""
     same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
@@ -228,7 +228,7 @@ class ModelConfig(_LanguageModelConfig):
     share_attention_biases: bool = False
     """Whether all layers share one content bias `u` and one position bias `v`."""
     layer_norm_epsilon: Annotated[float, positive()] = 1e-12
-    """Added to the variance. The default is that of the official TensorFlow code."""
+    """Added to the variance in layer normalisation. The official TensorFlow code has 1e-12."""
     cutoffs: tuple[int, ...] = ()
     """First ids of the clusters of rare tokens. An empty list is one full softmax."""
     division_factor: Annotated[int, positive(MAX_WIDTH)] = 1
@@ -242,7 +242,7 @@ class ModelConfig(_LanguageModelConfig):
     initializer: Literal["normal", "uniform"] = "normal"
     """Distribution of the initial weights."""
     initializer_range: Annotated[float, positive()] = 0.1
-    """Bound of the uniform distribution, which is symmetric."""
+    """Largest initial weight if `initializer` is "uniform"; the smallest is its negative."""
     projection_stddev: Annotated[float, positive()] = 0.01
     """Standard deviation of the initial projections of embedding and softmax, if normal."""
 
@@ -281,15 +281,15 @@ class ModelConfig(_LanguageModelConfig):
         has_table = self.position_encoding in LEARNED_ENCODINGS
         if has_table != (self.num_positions is not None):
             encodings = ", ".join(LEARNED_ENCODINGS)
-            reason = f"`num_positions` is for the positions {encodings}, and needed there."
+            reason = f"`num_positions` must be set with {encodings}, and None with other positions."
             self.refuse(reason, "position_encoding", "num_positions")
         if self.clamp_length is not None and has_table:
-            reason = "`clamp_length` is for sinusoids; `num_positions` limits a table."
-            self.refuse(reason, "clamp_length")
+            reason = "`clamp_length` must be None with these positions; use `num_positions`."
+            self.refuse(reason, "clamp_length", "position_encoding")
         if self.share_attention_biases and self.position_encoding != "transformer_xl":
-            reason = '`share_attention_biases` is for `position_encoding="transformer_xl"`.'
+            reason = '`share_attention_biases` needs `position_encoding="transformer_xl"`.'
             self.refuse(reason, "position_encoding")
         if self.residual_gate is not None and not self.pre_norm:
-            self.refuse("`residual_gate` needs `pre_norm`.", "residual_gate", "pre_norm")
+            self.refuse("`residual_gate` needs `pre_norm=True`.", "residual_gate", "pre_norm")
         self.require("cutoffs", len(self.cutoffs) < MAX_CLUSTERS, f"be fewer than {MAX_CLUSTERS}")
         _ = self.clusters  # refuses cutoffs and widths that do not fit

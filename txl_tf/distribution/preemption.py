@@ -119,7 +119,7 @@ class PreemptionWatcher:
             interrupts = received.count(signal.SIGINT) if signal.SIGINT in self._old_handlers else 0
             if interrupts and not num_interrupts:
                 _print_error(
-                    "Stopping; the work done is saved. Ctrl-C again ends the process at once."
+                    "Stopping; the work done is saved. Press Ctrl-C again to end the process now."
                 )
             num_interrupts += interrupts
             if num_interrupts > 1:

@@ -31,7 +31,7 @@ def tpu_addresses(tpu: str) -> list[str]:
         host_and_port = address.removeprefix(_SCHEME)
         if not address.startswith(_SCHEME) or not is_address(host_and_port):
             raise UsageError(
-                "This is not an address of a TPU.",
+                "The address of the TPU is not valid.",
                 where=where,
                 remedy="Give grpc://HOST:PORT; for several hosts, separate addresses by commas.",
             )

@@ -52,7 +52,7 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
             raise UsageError(
                 "Several workers cannot use a TPU or CPU replicas.",
                 where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
-                remedy=f"Unset {_CLUSTER_VARIABLE}, or leave the argument out.",
+                remedy=f"Unset {_CLUSTER_VARIABLE}, or leave out --tpu and --cpu-replicas.",
             )
         return _several_workers(cluster)
     if tpu is not None:
@@ -121,7 +121,7 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
         raise InputMissingError(
             f"This worker cannot join the others: {first_line(error)}",
             where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
-            remedy="Check that every address is right, unused, and reachable from the others.",
+            remedy="Check that each address is right, free, and reachable from the other machines.",
         ) from error
     # TensorFlow has replaced the handler by one that does not notify this program.
     if handler is not None and threading.current_thread() is threading.main_thread():
@@ -142,7 +142,7 @@ def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:
         others = [each for job in cluster.values() for each in job if each != own]
         silent = unreachable(others, START_SECONDS)
         if silent:
-            raise TimeoutError(f"no answer in {START_SECONDS:g} seconds of {described(silent)}")
+            raise TimeoutError(f"no answer from {described(silent)} in {START_SECONDS:g} seconds")
     jobs = [
         coordination_config_pb2.CoordinatedJob(name=job, num_tasks=len(addresses))
         for job, addresses in cluster.items()
@@ -179,11 +179,11 @@ def _cluster_of_several() -> str | None:
         is_valid = False
     if not is_valid:
         raise UsageError(
-            "The variable does not name the workers: `cluster` needs lists of `host:port` for "
-            "`worker` or one `chief`, and `task` the type and index of this process.",
+            f"{_CLUSTER_VARIABLE} does not name the workers: `cluster` needs lists of `host:port` "
+            "for `worker` or one `chief`, and `task` the type and index of this process.",
             where=f"{_CLUSTER_VARIABLE}={text[:200]}",
             remedy='Example: {"cluster": {"worker": ["a:2222", "b:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}; or unset it.',
+            '"task": {"type": "worker", "index": 0}}; or unset the variable.',
         )
     return text if len(addresses) > 1 else None
 
@@ -242,14 +242,14 @@ def tpu_not_found(tpu: str, error: Exception) -> InputMissingError:
         return InputMissingError(
             f"No TPU answers: {first_line(error)}",
             where=where,
-            remedy="On a TPU VM use `--tpu local` with tensorflow-tpu installed.",
+            remedy="On a TPU VM, install tensorflow-tpu and give `--tpu local`.",
         )
     remedy = "Check name, zone, rights and network: gcloud compute tpus tpu-vm describe "
     remedy += f"{tpu[:80]}; or give grpc://HOST:8470."
     if isinstance(error, ImportError):
         remedy = "pip install google-api-python-client oauth2client, or give grpc://HOST:8470."
     elif isinstance(error, urllib.error.URLError) or "metadata.google.internal" in str(error):
-        remedy = "Names need a VM of Google Cloud. On a TPU VM: --tpu local; else grpc://HOST:8470."
+        remedy = "Names need a VM of Google Cloud. Give local on a TPU VM, else grpc://HOST:8470."
     return InputMissingError(
         f"No TPU answers to the name {tpu[:80]!r}: {first_line(error)}", where=where, remedy=remedy
     )
@@ -260,5 +260,5 @@ def tpu_not_started(tpu: str, error: Exception) -> InputMissingError:
     return InputMissingError(
         f"The TPU was found but did not start: {first_line(error)}",
         where=f"--tpu {tpu}",
-        remedy="Check that no other process uses it; `txl doctor --tpu` checks the installation.",
+        remedy="Check that no other process uses the TPU, then run `txl doctor --tpu`.",
     )

@@ -131,7 +131,7 @@ class AttentionProfiler:
     def result(self) -> AttentionProfile:
         """Returns the averages over all counted queries; ValueError without any."""
         if not self._num_queries:
-            raise ValueError("`result` needs a counted query. Received: none")
+            raise ValueError("`result` needs an `add` with a counted query before. Received: none")
         means = {name: array / self._num_queries for name, array in self._sums.items()}
         terms = {name: means.pop(name) for name in TERMS if name in means}
         return AttentionProfile(**means, terms=terms, num_queries=self._num_queries)
@@ -223,8 +223,8 @@ def profiled_config(config: ModelConfig, segment_length: int, memory_length: int
     """
     if not config.has_relative_positions:
         raise ValueError(
-            f"`position_encoding` must be one of {', '.join(RELATIVE_ENCODINGS)}: with others "
-            f"a head knows no distances. Received: position_encoding={config.position_encoding!r}"
+            f"`position_encoding` must be one of {', '.join(RELATIVE_ENCODINGS)}, to measure "
+            f"attention by distance. Received: position_encoding={config.position_encoding!r}"
         )
     if not config.recurrence or memory_length < 1:
         raise ValueError(

@@ -56,7 +56,7 @@ class ContextLosses:
         losses = np.concatenate([self._losses(batch) for batch in batches])
         if not np.all(np.isfinite(losses)):
             raise NonFiniteError(
-                f"The loss of {np.sum(~np.isfinite(losses))} tokens is not finite.",
+                f"The loss is not finite; tokens affected: {np.sum(~np.isfinite(losses))}.",
                 where=f"context length {windows.shape[1] - 1}",
                 remedy="Analyze an earlier checkpoint.",
             )

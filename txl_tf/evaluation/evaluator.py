@@ -92,7 +92,7 @@ class Evaluator:
             model_config, RecurrentConfig
         ):
             raise ValueError(
-                "`memory_length` is for models with attention; a recurrent one remembers states. "
+                "`memory_length` must be None for a recurrent model, which remembers one state. "
                 f"Received: memory_length={evaluation_config.memory_length}"
             )
         evaluation_config.check_windows(model_config)
@@ -112,8 +112,8 @@ class Evaluator:
         if evaluation_config.dynamic_learning_rate is not None:
             if strategy is not None or variables is not None:
                 raise ValueError(
-                    "`dynamic_learning_rate` needs a single device, because there is one row, and "
-                    f"weights of its own to change. Received: strategy={strategy}, "
+                    "`dynamic_learning_rate` needs `strategy` and `variables` to be None: it "
+                    f"changes weights on a single device. Received: strategy={strategy}, "
                     f"reads given variables: {self.reads_given_variables}"
                 )
             self._dynamic = DynamicEvaluation(self.model, evaluation_config)
@@ -133,7 +133,7 @@ class Evaluator:
         """Loads weights by path; MismatchError if they do not fit the model."""
         if self.reads_given_variables:
             raise ValueError(
-                "The evaluator reads the variables that it was given. "
+                "`load_arrays` needs an evaluator that was created without `variables`. "
                 f"Received: arrays of {len(arrays)} weights"
             )
         assign_weights({variable.path: variable for variable in self.model.weights}, arrays)
@@ -305,7 +305,7 @@ class Evaluator:
         if self.strategy is None:
             return AttentionChoice.plain("there is no TPU")
         if self._keeps == "hidden_states":
-            return AttentionChoice.plain("memory is that of the model")
+            return AttentionChoice.plain("memory holds hidden states, the kernel needs keys")
         at_once = self.config.segment_length
         if self._stride is None:
             at_once = tokens_on_chip(num_rows, at_once)
@@ -482,7 +482,7 @@ def score_text(
         content = text.encode() if isinstance(text, str) else text
         token_ids = tokenizer.encode(content).astype(np.int32)
     if len(token_ids) < 2:
-        reason = "A text must have at least 2 tokens, for the first has no score."
+        reason = "A text must have at least 2 tokens, because the first token has no score."
         raise InvalidTextError(reason, content, len(content))
     read = EvaluationText.of_content(content, token_ids, tokenizer)
     if num_words is not None:
@@ -669,7 +669,7 @@ def check_has_targets(num_tokens: int) -> None:
     """Raises ValueError for a text with nothing to score."""
     if num_tokens < 2:
         raise ValueError(
-            "A split needs at least 2 tokens, because nothing comes before the first. "
+            "A split needs at least 2 tokens, because the first token has no score. "
             f"Received: num_tokens={num_tokens}"
         )
 

@@ -86,7 +86,7 @@ class _SentencePiece(GraphTokenizer):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         characters = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
         is_valid = tf.debugging.assert_none_equal(
-            characters.values, ord(BLOCK_SUBSTITUTE), message="A text has U+10FFFE."
+            characters.values, ord(BLOCK_SUBSTITUTE), message="A text must not contain U+10FFFE."
         )
         with tf.control_dependencies([is_valid]):
             # Lines keep their ends; the text after the last line end is a line too.

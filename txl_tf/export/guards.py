@@ -143,7 +143,7 @@ def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str
 def texts(tensor: tf.Tensor, name: str, max_bytes: int, *, only_utf8: bool) -> tf.Tensor:
     """Refuses all but strings of at most `max_bytes`, in UTF-8 if `only_utf8`."""
     lengths = tf.strings.length(tensor)
-    must = f" bytes long; it must be {max_bytes} at most."
+    must = f" bytes long; it must be at most {max_bytes}."
     tensor = _refuse_first(lengths > max_bytes, lengths, name, lambda: must, tensor)
     if not only_utf8:
         return tensor

@@ -127,7 +127,7 @@ def _checked_completion(
         return GenerationConfig(max_tokens=min(most, DEFAULT_NEW_TOKENS))
     if completion.max_tokens > most:
         raise ValueError(
-            f"`completion.max_tokens` must be `options.max_output_tokens`, {most}, at most. "
+            f"`completion.max_tokens` must be at most `options.max_output_tokens`, {most}. "
             f"Received: {completion.max_tokens}"
         )
     if completion.stop and tokenizer is None:

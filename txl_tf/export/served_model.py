@@ -151,7 +151,7 @@ class ServedModel:
         """
         num_tokens = tf.shape(token_ids)[1]
         if not self.config.has_relative_positions:
-            lengths = guards.equal(lengths, "lengths", "absolute positions need rows of one length")
+            lengths = guards.equal(lengths, "lengths", "this model needs rows of equal length")
 
         def body(start, memory, carry):
             stop = tf.minimum(start + self.config.segment_length, num_tokens)

@@ -309,7 +309,7 @@ class Signatures:
         """Returns the checked memory of a request."""
         sizes = self._memory.shape[1:]
         full = tf.stack([num_rows, *sizes])
-        meaning = "rows, layers, memory length, width; or nothing read yet"
+        meaning = "rows, layers, memory length, width; or [0] in a new session"
         states = guards.of_shape(states, STATES, [full, tf.zeros([1], tf.int32)], meaning)
         is_nothing = tf.equal(tf.rank(states), 1)
         states = guards.finite(states, STATES)
@@ -375,7 +375,7 @@ class Signatures:
         Returns `nats`, float32 `(B,)`, of all tokens but the first; `tokens`, int32 `(B,)`, their
         number; and `perplexity`, float32 `(B,)`.
         """
-        few = "fewer than two tokens: the first has nothing before it that predicts it"
+        few = "fewer than two tokens: the first token has no probability"
         rows = long_enough(self._texts.ids_of(self._texts.checked(texts, "texts")), 2, few)
         lengths = rows.row_lengths() - 1
 

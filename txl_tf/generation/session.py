@@ -290,12 +290,12 @@ class GenerationSession:
         self._memory = self._engine.adopt(given)
         found = keras.tree.flatten(self._memory)[0].shape[0]
         if found != num_rows:
-            raise ValueError(f"`memory` must have {num_rows} rows. Received: a memory of {found}")
+            raise ValueError(f"`memory` must have {num_rows} rows. Received: {found} rows")
         seeds = np.atleast_1d(np.asarray(new_seed() if seed is None else seed))
         is_integer = seeds.dtype.kind in "iu" and seeds.min() >= -(2**31) and seeds.max() < 2**31
         if not is_integer or seeds.shape not in ((1,), (num_rows,)):
             raise ValueError(
-                f"`seed` must be an integer of 32 bits, or {num_rows}. Received: seed={seed}"
+                f"`seed` must be a 32-bit int, or {num_rows}, one per row. Received: seed={seed}"
             )
         self.seeds = np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
         self._settings = [
@@ -373,8 +373,8 @@ class GenerationSession:
         rows = [np.asarray(row) for row in prompt_ids]
         if len(rows) != self._num_rows or any(row.ndim != 1 or not row.size for row in rows):
             raise ValueError(
-                f"`prompt_ids` must have {self._num_rows} rows and at least one token in every "
-                f"row. Received: shapes={[row.shape for row in rows]}"
+                f"`prompt_ids` must have a vector of token ids per row ({self._num_rows}), none of "
+                f"them empty. Received: shapes={[row.shape for row in rows]}"
             )
         for row in rows:
             check_token_ids(row, self._vocabulary_size, "prompt_ids")
@@ -524,7 +524,7 @@ def _read_session(
     differs = MismatchError(
         "The session was saved with another model, number of rows or memory length.",
         where=path,
-        remedy="Use the same ones, or begin a new session.",
+        remedy="Load it with the same model, rows and memory length, or begin a new session.",
     )
     with storage_errors("The session cannot be read", path, _REMEDY):
         try:
@@ -532,7 +532,7 @@ def _read_session(
                 raise differs
             found = _arrays_of(io.BytesIO(read_file(path, max_bytes=most)), most, path)
         except FileNotFoundError as error:
-            raise InputMissingError("There is no such file.", where=path, remedy=_REMEDY) from error
+            raise InputMissingError("The file is missing.", where=path, remedy=_REMEDY) from error
     stored = {name: (_stored_dtype(each), each.shape) for name, each in expected.items()}
     if {name: (each.dtype, each.shape) for name, each in found.items()} != stored:
         raise differs
@@ -558,13 +558,13 @@ def _arrays_of(file: IO[bytes], max_bytes: int | None, where: str) -> dict[str, 
     except ValueError as error:
         raise _damaged(first_line(error), where) from error
     if "model" not in arrays:
-        raise _damaged("it has no array `model`", where)
+        raise _damaged("the array `model` is missing", where)
     return arrays
 
 
 def _damaged(what: str, where: str) -> DataDamagedError:
     return DataDamagedError(
-        f"The file is no session, or damaged: {what}.", where=where, remedy="Begin a new session."
+        f"The file is damaged or no session: {what}.", where=where, remedy="Begin a new session."
     )
 
 

@@ -103,12 +103,12 @@ class HarnessModel(LM):
             )
         if pretrained.tokenizer is None:
             raise UsageError(
-                "The model has no tokenizer, and the harness gives texts.",
+                "The model has no tokenizer to encode the texts of the harness.",
                 where="tokenizer",
                 remedy="Name the folder of the prepared data set: tokenizer=DIR.",
             )
         if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
-            raise UsageError("A window needs at least 1 token.", where=f"max_length={max_length}")
+            raise UsageError("max_length must be a positive int.", where=f"max_length={max_length}")
         if not str(batch_size).isdecimal() or int(batch_size) < 1:
             what = "The batch size must be a positive number; `auto` is not supported."
             raise UsageError(what, where=f"batch_size={batch_size}")
@@ -194,9 +194,9 @@ class HarnessModel(LM):
         num_scored = len(token_ids) - num_context
         if num_scored > self._max_length:
             raise UsageError(
-                f"A continuation has {num_scored} tokens, and a window {self._max_length}.",
+                f"A continuation has {num_scored} tokens, more than max_length {self._max_length}.",
                 where=f"continuation {continuation[:80]!r}",
-                remedy="Choose a larger max_length, or none to read with memory.",
+                remedy="Choose a larger max_length, or leave it out to read with memory.",
             )
         token_ids = token_ids[-self._max_length - 1 :]
         return Continuation(token_ids, len(token_ids) - num_scored)
@@ -223,7 +223,7 @@ class HarnessModel(LM):
         try:
             return self._tokenizer.encode(text, ends_document=ends_document).astype(np.int32)
         except InvalidTextError as error:
-            remedy = "Choose a model whose vocabulary has the texts of the task."
+            remedy = "Choose a model whose vocabulary covers the texts of the task."
             raise error.damaged(f"text {text[:80]!r}", remedy) from error
 
     def _generation_batches(
@@ -248,9 +248,9 @@ class HarnessModel(LM):
         normal = normalize_gen_kwargs(settings)
         for name in sorted(normal.keys() - _SETTINGS):
             raise UsageError(
-                f"A setting of generation is not known: {name}.{did_you_mean(name, _SETTINGS)}",
+                f"The setting {name} is not supported.{did_you_mean(name, _SETTINGS)}",
                 where="generation_kwargs",
-                remedy=f"Known are {', '.join(sorted(_SETTINGS))}.",
+                remedy=f"Choose from {', '.join(sorted(_SETTINGS))}.",
             )
         temperature = float(normal.get("temperature", 1.0)) if normal["do_sample"] else 0.0
         return self._lm.generate(

@@ -251,7 +251,7 @@ class InferenceEngine:
         ]
         if kinds[0] != kinds[1]:
             raise ValueError(
-                f"`memory` must be like {expected}, of any rows. Received: memory={memory}"
+                f"`memory` must be like {expected}, with any rows. Received: memory={memory}"
             )
         return memory
 
@@ -414,8 +414,8 @@ class _KeyValueEngine(InferenceEngine):
         model, config, plan = self.model, self.model.config, self.plan
         if not config.has_relative_positions:
             raise ValueError(
-                "Only memory without positions can be kept as keys and values: "
-                f"`position_encoding` must be one of {', '.join(RELATIVE_ENCODINGS)}. "
+                '`keeps="keys_and_values"` needs a model with `position_encoding` '
+                f"{' or '.join(RELATIVE_ENCODINGS)}. "
                 f"Received: position_encoding={getattr(config, 'position_encoding', None)!r}"
             )
         self._num_places = plan.num_places(self.memory_length)
@@ -454,8 +454,8 @@ class _KeyValueEngine(InferenceEngine):
             )
         if (len(memory.keys[0].shape) == 3) != (self.plan.kernel == "on_chip"):
             raise ValueError(
-                "Memory of the kernel for TPUs stays with engines that have it, as it does not "
-                "say how many of its places are for use. "
+                "`memory` must come from an engine with the same kernel: the kernel 'on_chip' and "
+                "other kernels cannot exchange memory. "
                 f"Received: keys of shape {tuple(memory.keys[0].shape)}"
             )
         if memory.memory_length != self._num_places:

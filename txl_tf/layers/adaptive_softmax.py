@@ -361,7 +361,7 @@ class AdaptiveSoftmax(VocabularyLayer):
             return None
         if projections is None or len(projections) != len(shapes) or projections[place] is None:
             raise ValueError(
-                f"Cluster {index} needs the embedding's projection {place} of {len(shapes)}. "
+                f"`projections` must be the {len(shapes)} projections of the embedding. "
                 f"Received: projections={projections}"
             )
         return projections[place]

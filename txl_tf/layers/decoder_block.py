@@ -119,7 +119,7 @@ class DecoderBlock(keras.layers.Layer):
         config = ModelConfig.from_dict(config) if isinstance(config, dict) else config
         if stateful and config.effective_memory_length == 0:
             raise ValueError(
-                "A block with `stateful=True` needs a memory. "
+                "A block with `stateful=True` needs `recurrence` and a `memory_length` above 0. "
                 f"Received: memory_length={config.memory_length}, recurrence={config.recurrence}"
             )
         self.config = config

@@ -32,7 +32,7 @@ class Adapters:
         ]
         if not layers:
             raise ValueError(
-                "Only a model with projections of the class `keras.layers.Dense` has adapters. "
+                "Adapters need a model with layers of the class `keras.layers.Dense`. "
                 f"Received: {type(model).__name__}"
             )
         # Not `layer.trainable`, which would freeze the factors too.

@@ -40,7 +40,7 @@ def pad_token_ids(
     if multiple_of < 1:
         raise ValueError(f"`multiple_of` must be positive. Received: multiple_of={multiple_of}")
     if not sequences:
-        raise ValueError("`sequences` must hold a text. Received: an empty sequence")
+        raise ValueError("`sequences` must have at least one text. Received: none")
     lengths = np.array([len(each) for each in sequences])
     length = -(-max(lengths.max(), 1) // multiple_of) * multiple_of
     padding_mask = np.arange(length) < lengths[:, None]  # [B, L]
@@ -135,7 +135,7 @@ class TransformerXLWithHead(ModelWithLoss):
         is_pooled = isinstance(self.head, PooledHead) and self.head.num_outputs > 1
         if not is_pooled and not isinstance(self.head, ChoiceHead | SpanHead):
             raise ValueError(
-                "The head does not tell the loss: give `compile` one, such as "
+                "`compile` needs a `loss` for this head, such as "
                 '"mean_squared_error" for numbers. '
                 f"Received: loss=None, head={type(self.head).__name__}"
             )

@@ -58,8 +58,8 @@ class LanguageModel(keras.Model):
         self.check_inputs(token_ids)
         if memory is None:
             raise ValueError(
-                "A call takes `memory`: begin with `model.initial_memory(batch_size)`, and hand in "
-                "what the call before returned. `fit`, `evaluate` and `predict` need a "
+                "A call needs `memory`: begin with `model.initial_memory(batch_size)`, then pass "
+                "the memory that the last call returned. `fit`, `evaluate` and `predict` need a "
                 "`StatefulTransformerXL`, which keeps memory. Received: memory=None"
             )
         self.check_memory(memory, token_ids)
@@ -117,7 +117,7 @@ class LanguageModel(keras.Model):
 
     def negative_log_likelihood(self, hidden, target_ids):
         """Scores targets `(B, T)` from hidden states `(B, T, D)`: nats, float32 `(B, T)`."""
-        check_rank(target_ids, (len(hidden.shape) - 1,), "as the token ids", "target_ids")
+        check_rank(target_ids, (len(hidden.shape) - 1,), "shaped like `token_ids`", "target_ids")
         return self.softmax.negative_log_likelihood(hidden, target_ids, **self._tied())
 
     def log_probs(self, token_ids, memory):
@@ -155,7 +155,7 @@ def language_model_of(model: keras.Model) -> LanguageModel:
     model = getattr(model, "transformer_xl", model)
     if not isinstance(model, LanguageModel):
         raise ValueError(
-            "`model` must be a language model, as a `TransformerXL` is. "
+            "`model` must be a language model, such as a `TransformerXL`. "
             f"Received: model of type {type(model).__name__}"
         )
     return model
@@ -183,5 +183,5 @@ def _mismatch(name: str, what: str) -> MismatchError:
     return MismatchError(
         f"The weights are not those of the model: `{name}` {what}.",
         where="checkpoint",
-        remedy="Use the version of txl-tf that wrote it, or restore it from a copy.",
+        remedy="Use the version of txl-tf that wrote the checkpoint, or restore it from a copy.",
     )

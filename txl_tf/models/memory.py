@@ -24,7 +24,7 @@ def check_memory(memory: Any, memory_class: type, token_ids: Any) -> None:
     num_rows, batch_size = keras.tree.flatten(memory)[0].shape[0], token_ids.shape[0]
     if None not in (num_rows, batch_size) and num_rows != batch_size:
         raise ValueError(
-            "`memory` must have the rows of the batch. "
+            "`memory` must have as many rows as the batch. "
             f"Received: memory of {num_rows} rows, batch of {batch_size}"
         )
 

@@ -38,8 +38,8 @@ def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | Non
     number = last if layer is None else layer + (last + 1 if layer < 0 else 0)
     first = 0 if isinstance(config, ModelConfig) else last
     if not first <= number <= last:
-        known = f"{first} to {last}" if first < last else f"{last}, the last of a recurrent model"
-        raise ValueError(f"`layer` must be {known}, or negative. Received: layer={layer}")
+        known = f"0 to {last} or {-last - 1} to -1" if first < last else f"{last} or -1"
+        raise ValueError(f"`layer` must be {known} for this model. Received: layer={layer}")
     return number
 
 

@@ -260,7 +260,7 @@ class TransformerXL(LanguageModel):
         super().check_memory(memory, token_ids)
         if not self.config.recurrence and memory.states[0].shape[1] != 0:
             raise ValueError(
-                "A model with `recurrence=False` has no memory. "
+                "`memory` must have the length 0 for a model with `recurrence=False`. "
                 f"Received: a memory of length {memory.states[0].shape[1]}"
             )
 

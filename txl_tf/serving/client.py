@@ -84,7 +84,7 @@ class RestTransport:
         except urllib3.exceptions.HTTPError as error:
             code, message = "UNAVAILABLE", str(error)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
-            message += " without an answer of TensorFlow Serving"
+            message += ", but the answer is not one of TensorFlow Serving"
         raise PredictionError(code, f"{self._url}, signature `{signature}`", message)
 
     def close(self) -> None:

@@ -616,7 +616,7 @@ class TextServer:
 
     async def _health(self, request: web.Request) -> web.Response:
         if not self._engine.thread.is_alive():
-            raise RequestError(500, "The engine has stopped.")
+            raise RequestError(500, "The engine has stopped; restart the server.")
         return web.json_response({"status": "ok"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -693,7 +693,7 @@ class TextServer:
             what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
             raise RequestError(400, what, "prompt")
         if asked.session and (count > 1 or len(asked.session) > _MAX_SESSION_LETTERS):
-            what = f"`session` takes one text and a name of at most {_MAX_SESSION_LETTERS} letters."
+            what = f"`session` needs one text and a name of at most {_MAX_SESSION_LETTERS} letters."
             raise RequestError(400, what, "session")
         self._engine.check_place(client)  # before the prompts are read
 
@@ -802,7 +802,7 @@ async def _body_of(request: web.Request) -> bytes:
     try:
         return await asyncio.wait_for(request.read(), _BODY_SECONDS)
     except TimeoutError as error:
-        raise RequestError(408, f"The body took more than {_BODY_SECONDS} s.") from error
+        raise RequestError(408, f"The body did not arrive in {_BODY_SECONDS:g} seconds.") from error
     except web.RequestPayloadError as error:
         raise RequestError(400, "The Content-Encoding does not fit the body.") from error
 

@@ -85,17 +85,17 @@ class Topology:
         # Every host has 2 x 2 chips, but single chips exist too.
         is_whole_hosts = all(length > 0 and length % 2 == 0 for length in shape[:2])
         if chip is None:
-            problem = "This is not the name of a topology."
+            problem = "The topology is not known."
         elif len(shape) != chip.num_dimensions:
-            problem = f"{chip.name} chips are wired in {chip.num_dimensions} dimensions."
+            problem = f"A topology of {chip.name} chips must have {chip.num_dimensions} dimensions."
         elif not (is_whole_hosts or math.prod(shape) == 1) or 0 in shape:
-            problem = "The first two lengths are even, since a host has 2 x 2 chips."
+            problem = "The first two lengths must be even and above 0, or all lengths 1."
         elif math.prod(shape) > _MAX_CHIPS:
             problem = f"No slice has more than {_MAX_CHIPS} chips."
         else:
             return cls(chip, shape)
         examples = f"{', '.join(EXAMPLES)}, or an accelerator type, such as v5litepod-16"
-        remedy = f"Generation and chips along each dimension, such as {examples}."
+        remedy = f"Give the generation and the chips along each dimension, such as {examples}."
         raise UsageError(problem, where=f"{option} {name}", remedy=remedy)
 
     @property

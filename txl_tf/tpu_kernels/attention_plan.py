@@ -77,8 +77,8 @@ class AttentionPlan:
     def __post_init__(self) -> None:
         if self.vmem_bytes > _LARGEST_VMEM_BYTES:
             raise ValueError(
-                f"Attention over {self.key_length} keys takes {self.vmem_bytes / _MEBIBYTE:.0f} "
-                f"MiB of {_LARGEST_VMEM_BYTES // _MEBIBYTE} on the chip. Received: {self}"
+                f"Attention over {self.key_length} keys needs {self.vmem_bytes / _MEBIBYTE:.0f} "
+                f"MiB; the chip has {_LARGEST_VMEM_BYTES // _MEBIBYTE} MiB. Received: {self}"
             )
 
     @property
@@ -386,13 +386,13 @@ class AttentionChoice:
             else:
                 plan = InferencePlan(**sizes, memory_length=places_of(memory_length))
         except ValueError:
-            return cls.plain("the keys of a row do not fit on a chip")
+            return cls.plain("the keys of a row do not fit in the memory on the chip")
         if setting == "auto" and plan.score_bytes < _SMALL_SCORES_BYTES:
-            return cls.plain("the scores are small and stay on the chip without it")
+            return cls.plain("the scores are small and stay on the chip without the kernel")
         if chip not in _CHIPS:
             return cls.plain(f"there is no kernel for {chip or 'an unknown chip'}")
         if not _has_jax():
-            return cls.plain(f"JAX {_JAX_VERSION} is not installed, see the extra tpu-kernel")
+            return cls.plain(f"JAX {_JAX_VERSION} of the extra tpu-kernel is not installed")
         return cls(kernel, "kernel, no scores in memory")
 
     @classmethod

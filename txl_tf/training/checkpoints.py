@@ -41,8 +41,8 @@ _UNFINISHED_FILE = "unfinished"
 _CHECKSUM = "sha256"
 _FOLDER = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
 _TEMPORARY = re.compile(r"\.step-.*\.tmp")
-_REMEDY = "Restore it from a copy."
-_BEST_REMEDY = "Restore it from a copy, or remove it: the next best one writes it again."
+_REMEDY = "Restore the checkpoint from a copy."
+_BEST_REMEDY = "Restore the file from a copy, or remove it; the next best step writes it anew."
 
 
 def read_checkpoint(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -82,7 +82,7 @@ def _read_arrays(folder: str, listed: Mapping[str, Any]) -> dict[str, np.ndarray
             content[filled : filled + len(part)] = part
             filled, held = filled + len(part), held[len(part) :]
         if zlib.crc32(content) != crc32:
-            raise ValueError(f"`{name}` is not what was written")
+            raise ValueError(f"the content of `{name}` was altered")
         arrays[name] = content.view(dtype).reshape(shape)
     return arrays
 
@@ -97,7 +97,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
     version = manifest.get("format_version")
     if version != FORMAT_VERSION:
         raise MismatchError(
-            f"The checkpoint is of format {ascii(version)[:40]}; this version reads "
+            f"The checkpoint has format {ascii(version)[:40]}; this version of txl-tf reads format "
             f"{FORMAT_VERSION}.",
             where=path,
             remedy="Use the version of txl-tf that wrote it, or a newer one.",
@@ -105,7 +105,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
     for name, kind in _FIELDS.items():
         # Not `isinstance`, which accepts `True` as an integer.
         if type(manifest.get(name)) is not kind:
-            what = f"the field `{name}` is {ascii(manifest.get(name))[:100]}"
+            what = f"`{name}` must be {kind.__name__}, not {ascii(manifest.get(name))[:100]}"
             raise DataDamagedError(what, where=path, remedy=_REMEDY)
     return manifest
 
@@ -221,7 +221,7 @@ class CheckpointStore:
                 complaints.append(f"{error.where}: {error.what}")
         if complaints:
             raise DataDamagedError(
-                f"None of the {len(complaints)} checkpoints is whole: {complaints[0]}",
+                f"All checkpoints are damaged ({len(complaints)}); the newest: {complaints[0]}",
                 where=self._folder.path,
                 remedy="Restore the folder from a copy, or choose a new --workdir.",
             )
@@ -241,14 +241,14 @@ class CheckpointStore:
 
     def _check_owner(self, step: int, manifest: dict[str, Any]) -> None:
         if manifest["step"] != step:
-            what = f"the checkpoint is of step {manifest['step']}"
+            what = f"the checkpoint is of step {manifest['step']}, not {step} as its folder says"
             raise DataDamagedError(what, where=self.path(step), remedy=_REMEDY)
         differences = describe_differences(manifest["identity"], self._identity)
         if differences:
             raise MismatchError(
-                f"The checkpoint belongs to another run; {differences}",
+                f"The checkpoint was made with other settings; {differences}",
                 where=self.path(step),
-                remedy="Give the settings it was made with, or choose a new --workdir.",
+                remedy="Give the stored settings, or choose a new --workdir.",
             )
 
     def save(
@@ -289,7 +289,7 @@ class CheckpointStore:
             if step not in self.steps():
                 self._folder.check()  # raises if the folder was lost
                 raise ValueError(f"`step` must be one of {self.steps()}. Received: step={step}")
-            what = "It cannot be written down which checkpoint is the best"
+            what = "The number of the best checkpoint cannot be written"
             remedy = "Make room or check the permissions."
             with storage_errors(what, self._best_path, remedy):
                 self._folder.write(_BEST_FILE, _sealed({"step": step}))
@@ -306,12 +306,12 @@ class CheckpointStore:
         raise DataDamagedError(
             "the best checkpoint is missing",
             where=self.path(step),
-            remedy=f"Restore it from a copy, or remove {_BEST_FILE} to go on without it.",
+            remedy=f"Restore the folder from a copy, or remove {_BEST_FILE} to go on without it.",
         )
 
     def remove_leftovers(self) -> list[str]:
         """Removes leftovers of killed processes, and returns their paths; for the writer alone."""
-        what = "What a killed process left cannot be removed"
+        what = "The unfinished files of a killed process cannot be removed"
         with storage_errors(what, self._folder.path), self._writing:
             return self._remove_leftovers()
 
@@ -388,7 +388,7 @@ class CheckpointStore:
         return os.path.join(self._folder.path, _BEST_FILE)
 
     def _read_best(self) -> int | None:
-        what = "It cannot be read which checkpoint is the best"
+        what = "The number of the best checkpoint cannot be read"
         missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         with storage_errors(what, self._best_path), missing:
             return _unsealed(self._best_path, _BEST_REMEDY)["step"]

@@ -17,9 +17,7 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 _MAX_LINE_BYTES = 4096
 _HEADER = re.compile(rb'\{"ledger": 1, "first_step": ([1-9]\d{0,18})\}\n')
-_REMEDY = (
-    "Restore the ledger from a copy, or move it away: a new one begins at the step that is loaded."
-)
+_REMEDY = "Restore the ledger from a copy, or move it away: the run then begins a new ledger."
 # Rounding: another number of replicas adds up in another order.
 _LOSS_TOLERANCE = 1e-3
 
@@ -166,11 +164,11 @@ class StepLedger:
         reached = 0 if found is None else found.last_step + len(cut)
         if latest is not None and reached > latest:
             raise DataDamagedError(
-                f"The run has reached step {reached}, and the checkpoints of its later steps are "
-                f"missing: the newest that can be read is of step {step}.",
+                f"The run reached step {reached}, but its newest checkpoint that can be read is of "
+                f"step {step}.",
                 where=self._path,
-                remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
-                "to begin anew, remove the folder or name a new one.",
+                remedy="Restore the later checkpoints from a copy, or move the ledger away to "
+                f"repeat the steps after {step}; to begin anew, choose a new --workdir.",
             )
         with self._storage_errors():
             if found is None or step + 1 < found.first_step:
@@ -223,14 +221,13 @@ class StepLedger:
                 f"Step {now.step} was done before with other tokens: checksum "
                 f"{before.checksum:08x}, now {now.checksum:08x}.",
                 where=self._path,
-                remedy="Verify the data set; start a new --workdir if it was changed.",
+                remedy="Restore the data set, or choose a new --workdir if you changed the data.",
             )
         difference = abs(before.nats_per_token - now.nats_per_token)
         if difference > _LOSS_TOLERANCE * abs(before.nats_per_token):
             self._say(
                 f"Step {now.step} had the loss {before.nats_per_token:.6f} before and has "
-                f"{now.nats_per_token:.6f} now; the same step on the same data. Suspect the "
-                "hardware."
+                f"{now.nats_per_token:.6f} now on the same data. The hardware may be faulty."
             )
 
     def _storage_errors(self) -> contextlib.AbstractContextManager[None]:
@@ -265,7 +262,7 @@ def _read_lines(
     header = next(lines, b"")
     match = _HEADER.fullmatch(header)
     if match is None:
-        raise damaged("it is not the first line of a ledger", 1)
+        raise damaged("the header is missing or altered", 1)
     first_step = int(match[1])
     last_step, num_bytes, sha256 = first_step - 1, len(header), hashlib.sha256(header)
     rest: list[StepRecord] = []

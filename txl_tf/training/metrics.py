@@ -49,14 +49,14 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
     "Optimisation": {
         "optimizer/learning_rate": "Learning rate of the next step.",
         "optimizer/gradient_norm": "Global norm of the gradients before clipping, loop mean.",
-        "optimizer/skipped_steps": "Steps of a loop skipped as not finite or as a spike.",
+        "optimizer/skipped_steps": "Steps of a loop that were skipped: not finite, or a spike.",
     },
     "Throughput": {
         "performance/tokens_per_second": "Tokens of all replicas per second, compiling included.",
         "performance/step_seconds": "Wall time of a step, mean of a loop.",
         "performance/checkpoint_seconds": "Pause of training for a checkpoint, without writing.",
-        "performance/peak_share": "Operations per second over the peak, published or measured.",
-        "performance/goodput": "Time of steps whose result was kept over all time so far.",
+        "performance/peak_share": "Share of the peak operations per second, published or measured.",
+        "performance/goodput": "Share of the time so far spent on steps whose result was kept.",
         "performance/evaluation_seconds": "Wall time of an evaluation, compiling included.",
     },
     "Memory": {
@@ -377,7 +377,7 @@ PRODUCTIVE = "steps"
 CAUSES: Mapping[str, str] = {
     PRODUCTIVE: "Steps whose result was kept.",
     "start": "Imports, building the model, reading the checkpoint, until the first loop of steps.",
-    "compiling": "Extra time of the first loop over as many later steps: tracing and XLA.",
+    "compiling": "Tracing and XLA: time by which the first loop exceeds a later one.",
     "checkpoints": "Training stood still for checkpoints.",
     "evaluations": "Evaluations, and what is looked at after them.",
     "lost": "Steps that were done again after a kill, and steps that were skipped.",

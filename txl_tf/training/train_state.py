@@ -218,7 +218,7 @@ def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy)
     """Chooses the attention of a run for the strategy that trains."""
     training = config.training
     if config.task is not None:
-        return AttentionChoice.plain("texts of a task are read in a loop")
+        return AttentionChoice.plain("fine-tuning reads texts in a loop, without the kernel")
     rows = training.rows_per_replica(strategy.num_replicas_in_sync)
     return AttentionChoice.for_model(
         config.model,
@@ -302,7 +302,7 @@ class TrainState:
         """
         step = int(self.optimizer.iterations.numpy())
         if step > 0:
-            raise ValueError(f"A run must begin at step 0. Received: a run at step {step}")
+            raise ValueError(f"`begin_from` needs a run at step 0. Received: a run at step {step}")
         own = {each.path: each for each in self.objective.head_variables}
         if self.adapters is not None:
             own |= self.adapters.factors

@@ -178,7 +178,7 @@ class StepCompilation(enum.Enum):
     """Parts of a training step that XLA compiles."""
 
     WHOLE = "the whole step, as one program"
-    PARTS = "what goes over each number once, with the products of TensorFlow between them"
+    PARTS = "all but matrix products, which TensorFlow computes"
     NOTHING = "nothing; TPUs compile by themselves"
 
     @classmethod
@@ -713,7 +713,7 @@ class Trainer:
             named.append(f"and {len(rows) - _MAX_ROWS_NAMED} more rows")
         raise NonFiniteError(
             f"The loss or the gradient is not finite: loss {record.nats_per_token}, "
-            f"norm {record.gradient_norm}. No weight was changed.",
-            where=f"step {record.step}, {', '.join(named) or 'all rows with a finite loss'}",
+            f"gradient norm {record.gradient_norm}. The step changed no weight.",
+            where=f"step {record.step}, {', '.join(named) or 'the loss of every row is finite'}",
             remedy="Start again with a lower learning rate, or training.on_non_finite=skip.",
         )
