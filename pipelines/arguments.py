@@ -35,7 +35,7 @@ def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
             raise UsageError(
                 "The value is out of range.",
                 where=f"{option} {shown_value(value)}",
-                remedy=f"Give {least} to {most}.",
+                remedy=f"Give a number from {least} to {most}.",
             )
         return value
 
@@ -92,15 +92,15 @@ def add_tpu_argument(parser: Any, meaning: str) -> None:
 def add_device_arguments(parser: Any, use: str) -> None:
     """Adds `--tpu` and `--cpu-replicas`, which exclude each other."""
     device = parser.add_argument_group("devices").add_mutually_exclusive_group()
-    add_tpu_argument(device, f"{use} this TPU; it has {ANSWER_SECONDS:g} s to answer")
+    add_tpu_argument(device, f"{use} this TPU; ends if none answers in {ANSWER_SECONDS:g} s")
     most = max(_MIN_MAX_REPLICAS, os.cpu_count() or 1)
-    meaning = "replicas of the CPU, each with all weights"
+    meaning = "parts of the CPU to share the work, each with all weights"
     add_number(device, "--cpu-replicas", 1, most, meaning, default=1)
 
 
 def add_step_argument(parser: Any, option: str = "--step") -> None:
     """Adds `--step`, or another option with the same values."""
-    meaning = "number, best or newest (default: best known)"
+    meaning = "number, best or newest (default: best, else newest)"
     parser.add_argument(option, metavar="STEP", type=_step, help=meaning)
 
 
@@ -109,7 +109,7 @@ def _step(text: str) -> int | str:
         return text
     if text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_STEP:
         return int(text)
-    raise UsageError("The step must be a number, best or newest.", where=text[:100])
+    raise UsageError("A step must be 0 to 2^63 - 1, best or newest.", where=f"step {text[:100]}")
 
 
 def add_workdir_argument(parser: Any) -> None:
@@ -133,7 +133,7 @@ def add_model_arguments(parser: Any) -> Any:
 
 def add_memory_length_argument(parser: Any) -> None:
     """Adds `--memory-length`."""
-    meaning = "tokens remembered (default: the model's)"
+    meaning = "tokens of memory (default: the model's)"
     add_number(parser, "--memory-length", 0, MAX_TOKENS, meaning, metavar="TOKENS")
 
 

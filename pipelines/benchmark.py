@@ -79,17 +79,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     parser.add_argument("suites", metavar="SUITE", nargs="+", choices=SUITES, help="/".join(SUITES))
     shapes = parser.add_argument_group("shapes")
-    add_config_argument(shapes, help="experiment or .json or .toml file (default: own shapes)")
+    add_config_argument(shapes, help="experiment or .json or .toml file (default: built-in shapes)")
     add_override_argument(shapes)
-    meaning = "tokens read at a time; in training M is T too"
+    meaning = "tokens read at a time; in training also the default memory"
     add_numbers(shapes, "--segment-lengths", 1, MAX_TOKENS, meaning, unit="N")
-    meaning = "tokens remembered (default: 128 or 1600,3800)"
+    meaning = "tokens of memory (default: 128 in training, else 1600,3800)"
     add_numbers(shapes, "--memory-lengths", 1, MAX_TOKENS, meaning, unit="N")
     rounds = parser.add_argument_group("rounds")
-    add_number(rounds, "--rounds", 1, MAX_COUNT, "rounds; medians are reported", default=5)
-    meaning = "length of a turn, about"
+    add_number(rounds, "--rounds", 1, MAX_COUNT, "rounds, whose medians are reported", default=5)
+    meaning = "approximate seconds of a turn"
     add_number(rounds, "--turn-seconds", 1e-3, MAX_SECONDS, meaning, default=2.0, metavar="S")
-    meaning = "Python with Hugging Face's model, to take turns with it"
+    meaning = "Python with Hugging Face's model, to compare with"
     rounds.add_argument("--peer-python", metavar="PATH", help=meaning)
     add_json_argument(parser)
 
@@ -103,9 +103,9 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     for case in cases:
         if python is not None and case.peer_request is None:
             raise UsageError(
-                f"{_PEER} does other work with these settings: {case.suite} {case.shape}.",
+                f"Hugging Face's model cannot do the same work: {case.suite} {case.shape}.",
                 where=f"--peer-python {python}",
-                remedy="Take a plain Transformer-XL with a full softmax, trained with Adam.",
+                remedy="Take a plain Transformer-XL, full softmax and Adam, or no --peer-python.",
             )
     return arguments, cases
 
@@ -252,9 +252,9 @@ class Worker:
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
         raise JobError(
-            f"The process of a side ended with exit code {self._process.wait()}: {said[:300]}",
+            f"A measured process ended with exit code {self._process.wait()}: {said[:300]}",
             where=" ".join(self._command)[:200],
-            remedy="Check that its packages are installed and the memory suffices.",
+            remedy="Check that its packages are installed and that the memory suffices.",
         )
 
 

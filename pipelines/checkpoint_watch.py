@@ -160,7 +160,7 @@ def watch_checkpoints(
     def check() -> None:
         if stopped.is_set():
             raise PreemptedError(
-                f"Stopped: {watcher.requested}.",
+                f"The evaluations were stopped: {watcher.requested}.",
                 where="--watch",
                 remedy="Run the same command to evaluate the remaining checkpoints.",
             )
@@ -179,7 +179,7 @@ def watch_checkpoints(
                 if step in store.steps():
                     raise
                 # The run removed this checkpoint while it was read.
-                print(f"passed over: {error.where} is gone", file=sys.stderr)
+                print(f"not evaluated, removed by the run: {error.where}", file=sys.stderr)
                 continue
             result = evaluate(step, weights, until_stopped)
             board.write_evaluation(result)

@@ -144,9 +144,9 @@ class JobParser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = list(map(str, action.choices))
-        name = action.dest if action.option_strings else action.metavar or action.dest
+        name = "/".join(action.option_strings) or action.metavar or action.dest
         raise UsageError(
-            f"There is no {name} {value!r}.{did_you_mean(value, known)}",
+            f"{name} cannot be {value!r}.{did_you_mean(value, known)}",
             where=f"{'/'.join(action.option_strings) or self.prog} {value}",
             remedy=f"Known are: {', '.join(known)}.",
         )

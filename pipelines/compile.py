@@ -69,17 +69,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topology",
         metavar="CHIP:SHAPE",
         required=True,
-        help=f"the chips and how they are wired, such as {', '.join(EXAMPLES)}",
+        help=f"chips and their arrangement, such as {', '.join(EXAMPLES)}",
     )
     parser.add_argument(
         "--find-rows",
         action="store_true",
-        help="find the largest number of rows that fits, even if the experiment's does",
+        help="find the largest number of rows that fits, even if the experiment fits",
     )
     parser.add_argument(
         "--code",
         action="store_true",
-        help="also generate the code, which takes minutes: its size, and that all of it compiles",
+        help="also generate the code, to count its size and to compile it whole; takes minutes",
     )
     add_json_argument(parser)
     parser.add_argument(
@@ -100,14 +100,14 @@ def check_arguments(arguments: argparse.Namespace) -> CompileJob:
     num_rows = experiment.training.global_batch_size
     if topology.num_replicas > num_rows:
         raise UsageError(
-            "There are more replicas than rows.",
+            f"The {topology.num_replicas} replicas are more than the {num_rows} rows of a batch.",
             where=f"--topology {arguments.topology}, training.global_batch_size={num_rows}",
             remedy="Take fewer chips, or more rows by --set training.global_batch_size=N.",
         )
     if arguments.save_program is None:
         require_tpu_compiler()
     elif arguments.data is None:
-        raise UsageError("The program is saved with batches of a data set.", where="--data")
+        raise UsageError("--save-program needs --data.", where="--data", remedy="Add --data DIR.")
     else:
         require_extra("tpu-kernel", "jax", purpose="Saving a program", where="--save-program")
     return CompileJob(arguments, experiment, topology)
@@ -212,7 +212,7 @@ class _TrainingStep:
 
         evaluation, topology = self._experiment.evaluation, self._compiler.topology
         if evaluation.dynamic_learning_rate is not None:
-            self._say("the evaluation runs on the host: its weights follow the text")
+            self._say("no evaluation step is compiled: dynamic evaluation runs on the host")
             return None, None, 0
         rows = -(-evaluation.batch_size // topology.num_replicas)
         self._say(f"compiling the evaluation step: {rows} rows per replica")
@@ -347,12 +347,12 @@ def print_part(part: dict[str, Any]) -> None:
     if "fitting_settings" in part:
         settings = (part["fitting_settings"] or {}).items()
         names = " ".join(f"--set {name}={value}" for name, value in settings).lower()
-        print(f"all rows fit with {names}" if names else "no setting makes all rows fit")
+        print(f"all rows fit with {names}" if names else "no setting tried makes all rows fit")
     if "largest_rows_per_replica" in part:
         print(f"at most {part['largest_rows_per_replica']} rows per replica fit")
     if (cost := part.get("checkpoint")) is not None:
         print(
-            f"checkpoint: {_gibibytes(cost['bytes'])} GiB, for gs:// as much in /tmp; its upload "
+            f"checkpoint: {_gibibytes(cost['bytes'])} GiB, and for gs:// as much in /tmp; upload "
             f"takes about {cost['upload_seconds']:.0f} s and {_verdict(cost['fits_notice'])} "
             "the 30 s of notice of a spot VM"
         )
@@ -368,9 +368,9 @@ def _print_program(name: str, values: dict[str, Any]) -> None:
     print(f"\n{name}: {rows} rows per replica, {values['dtype_policy']}")
     print(f"attention: {values['attention']}")
     print(f"{_verdict(values['fits'])}: {needed} of {limit} GiB", end="")
-    print(", without the program itself: see --code" if values["code_bytes"] is None else "")
+    print(", without the size of the program: see --code" if values["code_bytes"] is None else "")
     if padding := values.get("padding_rows"):
-        print(f"{padding} rows of padding, so that all replicas have as many, are not counted")
+        print(f"padding rows, which make the replicas equal and are not counted: {padding}")
     figures = {
         "HBM, GiB: arguments": _gibibytes(values["argument_bytes"]),
         "  further output": _gibibytes(values["output_bytes"]),

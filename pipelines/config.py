@@ -48,9 +48,9 @@ _WIDTH = 80
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     way = parser.add_mutually_exclusive_group()
-    meaning = f"list only these settings: {', '.join(SECTIONS)} (default: the first four)"
+    meaning = f"list only this section: {', '.join(SECTIONS)} (default: the first four)"
     way.add_argument("section", nargs="?", choices=[*SECTIONS], metavar="SECTION", help=meaning)
-    add_config_argument(way, help="show this experiment whole, as JSON for a file")
+    add_config_argument(way, help="print all settings of this experiment as JSON")
     meaning = "print the JSON Schema of configuration files, for editors"
     way.add_argument("--schema", action="store_true", help=meaning)
     add_override_argument(parser)
@@ -62,7 +62,7 @@ def check_arguments(arguments: argparse.Namespace) -> str:
         experiment = load_experiment(arguments.config, arguments.overrides)
         return json.dumps(experiment.to_dict(), indent=2)
     if arguments.overrides:
-        raise UsageError("There is no experiment to change.", where="--set", remedy="Add --config.")
+        raise UsageError("--set needs --config.", where="--set", remedy="Add --config NAME|FILE.")
     if arguments.schema:
         schema = json_schema(ExperimentConfig)
         schema["properties"]["base"] = {"enum": list(NAMED_EXPERIMENTS)}

@@ -63,34 +63,34 @@ _NEVER = -100.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     way = parser.add_mutually_exclusive_group(required=True)
-    meaning = "whose weights to read"
+    meaning = "implementation to read weights of"
     way.add_argument("--from", choices=[*_LOADERS], dest="from_system", help=meaning)
-    way.add_argument("--to", choices=["hugging_face"], dest="to_system", help="whose to write")
+    way.add_argument("--to", choices=["hugging_face"], dest="to_system", help="to write for")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
-    parser.add_argument("--source", metavar="PATH", help="checkpoint, file of tensors or folder")
+    parser.add_argument("--source", metavar="PATH", help="weights: a file or folder")
     tokenizer = parser.add_mutually_exclusive_group()
-    meaning = "prepared data set of the model, whose tokenizer the folder is to hold"
+    meaning = "prepared data set of the model, whose tokenizer is copied"
     tokenizer.add_argument("--data", metavar="DIR", help=meaning)
-    meaning = "the official code's cache.pkl, as the tokenizer"
+    meaning = "cache.pkl of the official code, to make the tokenizer of"
     tokenizer.add_argument("--vocabulary", metavar="FILE", help=meaning)
     parser.add_argument("--workdir", metavar="DIR", help="run, checkpoint, converted model, export")
     add_step_argument(parser)
-    meaning = "what the tensors do not tell, such as model.memory_length; may be repeated"
+    meaning = "settings that the tensors do not tell, such as model.memory_length; may be repeated"
     add_override_argument(parser, "model.FIELD=VALUE", meaning)
 
 
 def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
     """Checks the arguments before TensorFlow is imported; returns the conversion to run."""
     way, own = next(each for each in _OPTIONS.items() if getattr(arguments, each[0]) is not None)
+    use = f"--{way.partition('_')[0]}"
     names = ("source", "workdir", "step", "data", "vocabulary")
     values = {name: getattr(arguments, name) for name in names}
     values["set"] = arguments.overrides or None
     for name, value in values.items():
         if value is None and name in own[:1]:
-            raise UsageError(f"This conversion needs --{name}.", where=f"--{name}")
+            raise UsageError(f"{use} needs --{name}.", where=use, remedy=f"Add --{name}.")
         if value is not None and name not in own:
-            what = f"This conversion does not use --{name}."
-            raise UsageError(what, where=f"--{name}", remedy="Leave it out.")
+            raise UsageError(f"{use} does not use --{name}.", where=use, remedy=f"Omit --{name}.")
     require_absent(arguments.out)
     if way == "to_system":
         source = open_model(arguments.workdir, arguments.step)
@@ -150,7 +150,7 @@ def convert_weights(
     try:
         model = getattr(convert, _LOADERS[system])(source, origins=origins, **settings)
     except ValueError as error:
-        remedy = "Give it with --set model.FIELD=VALUE."
+        remedy = "Give a missing setting with --set model.FIELD=VALUE."
         raise UsageError(f"{error}", where=f"--source {source}", remedy=remedy) from error
     try:
         if official is not None:
@@ -193,7 +193,7 @@ def _official_tokenizer(vocabulary: "Python2Vocabulary") -> Tokenizer:
     name = vocabulary.dataset or ""
     name = _CORPORA.get(name, name)
     if name not in CORPORA:
-        raise ValueError(f"The vocabulary must be of a known corpus. Received: {name!r}")
+        raise ValueError(f"The corpus must be one of {', '.join(CORPORA)}. Received: {name!r}")
     usual = CORPORA[name]().tokenizer
     if isinstance(usual, WordTraining):
         unknown = usual.unknown_token

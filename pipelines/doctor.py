@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tpu_argument(parser, "check this TPU (default: the devices of this machine)")
     meaning = "check that a job can write here; may be repeated"
     parser.add_argument("--folder", metavar="PATH", action="append", default=[], help=meaning)
-    meaning = "how long TensorFlow may take for its part"
+    meaning = "seconds that TensorFlow may take for its checks"
     add_number(parser, "--timeout-seconds", 1e-3, 86_400.0, meaning, default=300.0, metavar="S")
     add_json_argument(parser)
 
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Refuses empty paths."""
     if "" in arguments.folder:
-        raise UsageError("A path is empty.", where="--folder")
+        raise UsageError("--folder must not be empty.", where="--folder")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -133,11 +133,11 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     for name, usual in _VARIABLES.items():
         if (value := os.environ.get(name)) not in (None, "", usual):
             exit_code = MismatchError.exit_code if name == "KERAS_BACKEND" else 0
-            yield Finding(name, f"it is set to {value[:80]}", f"unset {name}", exit_code)
+            yield Finding(name, f"set to {value[:80]}", f"unset {name}", exit_code)
     if tpu_files:
         yield Finding("TPU chips", ", ".join(tpu_files))
     elif arguments.tpu == "local":
-        what, remedy = "/dev/accel* and /dev/vfio have none", "txl launch prints how to get some"
+        what, remedy = "none in /dev/accel* and /dev/vfio", "get a TPU: see txl launch --help"
         yield Finding("TPU chips", what, remedy, InputMissingError.exit_code)
     yield from (check_folder(each) for each in arguments.folder if not is_remote(each))
     remote = [each for each in arguments.folder if is_remote(each)]
@@ -177,13 +177,13 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
             continue
         remedy = install if name == "tensorflow" else f"pip install --no-deps {name}=={pin}"
         if version is None:
-            yield Finding(name, "it is not installed", remedy, MismatchError.exit_code)
+            yield Finding(name, "not installed", remedy, MismatchError.exit_code)
             continue
         accepted = ranges.get(name)
         is_fault = accepted is not None and not accepted.contains(version, prereleases=True)
         exit_code = MismatchError.exit_code if is_fault else 0
         yield Finding(name, f"{version}; the tested version is {pin}", remedy, exit_code)
-    what = f"Python {platform.python_version()}, {len(tested)} compared with the tested versions"
+    what = f"Python {platform.python_version()}, {len(tested)} packages compared with tested ones"
     yield Finding("packages", what)
 
 
@@ -199,10 +199,10 @@ def check_folder(folder: str) -> Finding:
         is_whole = read_file(file) == _CONTENT
         remove_file(file)
     except (OSError, ValueError, NotImplementedError) as error:
-        remedy = "Check path and permissions."
+        remedy = "Check the path and the permissions."
         return Finding(check, first_line(error), remedy, StorageError.exit_code)
     if not is_whole:
-        what = "a file was read with other content than written"
+        what = "a file that was written has other content when read"
         return Finding(check, what, "Use another folder.", StorageError.exit_code)
     if is_remote(folder):
         return Finding(check, "written, read and removed")
@@ -284,7 +284,7 @@ def probe() -> None:
         except Exception as error:
             what = f"{type(error).__name__}: {first_line(error)}"[:300]
             kind = error if isinstance(error, JobError) else MismatchError
-            remedy = "Fix the faults above, or install again."
+            remedy = getattr(error, "remedy", "") or "Fix any fault above, or install again."
             found = Finding(stage, what, remedy, kind.exit_code)
         print(json.dumps({"stage": stage, "finding": vars(found)}), flush=True)
         if stage == "import" and found.exit_code:
@@ -330,5 +330,5 @@ def probe_findings(request: dict[str, Any], timeout_seconds: float) -> Iterator[
         # TensorFlow waits without limit for a TPU that does not answer.
         kind = InputMissingError if stage == "all-reduce" else MismatchError
         what = f"{ended}; last line printed: {last_line[:200]}" if last_line else ended
-        remedy = "Fix the faults above, or check that no other process has the TPU."
+        remedy = "Fix any fault above, or check that no other process uses the TPU."
         yield Finding(stage, what, remedy, kind.exit_code)

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_model_arguments(parser)
     text = parser.add_argument_group("text")
-    text.add_argument("--text", metavar="FILE", required=True, help="file with a text per line")
+    text.add_argument("--text", metavar="FILE", required=True, help="file with one text per line")
     text.add_argument("--field", metavar="NAME", help="the text is in this field of JSON lines")
     features = parser.add_argument_group("features")
     features.add_argument("--out", metavar="FILE", required=True, help="file to write: .npz")
@@ -72,7 +72,7 @@ def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
     """Checks the arguments before TensorFlow is imported."""
     if not arguments.out.endswith(".npz"):
         what = "The name of the output must end in .npz."
-        raise UsageError(what, where=f"--out {arguments.out}", remedy="Give such a name.")
+        raise UsageError(what, where=f"--out {arguments.out}", remedy="Add .npz to the name.")
     source = open_model(arguments.workdir, arguments.step)
     model = source.description.model
     try:
@@ -110,7 +110,7 @@ def run(job: EmbedJob) -> None:
             raise NonFiniteError(
                 "The features of a text are not finite.",
                 where=f"{job.text}, line {line}",
-                remedy="Name another checkpoint.",
+                remedy="Choose another checkpoint with --step.",
             )
     arrays: dict[str, Any] = {"features": np.vstack(features)}
     if features[0].ndim > 1:

@@ -62,22 +62,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_override_argument(add_model_arguments(parser), "evaluation.FIELD=VALUE")
     text = parser.add_argument_group("text")
-    text.add_argument("--data", metavar="DIR", help="prepared data set; not needed with --text")
+    text.add_argument("--data", metavar="DIR", help="prepared data set; optional with --text")
     text.add_argument("--split", help="split to evaluate (default: valid)")
     way = text.add_mutually_exclusive_group()
-    way.add_argument("--text", metavar="FILE", help="text file instead; - for the standard input")
+    way.add_argument("--text", metavar="FILE", help="text file instead; - is the standard input")
     way.add_argument(
         "--watch", action="store_true", help="evaluate each checkpoint until the run ends"
     )
     way.add_argument(
-        "--per-document", metavar="FILE", help="write a line of JSON for every document"
+        "--per-document", metavar="FILE", help="write the figures of every document to this file"
     )
     add_number(
         text,
         "--watch-seconds",
         _LEAST_SECONDS,
         MAX_SECONDS,
-        "longest wait for a checkpoint (default: for ever)",
+        "with --watch: longest wait for a checkpoint (default: for ever)",
         metavar="SECONDS",
     )
     figures = parser.add_argument_group("figures")
@@ -89,10 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--num-words",
         1,
         MAX_STEP,
-        "words of the text (default: between white space)",
+        "number of words in the text (default: counted by white space)",
     )
     add_json_argument(figures)
-    add_device_arguments(parser, "share the rows on")
+    add_device_arguments(parser, "evaluate on")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
             raise UsageError(
                 "Only `evaluation.*` settings can be changed for a trained model.",
                 where=f"--set {assignment}",
-                remedy="Leave it out; `txl train` begins a run with other settings.",
+                remedy="Leave this --set out; `txl train` begins a run with other settings.",
             )
     overrides = list(arguments.overrides)
     if arguments.text is not None:
@@ -146,12 +146,12 @@ def _check_options(arguments: argparse.Namespace) -> None:
     given = {name for name, value in vars(arguments).items() if value not in (None, False)}
     for option, other in _EXCLUDED.items():
         if {option, other} <= given:
-            what, where = "The two options exclude each other.", f"--{option} --{other}"
-            raise UsageError(what, where=where, remedy="Leave one of them out.")
+            what, where = f"--{option} and --{other} exclude each other.", f"--{option}"
+            raise UsageError(what, where=where, remedy="Leave one of the options out.")
     for option, needed in _NEEDED.items():
         if option in given and needed not in given:
             where = f"--{option.replace('_', '-')}"
-            raise UsageError(f"This option needs --{needed}.", where=where, remedy="Leave it out.")
+            raise UsageError(f"{where} needs --{needed}.", where=where, remedy=f"Add --{needed}.")
 
 
 def _check_model(
@@ -168,7 +168,7 @@ def _check_model(
         )
     if arguments.watch and source.run is None:
         what = "The folder is not a run, so it gets no new checkpoints."
-        raise UsageError(what, where="--watch", remedy="Leave it out, or name a run.")
+        raise UsageError(what, where="--watch", remedy="Leave --watch out, or name a run.")
     is_dynamic = experiment.evaluation.dynamic_learning_rate is not None
     if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(
@@ -187,9 +187,9 @@ def run(job: EvaluateJob) -> None:
     strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
     if arguments.watch and num_workers(strategy) > 1:
         raise UsageError(
-            "Several workers could see different checkpoints.",
+            "--watch runs in one process, but TF_CONFIG names several workers.",
             where="--watch and TF_CONFIG",
-            remedy="Watch with one of them, and unset TF_CONFIG there.",
+            remedy="Run --watch in one process, and unset TF_CONFIG there.",
         )
     if arguments.text is not None:
         _evaluate_text(job, strategy, is_chief(strategy))
@@ -261,7 +261,7 @@ def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chie
         )
     except InvalidTextError as error:
         where = "standard input" if arguments.text == STANDARD_INPUT else arguments.text
-        remedy = "Give at least two tokens, all of which the tokenizer knows."
+        remedy = "Give a text of at least two tokens, all known to the tokenizer."
         raise error.damaged(where, remedy) from error
     if not is_chief:
         return
@@ -281,7 +281,7 @@ def _create_evaluator(
     from txl_tf.evaluation.evaluator import create_evaluator
 
     if is_chief and job.source.experiment.evaluation == EvaluationConfig():
-        say("The folder stores no evaluation settings: lengths not given by --set are the model's.")
+        say("The evaluation settings are the defaults: lengths are the model's, or as --set says.")
     evaluator = create_evaluator(job.experiment, strategy)
     # Only TPUs have more than one implementation.
     if isinstance(strategy, tf.distribute.TPUStrategy) and is_chief:

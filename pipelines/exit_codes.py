@@ -100,7 +100,7 @@ def explained(error: BaseException) -> JobError:
     return JobError(
         f"Unexpected error: {said}",
         where=f"The traceback is in {path}",
-        remedy="Run `txl doctor` to check the installation. If it finds nothing, report that file.",
+        remedy="Run `txl doctor` to check the installation. If all is well, report the traceback.",
     )
 
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_memory_length_argument(add_model_arguments(parser))
     output = parser.add_argument_group("output")
-    output.add_argument("--out", metavar="DIR", required=True, help="folder of all versions")
+    output.add_argument("--out", metavar="DIR", required=True, help="folder of the versions")
     add_number(output, "--version", 1, MAX_STEP, "number of the version (default: the next)")
     output.add_argument(
         "--weights",
@@ -92,7 +92,7 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
     model, memory_length = source.description.model, arguments.memory_length
     if not isinstance(model, ModelConfig):
         raise UsageError(
-            "Only models with attention are exported; this one is recurrent.",
+            "The model must be a Transformer-XL; a recurrent model cannot be exported.",
             where=f"--workdir {arguments.workdir}",
         )
     if source.description.task is not None:
@@ -119,15 +119,15 @@ def _check_task(arguments: argparse.Namespace, kind: str) -> None:
     for name in _OF_LANGUAGE_MODELS:
         if getattr(arguments, name) not in (None, []):
             raise UsageError(
-                "The run was fine-tuned for a task, whose export writes no text.",
+                f"The export of a fine-tuned task does not use {option_of(name)}.",
                 where=option_of(name),
                 remedy="Leave it out.",
             )
     if kind not in SERVED_KINDS:
         raise UsageError(
-            f"A task of kind {kind} has no signature that takes a text.",
+            f"A task of kind {kind} cannot be exported, only {' and '.join(SERVED_KINDS)}.",
             where=f"--workdir {arguments.workdir}",
-            remedy="Answer with `txl finetune --predict`, or in Python with `txl_tf.load_task`.",
+            remedy="Predict with `txl finetune --predict`, or in Python with `txl_tf.load_task`.",
         )
 
 
@@ -136,9 +136,9 @@ def _completion(arguments: argparse.Namespace) -> GenerationConfig:
     config = generation_config(arguments, max_tokens=min(DEFAULT_NEW_TOKENS, most))
     if config.max_tokens > most:
         raise UsageError(
-            f"A request may only ask for {most} tokens.",
+            f"--max-tokens must be at most --max-output-tokens, which is {most}.",
             where=f"--max-tokens {config.max_tokens}",
-            remedy="Give fewer, or raise --max-output-tokens.",
+            remedy="Lower --max-tokens, or raise --max-output-tokens.",
         )
     return config
 
@@ -186,7 +186,7 @@ def _tokenizer(job: ExportJob) -> "Tokenizer | None":
         tokenizer = tokenizer or dataset_tokenizer(job.data, dataset.manifest)
     if tokenizer is None and job.completion.stop:
         raise UsageError(
-            "A stop text needs the vocabulary of the model.",
+            "The model has no vocabulary, which a stop text needs.",
             where=f"--stop {job.completion.stop[0]}",
             remedy="Give --data, or leave --stop out.",
         )

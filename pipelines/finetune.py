@@ -64,11 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     run = parser.add_argument_group("run")
     add_workdir_argument(run)
-    add_config_argument(run, help="a new model: experiment or file")
+    add_config_argument(run, help="train a new model: experiment or file")
     run.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="data set or any model with the tokenizer",
+        help="data set or model whose tokenizer is used",
     )
     meaning = "times that every example is read (default: 3)"
     add_number(run, "--epochs", 1, _MAX_EPOCHS, meaning)
@@ -108,9 +108,9 @@ def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--id-column", metavar="NAME", help="column that names the examples")
     group = parser.add_argument_group("predictions")
     group.add_argument(
-        "--predict", metavar="FILE|SPLIT", help="examples to answer; of GLUE and RACE a split"
+        "--predict", metavar="FILE|SPLIT", help="examples to answer; for GLUE and RACE a split"
     )
-    group.add_argument("--out", metavar="FILE", help="answers to write: .jsonl, .tsv, .json")
+    group.add_argument("--out", metavar="FILE", help="file for the answers: .jsonl, .tsv, .json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +134,9 @@ def check_arguments(arguments: argparse.Namespace) -> FineTuning:
     task = None if begun is None else begun.task
     if begun is not None and task is None:
         raise MismatchError(
-            "A run of language modelling was begun here.",
+            "The folder has a run of language modelling, not of a task.",
             where=arguments.workdir,
-            remedy="Give it as --init-from, and choose a new --workdir.",
+            remedy="Choose a new --workdir; this folder can be its --init-from.",
         )
     data = experiment = initial = None
     if any(getattr(arguments, name) is not None for name in ("data", *_SPLITS)):
@@ -145,7 +145,7 @@ def check_arguments(arguments: argparse.Namespace) -> FineTuning:
         data = _read_task_data(arguments, paths, arguments.task, labels)
         if "train" not in data.splits:
             raise InputMissingError(
-                "There are no examples to train on.", where="--train", remedy="Name their file."
+                "There are no examples to train on.", where="--train", remedy="Give a file."
             )
         experiment = _finetuning_experiment(arguments, data, begun)
         task = experiment.task
@@ -169,7 +169,7 @@ def _examples_to_predict(
     named, out = arguments.predict, arguments.out
     if named is None:
         if out is not None:
-            raise UsageError("This option needs --predict.", where="--out", remedy="Leave it out.")
+            raise UsageError("--out needs --predict.", where="--out", remedy="Add --predict.")
         return None
     if arguments.format in ("own", "squad"):
         data = _read_task_data(arguments, {"test": named}, task.kind, task.labels)
@@ -178,7 +178,7 @@ def _examples_to_predict(
         raise UsageError(
             f"There is no split {named} in the files of --data.",
             where=f"--predict {named}",
-            remedy=f"There are: {', '.join(data.splits) if data else 'none'}.",
+            remedy=f"Choose one of {', '.join(data.splits)}." if data else "Give --data DIR.",
         )
     if out is not None:
         check_predictions_file(out, data.kind)
@@ -199,13 +199,13 @@ def _read_task_data(
     for name in (*_OWN_OPTIONS, "data", *_SPLITS):
         if name not in usable and getattr(arguments, name) is not None:
             raise UsageError(
-                f"This option is not for the format {arguments.format}.",
+                f"The format {arguments.format} does not use {_option(name)}.",
                 where=_option(name),
-                remedy=f"Its options are {', '.join(map(_option, usable))}.",
+                remedy=f"Leave it out; the format's options are {', '.join(map(_option, usable))}.",
             )
     if usable == ("data",):
         if arguments.data is None:
-            raise UsageError("The folder of the files is missing.", where="--data")
+            raise UsageError(f"The format {arguments.format} needs --data DIR.", where="--data")
         if arguments.format == "race":
             return read_race(arguments.data)
         return read_glue(arguments.data, arguments.format.removeprefix(_GLUE))
@@ -251,7 +251,7 @@ def _finetuning_experiment(
     elif arguments.config is not None:
         model = load_experiment(arguments.config, []).model
     else:
-        remedy = "Name the folder of a trained model, or with --config that of a new one."
+        remedy = "Give a trained model with --init-from, or a new one with --config."
         raise UsageError("A new run needs a model.", where="--init-from", remedy=remedy)
     values = default_settings(model) | {"task": _task(data).to_dict()}
     begin = override(ExperimentConfig.from_dict(values), overrides)

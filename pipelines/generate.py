@@ -34,7 +34,7 @@ _NUMBERS = {
     "max_tokens": (1, MAX_COUNT, "most tokens to write"),
     "temperature": (0.0, _MOST, "divides the logits; 0 takes the most probable token"),
     "top_k": (0, MAX_COUNT, "draw from the N most probable tokens; 0: from all"),
-    "top_p": (1e-6, 1.0, "draw from the most probable tokens up to this sum"),
+    "top_p": (1e-6, 1.0, "draw from the most probable tokens, up to this total probability"),
     "min_p": (0.0, 1.0, "least probability, as a share of the highest"),
     "repetition_penalty": (1.0, _MOST, "lowers the scores of used tokens; 1.2 is usual"),
     "seed": (0, MAX_COUNT, "the same seed writes the same text"),
@@ -53,7 +53,7 @@ def add_generation_arguments(parser: Any) -> None:
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
-    meaning = "allow the token of unknown words"
+    meaning = "allow to write the token of unknown words"
     parser.add_argument("--allow-unknown", action="store_true", help=meaning)
 
 
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text.add_argument(
         "--join-marks",
         action="store_true",
-        help="join words at WikiText's @-@, @,@ and @.@; such text is not read back the same",
+        help="join words at WikiText's @-@, @,@ and @.@; joined text encodes to other tokens",
     )
     text.add_argument(
         "--session", metavar="FILE", help="continue the text in this file, and save it there"
@@ -130,8 +130,8 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     where = f"--workdir {arguments.workdir}"
     tokenizer = None if arguments.ids else required_tokenizer(source, where)
     if arguments.join_marks and not getattr(tokenizer, "has_marks", False):
-        what = "The vocabulary of the model has no marks like @-@."
-        raise UsageError(what, where="--join-marks", remedy="Leave it out.")
+        what = "The vocabulary of the model has no marks like @-@, or --ids is given."
+        raise UsageError(what, where="--join-marks", remedy="Leave --join-marks out.")
     job = GenerateJob(
         source=source,
         settings=generation_config(arguments),
@@ -167,19 +167,19 @@ def _check_combinations(job: GenerateJob, drawing: list[str]) -> None:
     others += map(option_of, drawing)
     remedy = "Leave one of the options out."
     if job.beams is not None and others:
-        what = "Beam search writes a single text and draws no tokens."
+        what = f"--beams excludes {others[0]}: it writes one text and draws no tokens."
         raise UsageError(what, where=f"--beams with {others[0]}", remedy=remedy)
     if has_session and has_samples:
-        what = "A session continues one text."
+        what = "--session excludes --num-samples: a session continues one text."
         raise UsageError(what, where="--session with --num-samples", remedy=remedy)
     if job.memory_length is not None and not isinstance(job.source.description.model, ModelConfig):
-        what = "A recurrent model has no memory length."
-        raise UsageError(what, where="--memory-length", remedy="Leave it out.")
+        what = "The model is recurrent: its memory has no length to set."
+        raise UsageError(what, where="--memory-length", remedy="Leave the option out.")
     # Before the text is written, which would be lost.
     if job.session is not None and not is_remote(job.session):
         folder = os.path.dirname(job.session) or "."
         if not os.path.isdir(folder):
-            raise StorageError("The folder is missing.", where=folder, remedy="Create it first.")
+            raise StorageError("The session's folder is missing.", where=folder, remedy="Make it.")
     continues = job.session is not None and path_exists(job.session)
     is_conversation = sys.stdin.isatty() and not has_samples and job.beams is None
     if job.prompt is None and not (is_conversation or continues):
@@ -247,7 +247,7 @@ def _converse(session: "TextSession", path: str | None, can_continue: bool) -> N
     """
     # The session can stop only between two tokens.
     signals: list[int] = []
-    help_line = "A line is continued; an empty line asks for more. Ctrl-C stops, Ctrl-D ends."
+    help_line = "Enter a text to continue, or nothing for more. Ctrl-C stops, Ctrl-D ends."
     print(help_line, file=sys.stderr)
     while (line := _next_line()) is not None:
         if not line and not can_continue:

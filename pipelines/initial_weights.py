@@ -72,14 +72,14 @@ def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
         "--init-vocabulary",
         choices=("same", "shared"),
         default="same",
-        help="same: another vocabulary is refused; shared: only rows of tokens that both have "
-        "are taken (default: same)",
+        help="same: refuse another vocabulary; shared: take the weights of the tokens that are in "
+        "both vocabularies (default: same)",
     )
     group.add_argument(
         "--freeze",
         metavar="PART",
         nargs="+",
-        help="do not train embedding, softmax, layers, layers:3 or layers:0-3 (from 0)",
+        help="not to train: embedding, softmax, layers, layers:3 or layers:0-3 (first is 0)",
     )
 
 
@@ -110,11 +110,11 @@ class InitialWeights:
             required_tokenizer(self.source, self._folder)
         elif found.tokenizer_sha256 not in (None, data["tokenizer_sha256"]):
             raise MismatchError(
-                f"The weights are for another vocabulary ({found.tokenizer}) than that of the "
-                f"data set ({data['tokenizer']}).",
+                f"The vocabulary of the initial weights ({found.tokenizer}) is not the vocabulary "
+                f"of the data set ({data['tokenizer']}).",
                 where=self._folder,
-                remedy="Prepare the text with the tokenizer of the source, or take the rows of "
-                "tokens that both have with --init-vocabulary shared.",
+                remedy="Prepare the text with --vocabulary and this folder, or begin from the "
+                "weights of the tokens that are in both with --init-vocabulary shared.",
             )
 
     def start_on(self, data: dict[str, Any]) -> RunStart:
@@ -135,7 +135,7 @@ class InitialWeights:
             pairs = [(ids[text], index) for index, text in texts if text in ids]
             if not pairs:
                 raise MismatchError(
-                    "The vocabularies of the source and the data set have no token in common.",
+                    "The initial weights and the data set have no token in common.",
                     where=self._folder,
                     remedy="Leave out --init-from, or prepare the text with its tokenizer.",
                 )
@@ -143,7 +143,7 @@ class InitialWeights:
             configs = self.source.description.model, trainer.model.config
             weights = rows_of_shared_tokens(weights, initial, *configs, pairs)
             size = tokenizer.vocabulary_size
-            say(f"{len(pairs):,} of {size:,} tokens are in both vocabularies.")
+            say(f"{len(pairs):,} of {size:,} tokens are in the vocabulary of --init-from too.")
         trainer.variables.begin_from(weights)
         del self._weights  # the trainer has them now
 
@@ -160,8 +160,8 @@ def initial_weights(
     """
     vocabulary = arguments.init_vocabulary
     if arguments.init_from is None and (arguments.init_step, vocabulary) != (None, "same"):
-        what = "--init-step and --init-vocabulary choose from the model of --init-from."
-        raise UsageError(what, where="--init-from", remedy="Name the folder of a model.")
+        what = "--init-step and --init-vocabulary need --init-from."
+        raise UsageError(what, where="--init-from", remedy="Add --init-from DIR.")
     if workdir.has_run():
         start = workdir.describe().start
         if arguments.init_from is not None:
@@ -173,9 +173,9 @@ def initial_weights(
     if arguments.init_from is None:
         if experiment.training.adapter_rank is not None:
             raise UsageError(
-                "Adapters are for the weights of a trained model.",
+                "Adapters need the weights of a trained model.",
                 where=f"training.adapter_rank={experiment.training.adapter_rank}",
-                remedy="Name its folder with --init-from.",
+                remedy="Name a trained model with --init-from, or leave the setting out.",
             )
         return None
     found = InitialWeights(arguments.init_from, arguments.init_step, vocabulary)
@@ -217,7 +217,7 @@ def require_same_weights(
         values = [{"model.kind": getattr(each, "kind", None)} for each in (stored, config)]
     if differences := describe_differences(*values):
         raise MismatchError(
-            f"The weights are of another model; {differences}",
+            f"The initial weights are of another model; {differences}",
             where=where,
             remedy="Leave --config out, or the section `model` of its file, to take the model of "
             "the source; or give the stored values with --set model.FIELD=VALUE.",

@@ -117,7 +117,7 @@ def require_memory(what: str, *needs: MemoryNeed) -> None:
             f"{what} would need at least {describe_bytes(needed)} of memory, most of it for the "
             f"{largest.name}; {describe_bytes(available)} are available.",
             where=largest.settings,
-            remedy="Choose smaller numbers, or a larger machine.",
+            remedy="Lower these settings, or use a larger machine.",
         )
 
 

@@ -80,22 +80,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=SHARD_BYTES / _BYTES_PER_MEGABYTE,
         metavar="MB",
     )
-    meaning = "processes (default: one per core; for bytes one)"
+    meaning = "processes (default: one per core; one for bytes and ids)"
     add_number(output, "--workers", 1, max(_MAX_WORKERS, 4 * _num_cores()), meaning)
-    meaning = "what runs it (default: local)"
+    meaning = "what runs the preparation (default: local)"
     output.add_argument("--runner", choices=["local", "beam"], default="local", help=meaning)
     output.add_argument(
         "--beam-options",
         nargs=argparse.REMAINDER,
         metavar="OPTION",
-        help="last of all: options of Apache Beam",
+        help="options of Apache Beam, after all other options",
     )
 
 
 def _add_text_arguments(text: Any) -> None:
     source = text.add_mutually_exclusive_group()
     source.add_argument(
-        "--text", metavar="PATH", nargs="+", help="files, folders or patterns, to divide"
+        "--text", metavar="PATH", nargs="+", help="files, folders or patterns, divided into splits"
     )
     names = [_BUILT_IN, *CORPORA]
     source.add_argument("--corpus", choices=names, metavar="NAME", help=", ".join(names))
@@ -111,19 +111,19 @@ def _add_text_arguments(text: Any) -> None:
     place.add_argument(
         "--download-folder",
         metavar="DIR",
-        help=f"where it is downloaded to (default: {_DEFAULT_FOLDER})",
+        help=f"folder of downloads (default: {_DEFAULT_FOLDER})",
     )
     meaning = "line ends of enwik8 (default: drop)"
     text.add_argument("--newlines", choices=["keep", "drop"], help=meaning)
-    add_number(text, "--shuffle-seed", -MAX_STEP, MAX_STEP, "order of lm1b (default: 0)")
+    add_number(text, "--shuffle-seed", -MAX_STEP, MAX_STEP, "seed of lm1b's order (default: 0)")
     add_number(text, "--passes", 1, _MAX_PASSES, "passes over lm1b (default: 1)")
     meaning = "format of the files (default: text)"
     text.add_argument("--format", choices=["text", "jsonl", "ids"], help=meaning)
-    text.add_argument("--field", metavar="NAME", help="field of JSON Lines (text: text)")
+    text.add_argument("--field", metavar="NAME", help="field of jsonl (default: text) or ids")
     meaning = "file or line (default: file)"
     text.add_argument("--one-document-per", choices=["file", "line"], metavar="UNIT", help=meaning)
     text.add_argument(
-        "--document-separator", metavar="LINE", help="line between documents; '' for a blank one"
+        "--document-separator", metavar="LINE", help="line between documents; '' is a blank line"
     )
     for split in SPLITS[1:]:
         text.add_argument(
@@ -143,13 +143,13 @@ def _add_tokenizer_arguments(group: Any) -> None:
         metavar="KIND",
         help=f"{', '.join(_TOKENIZERS)} (default: the corpus's, or bytes)",
     )
-    meaning = "most ids (default: 32000 pieces, or all words); ids: their number"
+    meaning = "most token ids (default: 32000 pieces, or all words); required for ids"
     add_number(group, "--vocabulary-size", 1, MAX_TOKEN_IDS, meaning)
-    add_number(group, "--min-frequency", 0, MAX_STEP, "least count of a word or character")
+    add_number(group, "--min-frequency", 0, MAX_STEP, "least count of a listed word or character")
     for option, meaning in (
         ("--lower-case", "words in lower case"),
-        ("--add-eos", "a token after each line (default for words)"),
-        ("--add-double-eos", "a token before and after each line"),
+        ("--add-eos", "add a token after each line (default for words)"),
+        ("--add-double-eos", "add a token before and after each line"),
     ):
         group.add_argument(option, action=argparse.BooleanOptionalAction, help=meaning)
     group.add_argument(
@@ -178,9 +178,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     for name, fits in _fitting(arguments).items():
         if getattr(arguments, name) is not None and not fits:
             raise UsageError(
-                "An option does not fit the other options.",
+                "This option has no effect with the other options.",
                 where=f"--{name.replace('_', '-')} {getattr(arguments, name)}",
-                remedy="Leave it out; `txl prepare --help` says what it is for.",
+                remedy="Leave it out; `txl prepare --help` describes it.",
             )
     # A file in two splits would leak the test into training.
     text_files(paths)
@@ -192,22 +192,22 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     # Negated, so that NaN is refused too.
     if not (valid_fraction >= 0 and test_fraction >= 0 and valid_fraction + test_fraction < 1):
         raise UsageError(
-            "The parts for valid and test leave nothing to train on.",
+            "The fractions for valid and test must be at least 0, and together less than 1.",
             where=f"--valid-fraction {valid_fraction} --test-fraction {test_fraction}",
-            remedy="Give parts from 0 up, together less than 1.",
+            remedy="Give smaller fractions, so that text to train on is left.",
         )
     separator = arguments.document_separator or ""
     if "\n" in separator or len(os.fsencode(separator)) > 1024:
         raise UsageError(
             "A separator must be one line of at most 1024 bytes.",
             where="--document-separator",
-            remedy="Give the line without its end.",
+            remedy="Give a shorter line, without its line end.",
         )
     has_train = arguments.train_file or arguments.text or arguments.corpus
     kind = _tokenizer_kind(arguments)
     if kind == "ids" and vocabulary is None and arguments.vocabulary_size is None:
         remedy = "Give --vocabulary with a label per line, or --vocabulary-size."
-        raise UsageError("Ids need a vocabulary.", where="--format ids", remedy=remedy)
+        raise UsageError("The number of ids is missing.", where="--format ids", remedy=remedy)
     if kind not in ("bytes", "ids") and vocabulary is None and not has_train:
         raise UsageError(
             "The vocabulary is made from train text, and no train text is given.",
@@ -217,7 +217,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         )
     if not arguments.out.strip("/"):
         raise UsageError(
-            "The output must be a new folder.", where=f"--out {arguments.out!r}", remedy="Name one."
+            "--out must be a new folder.", where=f"--out {arguments.out!r}", remedy="Name a folder."
         )
     # Object stores need TensorFlow; preparation checks them when it begins.
     if "://" not in arguments.out:
@@ -365,8 +365,8 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
 
         tokenizer = tokenizer_from(path)
         if arguments.format == "ids" and tokenizer.kind != "ids":
-            what = f"The vocabulary is one of {tokenizer.kind}, and the data are ids."
-            remedy = f"Use --vocabulary-size {tokenizer.vocabulary_size}."
+            what = f"The data are ids, but the vocabulary is one of {tokenizer.kind}."
+            remedy = f"Give --vocabulary-size {tokenizer.vocabulary_size} in place of --vocabulary."
             raise MismatchError(what, where=f"--vocabulary {path}", remedy=remedy)
         return tokenizer
     if arguments.format == "ids":
@@ -414,7 +414,7 @@ def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
             raise DataDamagedError(
                 f"An entry must be a word in UTF-8, or a word and its count, not {line[:80]!r}.",
                 where=line_place(path, number, offset),
-                remedy="Write one word per line. Join its parts, also in the text: Note_On_60.",
+                remedy="Write one word per line. Join a word's parts, in the text too: Note_On_60.",
             )
         words[word] = None
     unknown = next((token for token in ("<unk>", "<UNK>") if token in words), None)

@@ -72,10 +72,8 @@ def check_arguments(arguments: argparse.Namespace) -> Quickstart:
     workdir.check_usable()
     require_training_memory(experiment)
     if experiment.model.vocabulary_size != 256:
-        raise UsageError(
-            "The quickstart reads bytes, of which there are 256.",
-            where="--set model.vocabulary_size",
-        )
+        what, where = "The quickstart reads bytes: the vocabulary must be 256.", "--set"
+        raise UsageError(what, where=where, remedy="Leave model.vocabulary_size out.")
     return Quickstart(Path(arguments.workdir), workdir, experiment)
 
 

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir_argument(parser)
     meaning = f"file to write (default: {_FILE} in the folder of the run)"
     parser.add_argument("--out", metavar="FILE", help=meaning)
-    meaning = "folder that `txl analyze` made, if it is not right in the run's folder"
+    meaning = "folder that `txl analyze` made, if not in the run's folder; may be repeated"
     parser.add_argument(
         "--analysis", metavar="DIR", action="append", dest="analyses", default=[], help=meaning
     )

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "run, checkpoint, converted model or export"
     parser.add_argument("--model", "--export", metavar="DIR", required=True, help=meaning)
     add_step_argument(parser)
-    parser.add_argument("--name", help="name of the model in requests (default: of the folder)")
-    address = "address to listen on; 0.0.0.0: all of the machine (default: 127.0.0.1)"
+    parser.add_argument("--name", help="name of the model in requests (default: the folder's)")
+    address = "address to listen on; 0.0.0.0: all addresses (default: 127.0.0.1)"
     parser.add_argument("--host", default="127.0.0.1", help=address)
     add_number(parser, "--port", 0, _HIGHEST_PORT, "port; 0: a free one", default=8000)
     meaning = f"key that requests must have (default: {_KEY_VARIABLE} of the environment)"
@@ -37,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
     add_number(limits, "--rows", 1, 1024, "texts written side by side", default=8)
     for option, meaning, default in (
-        ("--queue", "requests that wait, at most half of them from one address", 16),
-        ("--max-prompt-tokens", "tokens of a prompt", 65536),
-        ("--max-tokens", "tokens written for a request", 4096),
-        ("--sessions", "sessions kept; the one that rests longest ends", 32),
+        ("--queue", "most requests that wait, at most half of them from one address", 16),
+        ("--max-prompt-tokens", "most tokens of a prompt", 65536),
+        ("--max-tokens", "most tokens written for a request", 4096),
+        ("--sessions", "most sessions kept; above, the longest unused ends", 32),
     ):
         add_number(limits, option, 1, MAX_COUNT, meaning, default=default)
     meaning = "minutes without a request after which a session ends"

@@ -60,14 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir_argument(run)
     add_override_argument(
         run,
-        meaning="change a setting; may be repeated. More training.num_steps extend a finished run: "
-        "a cosine then jumps up to that of the longer run",
+        meaning="change a setting; may be repeated. A larger training.num_steps extends a finished "
+        "run; the learning rate of a cosine schedule then jumps up",
     )
     run.add_argument(
         "--profile-steps",
         metavar="FIRST:LAST",
         type=parse_steps,
-        help="steps to profile, from 1; whole loops that contain them (default: none)",
+        help="steps to profile, counted from 1, in whole loops (default: none)",
     )
     add_initial_arguments(parser)
     add_device_arguments(parser, "train on")
@@ -99,9 +99,9 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
     workdir.check_same(experiment, data)
     if experiment.task is not None:
         raise MismatchError(
-            "The settings are for a task, which is trained on examples.",
+            "The settings are for fine-tuning on a task.",
             where=arguments.config or arguments.workdir,
-            remedy="`txl finetune` trains it.",
+            remedy="Use `txl finetune`.",
         )
     initial = initial_weights(arguments, workdir, experiment, data)
     require_training_memory(experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu)
@@ -165,6 +165,6 @@ def _experiment(
         return load_experiment(arguments.config, overrides, vocabulary_size=size, model=model)
     if source is None:
         raise UsageError(
-            "A new run needs a configuration.", where="--config", remedy="Give a name or a file."
+            "A new run needs --config or --init-from.", where="--config", remedy="Add one option."
         )
     return further_training(source, overrides, manifest)

@@ -49,7 +49,7 @@ class TrainingData:
             raise DataDamagedError(
                 "The data set has no split `train`.",
                 where=folder,
-                remedy=f"It has: {', '.join(manifest.split_names)}.",
+                remedy=f"Prepare text for it; the splits are: {', '.join(manifest.split_names)}.",
             )
         check_dataset(manifest, folder, experiment)
         train = manifest.split("train")

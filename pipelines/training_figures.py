@@ -82,7 +82,7 @@ def device_peak(
         if chip is None:
             return None
         num_chips = strategy.num_replicas_in_sync / chip.num_replicas
-        source = f"published of {num_chips:g} {chip.name} in bfloat16"
+        source = f"as published for {num_chips:g} {chip.name} in bfloat16"
         return DevicePeak(num_chips * chip.flops_per_second, source)
     dtype = keras.DTypePolicy(experiment.training.dtype_policy).compute_dtype
     has_gpu = bool(tf.config.list_logical_devices("GPU"))
@@ -101,9 +101,9 @@ def with_faster_policy(
     """
     if experiment.training.dtype_policy != "auto":
         return experiment
-    policy, reason = "float32", "several processes do not measure"
+    policy, reason = "float32", "several processes may measure different speeds"
     if isinstance(strategy, tf.distribute.TPUStrategy):
-        policy, reason = "mixed_bfloat16", "as TPUs multiply"
+        policy, reason = "mixed_bfloat16", "TPUs multiply in bfloat16"
     elif num_workers(strategy) == 1:
         gain = product_rate("bfloat16") / product_rate("float32")
         policy = "mixed_bfloat16" if gain >= _WORTHWHILE_GAIN else "float32"

@@ -243,7 +243,7 @@ class TrainingRun:
         self._figures.observe(evaluator, step, self._stop_if_requested)
         self.result = result
         if self._has_stalled:
-            what = f"No evaluation was better than that of step {self._history.best_step:,}"
+            what = f"No evaluation was better than at step {self._history.best_step:,}"
             self._say(f"{what}: training.stop_after_evaluations ends the run.")
 
     def ready_evaluator(self) -> Any:
@@ -345,14 +345,14 @@ class TrainingRun:
         self._figures.write_overview(step)
         if step > 0:
             if not has_ledger:
-                self._say(f"The ledger is gone; a new one begins at step {step + 1}.")
+                self._say(f"The ledger file is missing; a new ledger begins at step {step + 1}.")
             if self._history.best_step in steps and self._history.best_step != best:
                 self._store.keep_best(self._history.best_step)  # a process was interrupted
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
         if self._described.extended_at != before.extended_at:
             end = self._described.extended_at[-1]
-            self._say(f"Extended from {end} to {self._training.num_steps} steps.")
+            self._say(f"The run is extended from {end} to {self._training.num_steps} steps.")
 
     def _ensure_checkpoint(self, step: int) -> None:
         self._saver.wait()
@@ -403,10 +403,10 @@ def _require_steps_before(
     extended_at = (*described.extended_at, *([num_steps] if is_longer else ()))
     if extended_at and step < extended_at[-1]:
         raise DataDamagedError(
-            f"The run is extended at step {extended_at[-1]}, and the last checkpoint that can be "
-            f"read is of step {step}.",
+            f"The run is extended at step {extended_at[-1]}, but its last readable checkpoint is "
+            f"of step {step}, before the extension.",
             where=where,
-            remedy=f"Finish it first with --set training.num_steps={num_steps}."
+            remedy=f"Finish the run first with --set training.num_steps={num_steps}."
             if is_longer
             else "Restore a later checkpoint from a copy, or choose a new --workdir.",
         )

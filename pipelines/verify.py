@@ -69,9 +69,9 @@ def _verification_of(path: str) -> Callable[[str, ReportBytes], Iterator[str]]:
     kind, _ = identify_folder(path)
     if kind is None:
         raise InputMissingError(
-            "Nothing here can be verified.",
+            "The path does not exist, or has nothing to verify.",
             where=path,
-            remedy="Give a prepared data set, a checkpoint, a run, a converted model or an export.",
+            remedy="Give a data set, checkpoint, run, converted model, export or session.",
         )
     return {
         "run": _verify_run,
@@ -95,7 +95,7 @@ def _verify_session(path: str, report: ReportBytes) -> Iterator[str]:
     with open_regular_file(path) as file:
         num_arrays = check_session(file, path)
     yield f"verified: session {path}, {num_arrays} arrays"
-    yield "not covered: the run of the session, which `txl generate` checks"
+    yield "not covered: if the session fits its model, which `txl generate` checks"
 
 
 def _verify_export(path: str, report: ReportBytes) -> Iterator[str]:
@@ -195,9 +195,9 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStor
             remedy="Restore the checkpoints from a copy, or begin again in another --workdir.",
         )
     covered = (
-        f"altered lines are found up to step {ledger.last_step}"
+        f"no line up to step {ledger.last_step} is altered"
         if digest
-        else "altered lines are not found without a checkpoint"
+        else "without a checkpoint, altered lines are not noticed"
     )
     return f"verified: ledger {workdir.ledger}, steps {ledger.first_step} to {last}; {covered}"
 
@@ -208,7 +208,7 @@ def _verify_metrics(workdir: Workdir) -> Iterator[str]:
     for path in (workdir.metrics, workdir.time):
         found = MetricsLog(path).read()
         if found is not None and found.num_unreadable:
-            what = f"{found.num_unreadable} lines are damaged."
-            raise DataDamagedError(what, where=path, remedy="Remove these lines or the file.")
+            what = f"Number of damaged lines: {found.num_unreadable}."
+            raise DataDamagedError(what, where=path, remedy="Remove the damaged lines.")
         if found is not None:
-            yield f"verified: figures {path}, {len(found.lines)} lines, by their form"
+            yield f"verified: figures {path}, {len(found.lines)} lines, in their form only"

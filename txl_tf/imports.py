@@ -41,7 +41,7 @@ class _LazyPackage:
             if error.name != self._name:
                 raise
             what = f"Remote folders, exports and some tokenizers need {self._name}."
-            raise UsageError(what, remedy="Install it, or use another environment.") from error
+            raise UsageError(what, remedy=f"Install the missing package {self._name}.") from error
 
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def lazy_names(
             raise BackendError(
                 f"`{package}.{name}` needs the package {error.name}, which is not installed.",
                 where="KERAS_BACKEND in the environment",
-                remedy=f"Install {error.name}, or set KERAS_BACKEND to a backend that is there.",
+                remedy=f"Install {error.name}, or set KERAS_BACKEND to another backend.",
             ) from error
         return module if modules[name] == f"{package}.{name}" else getattr(module, name)
 

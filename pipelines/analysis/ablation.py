@@ -68,7 +68,7 @@ class AblationRow(FrozenConfig):
     """Further values by name, such as `model.num_layers=6`."""
 
     def validate(self) -> None:
-        rule = "be made of small letters, digits, `_`, `.` and `-`, at most 100"
+        rule = "be 1 to 100 of a-z, 0-9, `_`, `.` and `-`, and begin with a letter or digit"
         self.require("name", _NAME.fullmatch(self.name) is not None, rule)
 
     def experiment(self, base: ExperimentConfig, seed: int) -> ExperimentConfig:
@@ -119,7 +119,7 @@ class StudyEvaluation(FrozenConfig):
 
     def validate(self) -> None:
         stride = self.window_stride
-        rule = f"not be less than `window_stride`, {stride}"
+        rule = f"all be at least `window_stride`, which is {stride}"
         self.require("window_lengths", min(self.window_lengths, default=stride) >= stride, rule)
 
     def settings_of(self, experiment: ExperimentConfig) -> list[EvaluationConfig]:
@@ -172,9 +172,9 @@ class AblationStudy(FrozenConfig):
     def validate(self) -> None:
         for name, values in (("rows", [row.name for row in self.rows]), ("seeds", self.seeds)):
             is_unique = 0 < len({*values}) == len(values)
-            self.require(name, is_unique, "be different, by name, and one or more")
+            self.require(name, is_unique, "have at least one entry, and none twice (rows: by name)")
         if not isinstance(self.experiment.model, ModelConfig):
-            reason = "Rows change a Transformer-XL; other models are runs of their own."
+            reason = "`experiment.model` must be a Transformer-XL, whose parts the rows change."
             self.refuse(reason, "experiment.model.kind")
 
     def runs(self) -> list[AblationRun]:
@@ -198,7 +198,7 @@ def load_study(source: str, overrides: list[str]) -> AblationStudy:
         raise InputMissingError(
             "No study and no file has this name.",
             where=f"--study {source}",
-            remedy=f"Names are: {', '.join(names)}; files end in .json or .toml.",
+            remedy=f"Give a .json or .toml file, or one of: {', '.join(names)}.",
         )
     try:
         values = read_settings(Path(path))
@@ -208,7 +208,7 @@ def load_study(source: str, overrides: list[str]) -> AblationStudy:
         study = study.replace(experiment=override(study.experiment, [*study.set, *overrides]))
         study.runs()
     except ValueError as error:
-        raise UsageError(f"{error}", where=path, remedy="Correct the file.") from error
+        raise UsageError(f"{error}", where=path, remedy="Correct the file or --set.") from error
     return study
 
 
@@ -250,7 +250,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "named study or .toml or .json file"
     parser.add_argument("--study", metavar="NAME|FILE", required=True, help=meaning)
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the study")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder to make or resume")
     add_override_argument(parser)
     add_json_argument(parser)
 

@@ -66,14 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     queries = parser.add_mutually_exclusive_group()
     meaning = "average over all tokens of the split that have a full memory before them"
     queries.add_argument("--whole-split", action="store_true", help=meaning)
-    meaning = "segments of a row to read at most, after those that fill the memory"
+    meaning = "most segments to read in each row, after those that fill the memory"
     add_number(queries, "--segments", 1, MAX_COUNT, meaning, default=100)
     add_number(parser, "--rows", 1, MAX_ROWS, "rows read side by side", default=4)
     numbers = {
-        "--memory-length": (MAX_TOKENS, "tokens remembered (default: the run's evaluation's)"),
-        "--segment-length": (MAX_TOKENS, "tokens of a segment (default: the run's evaluation's)"),
-        "--layer": (MAX_COUNT, "layer of the head to show (default: the farthest's)"),
-        "--head": (MAX_COUNT, "head to show (default: the layer's farthest)"),
+        "--memory-length": (MAX_TOKENS, "tokens of memory (default: as in the run's evaluations)"),
+        "--segment-length": (MAX_TOKENS, "tokens of a segment (default: the same)"),
+        "--layer": (MAX_COUNT, "layer of the head to draw (default: where a head looks farthest)"),
+        "--head": (MAX_COUNT, "head to draw (default: the layer's head that looks farthest)"),
     }
     for option, (most, meaning) in numbers.items():
         add_number(parser, option, 1, most, meaning)
@@ -101,12 +101,12 @@ class AttentionJob:
 def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
     """Checks the arguments before TensorFlow is imported."""
     if arguments.head is not None and arguments.layer is None:
-        raise UsageError("A head needs its layer.", where="--head", remedy="Give --layer too.")
+        raise UsageError("--head needs --layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
     job = AttentionJob(arguments, open_model(arguments.workdir, arguments.step))
     model = job.source.experiment.model
     if not isinstance(model, ModelConfig):
-        raise UsageError("The model of the run has no attention.", where=arguments.workdir)
+        raise UsageError("The model must be a Transformer-XL.", where=arguments.workdir)
     for name, count in (("layer", model.num_layers), ("head", model.num_heads)):
         value = getattr(arguments, name)
         if value is not None and value > count:
@@ -197,8 +197,8 @@ def _read_split(
                 shown_end = int(batch.places[0, -1])
     if not shown_end:
         raise UsageError(
-            f"The first row has no whole segment of {config.segment_length} tokens with "
-            f"{memory_length:,} before each.",
+            f"The split is too short: its first row needs {config.segment_length} tokens in "
+            f"a segment, and {memory_length:,} tokens before each of them.",
             where=f"--split {split}, {text.num_tokens:,} tokens in {arguments.rows} rows",
             remedy="Take fewer --rows, or a shorter --memory-length or --segment-length.",
         )

@@ -80,8 +80,8 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     paths = [os.path.normpath(folder) for folder in folders]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
-        what, where = "Each run of a group is named once.", f"--workdir {twice}"
-        raise UsageError(what, where=where, remedy="Leave one of the two out.")
+        what, where = "A run is named twice.", f"--workdir {twice}"
+        raise UsageError(what, where=where, remedy="Name each run once.")
     names = [os.path.basename(path) for path in paths]
     names = names if len(set(names)) == len(names) else paths
     return [AnalyzedRun(*pair) for pair in zip(names, map(open_model, folders), strict=True)]
@@ -97,7 +97,7 @@ class ContextJob:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the analysis."""
-    meaning = "run, checkpoint, converted model or export; repeat it for a group"
+    meaning = "run, checkpoint, converted model or export; repeated, a group of models"
     parser.add_argument(
         "--workdir", metavar="DIR", action="append", required=True, dest="workdirs", help=meaning
     )
@@ -105,17 +105,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     settings: dict = {"dest": "contexts", "default": _CONTEXTS}
-    meaning = "context lengths, with equal steps, which are those of RECL"
+    meaning = "context lengths, ascending in equal steps, the steps of RECL"
     add_numbers(parser, "--context", 1, MAX_TOKENS, meaning, unit="TOKENS", **settings)
     meaning = "tokens to predict, drawn from the split"
     add_number(parser, "--tokens", 1, MAX_COUNT, meaning, default=1000)
-    add_number(parser, "--seed", 0, MAX_STEP, "decides which tokens", default=0)
+    add_number(parser, "--seed", 0, MAX_STEP, "seed that draws the tokens", default=0)
     add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
-    meaning = "memory that contexts are read with (default: that of the run's evaluations)"
+    meaning = "memory length to read contexts with (default: as in the run's evaluations)"
     add_number(parser, "--context-memory", 1, MAX_TOKENS, meaning, metavar="TOKENS")
     meaning = (
-        "memory lengths to evaluate with, until one gains less than 0.1 %% "
-        "(default: halves of training's, up to six times)"
+        "memory lengths to evaluate in turn, until one gains less than 0.1 %% "
+        "(default: 0.5, 1, ... 6 times the length in training)"
     )
     settings = {"unit": "TOKENS", "dest": "memory_lengths"}
     add_numbers(parser, "--memory", 0, MAX_TOKENS, meaning, **settings)
@@ -128,13 +128,13 @@ def check_arguments(arguments: argparse.Namespace) -> ContextJob:
     steps = {second - first for first, second in itertools.pairwise(contexts)}
     if len(steps) != 1 or min(steps) <= 0:
         raise UsageError(
-            "Context lengths must be two or more, ascending in equal steps.",
+            "There must be at least two context lengths, ascending in equal steps.",
             where=f"--context {','.join(map(str, contexts))}",
         )
     job = ContextJob(arguments, read_runs(arguments.workdirs))
     if arguments.context_memory and not any(each.has_memory for each in job.runs):
-        what, where = "No run of the group has a memory.", "--context-memory"
-        raise UsageError(what, where=where, remedy="Leave it out.")
+        what, where = "None of the models has a memory.", "--context-memory"
+        raise UsageError(what, where=where, remedy="Leave --context-memory out.")
     for each in job.runs:
         _require_memory(each, arguments)
     require_absent(arguments.out)

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "tokens attended to: length of the window or of the memory"
     settings = {"dest": "attention_lengths", "default": _ATTENTION}
     add_numbers(parser, "--attention", 1, MAX_TOKENS, meaning, unit="TOKENS", **settings)
-    meaning, unit = "tokens per read with a memory; 1 is measured as well", "TOKENS"
+    meaning, unit = "tokens read at a time with a memory; 1 is measured too", "TOKENS"
     add_number(parser, "--segment-length", 1, MAX_TOKENS, meaning, default=128, metavar=unit)
     meaning = "windows that are timed; medians are reported"
     add_number(parser, "--repeats", 1, MAX_COUNT, meaning, default=5)
@@ -60,9 +60,9 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     model = experiment.model
     if not model.has_relative_positions:
         raise UsageError(
-            "Only a model with relative positions carries a memory that can be compared.",
+            "The model must have relative positions, so that it can carry a memory.",
             where=f"--config {arguments.config}",
-            remedy=f"Its model.position_encoding must be one of {', '.join(RELATIVE_ENCODINGS)}.",
+            remedy=f"Set model.position_encoding to one of {', '.join(RELATIVE_ENCODINGS)}.",
         )
     longest, segment_length = max(arguments.attention_lengths), arguments.segment_length
     where = f"--attention {longest}, --segment-length {segment_length}"

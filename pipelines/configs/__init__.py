@@ -48,7 +48,7 @@ def load_experiment(
     are dropped. A missing source is an InputMissingError, a wrong value a UsageError.
     """
     stated: dict[str, Any] = {"base": source}
-    where, remedy = f"--config {source}", "Correct the file."
+    where, remedy = f"--config {source}", "Correct the file or --set."
     try:
         if source not in NAMED_EXPERIMENTS:
             stated = read_settings(Path(source))
@@ -127,6 +127,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     values = parse_json(content)
     if not isinstance(values, dict):
         raise ValueError(
-            f"A configuration file must hold an object. Received: {type(values).__name__}"
+            f"A configuration file must hold a JSON object. Received: {type(values).__name__}"
         )
     return values

@@ -39,18 +39,18 @@ _PORT = 8470
 _FOLDER = Path(__file__).parent
 # Seconds that a pod has to save. GKE keeps some of the 30 seconds of a spot machine.
 _GRACE_SECONDS = {False: 300, True: 25}
-_BUCKET = (r"gs://[^\s/]+(/[^\s]*)?", "The disk of a TPU is lost: give gs://BUCKET/FOLDER.")
+_BUCKET = (r"gs://[^\s/]+(/[^\s]*)?", "Give gs://BUCKET/FOLDER: a TPU loses its disk.")
 _PATTERNS = {
     # A pod is called `NAME-servers-0-63-abcde`, in at most 63 characters.
-    "name": (r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", "At most 40 of a-z, 0-9 and hyphens."),
-    "zone": (r"[a-z]+(-[a-z]+)+[0-9]+-[a-z]", "Such as us-central1-a."),
+    "name": (r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", "Begin with a-z; up to 40 of a-z, 0-9, inner -."),
+    "zone": (r"[a-z]+(-[a-z]+)+[0-9]+-[a-z]", "Give a zone such as us-central1-a."),
     "project": (r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "Give the project's ID."),
     "workdir": _BUCKET,
     "data": _BUCKET,
-    "runtime_version": (r"[a-z0-9][a-z0-9.-]*", "Such as v2-alpha-tpuv5-lite."),
-    "image": (r"[a-z0-9][\w./:@-]*", "Such as us-docker.pkg.dev/PROJECT/REPOSITORY/txl-tf:1."),
+    "runtime_version": (r"[a-z0-9][a-z0-9.-]*", "Give an image such as v2-alpha-tpuv5-lite."),
+    "image": (r"[a-z0-9][\w./:@-]*", "For example us-docker.pkg.dev/PROJECT/REPOSITORY/txl-tf:1."),
     "cluster": (r"[a-z]([a-z0-9-]*[a-z0-9])?", "Give the name of a GKE cluster."),
-    "service_account": (r"[a-z0-9-]+@[a-z0-9.-]+", "NAME@PROJECT.iam.gserviceaccount.com."),
+    "service_account": (r"[a-z0-9-]+@[a-z0-9.-]+", "Give NAME@PROJECT.iam.gserviceaccount.com."),
 }
 _OF_GKE = ("image", "cluster", "service_account")
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
     tpu.add_argument("--project", required=True, help="ID of the Google Cloud project")
     tpu.add_argument("--name", required=True, help="name of the TPU or the job set")
-    tpu.add_argument("--spot", action="store_true", help="cheaper machines, which may be lost")
+    tpu.add_argument("--spot", action="store_true", help="cheaper machines that may be taken away")
     run = parser.add_argument_group("run")
     meaning = "named experiment, or .toml or .json file, which is copied"
     run.add_argument("--config", metavar="NAME|FILE", required=True, help=meaning)
@@ -93,8 +93,8 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     accelerator = Topology.parse(arguments.accelerator_type, option)
     if accelerator.accelerator_type is None:
         sizes = ", ".join(accelerator.cloud.shapes)
-        what, where = "Cloud TPU has no such slice.", f"{option} {arguments.accelerator_type}"
-        raise UsageError(what, where=where, remedy=f"Its shapes are: {sizes}.")
+        what, where = "Cloud TPU has no such shape.", f"{option} {arguments.accelerator_type}"
+        raise UsageError(what, where=where, remedy=f"Shapes of these chips: {sizes}.")
     for name, (pattern, remedy) in _PATTERNS.items():
         value = getattr(arguments, name)
         if value is not None and re.fullmatch(pattern, value) is None:

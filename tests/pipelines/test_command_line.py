@@ -101,7 +101,7 @@ _MISUSES = [
     (f"{_QUICKSTART} --set model.dropout={'[' * 100_000}", 2, "model.dropout"),
     (f"{_QUICKSTART} --cpu-replicas 1000000", 2, "--cpu-replicas"),
     (f"{_QUICKSTART} --tpu grpc://a", 2, "--tpu"),
-    (f"{_QUICKSTART} --init-vocabulary shared", 2, "choose from the model of --init-from"),
+    (f"{_QUICKSTART} --init-vocabulary shared", 2, "need --init-from"),
     (f"{_GENERATE} --memory-length 4294967296", 2, "--memory-length"),
     ("evaluate --workdir run --data d --set model.num_layers=3", 2, "model.num_layers"),
     ("config --set training.seed=1", 2, "Add --config"),

@@ -124,7 +124,7 @@ def test_a_prompt_that_is_no_utf_8_is_refused(generated, monkeypatch):
         (["--session", "none.npz"], 2, "There is no text to continue."),
         (["--prompt", ""], 2, "The prompt is empty."),
         (["--prompt", "a", "--session", "a", "--num-samples", "2"], 2, "continues one text"),
-        (["--prompt", "a", "--beams", "2", "--num-samples", "2"], 2, "writes a single text"),
+        (["--prompt", "a", "--beams", "2", "--num-samples", "2"], 2, "writes one text"),
         (["--prompt", "a", "--min-p", "2"], 2, "--min-p 2.0"),
         (["--prompt", "a", "--beams", "2", "--top-k", "3"], 2, "--beams with --top-k"),
         (["--prompt", "a", "--join-marks"], 2, "has no marks like @-@"),

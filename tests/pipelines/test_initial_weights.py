@@ -175,7 +175,7 @@ def test_rows_of_shared_tokens_are_taken(words, config_file, tmp_path):
     assert refused.returncode == 78
     finished = train(words["second"], second, "--init-from", first, "--init-vocabulary", "shared")
     assert finished.returncode == 0, finished.stderr
-    assert "tokens are in both vocabularies." in finished.stderr
+    assert "tokens are in the vocabulary of --init-from too." in finished.stderr
     texts = [folder / "vocabulary" / "vocabulary.txt" for folder in (first, second)]
     rows = [path.read_text().split().index("c") for path in texts]
     models = load_model(first), load_model(second, 0)
@@ -186,7 +186,7 @@ def test_rows_of_shared_tokens_are_taken(words, config_file, tmp_path):
 def test_adapters_need_the_weights_of_a_trained_model(train):
     refused = train("run", *ADAPTERS)
     assert refused.returncode == 2
-    assert "Adapters are for the weights of a trained model." in error_lines(refused)[0]
+    assert "Adapters need the weights of a trained model." in error_lines(refused)[0]
 
 
 @pytest.fixture(scope="module")

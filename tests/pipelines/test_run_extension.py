@@ -127,7 +127,7 @@ def test_steps_of_before_are_not_done_again_with_the_longer_schedule(run, tmp_pa
     described = (run / "run.json").read_bytes()
     with pytest.raises(DataDamagedError, match=f"extended at step {NUM_STEPS}") as raised:
         extend(run)
-    assert "Finish it " in raised.value.remedy
+    assert "Finish the run first" in raised.value.remedy
     assert (run / "run.json").read_bytes() == described
     train(run)
     extend(run)

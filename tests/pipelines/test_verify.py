@@ -54,7 +54,7 @@ def test_a_data_set_is_verified(dataset, capsys):
 def test_what_is_nothing_cannot_be_verified(tmp_path, capsys):
     (tmp_path / "file").write_text("text")
     for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
-        with pytest.raises(InputMissingError, match="Nothing here"):
+        with pytest.raises(InputMissingError, match="nothing to verify"):
             verified(path, capsys)
 
 

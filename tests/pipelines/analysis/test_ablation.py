@@ -132,11 +132,11 @@ def test_longer_segments_take_the_memory_that_recurrence_costs():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": [1, 1]}, "`seeds` must be different"),
-        ({"rows": []}, "one or more"),
-        ({"rows": [{"name": "a"}, {"name": "a"}]}, "`rows` must be different"),
+        ({"seeds": [1, 1]}, "`seeds` must have at least"),
+        ({"rows": []}, "at least one entry"),
+        ({"rows": [{"name": "a"}, {"name": "a"}]}, "`rows` must have at least"),
         ({"rows": [{"recurrence": False}]}, "name"),
-        ({"rows": [{"name": "../elsewhere"}]}, "made of small letters"),
+        ({"rows": [{"name": "../elsewhere"}]}, "begin with a letter or digit"),
         ({"rows": [{"name": "a", "colour": "red"}]}, "Received: colour"),
         ({"evaluation": {"window_lengths": [2], "window_stride": 4}}, "`window_lengths`"),
         ({"extra": 1}, "extra"),

@@ -141,7 +141,7 @@ def test_contexts_are_read_with_the_memory_that_is_asked_for(
 def test_a_memory_needs_a_run_that_has_one(runs, data_folder, tmp_path, capsys):
     no_memory = {"lstm": runs["lstm"]}
     assert main(command(no_memory, data_folder, tmp_path / "out", "--context-memory", "4")) == 2
-    assert "No run of the group has a memory." in capsys.readouterr().err
+    assert "None of the models has a memory." in capsys.readouterr().err
 
 
 def test_the_seed_decides_the_figures_and_the_files(report, runs, data_folder, tmp_path, capsys):
