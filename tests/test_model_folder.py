@@ -115,7 +115,7 @@ def test_a_checkpoint_of_a_run_is_chosen(folders, step, found):
 @pytest.mark.parametrize(
     ("name", "step", "said"),
     [
-        ("run", 3, "There are: 2, 4, 6."),
+        ("run", 3, "Choose one of: 2, 4, 6."),
         ("checkpoint", BEST, "no step can be chosen"),
         ("export", BEST, "no step can be chosen"),
     ],
@@ -148,13 +148,13 @@ def test_folders_without_a_model(tmp_path, folders):
     with pytest.raises(InputMissingError, match="There is no model in this folder"):
         tokenizer_from(tmp_path)
     store = begin(tmp_path)
-    with pytest.raises(InputMissingError, match="There is no checkpoint yet"):
+    with pytest.raises(InputMissingError, match="has no checkpoint yet"):
         txl_tf.load_model(tmp_path)
     store.save(2, arrays_of(2))
-    with pytest.raises(InputMissingError, match="has chosen a best checkpoint"):
+    with pytest.raises(InputMissingError, match="has no best checkpoint"):
         txl_tf.load_model(tmp_path, "best")
     copied = shutil.copytree(folders["checkpoint"], tmp_path / "copy")
-    with pytest.raises(InputMissingError, match=r"not their config\.json"):
+    with pytest.raises(InputMissingError, match=r"their config\.json is missing"):
         txl_tf.load_model(copied)
 
 

@@ -112,7 +112,7 @@ class RunStart(FrozenConfig):
     """With "shared", only the rows of tokens in both vocabularies were taken."""
 
     def __str__(self) -> str:
-        rows = ", rows of shared tokens" if self.vocabulary == "shared" else ""
+        rows = ", only tokens that both vocabularies have" if self.vocabulary == "shared" else ""
         return f"{self.kind} {self.source}, step {self.step:,}{rows}"
 
 
@@ -135,7 +135,7 @@ class RunDescription(FrozenConfig):
         training, model = self.experiment.training, self.experiment.model
         lengths = (0, *self.extended_at, training.num_steps)
         if not all(before < after for before, after in itertools.pairwise(lengths)):
-            self.refuse("`extended_at` must rise to `num_steps`.", "extended_at")
+            self.refuse("`extended_at` must rise, and stay below `num_steps`.", "extended_at")
         size = self.data.get("vocabulary_size")
         if size != model.vocabulary_size:
             raise ValueError(
@@ -154,7 +154,7 @@ class RunDescription(FrozenConfig):
         """Reads the description of the run in a folder; InputMissingError without one."""
         found = read_settings_file(os.path.join(folder, RUN_FILE), cls)
         if found is None:
-            what, remedy = "There is no run in this folder.", "`txl train --workdir` begins one."
+            what, remedy = "There is no run in this folder.", "Name the folder of a run."
             raise InputMissingError(what, where=folder, remedy=remedy)
         return found
 
@@ -199,15 +199,15 @@ def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
     version = values.pop("format_version", None)
     if version != _FORMAT_VERSION:
         raise MismatchError(
-            f"The file is of format {ascii(version)[:40]}; this version reads {_FORMAT_VERSION}.",
+            f"The file has format {ascii(version)[:40]}; this txl-tf reads {_FORMAT_VERSION}.",
             where=path,
-            remedy="Use the version of txl-tf that wrote it, or a newer one.",
+            remedy="Use the version of txl-tf that wrote the file, or a newer version.",
         )
     try:
         return config.from_dict(values)
     except ValueError as error:
         what = f"The settings in the file are invalid: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
+        raise DataDamagedError(what, where=path, remedy="Restore the file from a copy.") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,13 +293,11 @@ class ModelFolder:
         store, step = checkpoint_store(self.folder), self.step
         steps, best = store.steps(), store.best_step()
         if not steps or (step == "best" and best is None):
-            raise InputMissingError(
-                "No evaluation has chosen a best checkpoint yet."
-                if steps
-                else "There is no checkpoint yet; `txl train` makes them.",
-                where=self.folder,
-                remedy="Wait for the run, or choose another --step.",
-            )
+            what = "The run has no best checkpoint: no evaluation has chosen one yet."
+            remedy = "Wait for an evaluation, or choose another --step."
+            if not steps:
+                what, remedy = "The run has no checkpoint yet.", "Wait until `txl train` saves one."
+            raise InputMissingError(what, where=self.folder, remedy=remedy)
         if step == "newest" or (step is None and best is None):
             step = steps[-1]
         elif step in ("best", None):
@@ -308,7 +306,7 @@ class ModelFolder:
             raise UsageError(
                 f"There is no checkpoint of step {step}.",
                 where=f"--step {step}",
-                remedy=f"There are: {', '.join(map(str, steps))}.",
+                remedy=f"Choose one of: {', '.join(map(str, steps))}.",
             )
         return int(step), step == best
 
@@ -329,7 +327,7 @@ class ModelFolder:
             return step, weights
         if self.run is None:
             raise InputMissingError(
-                "The checkpoint holds adapters; the weights they belong to are with its run.",
+                "The checkpoint has adapters only; their base weights are in the run's folder.",
                 where=self.folder,
                 remedy="Name the folder of the run.",
             )
@@ -402,7 +400,7 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
     kind, place = identify_folder(folder)
     if step is not None and kind != "run":
         what = "The folder holds one set of weights, so no step can be chosen."
-        raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
+        raise UsageError(what, where=f"--step {step}", remedy="Leave the step out.")
     inside = _run_of_checkpoint(place) if kind == "checkpoint" else None
     run: RunDescription | None = None
     described: ModelDescription | None = None
@@ -416,7 +414,7 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
     if kind is None or described is None:
         has_weights = kind in ("checkpoint", "export")
         raise InputMissingError(
-            "The weights are there, but not their config.json."
+            "The folder has weights, but their config.json is missing."
             if has_weights
             else "There is no model in this folder.",
             where=place,
@@ -468,7 +466,7 @@ def checked_path(folder: str | os.PathLike[str]) -> str:
         raise UsageError(
             "The remote path lost a slash: `pathlib.Path` keeps one of the two in `://`.",
             where=path,
-            remedy="Give it as a string, such as gs://BUCKET/FOLDER.",
+            remedy="Give the path as a string, such as gs://BUCKET/FOLDER.",
         )
     return path
 
@@ -491,9 +489,9 @@ def _read_checkpoint(
     differences = describe_differences(stored, described)
     if differences:
         raise MismatchError(
-            f"The weights are of another model than config.json; {differences}",
+            f"The weights are not of the model in config.json; {differences}",
             where=folder,
-            remedy="Put the config.json there that belongs to the weights.",
+            remedy="Put the config.json of these weights into the folder.",
         )
     return manifest["step"], arrays
 
@@ -582,8 +580,8 @@ def read_base(folder: str) -> dict[str, np.ndarray]:
     try:
         return open_model(place).read_weights()[1]
     except InputMissingError as error:
-        what = "The weights that the adapters of the run belong to are missing."
-        raise DataDamagedError(what, where=place, remedy="Restore it from a copy.") from error
+        what = "The base weights of the adapters are missing."
+        raise DataDamagedError(what, where=place, remedy="Restore base/ from a copy.") from error
 
 
 def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
@@ -592,7 +590,7 @@ def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> 
     if tokenizer is not None and tokenizer.vocabulary_size != size:
         raise ValueError(
             f"`tokenizer` must have {size} tokens, as the model has. "
-            f"Received: a tokenizer of {tokenizer.vocabulary_size}"
+            f"Received: a tokenizer of {tokenizer.vocabulary_size} tokens"
         )
 
 
@@ -618,7 +616,7 @@ def required_tokenizer(source: ModelFolder, where: str) -> Tokenizer:
         raise InputMissingError(
             "The model has no tokenizer, which turns text into tokens.",
             where=where,
-            remedy="Convert or export it again with --data, which keeps the tokenizer.",
+            remedy="Convert or export the model again with --data, to keep the tokenizer.",
         )
     return tokenizer
 
@@ -665,7 +663,7 @@ class Workdir:
             if self.has_run() or all(name[0] == "." for name in list_folder(self.folder)):
                 return
         raise OutputExistsError(
-            "The folder exists and is not the folder of a run.",
+            "The folder has files, but is not the folder of a run.",
             where=self.folder,
             remedy="Choose another --workdir.",
         )
@@ -680,21 +678,19 @@ class Workdir:
         experiment = experiment.with_policy(before.experiment.training.dtype_policy)
         begun, asked = identity(before.experiment, before.data), identity(experiment, data)
         num_steps, num_asked = (each["training"].pop("num_steps") for each in (begun, asked))
-        remedy = "Give the settings it was begun with, or choose a new --workdir."
+        remedy = "Give the settings of that run, or choose a new --workdir."
         if differences := describe_differences(begun, asked):
-            what = f"Another run was begun here; {differences}"
+            what = f"The folder has a run with other settings; {differences}"
             if before.data != data:
-                place = f", those of {before.data_folder}" if before.data_folder else ""
-                what = f"The run was begun on other data{place}; {differences}"
+                place = f" ({before.data_folder})" if before.data_folder else ""
+                what = f"The folder has a run on other data{place}; {differences}"
                 remedy = "Leave --data out to read the data of the run, or choose a new --workdir."
         elif num_asked < num_steps:
-            what = f"A run is never shortened: this one has {num_steps} steps, not {num_asked}."
-            remedy = (
-                f"Leave training.num_steps out, or begin another run --init-from {self.folder}."
-            )
+            what = f"The run has {num_steps} steps, and cannot be shortened to {num_asked}."
+            remedy = f"Leave training.num_steps out, or begin a run with --init-from {self.folder}."
         elif num_asked > num_steps > max(checkpoint_store(self.folder).steps(), default=0):
-            what = f"Only a finished run is extended, from num_steps={num_steps} to {num_asked}."
-            remedy = "Finish it with the steps that are stored; then it can be extended."
+            what = f"The run must finish {num_steps} steps before it is extended to {num_asked}."
+            remedy = f"Finish the run first, with training.num_steps={num_steps}."
         else:
             return before
         raise MismatchError(what, where=self.folder, remedy=remedy)
@@ -779,21 +775,21 @@ def check_dataset(
         raise UsageError(
             f"There is no split {split} in this data set.",
             where=where,
-            remedy=f"There are: {', '.join(manifest.split_names)}.",
+            remedy=f"Choose one of: {', '.join(manifest.split_names)}.",
         )
     if described and described.tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
         raise MismatchError(
-            f"The data set was made with another tokenizer ({manifest.tokenizer_kind}) "
-            f"than the run's ({described.tokenizer}).",
+            f"The data set has another vocabulary ({manifest.tokenizer_kind}) "
+            f"than the model ({described.tokenizer}).",
             where=where,
-            remedy="Prepare the text with the tokenizer of the run.",
+            remedy="Prepare the text with the model's tokenizer: --vocabulary MODEL_FOLDER.",
         )
     if experiment and manifest.vocabulary_size != experiment.model.vocabulary_size:
         raise MismatchError(
             f"The data set has {manifest.vocabulary_size} token ids, "
             f"the model {experiment.model.vocabulary_size}.",
             where=where,
-            remedy=f"--set model.vocabulary_size={manifest.vocabulary_size}",
+            remedy=f"Set the size with --set model.vocabulary_size={manifest.vocabulary_size}",
         )
 
 

@@ -89,5 +89,5 @@ def test_only_a_transformer_xl_and_ids_of_its_vocabulary_are_trained():
     lm = TransformerXLCausalLM(TransformerXL(toy_experiment().model))
     with pytest.raises(ValueError, match=r"must be in \[0, 13\)"):
         lm.fit(np.full(99, 13), **QUIET)
-    with pytest.raises(ValueError, match="Texts need a `Tokenizer`"):
+    with pytest.raises(ValueError, match="must be a `Tokenizer` for texts"):
         lm.fit(TEXT, **QUIET)

@@ -70,8 +70,8 @@ def test_all_differences_are_named_and_counted(tmp_path):
     assert len(caught.value.differences["missing"]) == 11
     for text in (
         *("11 missing: ", "and 8 more", "1 unexpected: transformer/r_w_bias_too"),
-        "transformer/layer_0/ff/LayerNorm/gamma is int32, not a float",
-        "transformer/layer_2/ff/LayerNorm/beta is (4, 4), not (16,)",
+        "transformer/layer_0/ff/LayerNorm/gamma has type int32, not a float",
+        "transformer/layer_2/ff/LayerNorm/beta has shape (4, 4), not (16,)",
     ):
         assert text in caught.value.what
 
@@ -141,7 +141,7 @@ def test_data_that_are_missing_cut_or_no_file_are_refused(tmp_path):
     data = tmp_path / f"{prefix.name}.data-00000-of-00001"
     for damage in (data.read_bytes()[:1000], b""):
         data.write_bytes(damage)
-        with pytest.raises(DataDamagedError, match=r"tensors take .* bytes, but its data have"):
+        with pytest.raises(DataDamagedError, match=r"tensors need .* bytes, but its files have"):
             read_checkpoint(str(prefix))
     data.unlink()
     data.symlink_to("/dev/zero")

@@ -122,9 +122,9 @@ def test_numbers_that_are_not_finite_are_refused_by_name(tmp_path):
 def test_cutoffs_within_one_table_are_asked_for(tmp_path):
     expected = random_model(family_config("wt103_base"))
     path = save(tmp_path, state_dict(expected, systems.OFFICIAL_PYTORCH))
-    with pytest.raises(ValueError, match="`cutoffs` must be given, 2 of them"):
+    with pytest.raises(ValueError, match="`cutoffs` must have 2 entries"):
         load_official_pytorch(path, memory_length=8)
-    with pytest.raises(MismatchError, match="2 clusters of rare tokens, not 1"):
+    with pytest.raises(MismatchError, match="must have 2 entries for this checkpoint, not 1"):
         load_official_pytorch(path, memory_length=8, cutoffs=(10,))
 
 

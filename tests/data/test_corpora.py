@@ -56,7 +56,7 @@ def test_published_counts_are_accepted_and_others_refused(name):
             with pytest.raises(DataDamagedError) as caught:
                 check(splits, size, size)
             assert (
-                caught.value.what == f"There must be {wanted} {unit}, but there are {wanted + 1}."
+                caught.value.what == f"The number of {unit} must be {wanted}, but is {wanted + 1}."
             )
             assert caught.value.where == f"corpus {name}, split {split.name}"
             if unit == "tokens":
@@ -276,5 +276,5 @@ def test_the_path_decides_the_split_and_the_order(tmp_path):
             assert places[-1] < top, name
     assert len(places) == 200 and places == sorted(places)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputMissingError, match="is not installed"):
+    with pytest.raises(InputMissingError, match="too few source files"):
         python_standard_library_splits(str(tmp_path / "folder"))

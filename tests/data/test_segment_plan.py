@@ -78,7 +78,7 @@ def test_rotation_reaches_every_place():
 def test_too_few_tokens_say_how_many_are_needed():
     SegmentPlan(num_tokens=33, num_rows=4, segment_length=8)
     for rotate in (False, True):
-        with pytest.raises(DataDamagedError, match="32 tokens are fewer than one batch") as caught:
+        with pytest.raises(DataDamagedError, match="too few tokens for one batch: 32") as caught:
             SegmentPlan(num_tokens=32, num_rows=4, segment_length=8, rotate=rotate)
         assert "33" in str(caught.value)
     with pytest.raises(DataDamagedError):

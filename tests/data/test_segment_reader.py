@@ -204,7 +204,7 @@ def test_an_error_without_damage_is_said_to_be_one(make_dataset):
 def test_rows_that_replicas_cannot_share_are_refused(make_dataset):
     dataset, _ = make_dataset(300)
     reader = SegmentReader(dataset, "train", plan_of(dataset, 4, 10))
-    with pytest.raises(ValueError, match="must divide the 4 rows"):
+    with pytest.raises(ValueError, match="must divide 4 rows"):
         reader.dataset_fn(0, range(4), 3, 1)
 
 

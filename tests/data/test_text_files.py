@@ -214,13 +214,13 @@ def test_texts_of_json_come_out_as_they_went_in(tmp_path, ensure_ascii):
     ("line", "message"),
     [
         (b'{"text": ', "not JSON"),
-        (b'["text"]', "not a JSON object"),
+        (b'["text"]', "must be a JSON object"),
         (b'{"body": "x", "id": 1}', "no field 'text', but: body, id"),
-        (b'{"text": 3}', "must be a string, not int"),
+        (b'{"text": 3}', "must be text, not int"),
         (b'{"text": "\\ud800"}', "lone surrogate at character 0"),
         (b'{"text": "\xff"}', "can't decode byte 0xff in position 10"),
         (b"[" * 100_000, "not JSON"),
-        (b'{"text": "' + b"x" * (MAX_LINE_BYTES + 2_000_000) + b'"}', "The line is longer than"),
+        (b'{"text": "' + b"x" * (MAX_LINE_BYTES + 2_000_000) + b'"}', "The line must have at most"),
     ],
     ids=range(8),
 )

@@ -76,7 +76,7 @@ def test_errors_of_the_work_and_of_the_items_come_through(num_workers):
 
 def test_a_killed_worker_is_an_error_and_not_a_wait():
     with (
-        pytest.raises(StorageError, match="A worker process has ended"),
+        pytest.raises(StorageError, match="A worker process ended"),
         ordered_workers(die, 2) as workers,
     ):
         list(workers(range(100)))

@@ -251,7 +251,7 @@ def test_a_missing_base_is_found(with_adapters, data_folder, tmp_path):
     shutil.rmtree(run / BASE)
     refused = run_txl("train", "--data", data_folder, "--workdir", run)
     assert refused.returncode == 65, refused.stderr
-    words = "The weights that the adapters of the run belong to are missing."
+    words = "The base weights of the adapters are missing."
     assert words in "\n".join(error_lines(refused)[-3:])
     with pytest.raises(DataDamagedError):
         load_model(run)
@@ -263,5 +263,5 @@ def test_a_checkpoint_of_adapters_is_nothing_without_its_run(with_adapters, tmp_
     shutil.copy(with_adapters / "config.json", copy)
     found = open_model(str(inside)).read_weights()[1]
     assert found.keys() == open_model(str(with_adapters)).read_weights()[1].keys()
-    with pytest.raises(InputMissingError, match="with its run"):
+    with pytest.raises(InputMissingError, match="in the run's folder"):
         open_model(str(copy)).read_weights()

@@ -93,7 +93,7 @@ def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
     with pytest.raises(MismatchError, match="seed"):
         verified(workdir, capsys)
     run_file.write_bytes(b"{")
-    with pytest.raises(DataDamagedError, match="not JSON"):
+    with pytest.raises(DataDamagedError, match="JSON is not valid"):
         verified(workdir, capsys)
     run_file.unlink()
     with pytest.raises(DataDamagedError, match="description of the run is missing"):
@@ -146,6 +146,6 @@ def test_damages_and_surplus_of_an_export_are_refused_by_name(small_export):
         path.write_bytes(content)
     surplus = small_export / "assets.extra" / "surplus.txt"
     surplus.write_text("x")
-    with pytest.raises(DataDamagedError, match="not in the list") as raised:
+    with pytest.raises(DataDamagedError, match="not listed in SHA256SUMS") as raised:
         verify_checksums(str(small_export))
     assert raised.value.where == str(surplus)

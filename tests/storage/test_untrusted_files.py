@@ -55,7 +55,7 @@ def test_what_is_no_regular_file_is_neither_waited_for_nor_read_nor_followed(tmp
     for name in ("wrong", "wrong/inside/file"):
         with pytest.raises(DataDamagedError):
             listed_file(str(folder), name, listed_in="SUMS")
-    with pytest.raises(DataDamagedError, match="Only files and folders") as raised:
+    with pytest.raises(DataDamagedError, match="a file or a folder, not a link") as raised:
         files_below(str(tmp_path))
     assert raised.value.where == str(path)
 

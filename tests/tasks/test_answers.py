@@ -152,5 +152,5 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Out of range"):
         write_predictions(path, data_of("regression"), EXAMPLES, np.array([0.0, np.inf]))
     named = [Example(name="x", where="f", texts=("t",))]
-    with pytest.raises(ValueError, match="An index must be a number"):
+    with pytest.raises(ValueError, match="must be numeric"):
         write_predictions(str(tmp_path / "out.tsv"), classes, named, [0])

@@ -137,7 +137,7 @@ def test_numbers_that_are_all_equal_have_no_correlation(right, found):
     "names, labels, examples, predictions, says",
     [
         (("acuracy",), TWO, examples_of("01"), [0, 1], "Did you mean accuracy"),
-        (("f1",), LABELS, examples_of("ab"), [0, 1], "with 3 classes must be one of accuracy"),
+        (("f1",), LABELS, examples_of("ab"), [0, 1], "must be one of accuracy"),
         (("accuracy",), TWO, examples_of("01"), [0], "2 examples, 1 predictions"),
         (("accuracy",), TWO, [], [], "0 examples, 0 predictions"),
         (("accuracy",), TWO, examples_of([None]), [0], "none in f, line 0"),

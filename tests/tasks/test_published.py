@@ -58,7 +58,7 @@ def test_broken_records_of_qqp_are_left_out_and_empty_questions_kept(tmp_path):
     header = GLUE_FILES["qqp"]["train"].partition("\n")[0]
     (tmp_path / "train.tsv").write_text(header + "\n" + "5\t6\n" * 17)
     arguments = (read_glue, str(tmp_path), "qqp")
-    refusal(*arguments, code=65, where="train.tsv, line 18", says="2 fields; 6 are expected")
+    refusal(*arguments, code=65, where="train.tsv, line 18", says="must have 6 fields, not 2")
     (tmp_path / "train.tsv").write_text(header + "\n1\t2\t3\t\t \t0\n")
     refusal(*arguments, code=65, where="train.tsv, line 2", says="All texts")
 
@@ -76,7 +76,7 @@ def test_files_of_the_test_of_glue_may_be_missing(tmp_path):
     [
         ("sst2", "train", "\t1\n", "\t2\n", 78, "line 2", "The 2 classes are: '0', '1'"),
         ("stsb", "train", "5.000", "five", 65, "line 2", "must be a finite number"),
-        ("cola", "test", "\n1\t", "\n0\t", 65, "line 3", "'0' is also the id of"),
+        ("cola", "test", "\n1\t", "\n0\t", 65, "line 3", "'0' is used twice"),
     ],
 )
 def test_each_fault_of_glue_is_refused_with_its_line(
@@ -125,10 +125,10 @@ def test_the_test_of_race_may_be_missing_and_nothing_else(tmp_path):
     "change, place, says",
     [
         ({"article": ""}, "0.txt", "'article' is empty"),
-        ({"answers": ["A"]}, "0.txt", "as many questions as"),
+        ({"answers": ["A"]}, "0.txt", "must be lists of one length"),
         ({"questions": [" ", "q", "q"]}, "0.txt, question 1", "'question' is empty"),
         ({"answers": ["A", "E", "A"]}, "0.txt, question 2", "A, B, C or D. Received: 'E'"),
-        ({"options": [["a"] * 4, ["a"] * 3, ["a"] * 4]}, "0.txt, question 2", "four options"),
+        ({"options": [["a"] * 4, ["a"] * 3, ["a"] * 4]}, "0.txt, question 2", "must be four texts"),
     ],
 )
 def test_each_fault_of_race_is_refused_with_file_and_question(tmp_path, change, place, says):
@@ -158,7 +158,7 @@ def test_other_splits_of_squad_may_lack_answers(tmp_path):
     first = read_squad({"test": path}).splits["test"][0]
     assert (first.answers, first.is_answerable) == ((), True)
     place = f"{path}, question 56ddde6b"
-    refusal(read_squad, {"valid": path}, code=65, where=place, says="Received: [] and False")
+    refusal(read_squad, {"valid": path}, code=65, where=place, says="is_impossible=False")
 
 
 QUESTION = "dev.json, question 56ddde6b"
@@ -167,12 +167,12 @@ QUESTION = "dev.json, question 56ddde6b"
 @pytest.mark.parametrize(
     "change, where, says",
     [
-        ({"answers": [{"text": "Rollo", "answer_start": 18}]}, QUESTION, "at character 18: 'R"),
+        ({"answers": [{"text": "Rollo", "answer_start": 18}]}, QUESTION, "at character 18"),
         ({"answers": {}}, QUESTION, "must have a list of `answers`"),
-        ({"is_impossible": "no"}, QUESTION, "and 'no'"),
-        ({"is_impossible": True}, QUESTION, "and True"),
+        ({"is_impossible": "no"}, QUESTION, "is_impossible='no'"),
+        ({"is_impossible": True}, QUESTION, "is_impossible=True"),
         ({"id": None}, "data[0].paragraphs[0].qas[0]", "'id' is missing"),
-        ({"id": "56ddde6c"}, "question 56ddde6c", "is also the id of"),
+        ({"id": "56ddde6c"}, "question 56ddde6c", "is used twice"),
     ],
 )
 def test_each_fault_of_squad_is_refused_with_file_and_question(tmp_path, change, where, says):

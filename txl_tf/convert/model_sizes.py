@@ -48,7 +48,7 @@ def required_shape(shapes: dict[str, Shape], name: str, num_axes: int, where: st
     if name not in shapes:
         raise differences_error({"missing": [name]}, where)
     if len(shapes[name]) != num_axes or 0 in shapes[name]:
-        text = f"{name} is {shapes[name]}, not of {num_axes} axes"
+        text = f"{name} has shape {shapes[name]}, not {num_axes} axes"
         raise differences_error({"misshapen": [text]}, where)
     return shapes[name]
 
@@ -82,7 +82,7 @@ def vocabulary_sizes(
                 "division_factor": factor,
             }
     raise MismatchError(
-        f"The widths of the clusters, {list(widths)}, do not fall by one factor.",
+        f"Each cluster must be narrower by the same factor; the widths are {list(widths)}.",
         where=where,
         remedy="Such a checkpoint cannot be loaded.",
     )
@@ -118,15 +118,15 @@ def config_from(
     """
     stored = stored or {}
     differing = [
-        f"{name}={sizes[name]!r}, not {value!r}"
+        f"{name} is {sizes[name]!r} in the tensors, not {value!r}"
         for name, value in {**stored, **settings}.items()
         if name in sizes and sizes[name] != (tuple(value) if isinstance(value, list) else value)
     ]
     if differing:
         raise MismatchError(
-            f"Settings contradict the tensors of the checkpoint: {'; '.join(differing)}.",
+            f"Settings contradict the checkpoint: {'; '.join(differing)}.",
             where=where,
-            remedy="Leave out these settings: the tensors decide them.",
+            remedy="Leave these settings out, also of a config.json: the tensors decide them.",
         )
     try:
         ModelConfig.from_dict({"segment_length": 1, "memory_length": 0, **stored, **sizes})
@@ -134,7 +134,7 @@ def config_from(
         raise MismatchError(
             f"The checkpoint and the configuration beside it do not describe a model: {error}",
             where=where,
-            remedy="Check that it is whole, or give the file of tensors alone.",
+            remedy="Check that the file is whole, or give the tensors in a folder of their own.",
         ) from error
     cutoffs = sizes.get("cutoffs") or (None,)
     published = _PUBLISHED.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), ())
@@ -157,7 +157,7 @@ def config_from(
         origins |= found
     if "memory_length" not in values:
         raise ValueError(
-            "`memory_length` must be given, because the checkpoint does not tell it and is of no "
-            f"published size. Received: {settings or 'no settings'}"
+            "`memory_length` must be given: the checkpoint does not store it, nor has it the sizes "
+            f"of a published model. Received: {settings or 'no settings'}"
         )
     return ModelConfig.from_dict(values)

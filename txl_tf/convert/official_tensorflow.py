@@ -157,7 +157,7 @@ def _prefix(path: Path) -> Path:
         found = [each.with_suffix("") for each in sorted(path.glob(f"*{_INDEX}"))]
     if len(found) != 1:
         raise InputMissingError(
-            f"There must be one checkpoint here. Found: {len(found)}",
+            f"There must be exactly one checkpoint, but there are {len(found)}.",
             where=str(path),
             remedy="Give the path of a file that ends in .index, without this ending.",
         )
@@ -188,7 +188,7 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         needed = sum(math.prod(shapes[key]) * max(dtypes[key].size or 1, 1) for key in shapes)
         if needed > found:
-            raise ValueError(f"its tensors take {needed:,} bytes, but its data have {found:,}")
+            raise ValueError(f"its tensors need {needed:,} bytes, but its files have {found:,}")
         names = sorted(name for name in shapes if not _IGNORED.fullmatch(name))
         return {name: np.asarray(reader.get_tensor(name)) for name in names}
     except (OSError, LookupError, RuntimeError, TypeError, ValueError, tf.errors.OpError) as error:
@@ -203,7 +203,7 @@ def _check_footer(content: bytes) -> None:
     """Checks the positions and sizes of two blocks in a table's footer, which has no checksum."""
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or int.from_bytes(footer[-8:], "little") != _MAGIC:
-        raise ValueError("it does not end as a table does")
+        raise ValueError("the last bytes of its .index file are not valid")
     numbers = []
     value = shift = 0
     for byte in footer[:40]:
@@ -214,7 +214,7 @@ def _check_footer(content: bytes) -> None:
             value = shift = 0
     for start, size in (numbers[:2], numbers[2:4]):
         if start + size + _TRAILER_BYTES > len(content):
-            raise ValueError("a block is not in the file")
+            raise ValueError("its .index file refers to bytes after the end of the file")
 
 
 def _sizes(shapes: dict[str, Shape], where: str) -> dict[str, Any]:

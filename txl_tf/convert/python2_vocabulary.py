@@ -121,7 +121,7 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputMissingError("There is no such file.", where=str(path))
+        raise InputMissingError("There is no such file.", where=str(path), remedy="Give cache.pkl.")
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
@@ -132,7 +132,7 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
         return _vocabulary(root)
     except _DAMAGED as error:
         raise DataDamagedError(
-            f"The pickle is refused: {error}.",
+            f"The pickle is refused: {str(error) or type(error).__name__}.",
             where=str(path),
             remedy="Give the cache.pkl that the official code wrote.",
         ) from error

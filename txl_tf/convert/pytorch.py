@@ -193,11 +193,11 @@ def _sizes(
     if len(tables) == 1:
         if num_tails and cutoffs is None:
             raise ValueError(
-                f"`cutoffs` must be given, {num_tails} of them, because all clusters of this "
-                "checkpoint are rows of one table. Received: cutoffs=None"
+                f"`cutoffs` must have {num_tails} entries: this checkpoint has one table for all "
+                "tokens, which does not show them. Received: cutoffs=None"
             )
         if (given := len(cutoffs or ())) != num_tails:
-            what = f"The checkpoint has {num_tails} clusters of rare tokens, not {given}."
+            what = f"`cutoffs` must have {num_tails} entries for this checkpoint, not {given}."
             raise MismatchError(what, where=where, remedy="Give one cutoff per cluster.")
     num_projections = system.count(tensors, _PROJECTIONS)
     return {
@@ -369,7 +369,7 @@ def load_hugging_face(
 
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
-_CONFIG_REMEDY = "Restore it from a copy, or give the file of tensors alone."
+_CONFIG_REMEDY = "Restore the configuration, or give the tensors in a folder without one."
 # Names of Hugging Face, and of the fields with the same values.
 _FIELDS = {
     "vocab_size": "vocabulary_size",
@@ -450,7 +450,7 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
     """
     config = _hugging_face_config(model.config)
     folder = Path(folder)
-    remedy = "Make room, or choose another folder."
+    remedy = "Check free space and permissions, or choose another folder."
     with (
         storage_errors("The model cannot be written", str(folder), remedy),
         StagingFolder(str(folder), last_file=_CONFIG_FILE) as staging,
@@ -490,7 +490,7 @@ def _hugging_face_config(config: ModelConfig) -> dict[str, Any]:
         needed["project_same_dim"] = True
     for name, value in needed.items():
         if getattr(config, name) != value:
-            reason = f"Hugging Face's Transformer-XL is always as with `{name}={value!r}` here."
+            reason = f"`{name}` must be {value!r} for Hugging Face's Transformer-XL."
             config.refuse(reason, name)
     plain = config.to_dict()
     share_tails = config.share_tail_projections

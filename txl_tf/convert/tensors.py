@@ -99,8 +99,8 @@ def model_from_tensors(
     """
     needed, found = num_parameters(config), sum(tensor.size for tensor in tensors.values())
     if found < _LEAST_PART * needed:
-        what = f"The checkpoint has {found:,} numbers; a model of its sizes has {needed:,}."
-        raise MismatchError(what, where=where, remedy="Check that it is whole.")
+        what = f"The checkpoint has {found:,} weights; a model of its sizes has {needed:,}."
+        raise MismatchError(what, where=where, remedy="Check that the file is whole.")
     model = TransformerXL(config, dtype=dtype)
     variables = {variable.path: variable for variable in model.weights}
     initial = {name: variable.numpy() for name, variable in variables.items()}
@@ -142,9 +142,9 @@ def model_from_tensors(
 def _misshape(name: str, tensor: np.ndarray, expected: tuple[int, ...]) -> str | None:
     # bfloat16 is not of NumPy's kind "f".
     if tensor.dtype.kind != "f" and tensor.dtype.name != "bfloat16":
-        return f"{name} is {tensor.dtype}, not a float"
+        return f"{name} has type {tensor.dtype}, not a float type"
     if tensor.shape != expected:
-        return f"{name} is {tensor.shape}, not {expected}"
+        return f"{name} has shape {tensor.shape}, not {expected}"
     return None
 
 
@@ -158,8 +158,8 @@ def differences_error(differences: dict[str, list[str]], where: str) -> JobError
     for kind, names in found.items():
         more = f" and {len(names) - _NUM_SHOWN} more" if len(names) > _NUM_SHOWN else ""
         kinds.append(f"{len(names)} {kind}: {', '.join(names[:_NUM_SHOWN])}{more}")
-    what = f"Tensors of the checkpoint do not fit. {'; '.join(kinds)}"
-    remedy = "Check that the checkpoint is whole and of this implementation, and the settings."
+    what = f"Tensors of the checkpoint do not fit the model. {'; '.join(kinds)}"
+    remedy = "Check the settings, and that the checkpoint is whole and of this implementation."
     error: JobError = MismatchError(what, where=where, remedy=remedy)
     if found.keys() == {"not finite"}:
         error = DataDamagedError(what, where=where, remedy="Take an earlier checkpoint.")
@@ -198,7 +198,7 @@ def find_tensor_file(source: str | Path) -> Path:
     raise InputMissingError(
         "There is no file of tensors.",
         where=str(source),
-        remedy=f"A file of tensors ends in {', '.join(_SUFFIXES)}.",
+        remedy=f"Give a file that ends in {', '.join(_SUFFIXES)}, or a folder with one.",
     )
 
 
@@ -216,10 +216,10 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
             return _read_safetensors(path), None
         if path.suffix == ".npz":
             return _read_npz(path)
-        raise ValueError(f"their file must end in {', '.join(_SUFFIXES)}")
+        raise ValueError(f"the name of the file must end in {', '.join(_SUFFIXES)}")
     except (OSError, TypeError, ValueError) as error:
         what = f"The tensors cannot be read: {first_line(error)}"
-        remedy = "Restore the file from a copy."
+        remedy = "Restore the file from a copy, or give another file."
         raise DataDamagedError(what, where=str(path), remedy=remedy) from error
 
 
@@ -284,5 +284,5 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
         raise DataDamagedError(
             f"The file is not a state dict that loads without running code: {type(error).__name__}",
             where=str(path),
-            remedy="Save it again in its own environment: torch.save(model.state_dict(), FILE).",
+            remedy="Save it again where the model runs: torch.save(model.state_dict(), FILE).",
         ) from error

@@ -38,8 +38,8 @@ def unpacked_files(path: str, archive: PublishedFile, members: Sequence[CorpusMe
     if os.path.isdir(path):
         return _in_folder(path, members)
     if not os.path.isfile(path):
-        what = f"There is no {archive.name}."
-        remedy = "Name the archive, a folder with its files, or have it downloaded."
+        what = f"There is neither {archive.name} nor a folder with its files."
+        remedy = "Give the path of the archive or of the folder, or download the archive."
         raise InputMissingError(what, where=path, remedy=remedy)
     if len(members) == 1 and os.path.getsize(path) == members[0].size_bytes:
         members[0].check(path)
@@ -59,7 +59,7 @@ def _in_folder(folder: str, members: Sequence[CorpusMember]) -> list[str]:
         found = next((path for path in candidates if os.path.isfile(path)), None)
         if found is None:
             raise InputMissingError(
-                f"The folder has no {' and no '.join(names)}.",
+                f"The folder must have the file {' or '.join(names)}.",
                 where=folder,
                 remedy="Name the folder with all unpacked files, or the archive.",
             )
@@ -81,21 +81,21 @@ def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
                 if member is None:
                     continue
                 if source is None:
-                    raise ValueError(f"{name} is no file, but a link or something else.")
+                    raise ValueError(f"{name} must be a file, not a link, folder or device")
                 if member.size_bytes not in (None, size_bytes):
-                    what = f"{name} must have {member.size_bytes} bytes, but has {size_bytes}."
+                    what = f"{name} must have {member.size_bytes} bytes, but has {size_bytes}"
                     raise ValueError(what)
                 target = os.path.join(staging.path, *name.split("/"))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with open(target, "xb") as file:
                     shutil.copyfileobj(source, file, _BLOCK_BYTES)
                     if file.tell() != size_bytes:
-                        raise EOFError(f"it ends after {file.tell()} of {size_bytes} bytes")
+                        raise EOFError(f"{name} ends after {file.tell()} of {size_bytes} bytes")
                 member.check(target)
                 if not missing:
                     break
             if missing:
-                raise ValueError(f"it has no {min(missing)}")
+                raise ValueError(f"{min(missing)} is missing")
             staging.publish()
     except JobError:
         raise

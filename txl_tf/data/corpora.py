@@ -70,7 +70,7 @@ class Corpus:
             for unit, wanted in self.counts.get(split.name, {}).items():
                 found = getattr(split, unit)
                 if wanted != found and (unit != "tokens" or is_official):
-                    what = f"There must be {wanted} {unit}, but there are {found}."
+                    what = f"The number of {unit} must be {wanted}, but is {found}."
                     raise _other_text(what, f"corpus {self.name}, split {split.name}")
         # Bytes always have 256 ids; published counts are of distinct bytes in the text.
         size = num_used_ids if is_bytes else vocabulary_size
@@ -81,7 +81,7 @@ class Corpus:
 
 
 def _other_text(what: str, where: str) -> DataDamagedError:
-    remedy = "Check that the text is the published one; results on it would not compare."
+    remedy = "Check that the text is the published one: results on another do not compare."
     return DataDamagedError(what, where=where, remedy=remedy)
 
 
@@ -448,7 +448,7 @@ def python_standard_library_splits(folder: str | None = None) -> dict[str, Itera
         folder are spread over the text.
 
     Raises:
-        InputMissingError: If no Python files are found.
+        InputMissingError: If a split gets no Python file.
     """
     folder = folder or sysconfig.get_path("stdlib")
     paths: dict[str, list[str]] = {name: [] for name in SPLITS}
@@ -457,9 +457,9 @@ def python_standard_library_splits(folder: str | None = None) -> dict[str, Itera
         paths[SPLITS[(place >= 0.90) + (place >= 0.95)]].append(path)
     if not all(paths.values()):
         raise InputMissingError(
-            "The source of the Python standard library is not installed.",
+            "The folder has too few source files of the Python standard library.",
             where=folder,
-            remedy="Use a Python with its library's source, or a text file instead.",
+            remedy="Use a Python that has the source of its library, or use a text file.",
         )
     return {name: Reread(_headed_files, folder, names) for name, names in paths.items()}
 

@@ -37,7 +37,7 @@ class PublishedFile:
 
         Raises StorageError if it cannot be read.
         """
-        remedy = f"Get {self.name} again: {self.url}"
+        remedy = f"Get {self.name} again from {self.url}"
         with storage_errors("The file cannot be read", path):
             size = os.path.getsize(path)
             if self.size_bytes not in (None, size):
@@ -80,7 +80,7 @@ def download(
                     raise StorageError(
                         f"{file.name} cannot be fetched: {reason}.",
                         where=file.url,
-                        remedy="Try again later; a next try resumes here.",
+                        remedy="Try again later; the download then resumes.",
                     )
                 time.sleep(min(pause_seconds * 2 ** (failed - 1), _MAX_PAUSE_SECONDS))
             output.flush()
@@ -92,7 +92,7 @@ def download(
     except DataDamagedError as error:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
-        remedy = "Try again, as it may have changed midway; else look what is at the address."
+        remedy = "Start again: the file may have changed. If this repeats, check the address."
         raise DataDamagedError(error.what, where=file.url, remedy=remedy) from error
     except BlockingIOError as error:
         raise OutputExistsError(
@@ -104,7 +104,7 @@ def download(
         raise StorageError(
             f"Writing the download failed: {error.strerror or error}",
             where=target,
-            remedy="Check free space and permissions; a next try resumes here.",
+            remedy="Check free space and permissions, then start again; the download resumes.",
         ) from error
 
 
@@ -134,7 +134,7 @@ def _receive(
             raise InputMissingError(
                 f"The server does not give {file.name}: it answers {answer.status}.",
                 where=file.url,
-                remedy="Get the file elsewhere, and name it.",
+                remedy="Get the file elsewhere, and give its path instead.",
             )
         given = answer.headers.get("Content-Range", "")
         is_rest = answer.status == http.client.PARTIAL_CONTENT and given.startswith(
@@ -145,7 +145,7 @@ def _receive(
             output.seek(0)
             output.truncate()
             if answer.status != http.client.OK:
-                return "the server does not have the rest asked for"
+                return "the server does not send the missing part of the file"
         total = expected if answer.length is None else done + answer.length
         if expected not in (None, total):
             what = f"{file.name} must have {expected} bytes, but the server has {total}."

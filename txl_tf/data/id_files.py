@@ -60,7 +60,7 @@ class IdDocuments:
                 raise DataDamagedError(
                     f"An id must be an integer from 0 to {self._size - 1}, not {ids[bad]!r:.60}.",
                     where=f"{place}, index {start + bad}",
-                    remedy="Correct it, leave padding out, or give a larger vocabulary.",
+                    remedy="Correct the id, leave padding out, or give a larger vocabulary.",
                 )
             yield b"%d " * len(ids) % tuple(ids)
 
@@ -102,9 +102,9 @@ def _lines(path: str, json_field: str | None) -> Iterator[tuple[Sequence[Any], s
         ids = json_of_line(line, json_field, line_place(path, number, offset))
         if not isinstance(ids, list):
             what = f"A line must have a list of ids, not a value of type {type(ids).__name__}."
-            remedy = "Write a list, or name the field that has it: --field."
+            remedy = "Write a list of ids, or name the field that has the list: --field."
             raise DataDamagedError(what, where=place, remedy=remedy)
         if ids and all(isinstance(each, list) for each in ids):
-            yield from ((each, f"{place}, list {index}") for index, each in enumerate(ids))
+            yield from ((each, f"{place}, list {index}") for index, each in enumerate(ids, 1))
         else:
             yield ids, place

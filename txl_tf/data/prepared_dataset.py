@@ -42,7 +42,7 @@ MANIFEST_FILE = "manifest.json"
 _MAX_REASON_CHARACTERS = 300
 _AGAIN = "Prepare the data set again."
 _REMEDY = "Restore the file, or prepare the data set again."
-_VOCABULARY_REMEDY = "Restore it from a copy, or from the data set that was prepared with it."
+_VOCABULARY_REMEDY = "Restore the vocabulary from a copy, or from a data set prepared with it."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class Manifest(FrozenConfig):
                 content = read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise InputMissingError(
-                    "There is no prepared data set: its manifest is missing.",
+                    "The folder has no prepared data set: manifest.json is missing.",
                     where=path,
                     remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
                 ) from error
@@ -132,9 +132,9 @@ class Manifest(FrozenConfig):
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise DataDamagedError(
-                f"The manifest has format version {version!r}; version {FORMAT_VERSION} is known.",
+                f"The manifest has format version {version!r}, but must have {FORMAT_VERSION}.",
                 where=path,
-                remedy="Prepare the data set with this version of the program.",
+                remedy="Prepare the data set again with this version of the program.",
             )
         if values.pop("manifest_sha256", None) != json_sha256(values):
             what = "The manifest does not match its own checksum, manifest_sha256."
@@ -152,12 +152,12 @@ def verify_shard(
 ) -> None:
     """Compares size and SHA-256 of a shard with its manifest; DataDamagedError names the damage."""
     path = os.path.join(folder, shard.file)
-    with storage_errors("A shard cannot be read", path):
+    with storage_errors("The file cannot be read", path):
         listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
         if (size := file_bytes(path)) != shard.bytes:
-            what = f"A shard has {size} bytes; its manifest says {shard.bytes}."
+            what = f"The file has {size} bytes; the manifest says {shard.bytes}."
         elif (found := file_sha256(path, progress)) != shard.sha256:
-            what = f"A shard has SHA-256 {found}; its manifest says {shard.sha256}."
+            what = f"The file has SHA-256 {found}; the manifest says {shard.sha256}."
         else:
             return
         num_sound = _num_sound_records(path)
@@ -192,7 +192,7 @@ def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tok
     tokenizer = load_tokenizer(kind, files, where=folder)
     if tokenizer.fingerprint != sha256:
         raise DataDamagedError(
-            f"The vocabulary has SHA-256 {tokenizer.fingerprint}, not {sha256}.",
+            f"The vocabulary must have SHA-256 {sha256}, but has {tokenizer.fingerprint}.",
             where=", ".join(os.path.join(folder, name) for name in files) or folder,
             remedy=_VOCABULARY_REMEDY,
         )
@@ -284,7 +284,7 @@ class PreparedDataset:
             path = os.path.join(self.folder, name)
             # The listing of an object store may be outdated, so ask for the file itself.
             if ".tfrecord" in name and path_exists(path):
-                what = "A record file is not in the manifest."
+                what = "A .tfrecord file in the folder is not in the manifest."
                 remedy = "Remove the file if it is not wanted, or prepare the data set again."
                 raise DataDamagedError(what, where=path, remedy=remedy)
         dataset_tokenizer(self.folder, self.manifest)
@@ -352,10 +352,10 @@ class PreparedDataset:
                     where = f"{path}, record {record}"
                     parts.append(parse_frame(frame, num_tokens, width, where=where))
         except (tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
-            what = "A shard is missing or shorter than its manifest says."
+            what = "The file is missing, or shorter than the manifest says."
             raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
         except tf.errors.OpError as error:
-            what = f"A shard cannot be read: {first_line(error)}"
+            what = f"The file cannot be read: {first_line(error)}"
             raise StorageError(what, where=path, remedy="Check the storage.") from error
         wanted = slice(start - first * size, stop - first * size)
         token_ids, document_starts = map(np.concatenate, zip(*parts, strict=True))
@@ -365,6 +365,6 @@ class PreparedDataset:
         """Checks a shard file once, before its manifest decides how many bytes are read."""
         if shard.file not in self._checked_files:
             listed = {"listed_in": os.path.join(self.folder, MANIFEST_FILE), "remedy": _REMEDY}
-            with storage_errors("A shard cannot be read", os.path.join(self.folder, shard.file)):
+            with storage_errors("The file cannot be read", os.path.join(self.folder, shard.file)):
                 listed_file(self.folder, shard.file, num_bytes=shard.bytes, **listed)
             self._checked_files.add(shard.file)

@@ -51,9 +51,9 @@ class SegmentPlan:
         if self.segments_per_epoch <= 0:
             needed = self.num_rows * self.segment_length + 1
             raise DataDamagedError(
-                f"{self.num_tokens} tokens are fewer than one batch.",
-                where=f"{self.num_rows} rows of {self.segment_length} tokens and a last target "
-                f"need {needed} tokens.",
+                f"The text has too few tokens for one batch: {self.num_tokens}, not {needed}.",
+                where=f"batch of {self.num_rows} rows with {self.segment_length} tokens each, and "
+                "the token after the last",
                 remedy="Use more text, fewer rows or shorter segments.",
             )
 
@@ -157,7 +157,7 @@ class SegmentReader:
         """
         if len(rows) % per_replica_rows:
             raise ValueError(
-                f"`per_replica_rows` must divide the {len(rows)} rows. Received: {per_replica_rows}"
+                f"`per_replica_rows` must divide {len(rows)} rows. Received: {per_replica_rows}"
             )
         stretches = [tf.constant(each) for each in self._stretches(rows, first_step, num_steps)]
 
@@ -215,7 +215,7 @@ class SegmentReader:
         return StorageError(
             f"Reading failed, but every file matches the manifest now: {first_line(error)}",
             where=self._folder,
-            remedy="Start again; if it comes back, suspect the storage or the memory.",
+            remedy="Start again; if reading fails again, check the storage and the memory.",
         )
 
     def _stretches(self, rows: range, first_step: int, num_steps: int) -> tuple[np.ndarray, ...]:

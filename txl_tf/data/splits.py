@@ -51,7 +51,7 @@ def split_by_fraction(
     fractions = {"valid": valid_fraction, "test": test_fraction}
     if min(fractions.values()) < 0 or not valid_fraction + test_fraction < 1:
         raise ValueError(
-            "`valid_fraction` and `test_fraction` must not be negative and together less than 1. "
+            "`valid_fraction` and `test_fraction` must be at least 0, and their sum less than 1. "
             f"Received: valid_fraction={valid_fraction}, test_fraction={test_fraction}"
         )
     names = ["train", *(name for name, fraction in fractions.items() if fraction)]

@@ -167,7 +167,7 @@ PIECE_BYTES = 1 << 20
 def text_changed() -> StorageError:
     """Returns the error for a text that is not the same at its second reading."""
     return StorageError(
-        "The text has changed while it was being read.", remedy="Leave it alone, and start again."
+        "The text changed while it was read.", remedy="Start again, and do not change the text."
     )
 
 

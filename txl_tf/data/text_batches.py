@@ -64,8 +64,8 @@ def ordered_batches(
     needed = batch_size * segment_length + 1
     if len(token_ids) < needed:
         raise ValueError(
-            f"{batch_size} rows of {segment_length} tokens need at least {needed} tokens: give "
-            f"more text, fewer rows or shorter segments. Received: {len(token_ids)} tokens"
+            f"There must be at least {needed} tokens for batch_size={batch_size} and "
+            f"segment_length={segment_length}; give more text. Received: {len(token_ids)} tokens"
         )
     num_steps = (len(token_ids) - 1) // (batch_size * segment_length)
     num_read = batch_size * num_steps * segment_length
@@ -108,7 +108,7 @@ def token_stream(
     """
     dtype = narrowest_token_dtype(vocabulary_size)
     parts = [np.zeros(0, dtype)]
-    for number, document in enumerate(_documents(texts_or_ids)):
+    for number, document in enumerate(_documents(texts_or_ids), 1):
         if isinstance(document, np.ndarray):
             ids = document
         elif isinstance(tokenizer, Tokenizer):
@@ -118,7 +118,7 @@ def token_stream(
                 raise ValueError(f"Document {number}: {error}") from error
         else:
             raise ValueError(
-                "Texts need a `Tokenizer`; without one give token ids. "
+                "`tokenizer` must be a `Tokenizer` for texts; without it, give token ids. "
                 f"Received: tokenizer={tokenizer!r} and {document[:80]!r}"
             )
         parts.append(checked_token_ids(ids, vocabulary_size).astype(dtype))
@@ -142,6 +142,6 @@ def _documents(value: Any) -> Iterator[str | bytes | np.ndarray]:
             yield from _documents(each)
     else:
         raise TypeError(
-            "A document must be str, bytes or a vector of token ids, and documents an iterable "
-            f"in the order to be read. Received: {type(value).__name__}"
+            "A document must be str, bytes or a vector of token ids; several documents must be an "
+            f"iterable with an order. Received: {type(value).__name__}"
         )

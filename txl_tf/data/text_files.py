@@ -179,7 +179,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
             start = end
         del rest[:start]
         if len(rest) > MAX_LINE_BYTES:
-            what = f"The line is longer than {MAX_LINE_BYTES} bytes."
+            what = f"The line must have at most {MAX_LINE_BYTES:,} bytes, but is longer."
             raise _bad_line(what, line_place(path, number, offset))
     if rest:
         yield number, offset, bytes(rest)
@@ -195,12 +195,11 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
 
     Raises DataDamagedError, with `place`, unless it is an object with a string in the field.
     """
-    # Concatenated files have byte order marks in the middle.
-    line = document_bytes(line)
+    line = document_bytes(line)  # concatenated files have byte order marks in the middle
     text = json_of_line(line, field, place) if line.strip() else ""
     if not isinstance(text, str):
-        kind = type(text).__name__
-        raise _bad_line(f"The field {field!r} must be a string, not {kind}.", place)
+        what = f"The field {field!r} must be text, not {type(text).__name__}."
+        raise _bad_line(what, place, is_field=True)
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -221,15 +220,16 @@ def json_of_line(line: bytes, field: str | None, place: str) -> Any:
     if field is None:
         return value
     if not isinstance(value, dict):
-        raise _bad_line("The line is not a JSON object.", place)
+        raise _bad_line(f"The line must be a JSON object with the field {field!r}.", place)
     if field not in value:
-        known = ", ".join(list(value)[:8])
-        raise _bad_line(f"The line has no field {field!r}, but: {known}", place)
+        what = f"The line has no field {field!r}. Its fields: {', '.join(list(value)[:8])}"
+        raise _bad_line(what, place, is_field=True)
     return value[field]
 
 
-def _bad_line(what: str, place: str) -> DataDamagedError:
-    return DataDamagedError(what, where=place, remedy="Correct the line, or name another field.")
+def _bad_line(what: str, place: str, *, is_field: bool = False) -> DataDamagedError:
+    remedy = "Correct the line, or name another field." if is_field else "Correct the line."
+    return DataDamagedError(what, where=place, remedy=remedy)
 
 
 def text_blocks(path: str) -> Iterator[bytes]:
@@ -331,7 +331,7 @@ def text_files(paths: Sequence[str]) -> list[str]:
         real = os.path.realpath(file)
         if real in seen:
             raise UsageError(
-                "A text file is named twice.",
+                "The same text file is named twice.",
                 where=file if file == seen[real] else f"{seen[real]} and {file}",
                 remedy="Name every file once.",
             )
@@ -351,9 +351,9 @@ def _files_of(path: str) -> list[str]:
         what = "No text file matches the pattern."
     elif os.path.exists(path):
         raise UsageError(
-            "The text is a pipe or a device. It is read several times, so it must be a file.",
+            "The text is a pipe or a device, but must be a file: it is read several times.",
             where=path,
-            remedy="Write it into a file first, and name that.",
+            remedy="Write the text into a file first, and name that file.",
         )
     else:
         found, what = [], "There is no such text file."
@@ -372,7 +372,7 @@ def _below(folder: str) -> Iterator[str]:
 
 
 def _missing(what: str, path: str) -> InputMissingError:
-    return InputMissingError(what, where=path, remedy="Name an existing file or folder.")
+    return InputMissingError(what, where=path, remedy="Name a text file, or a folder of them.")
 
 
 _EXAMINED_BYTES = 4096

@@ -82,7 +82,7 @@ def _vocabulary_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        what = f"The vocabulary cannot be made of the text: {' '.join(str(error).split())[:300]}"
+        what = f"The text cannot give this vocabulary: {' '.join(str(error).split())[:300]}"
         remedy = "Give more text, or another --vocabulary-size."
         raise DataDamagedError(what, remedy=remedy) from error
 
@@ -109,8 +109,8 @@ class _CountedTraining(VocabularyTraining):
             num_special += 1
         if size is not None and size <= num_special:
             raise ValueError(
-                f"`vocabulary_size` must be at least {num_special + 1}: {num_special} special "
-                f"tokens and one other. Received: {size}"
+                f"`vocabulary_size` must be more than {num_special}, the number of special tokens "
+                f"(for line ends and unknown text). Received: {size}"
             )
         return kept
 
@@ -209,7 +209,7 @@ class WordPieceTraining(_RuleTraining):
             if word != LINE_MARK and b"\0" not in word
         ]
         if not word_counts:
-            raise ValueError("`counts` must have words. Received: none")
+            raise ValueError("The train text must have words. Received: none")
         reserved = [*filter(None, [self.unknown_token, self.rule.eos_token])]
         pieces = _learned_pieces(word_counts[:_MAX_WORDS], self.vocabulary_size, reserved)
         return WordPieceTokenizer(pieces, self.rule, unknown_token=self.unknown_token)
@@ -297,7 +297,7 @@ class SentencePieceTraining(VocabularyTraining):
 
     def train_on(self, texts: Iterable[str]) -> SentencePieceTokenizer:
         """Trains on texts; raises ValueError for an impossible size, UsageError without package."""
-        require_extra("sentencepiece", "sentencepiece", purpose="Training this tokenizer")
+        require_extra("sentencepiece", "sentencepiece", purpose="Training SentencePiece")
         import sentencepiece
 
         sentencepiece.set_random_generator_seed(0)
@@ -328,7 +328,7 @@ class SentencePieceTraining(VocabularyTraining):
                     minloglevel=2,
                 )
             except (RuntimeError, OSError) as error:
-                reason = f"The text does not give such a vocabulary: {' '.join(str(error).split())}"
+                reason = f"SentencePiece refuses the text: {' '.join(str(error).split())}"
                 if size := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
                     least = f"`vocabulary_size` must be at least {size[1]}"
                     reason = f"{least}, for the unknown token, the bytes and the characters."

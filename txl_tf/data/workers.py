@@ -59,7 +59,7 @@ def _ordered_results(executor: Executor, most_waiting: int, items: Iterable[Any]
             yield waiting.popleft().result()
     except concurrent.futures.process.BrokenProcessPool as error:
         raise StorageError(
-            "A worker process has ended.",
+            "A worker process ended before its work was done.",
             remedy="Start again, with fewer workers if memory is short.",
         ) from error
 

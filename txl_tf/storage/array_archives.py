@@ -36,7 +36,7 @@ def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> "dic
             found = dict(arrays)
         for name, array in found.items():
             if not isinstance(array, np.ndarray) or array.dtype.names:
-                raise ValueError(f"{ascii(name)[:200]} is no array")
+                raise ValueError(f"{ascii(name)[:200]} is not an array of numbers")
         return found
     except Exception as error:  # `zipfile` and NumPy raise many kinds of errors
         reason = str(error) or type(error).__name__

@@ -77,7 +77,7 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
         raise DataDamagedError(
             f"The file is larger than {max_bytes:,} bytes, the limit for files of its kind.",
             where=path,
-            remedy="Restore it from a copy.",
+            remedy="Restore the file from a copy.",
         )
     with (
         _as_os_errors(path),
@@ -240,7 +240,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
     raise DataDamagedError(
         "The file must be a regular file, not a folder, a device or a pipe.",
         where=os.fspath(path),
-        remedy="Remove it, or restore the file from a copy.",
+        remedy="Name a regular file, or restore the file from a copy.",
     )
 
 

@@ -340,7 +340,7 @@ class _LocalLock:
         if self._file is None:
             raise _lost(_RELEASED, self._path)
         if not is_open_as(self._file, self._path):
-            raise _lost("its lock was removed or replaced", self._path)
+            raise _lost("the lock of the folder was removed or replaced", self._path)
 
 
 class _StoreLock:
@@ -400,7 +400,7 @@ class _StoreLock:
         owner = _read_values(self._path)
         if owner.get("token") == self._owner["token"]:
             return ""
-        return f"{_described(owner)}, writes here now" if owner else "its lock is gone or damaged"
+        return f"{_described(owner)}, has the lock now" if owner else "the lock is gone or damaged"
 
     def _run(self) -> None:
         while not self._end.wait(self._heartbeat_seconds):

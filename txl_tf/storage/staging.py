@@ -98,5 +98,5 @@ def require_absent(path: str) -> None:
         raise OutputExistsError(
             "The output exists already.",
             where=path,
-            remedy="Give another name, or remove it.",
+            remedy="Give another name, or remove the output.",
         )

@@ -60,7 +60,7 @@ def check_values(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
         raise ValueError(f"A number must be at most about 1.8e308, in float64. Received: {value}")
     elif isinstance(value, int) and not _SMALLEST_INTEGER <= value <= _LARGEST_INTEGER:
         bits = value.bit_length()
-        raise ValueError(f"An integer must fit 64 bits. Received: one of {bits} bits")
+        raise ValueError(f"An integer must fit into 64 bits. Received: {bits} bits")
     elif isinstance(value, str):
         try:
             value.encode("utf-8")
@@ -90,7 +90,7 @@ def _refuse_constant(name: str) -> float:
 # The largest description so far, of a data set of 100,000 shards, has 20 MB.
 MAX_DESCRIPTION_BYTES = 64 << 20
 MAX_VALUES = 4 << 20
-_RESTORE = "Restore it from a copy."
+_RESTORE = "Restore the file from a copy."
 CHECKSUMS_FILE = "SHA256SUMS"
 """SHA-256 of all files of a folder, in the format of `sha256sum`."""
 _CHECKSUM_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
@@ -122,10 +122,10 @@ def parse_json_object(
     try:
         values = parse_json(content, max_values=MAX_VALUES)
     except ValueError as error:
-        what = f"The file is not JSON: {first_line(error)}"
+        what = f"The JSON is not valid: {first_line(error)}"
         raise DataDamagedError(what, where=where, remedy=remedy) from error
     if not isinstance(values, dict):
-        what = f"The file is not a JSON object, but of type {type(values).__name__}."
+        what = f"The JSON must be an object, not of type {type(values).__name__}."
         raise DataDamagedError(what, where=where, remedy=remedy)
     return values
 
@@ -140,20 +140,20 @@ def listed_file(
     """
     parts = name.split("/") if isinstance(name, str) and not _NO_NAME.search(name) else [""]
     if {"", ".", ".."}.intersection(parts):
-        what = f"A listed name must be a path inside the folder. Received: {ascii(name)[:200]}"
+        what = f"Listed files must be inside the folder. Received: {ascii(name)[:200]}"
         raise DataDamagedError(what, where=listed_in, remedy=remedy)
     path = os.path.join(folder, name)
     if not is_remote(folder):
         has_link = os.path.realpath(path) != os.path.join(os.path.realpath(folder), name)
         if has_link or (os.path.exists(path) and not os.path.isfile(path)):
-            what = "A listed file must be a regular file inside the folder."
+            what = "A listed file must be a regular file in the folder, not a link or a device."
             raise DataDamagedError(what, where=path, remedy=remedy)
     try:
         found = file_bytes(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataDamagedError("A listed file is missing.", where=path, remedy=remedy) from error
     if num_bytes is not None and (type(num_bytes) is not int or num_bytes != found):
-        what = f"The file has {found:,} bytes, but its list says {ascii(num_bytes)[:40]}."
+        what = f"The file has {found:,} bytes, but must have {ascii(num_bytes)[:40]}."
         raise DataDamagedError(what, where=f"{path}, listed in {listed_in}", remedy=remedy)
     return path
 
@@ -165,7 +165,7 @@ def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
         path = os.path.join(folder, name)
         mode = stat.S_IFREG if is_remote(path) else os.lstat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            what = "Only files and folders may be here, not links or devices."
+            what = "This must be a file or a folder, not a link or a device."
             raise DataDamagedError(what, where=path, remedy=remedy)
         if is_folder(path):
             found += [os.path.join(name, below) for below in files_below(path, remedy=remedy)]
@@ -184,15 +184,15 @@ def verify_checksums(folder: str, progress: Callable[[int], None] | None = None)
         matches = [match for match in map(_CHECKSUM_LINE.fullmatch, lines) if match]
         sums = {match[2]: match[1] for match in matches}
         if rest or len(sums) != len(lines):
-            what = "A line of the checksums is malformed or repeats a file."
+            what = "A line of the checksums is malformed, incomplete, or repeats a file."
             raise DataDamagedError(what, where=where, remedy=remedy)
         names = files_below(folder)
         for name in sorted({*names, *sums} - {CHECKSUMS_FILE}):
             path = listed_file(folder, name, listed_in=where, remedy=remedy)
             if name not in sums:
-                what = "A file is not in the list of checksums."
+                what = "The file is not listed in SHA256SUMS."
                 raise DataDamagedError(what, where=path, remedy=remedy)
             if (found := file_sha256(path, progress)) != sums[name]:
-                what = f"The file has SHA-256 {found}; the list says {sums[name]}."
+                what = f"The file has SHA-256 {found}; SHA256SUMS says {sums[name]}."
                 raise DataDamagedError(what, where=path, remedy=remedy)
     return names

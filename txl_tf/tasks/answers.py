@@ -82,7 +82,7 @@ KINDS_BY_ENDING: dict[str, tuple[TaskKind, ...]] = {
 def check_predictions_file(path: str, kind: TaskKind) -> None:
     """Raises UsageError if a file cannot hold predictions, OutputExistsError if it exists."""
     if kind not in KINDS_BY_ENDING.get(os.path.splitext(path)[1], ()):
-        what = f"Predictions of kind {kind} cannot be written in the format of this file."
+        what = f"Predictions of kind {kind} cannot be written to a file with this ending."
         raise UsageError(what, where=path, remedy="Name a .jsonl file.")
     require_absent(path)
 
@@ -131,7 +131,7 @@ def write_predictions(
         lines = ["index\tprediction"]
         for example, value in together:
             if not (example.name.isascii() and example.name.isdigit()):
-                raise ValueError(f"An index must be a number. Received: {example.name[:60]!r}")
+                raise ValueError(f"A name in .tsv must be numeric. Received: {example.name[:60]!r}")
             value = value if has_classes else f"{np.clip(value, 0, 5):.3f}"
             lines.append(f"{example.name}\t{value}")
     else:

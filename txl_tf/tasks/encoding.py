@@ -104,11 +104,11 @@ class ExampleEncoder:
                 ids, places = self._encode_one(example)
             except InvalidTextError as error:
                 raise DataDamagedError(
-                    error.reason, where=example.where, remedy="Correct or leave out the record."
+                    error.reason, where=example.where, remedy="Correct the record, or leave it out."
                 ) from error
             if any(len(each) == 0 for each in ids):
                 raise DataDamagedError(
-                    "A text has no token.", where=example.where, remedy="Leave the record out."
+                    "A text gives no tokens.", where=example.where, remedy="Leave the record out."
                 )
             ids = [each[: self._task.max_tokens] for each in ids]
             target = self._target(example, len(ids[0]), places)
@@ -120,7 +120,7 @@ class ExampleEncoder:
         if targets and len(targets) != len(examples):
             unlabelled = next(each for each in examples if not each.is_labelled)
             raise DataDamagedError(
-                "A record has no label, and others of the split have one.",
+                "The record has no label, but other records of the split have labels.",
                 where=unlabelled.where,
                 remedy="Add the label or leave the record out.",
             )
@@ -190,9 +190,9 @@ class ExampleEncoder:
             return np.array(example.label, np.int32)
         if (label := str(example.label)) not in self._class_numbers:
             raise MismatchError(
-                f"The label {label[:60]!r} is not one of the task's.",
+                f"The label {label[:60]!r} is not one of the classes of the task.",
                 where=example.where,
-                remedy=f"Its labels are: {', '.join(self._class_numbers)[:200]}.",
+                remedy=f"The classes are: {', '.join(self._class_numbers)[:200]}.",
             )
         return np.array(self._class_numbers[label], np.int32)
 
@@ -208,10 +208,10 @@ class ExampleEncoder:
             is_blank = True
         if is_blank:
             raise MismatchError(
-                f"The separator {separator!r} has no token of its own in this vocabulary, so that "
-                "the texts of an example could not be told apart.",
+                f"The separator {separator!r} has no token of its own in this vocabulary, so the "
+                "model could not tell the texts of an example apart.",
                 where=examples[0].where,
-                remedy="Name one that has: --set task.separator=' | '",
+                remedy="Choose another separator, such as --set task.separator=' | '",
             )
 
 

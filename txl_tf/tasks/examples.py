@@ -122,13 +122,13 @@ class TaskData:
             places: dict[str, str] = {}
             for example in examples:
                 if (first := places.get(example.name)) is not None:
-                    what = f"The id {shown_value(example.name)} is also the id of {first}."
+                    what = f"The id {shown_value(example.name)} is used twice; first in {first}."
                     raise DataDamagedError(what, where=example.where, remedy=CORRECT)
                 places[example.name] = example.where
                 if self.labels and example.label is not None and example.label not in self.labels:
                     near = did_you_mean(str(example.label), self.labels)
                     raise MismatchError(
-                        f"The label {shown_value(example.label)} is no class.{near}",
+                        f"The label {shown_value(example.label)} is not one of the classes.{near}",
                         where=example.where,
                         remedy=f"The {len(self.labels)} classes are: {_shown_names(self.labels)}",
                     )
@@ -152,7 +152,7 @@ class Columns(FrozenConfig):
         names = [*self.text, *self.choices, *(n for n in (self.label, self.id) if n is not None)]
         doubled = [name for name in names if names.count(name) > 1]
         if doubled:
-            raise ValueError(f"A column must have one meaning. Received: {doubled[0]!r} twice")
+            raise ValueError(f"A column must be named only once. Received: {doubled[0]!r} twice")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,10 +169,10 @@ class Record:
         if value is None and may_be_empty:
             return ""
         if not isinstance(value, str):
-            kind = "missing" if value is None else f"no string, but {shown_value(value)}"
-            raise self.damaged(f"The field {column!r} is {kind}.")
+            problem = "is missing." if value is None else f"must be text, not {shown_value(value)}."
+            raise self.damaged(f"The field {column!r} {problem}")
         if not may_be_empty and not value.strip():
-            raise self.damaged(f"The text in the field {column!r} is empty.")
+            raise self.damaged(f"The text in the field {column!r} is empty or blank.")
         return value
 
     def number_in(self, column: str) -> float:
@@ -182,10 +182,10 @@ class Record:
             with contextlib.suppress(ValueError):
                 value = float(value)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        # Also refuses NaN.
-        if not is_number or not abs(value) <= _LARGEST_FLOAT32:
+        if not is_number or not abs(value) <= _LARGEST_FLOAT32:  # also refuses NaN
             raise self.damaged(
-                f"The field {column!r} must be a finite number. Received: {shown_value(value)}"
+                f"The field {column!r} must be a finite number, at most about 3.4e38. "
+                f"Received: {shown_value(value)}"
             )
         return float(value)
 
@@ -247,17 +247,17 @@ def read_own_data(
 def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | None) -> None:
     num_texts = len(columns.text)
     if kind not in TASK_KINDS:
-        problem = f"A task is one of {', '.join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}"
+        problem = f"The kind must be {' or '.join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}"
     elif kind == "span" and num_texts != 2:
-        problem = f"A task of kind span needs 2 text columns; {num_texts} given."
+        problem = f"Kind span needs 2 text columns, question and passage, not {num_texts}."
     elif kind != "choice" and num_texts < 1:
         problem = f"A task of kind {kind} needs at least 1 text column."
     elif (kind == "choice") != bool(columns.choices):
-        problem = "Columns of options are for tasks of kind choice, which need at least one."
+        problem = "Tasks of kind choice need at least one column of options; others have none."
     elif labels is not None and kind != "classification":
-        problem = f"A task of kind {kind} has no classes."
+        problem = f"Only tasks of kind classification have classes, not {kind}."
     elif labels is not None and len(set(labels)) != max(len(labels), 2):
-        problem = "There must be at least two classes, and none twice."
+        problem = "There must be at least two classes, and no class twice."
     else:
         return
     raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
@@ -277,7 +277,7 @@ def read_split(
     `may_be_empty` accepts an empty text, unless all texts of an example are empty.
     """
     if needs_label and columns.label is None:
-        what = "There is no label column for a split that needs labels."
+        what = "The file needs labels, but no label column is named."
         raise UsageError(what, where=path, remedy="Name the column of the labels.")
     names = [*columns.text, *columns.choices, columns.id, columns.label if needs_label else None]
     records = read_records(path, [name for name in names if name is not None], **options)
@@ -293,7 +293,7 @@ def _example(
         name = str(value) if type(value) is int else record.text(columns.id)
     texts = tuple(record.text(each, may_be_empty=may_be_empty) for each in columns.text)
     if may_be_empty and not any(text.strip() for text in texts):
-        raise record.damaged("All texts of the record are empty.")
+        raise record.damaged("All texts of the record are empty or blank.")
     choices = _choices(record, columns.choices) if kind == "choice" else ()
     example = Example(name=name, where=record.where, texts=texts, choices=choices)
     column = str(columns.label)
@@ -303,7 +303,7 @@ def _example(
         return dataclasses.replace(example, answers=answers, is_answerable=bool(answers))
     if label is None or (isinstance(label, str) and not label.strip()):
         if needs_label:
-            raise record.damaged(f"The label in the field {column!r} is missing.")
+            raise record.damaged(f"The label in the field {column!r} is missing or blank.")
         return example
     if kind == "regression":
         label = record.number_in(column)
@@ -332,7 +332,8 @@ def _class_name(record: Record, column: str, label: Any) -> str:
         return "true" if label else "false"
     if not isinstance(label, str | int):
         raise record.damaged(
-            f"The label in the field {column!r} must be a name. Received: {shown_value(label)}"
+            f"The label in the field {column!r} must be a name, an integer, true or false. "
+            f"Received: {shown_value(label)}"
         )
     return str(label)
 
@@ -343,7 +344,7 @@ def _choices(record: Record, columns: tuple[str, ...]) -> tuple[str, ...]:
     if len(columns) > 1 or not isinstance(values, list):
         values = [record.text(name) for name in columns]
     if not all(isinstance(each, str) and each.strip() for each in values):
-        raise record.damaged(f"The field {columns[0]!r} must be a list of texts, none empty.")
+        raise record.damaged(f"The field {columns[0]!r} must be a list of texts, none blank.")
     if len(values) < 2:
         raise record.damaged("There must be at least two options.")
     return tuple(values)
@@ -389,7 +390,7 @@ def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[An
             )
         if start < 0 or not passage.startswith(text, start):
             raise record.damaged(
-                f"The passage does not have the answer at character {start}: {shown_value(text)}"
+                f"The passage has no {shown_value(text)} at character {start}, counted from 0."
             )
         answers.append(Answer(text=text, start=start))
     return tuple(answers)
@@ -409,7 +410,7 @@ def read_records(
     column, UsageError for an unknown file ending, DataDamagedError for a damaged or empty file.
     """
     if (form := _FORM.search(path)) is None:
-        remedy = "Name a file that ends in .jsonl, .json, .tsv or .csv."
+        remedy = "Name a .jsonl, .json, .tsv or .csv file; .gz, .xz or .zst may follow."
         raise UsageError("The file name has no known ending.", where=path, remedy=remedy)
     rows: Iterator[tuple[str, dict[str, Any]]]
     if form[1] in ("jsonl", "json"):
@@ -432,8 +433,8 @@ def read_records(
         yield Record(where, number, values)
         number += 1
     if number == 0:
-        remedy = "Name a file with records."
-        raise DataDamagedError("The file has no record.", where=path, remedy=remedy)
+        what = "The file has no record: it is empty, or has only a header line."
+        raise DataDamagedError(what, where=path, remedy="Name a file with records.")
 
 
 def _shown_names(names: Sequence[str]) -> str:
@@ -459,8 +460,7 @@ def _fields(path: str, has_commas: bool) -> Iterator[tuple[str, list[str]]]:
         for where, line in _lines(path):
             yield where, line.removesuffix("\n").removesuffix("\r").split("\t")
         return
-    # The default is shorter than some articles.
-    csv.field_size_limit(MAX_LINE_BYTES)
+    csv.field_size_limit(MAX_LINE_BYTES)  # the default is shorter than some articles
     reader = csv.reader((text for _, text in _lines(path)), strict=True)
     while True:
         where = f"{path}, line {reader.line_num + 1}"
@@ -489,7 +489,7 @@ def _with_header(
         elif len(fields) < len(header) and num_broken < max_broken_lines:
             num_broken += 1
         elif len(fields) != len(header):
-            what = f"The record has {len(fields)} fields; {len(header)} are expected."
+            what = f"The record must have {len(header)} fields, not {len(fields)}."
             raise DataDamagedError(what, where=where, remedy=CORRECT)
         else:
             yield where, dict(zip(header, fields, strict=True))

@@ -73,7 +73,7 @@ def compute_metrics(
         )
     for example in examples:
         if not example.is_labelled:
-            raise ValueError(f"An example must have a label. Received: none in {example.where}")
+            raise ValueError(f"Every example must have a label. Received: none in {example.where}")
     match kind:
         case "classification":
             figures = _class_figures(labels, examples, predictions)
@@ -86,7 +86,7 @@ def compute_metrics(
     for name in names:
         if name not in figures:
             raise ValueError(
-                f"A metric of kind {kind} with {len(labels)} classes must be one of "
+                f"A metric of this {kind} task must be one of "
                 f"{', '.join(figures)}.{did_you_mean(name, figures)} Received: {shown_value(name)}"
             )
     return {key: value for name in names for key, value in figures[name].items()}

@@ -203,7 +203,7 @@ def _articles(folder: str, is_needed: bool) -> list[str]:
     found = [os.path.join(folder, name) for name in names if name.endswith(".txt")]
     if not found and is_needed:
         remedy = "Name the folder that has train, dev and test."
-        raise InputMissingError("There are no articles here.", where=folder, remedy=remedy)
+        raise InputMissingError("There are no articles (.txt).", where=folder, remedy=remedy)
     return found
 
 
@@ -212,14 +212,14 @@ def _read_article(path: str, level: str) -> list[Example]:
     article = record.text("article")
     lists: list[Any] = [record.values.get(key) for key in ("questions", "options", "answers")]
     if not all(isinstance(each, list) and len(each) == len(lists[0]) > 0 for each in lists):
-        raise record.damaged("There must be lists of as many questions as options and answers.")
+        raise record.damaged("Questions, options and answers must be lists of one length, not 0.")
     stem = os.path.basename(path).removesuffix(".txt")
     examples = []
     for number, (question, options, answer) in enumerate(zip(*lists, strict=True)):
         place = Record(f"{path}, question {number + 1}", number, {"question": question})
         are_texts = isinstance(options, list) and all(isinstance(each, str) for each in options)
         if not are_texts or len(options) != len(_LETTERS):
-            raise place.damaged(f"There must be four options. Received: {shown_value(options)}")
+            raise place.damaged(f"Options must be four texts. Received: {shown_value(options)}")
         if not isinstance(answer, str) or len(answer) != 1 or answer not in _LETTERS:
             raise place.damaged(f"The answer must be A, B, C or D. Received: {shown_value(answer)}")
         question = place.text("question")
@@ -300,8 +300,8 @@ def _question(record: Record, path: str, passage: str, needs_answers: bool) -> E
     is_known = bool(answers) != is_impossible or not (needs_answers or answers)
     if not (isinstance(is_impossible, bool) and isinstance(answers, list) and is_known):
         raise question.damaged(
-            "A question must have a list of `answers`, or a true `is_impossible` and none. "
-            f"Received: {shown_value(answers)} and {shown_value(is_impossible)}"
+            "A question must have a list of `answers`, or `is_impossible` must be true. Received: "
+            f"answers={shown_value(answers)}, is_impossible={shown_value(is_impossible)}"
         )
     return Example(
         name=name,

@@ -74,11 +74,11 @@ def test_the_fingerprint_never_changes():
 @pytest.mark.parametrize(
     ("pieces", "options", "message"),
     [
-        (["a"], {"unknown_token": "?"}, "`unknown_token` must be in the vocabulary"),
+        (["a"], {"unknown_token": "?"}, "must have the `unknown_token`"),
         (["?", "a", "a"], {"unknown_token": "?"}, "must be different"),
         (["?", "a b"], {"unknown_token": "?"}, "without white space"),
         (["?", SUFFIX_INDICATOR], {"unknown_token": "?"}, "without white space"),
-        (["?", "a\0"], {"unknown_token": "?"}, "must not have NUL"),
+        (["?", "a\0"], {"unknown_token": "?"}, "must not contain NUL"),
     ],
 )
 def test_vocabularies_that_are_none_are_refused(pieces, options, message):

@@ -8,7 +8,7 @@ from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordTokenizer
 from txl_tf.errors import DataDamagedError
 
-_REMEDY = "Prepare the data set again."
+_REMEDY = "Restore the vocabulary from a copy, or prepare the data set again."
 _TOKENIZERS: dict[str, type[Tokenizer]] = {
     "bytes": ByteTokenizer,
     "characters": CharacterTokenizer,
@@ -20,16 +20,15 @@ _TOKENIZERS: dict[str, type[Tokenizer]] = {
 
 
 def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") -> Tokenizer:
-    """Builds a tokenizer from its vocabulary files, given as content by name.
-
-    Raises DataDamagedError, with the folder `where`, if they are no vocabulary of that kind.
-    """
+    """Builds a tokenizer from vocabulary files, content by name; DataDamagedError names `where`."""
     if kind not in _TOKENIZERS:
-        what = f"There is no tokenizer of the kind {kind!r}, but: {', '.join(_TOKENIZERS)}."
+        what = f"The tokenizer must be one of: {', '.join(_TOKENIZERS)}. Received: {kind!r}"
         raise DataDamagedError(what, where=where, remedy=_REMEDY)
     try:
         return _TOKENIZERS[kind].from_vocabulary_files(files)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
-        what = f"The vocabulary is not one of {kind}: {reason}"
+        if isinstance(error, KeyError):  # whose text is the key alone
+            reason = f"{reason} is missing"
+        what = f"The vocabulary is not valid for the tokenizer {kind!r}: {reason}"
         raise DataDamagedError(what, where=where, remedy=_REMEDY) from error

@@ -24,7 +24,7 @@ class ByteTokenizer(Tokenizer):
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
         if files:
-            raise ValueError(f"Bytes must not have vocabulary files. Received: {', '.join(files)}")
+            raise ValueError(f"There must be no vocabulary file. Received: {', '.join(files)}")
         return cls()
 
     @property
@@ -60,7 +60,7 @@ class CharacterTokenizer(Tokenizer):
         num_different = len({each for each in characters if len(each) == 1})
         if num_different != len(characters) or not characters:
             raise ValueError(
-                "`characters` must have at least one string, each of one character, all different. "
+                "`characters` must be different strings of one character each, at least one. "
                 f"Received: {self.characters[:8]}, {num_different} different characters"
             )
         if unknown_token is not None and not isinstance(unknown_token, str):
@@ -82,7 +82,7 @@ class CharacterTokenizer(Tokenizer):
         options = parse_json(files[_OPTIONS_FILE])
         lines = files[_CHARACTERS_FILE].decode("ascii").split()
         if any(not line.startswith("U+") for line in lines):
-            raise ValueError(f"Characters must be written as U+0041. Received: {lines[:8]}")
+            raise ValueError(f"Each line must be a code like U+0041. Received: {lines[:8]}")
         characters = [chr(int(line[2:], 16)) for line in lines]
         return cls(characters, unknown_token=options["unknown_token"])
 

@@ -32,7 +32,7 @@ class WordPieceTokenizer(RuleTokenizer):
     def __init__(self, pieces: Sequence[str], rule: WordRule, *, unknown_token: str) -> None:
         super().__init__(pieces, rule, unknown_token=unknown_token)
         if bad := [piece for piece in pieces if "\0" in piece]:
-            what = "`pieces` must not have NUL, at which tensorflow-text ends them."
+            what = "`pieces` must not contain NUL: tensorflow-text ends a piece there."
             raise ValueError(f"{what} Received: {bad[0]!r}")
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
@@ -107,7 +107,7 @@ class SentencePieceTokenizer(Tokenizer):
         decode_utf8(text)
         place = text.find(BLOCK_SUBSTITUTE.encode())
         if place >= 0:
-            reason = "The text has U+10FFFE, which is no character."
+            reason = "The text has U+10FFFE, which this tokenizer cannot encode."
             raise InvalidTextError(reason, text, place)
         lines = [line + b"\n" for line in text.split(b"\n")]
         lines[-1] = lines[-1][:-1]

@@ -143,7 +143,7 @@ class RuleTokenizer(Tokenizer):
         eos_token = rule.eos_token
         for name, token in (("rule.eos_token", eos_token), ("unknown_token", unknown_token)):
             if token is not None and token not in tokens:
-                raise ValueError(f"`{name}` must be in the vocabulary. Received: {token!r}")
+                raise ValueError(f"The vocabulary must have the `{name}`. Received: no {token!r}")
         words = [token.removeprefix(self.suffix_indicator).encode() for token in tokens]
         has_spaces = WordRule().split(b"\n".join(words)) != words
         if not words or has_spaces or len(set(tokens)) != len(tokens):
