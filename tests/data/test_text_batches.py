@@ -67,7 +67,7 @@ def test_texts_and_ids_of_many_kinds_are_one_stream(given):
 @pytest.mark.parametrize(
     ("given", "tokenizer", "error", "message"),
     [
-        ("abcdef", ByteTokenizer(), ValueError, "2 rows of 3 .* at least 7 tokens.*: 6 tokens"),
+        ("abcdef", ByteTokenizer(), ValueError, "at least 7 tokens .*=2 and .*=3.*: 6 tokens"),
         ([], None, ValueError, "Received: 0 tokens"),
         ([0, 1, 4] * 9, WORDS, ValueError, r"must be in \[0, 4\). Received: ids from 0 to 4"),
         ([-1] * 9, None, ValueError, r"must be in \[0, .* Received: ids from -1"),

@@ -215,7 +215,7 @@ def test_texts_of_json_come_out_as_they_went_in(tmp_path, ensure_ascii):
     [
         (b'{"text": ', "not JSON"),
         (b'["text"]', "must be a JSON object"),
-        (b'{"body": "x", "id": 1}', "no field 'text', but: body, id"),
+        (b'{"body": "x", "id": 1}', "no field 'text'. Its fields: body, id"),
         (b'{"text": 3}', "must be text, not int"),
         (b'{"text": "\\ud800"}', "lone surrogate at character 0"),
         (b'{"text": "\xff"}', "can't decode byte 0xff in position 10"),
