@@ -85,7 +85,7 @@ def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite():
     spoil_gradient(spoiled, np.inf)
     with pytest.raises(NonFiniteError, match="The step changed no weight") as raised:
         next(spoiled.run())
-    assert raised.value.where == "step 8, all rows with a finite loss"
+    assert raised.value.where == "step 8, the loss of every row is finite"
     assert bits_of(spoiled.state()) == bits_of(state)
 
 
