@@ -312,10 +312,10 @@ def test_every_package_is_installed_and_none_is_called_pipelines():
 
 # Totals that may only fall: a change that lowers one lowers its number here too, and a feature
 # that adds lines takes others away.
-MOST_SOURCE_LINES = 41_339
-MOST_SOURCE_FILES = 170
-MOST_TEST_LINES = 32_374
-MOST_MARKER_PHRASES = 4.0
+MOST_SOURCE_LINES = 37_464
+MOST_SOURCE_FILES = 160
+MOST_TEST_LINES = 31_297
+MOST_MARKER_PHRASES = 3.0
 """Per 10,000 words of docstrings and comments."""
 
 # Phrases of translated English, which a plainer word replaces.
