@@ -167,7 +167,7 @@ def _check_combinations(job: GenerateJob, drawing: list[str]) -> None:
     others += map(option_of, drawing)
     remedy = "Leave one of the options out."
     if job.beams is not None and others:
-        what = f"--beams excludes {others[0]}: it writes one text and draws no tokens."
+        what = f"--beams excludes {others[0]}: beam search writes one text and draws no tokens."
         raise UsageError(what, where=f"--beams with {others[0]}", remedy=remedy)
     if has_session and has_samples:
         what = "--session excludes --num-samples: a session continues one text."
