@@ -1,11 +1,11 @@
 """Measures speed and memory of training, evaluation and generation: `txl benchmark`.
 
-    txl benchmark train evaluate
     txl benchmark evaluate --memory-lengths 800,1600,3200
     txl benchmark train --peer-python PATH --json
 
 Each case has a process of its own, and takes turns with the peer. Settings that are not part
-of a shape are the defaults of the jobs. Shape letters: B rows, T segment length, M memory length.
+of a shape are those of `--config`, or the defaults of the jobs. Shape letters: B rows, T segment
+length, M memory length.
 """
 
 import argparse

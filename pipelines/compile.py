@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--find-rows",
         action="store_true",
-        help="find the largest number of rows that fits, even if the experiment fits",
+        help="find the most rows per replica that fit (default: only if the experiment does not)",
     )
     parser.add_argument(
         "--code",

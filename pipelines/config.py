@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> str:
-    """Reads the named experiments, and returns the text to print."""
+    """Reads the experiment of `--config`, if given, and returns the text to print."""
     if arguments.config is not None:
         experiment = load_experiment(arguments.config, arguments.overrides)
         return json.dumps(experiment.to_dict(), indent=2)

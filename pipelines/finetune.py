@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="data set or model whose tokenizer is used",
+        help="data set or model whose tokenizer is used, if --init-from has none (default: bytes)",
     )
     meaning = "times that every example is read (default: 3)"
     add_number(run, "--epochs", 1, _MAX_EPOCHS, meaning)
@@ -232,7 +232,7 @@ def _option(name: str) -> str:
 def _finetuning_experiment(
     arguments: argparse.Namespace, data: TaskData, begun: ExperimentConfig | None
 ) -> ExperimentConfig:
-    """Returns the settings of a fine-tuning run; a run that was begun keeps its own.
+    """Returns the settings of a run; a begun one keeps its own, but for `--set` and `--epochs`.
 
     A new run takes the model of `--init-from` or `--config`; without either it is a UsageError.
     Steps, warm-up and periods follow from the epochs, unless `--set` names them.
@@ -289,8 +289,8 @@ def _steps_of(num_epochs: int, data: TaskData, experiment: ExperimentConfig) -> 
 class FineTuningData:
     """Examples of a task with a split `train`, as `TrainingRun` reads and evaluates them.
 
-    Examples that cannot be encoded, or none to train on, are a DataDamagedError; another vocabulary
-    or label is a MismatchError.
+    Examples that cannot be encoded are a DataDamagedError; another vocabulary or label is a
+    MismatchError. There must be an example to train on.
     """
 
     folder = None

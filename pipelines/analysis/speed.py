@@ -1,6 +1,5 @@
 """Time per token with memory and with sliding windows: `txl analyze speed`.
 
-    txl analyze speed
     txl analyze speed --attention 800,3800 --config FILE --set model.num_layers=2 --json
 
 Compares, as the table of slowdowns of Dai et al. (2019), the time of a token with that of the

@@ -157,13 +157,13 @@ def test_a_published_size_has_new_weights(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda lm: lm.generate(3), ValueError, "`inputs` must be a str or a vector.*inputs=3"),
+        (lambda lm: lm.generate(3), ValueError, "`inputs` must be a str, a vector.*inputs=3"),
         (lambda lm: lm.generate(["a", 3]), ValueError, "Received: inputs=.'a', 3."),
-        (lambda lm: lm.generate([]), ValueError, "a list of at least one of them"),
-        (lambda lm: lm.generate(""), UsageError, "no token in the prompt"),
+        (lambda lm: lm.generate([]), ValueError, "a list of these that is not empty"),
+        (lambda lm: lm.generate(""), UsageError, "The prompt has no tokens"),
         (lambda lm: lm.generate("A"), UsageError, "not in the vocabulary"),
         (lambda lm: lm.generate("a", sampler="gredy"), ValueError, "Did you mean greedy"),
-        (lambda lm: lm.generate("a", stop=""), ValueError, "`stop` must be.*none of them empty"),
+        (lambda lm: lm.generate("a", stop=""), ValueError, "`stop` must be.*none empty"),
         (lambda lm: lm.generate("a", top_p=0.0), ValueError, "`top_p` must be in .0, 1."),
         (lambda lm: lm.session(temprature=1.0), ValueError, "Did you mean temperature"),
         (lambda lm: lm.session(sampler="greedy", min_p=0.1), ValueError, "or `min_p`"),

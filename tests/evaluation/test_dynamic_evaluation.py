@@ -146,7 +146,7 @@ def test_what_cannot_be_is_refused(model):
     with pytest.raises(ValueError, match="must be at least 0"):
         EvaluationConfig(warm_up_tokens=-1)
     config = EvaluationConfig(batch_size=1, dynamic_learning_rate=0.1)
-    with pytest.raises(ValueError, match="needs a single device"):
+    with pytest.raises(ValueError, match="on a single device"):
         Evaluator(CONFIG, config, strategy=strategy_of(2))
     scaled = evaluator_of(model, **RULES[1])
     with pytest.raises(ValueError, match="needs a `statistics_text`"):

@@ -54,6 +54,6 @@ def test_texts_are_checked_for_length_and_encoding():
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"texts\[1\] is not UTF-8"):
             CHECK_TEXTS[True]([b"a", bad])
     for length in (10, 1 << 20, 100 << 20):
-        message = rf"texts\[1\] is {length} bytes long; it must be 9 at most"
+        message = rf"texts\[1\] is {length} bytes long; it must be at most 9"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             CHECK_TEXTS[True]([b"a", b"x" * length])

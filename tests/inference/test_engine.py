@@ -224,7 +224,7 @@ def test_what_does_not_fit_is_refused():
             document_starts=np.zeros((B, T), bool),
         )
     per_head = engine_of(model, "per_head")
-    with pytest.raises(ValueError, match="single tokens needs the kernel"):
+    with pytest.raises(ValueError, match="single tokens needs an engine"):
         per_head.begin(per_head.initial_memory(B))
 
 

@@ -84,7 +84,7 @@ def test_memory_of_the_kernel_stays_with_it_and_of_another_length_is_refused():
         on_chip.adopt(longer)
     with pytest.raises(ValueError, match="Received: an engine with the kernel 'on_chip'"):
         on_chip.begin(on_chip.initial_memory(B))
-    with pytest.raises(ValueError, match="must come from an engine with the same kernel"):
+    with pytest.raises(ValueError, match="fits only engines with this kernel"):
         batched.adopt(longer)
 
 

@@ -124,7 +124,7 @@ def test_memory_of_a_stateful_block_is_no_weight_and_not_saved(tmp_path):
 def test_a_stateful_block_needs_a_batch_size_a_memory_and_no_other():
     with pytest.raises(ValueError, match=r"needs a fixed batch size.*Received: inputs_shape="):
         made(stateful=True, memory_length=T)
-    with pytest.raises(ValueError, match=r"needs a memory\. Received: memory_length=0"):
+    with pytest.raises(ValueError, match=r"a `memory_length` above 0\. Received: memory_length=0"):
         made(batch_size=B, stateful=True, memory_length=0)
     block = made(batch_size=B, stateful=True, memory_length=T)
     with pytest.raises(ValueError, match=r"keeps its own memory\. Received: memory="):

@@ -74,7 +74,7 @@ def test_a_named_experiment_has_the_vocabulary_of_the_data_unless_one_is_set():
     assert vocabulary(30_000) == (30_000, (20_000,))
     assert vocabulary(62, "model.vocabulary_size=50000") == (50_000, (20_000, 40_000))
     assert vocabulary(30_000, "model.cutoffs=[7]") == (30_000, (7,))
-    with pytest.raises(UsageError, match="one full softmax"):
+    with pytest.raises(UsageError, match="`cutoffs` must ascend"):
         vocabulary(62, "model.cutoffs=[20000]")
 
 

@@ -65,7 +65,7 @@ def test_the_tokenizer_of_the_data_is_kept(tmp_path):
     [
         (("--set", "model.memory_length=x"), 2, "memory_length"),
         slow_case(("--set", "memory_length=4"), 2, "model.FIELD=VALUE"),
-        (("--set", "model.memory_length=12", "--set", "model.num_layers=5"), 78, "num_layers=3"),
+        (("--set", "model.memory_length=12", "--set", "model.num_layers=5"), 78, "num_layers is 3"),
     ],
 )
 def test_wrong_settings(settings, code, said, tmp_path):

@@ -300,7 +300,7 @@ BAD_IDS = {
     "7 x 8": "line 2, index 1",
     "7 -1": "line 2, index 1",
     "[7, 8, 1.0]": "line 2, index 2",
-    "[[7], [8, 300]]": "line 2, list 1, index 1",
+    "[[7], [8, 300]]": "line 2, list 2, index 1",
     "[true]": "line 2, index 0",
     "9" * 5000: "line 2, index 0",
     "[" + "9" * 5000 + "]": "line 2, byte 2",

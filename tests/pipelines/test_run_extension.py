@@ -115,7 +115,7 @@ def test_an_unfinished_run_is_not_extended(tmp_path):
         train(run)
     with pytest.raises(MismatchError, match="num_steps") as raised:
         extend(run)
-    assert "Finish it " in raised.value.remedy
+    assert "Finish the run first" in raised.value.remedy
     train(run)
     extend(run)
 

@@ -132,8 +132,7 @@ class TrainingConfig(FrozenConfig):
     def evaluation_period(self) -> int:
         """Steps between evaluations of the validation split.
 
-        By default a tenth of the run, rounded to whole checkpoint periods: the
-        best evaluation needs a checkpoint of its step.
+        By default a tenth of the run; if that is longer than a checkpoint period, in whole periods.
         """
         if self.evaluate_every_steps is not None:
             return self.evaluate_every_steps
@@ -230,8 +229,8 @@ class EvaluationConfig(FrozenConfig):
 
     With `warm_up_tokens="all"` the results do not depend on `batch_size`. If the memory holds the
     whole text, they equal one pass over it for every `segment_length`. With a shorter memory they
-    depend on it, because a token also sees its segment, unless positions are relative and
-    `same_length` gives all tokens the same number of keys.
+    depend on the segment length, as a token also sees its segment, unless positions are relative
+    and `same_length` gives all tokens the same number of keys.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the others.

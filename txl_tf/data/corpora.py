@@ -33,8 +33,8 @@ class Corpus:
     """Published corpus with the tokenization and counts of published results.
 
     The values are those of the official preparation of Transformer-XL and of independent projects.
-    `counts` has, by split, those published among the counts of `SplitManifest`; tokens and
-    `vocabulary_sizes` are those of `tokenizer`. `documents` turns the paths of `members` into
+    `counts` has, for each split, the published values of fields of `SplitManifest`; tokens and
+    `vocabulary_sizes` hold for `tokenizer` only. `documents` turns the paths of `members` into
     documents by split, in the official order.
     """
 
@@ -49,7 +49,7 @@ class Corpus:
     def splits(self, path: str) -> Splits:
         """Opens an archive, unpacked folder or only file, and returns documents by split.
 
-        Errors of `unpacked_files`.
+        Raises the errors of `unpacked_files`.
         """
         return self.documents(unpacked_files(path, self.archive, self.members))
 
@@ -160,8 +160,8 @@ def _pages(drops_newlines: bool, path: str, start: int, stop: int) -> Iterator[D
 def text8() -> Corpus:
     """Returns text8, one document per split of 90, 5 and 5 million characters.
 
-    As in the official script, spaces at the beginning and end of each split are stripped. Their
-    number is not published.
+    As in the official script, spaces at the beginning and end of each split are stripped. The
+    numbers of characters that are left are not published.
     """
     return _hundred_megabytes(
         "text8",
@@ -347,7 +347,7 @@ def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
     """Returns One Billion Word, with `<S>` before and after every sentence.
 
     Train is the 99 training files, each a document with its sentences shuffled. Each of
-    `num_passes` has another order of files; `seed` determines both. Valid and test are both the
+    `num_passes` has its own order of files and sentences, by `seed`. Valid and test are both the
     first of the 50 held-out files, unshuffled, as in the official preparation. The vocabulary has
     the words that occur at least three times in train.
     """

@@ -1,4 +1,4 @@
-"""Evaluator that scores every token of a text once, with any segment and memory length.
+"""Evaluator that scores every token of a text but the first once, with any segment and memory.
 
 Shape letters used in this module: B rows or windows, T segment or window length, S stride.
 """
@@ -74,8 +74,8 @@ class Evaluator:
     The model has its own memory, and its own copy of the weights unless `variables` maps the path
     of every weight to a Keras variable under the same strategy. These are never changed, so an
     evaluation does not disturb a training run. `evaluation_config` takes open values from the
-    model. Raises ValueError for dynamic evaluation on several replicas or with `variables`, and
-    for windows with a model that has memory.
+    model. Raises ValueError for dynamic evaluation under a strategy or with `variables`, for
+    windows with a model that has memory, and for a memory length with a recurrent model.
     """
 
     def __init__(
@@ -604,8 +604,8 @@ class EvaluationRows:
 class EvaluationWindows:
     """Order in which an evaluation reads a text with overlapping windows.
 
-    Windows advance by `S` tokens and score their last `S`, so that every target is scored once. The
-    first window begins with the text and the last one ends with it, so all are full, and absolute
+    Each window scores the `S` targets after those of the window before, its last ones unless it
+    would begin before the text or end after it: then it is shifted. So all are full, and absolute
     positions mean the same as in training. A text shorter than a window is padded and read as the
     last segment of `EvaluationRows`. The last batch is padded with windows that score nothing.
     Raises ValueError if there is nothing to score.

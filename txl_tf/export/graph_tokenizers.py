@@ -28,7 +28,7 @@ class GraphTokenizer(tf.Module, abc.ABC):
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Converts texts, string `[B]`, to int32 ragged ids `[B, T]`, without byte order marks.
 
-        Raises tf.errors.InvalidArgumentError for text that is not UTF-8 or that has no token.
+        Raises tf.errors.InvalidArgumentError for invalid UTF-8 (except bytes) or a missing token.
         """
         return self._tokenize(tf.strings.regex_replace(texts, "^\ufeff", ""))
 

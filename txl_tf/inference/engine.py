@@ -454,8 +454,8 @@ class _KeyValueEngine(InferenceEngine):
             )
         if (len(memory.keys[0].shape) == 3) != (self.plan.kernel == "on_chip"):
             raise ValueError(
-                "`memory` must come from an engine with the same kernel: the kernel 'on_chip' and "
-                "other kernels cannot exchange memory. "
+                "`memory` of the kernel 'on_chip' fits only engines with this kernel, and other "
+                f"memory only the other engines. This engine has the kernel {self.plan.kernel!r}. "
                 f"Received: keys of shape {tuple(memory.keys[0].shape)}"
             )
         if memory.memory_length != self._num_places:
@@ -582,7 +582,7 @@ class _KeyValueEngine(InferenceEngine):
     def begin(self, memory, rows_per_memory=1, capacity=64):
         if self.plan.kernel != "batched":
             raise ValueError(
-                "Reading single tokens needs the kernel 'batched'. "
+                "Reading single tokens needs an engine that was created with `writes=True`. "
                 f"Received: an engine with the kernel {self.plan.kernel!r}"
             )
         num_rows = memory.valid_length.shape[0] * rows_per_memory

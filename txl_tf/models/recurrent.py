@@ -109,11 +109,11 @@ class RecurrentLanguageModel(LanguageModel):
     """Stacked recurrent layers that carry their states from segment to segment.
 
     Embedding and softmax share one table, so the last layer is as wide as the embedding, as in
-    Merity et al. (2018). Dropout acts between the layers. Gradients stop at the segment boundary:
-    truncated back-propagation through time. Calls and scores are as in `TransformerXL`.
+    Merity et al. (2018). Dropout acts on the embeddings and on the outputs of layers. Gradients
+    stop at the segment boundary. Calls and scores are as in `TransformerXL`.
 
     A subclass has a `config_class`, `create_layer` for a width and an index, `run_layer` from
-    hidden states and a state to the next ones, and `state_widths`, of the two states of a layer.
+    hidden states and a state to the next ones, and `state_widths`, a pair for each layer.
     """
 
     config_class = RecurrentConfig

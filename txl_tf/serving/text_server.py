@@ -123,7 +123,8 @@ class Completion:
 
     The thread of the engine calls `deliver` with each `TextPiece`. `owner` is the client and its
     request. Memory ends before the `unread` tokens, which end with the newest token. `is_over` is
-    true if the text ended or was cancelled. `position` and `num_tokens` count the whole session.
+    true if the text ended or was cancelled. `position` counts the tokens that earlier requests of
+    the session wrote, and `num_tokens` all its tokens, those of prompts too.
     """
 
     index: int = 0
@@ -239,7 +240,7 @@ class TextEngine:
         owner: tuple[str, str],
         deliver: Callable[[TextPiece], object],
     ) -> list[Completion]:
-        """Queues the texts of a request; RequestError if the queue is full or a text is empty."""
+        """Queues the texts of a request; RequestError if queue, session or a text forbids it."""
         name, seed = settings.session, new_seed() if settings.seed is None else settings.seed
         texts = itertools.product(prompts, sample_seeds(seed, settings.n))
         with self._changed:
@@ -543,7 +544,7 @@ def parse_request(body: bytes) -> CompletionRequest:
 
 
 class TextServer:
-    """HTTP application of a `TextEngine`; with an API key, requests must have it."""
+    """HTTP application of a `TextEngine`; requests need the API key, except `/` and `/health`."""
 
     def __init__(
         self,
@@ -681,7 +682,7 @@ class TextServer:
         return web.json_response(answer)
 
     async def _prompts(self, asked: CompletionRequest, client: str) -> list[np.ndarray]:
-        """Returns the tokens of each prompt, none where a session is continued."""
+        """Checks the limits of a request; returns the tokens of each prompt, perhaps none."""
         prompts: Any = asked.prompt
         if isinstance(prompts, str) or isinstance((*prompts, "")[0], int):
             prompts = [prompts]

@@ -84,7 +84,7 @@ def test_the_order_is_the_official_one_ties_included(options):
         if kept:
             assert trained(text, **options).characters == kept
         else:
-            with pytest.raises(ValueError, match="at least one"):
+            with pytest.raises(ValueError, match="one or more"):
                 trained(text, **options)
 
 

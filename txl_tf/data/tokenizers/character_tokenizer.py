@@ -60,8 +60,8 @@ class CharacterTokenizer(Tokenizer):
         num_different = len({each for each in characters if len(each) == 1})
         if num_different != len(characters) or not characters:
             raise ValueError(
-                "`characters` must be different strings of one character each, at least one. "
-                f"Received: {self.characters[:8]}, {num_different} different characters"
+                "`characters` must be one or more single characters, each only once. "
+                f"Received: {len(self.characters)} strings, first {self.characters[:8]}"
             )
         if unknown_token is not None and not isinstance(unknown_token, str):
             raise ValueError(f"`unknown_token` must be a str. Received: {unknown_token!r}")
