@@ -119,7 +119,7 @@ def _add_text_arguments(text: Any) -> None:
     add_number(text, "--passes", 1, _MAX_PASSES, "passes over lm1b (default: 1)")
     meaning = "format of the files (default: text)"
     text.add_argument("--format", choices=["text", "jsonl", "ids"], help=meaning)
-    meaning = "JSON field that has the text (jsonl, default: text) or the token ids (ids)"
+    meaning = "JSON field with the text or ids (default: text)"
     text.add_argument("--field", metavar="NAME", help=meaning)
     meaning = "file or line (default: file)"
     text.add_argument("--one-document-per", choices=["file", "line"], metavar="UNIT", help=meaning)

@@ -77,7 +77,7 @@ def test_an_evaluation_attends_by_a_kernel_where_the_chip_can_and_it_pays(values
 
 def test_weights_that_follow_the_text_are_refused_before_anything_is_traced():
     evaluation = EvaluationConfig(batch_size=1, dynamic_learning_rate=1e-3)
-    with pytest.raises(ValueError, match="`dynamic_learning_rate` needs .* on a single device"):
+    with pytest.raises(ValueError, match=r"`dynamic_learning_rate` needs .* on a single device"):
         Evaluator(MODEL, evaluation, strategy=traced_replicas())
 
 
