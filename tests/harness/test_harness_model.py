@@ -184,7 +184,7 @@ def test_results_are_handed_to_a_cache_as_they_come(lm):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"max_length": 0}, "at least 1 token"),
+        ({"max_length": 0}, "max_length must be a positive int"),
         ({"batch_size": "auto"}, "must be a positive number"),
     ],
 )
