@@ -301,6 +301,9 @@ class TokenBlock(InferenceBlock):
     def __init__(self, block, biases, product):
         super().__init__(block, biases)
         self._product = product
+        attention, feed_forward = block.attention, block.feed_forward
+        layers = [attention.query, attention.key, attention.value, attention.output_projection]
+        self._layers = [*layers, feed_forward.inner, feed_forward.outer]
 
     def folding_projection(self):
         """The projection `(N, H, D)` from distance queries to the width of the sinusoids."""
@@ -311,18 +314,13 @@ class TokenBlock(InferenceBlock):
 
     def kernels(self):
         """The kernels of query, key and value side by side, of the output and of feed-forward."""
-        attention, feed_forward = self._attention, self._block.feed_forward
-        layers = [attention.key, attention.value, attention.output_projection]
-        layers += [feed_forward.inner, feed_forward.outer]
-        key, value, *others = [ops.cast(each.kernel, attention.compute_dtype) for each in layers]
-        return ops.concatenate([scaled_query_kernel(attention), key, value], axis=-1), *others
+        dtype = self._attention.compute_dtype
+        key, value, *others = [ops.cast(each.kernel, dtype) for each in self._layers[1:]]
+        return ops.concatenate([scaled_query_kernel(self._attention), key, value], axis=-1), *others
 
     def variables(self):
         """The variables that a step reads beside `kernels`: biases, norms, gates."""
-        attention, feed_forward = self._attention, self._block.feed_forward
-        layers = [attention.query, attention.key, attention.value, attention.output_projection]
-        layers += [feed_forward.inner, feed_forward.outer]
-        stored = {id(layer.kernel) for layer in layers}
+        stored = {id(layer.kernel) for layer in self._layers}
         return [each for each in self._block.variables if id(each) not in stored]
 
     def __call__(self, hidden, memory, recent, position, mask_scores, kernels, over_distances):
@@ -477,7 +475,7 @@ def in_pairs(tensor, axis):
     return ops.bitwise_or(first, ops.left_shift(second, 16))
 
 
-def _parts(inputs, stored, axis):
+def _parts(inputs, stored):
     """Returns pairs of float32 factors: all of both, or a half of both for each half `in_pairs`."""
     if stored.dtype != "uint32":
         return [(inputs, stored)]
@@ -486,12 +484,12 @@ def _parts(inputs, stored, axis):
     pairs = ops.bitwise_xor(stored, zero)
     upper = ops.bitwise_and(pairs, ops.full((), 0xFFFF0000, "uint32"))
     numbers = ops.view(ops.left_shift(pairs, 16), "float32"), ops.view(upper, "float32")
-    return list(zip(ops.split(inputs, 2, axis=axis), numbers, strict=True))
+    return list(zip(ops.split(inputs, 2, axis=-1), numbers, strict=True))
 
 
 def scores_of_stored(inputs, keys):
     """Multiplies float32 `(..., 1, X)` with keys `(..., Y, X)` or their pairs: `(..., 1, Y)`."""
-    products = sum(part * numbers for part, numbers in _parts(inputs, keys, axis=-1))
+    products = sum(part * numbers for part, numbers in _parts(inputs, keys))
     return ops.expand_dims(ops.sum(products, axis=-1), axis=-2)
 
 
@@ -500,7 +498,7 @@ def product_of_stored(inputs, kernel):
 
     XLA makes loops over vectors of a sum of few products, but not of many.
     """
-    parts = _parts(inputs, kernel, axis=-1)
+    parts = _parts(inputs, kernel)
     length, width = kernel.shape[-2:]
     count = math.gcd(length, 8 // len(parts))
     sums = 0.0
