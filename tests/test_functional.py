@@ -35,16 +35,11 @@ def test_relative_shift_moves_every_score_to_its_key(segment_length, key_length)
 
 
 @pytest.mark.parametrize(("segment_length", "key_length"), LENGTHS)
-def test_unshift_padded_gives_the_columns_that_are_shifted(segment_length, key_length):
-    shape = (2, 3, segment_length, key_length)
-    scores = np.random.default_rng(0).normal(size=shape).astype("float32")
-    columns = functional.unshift_padded(scores)
-    assert tuple(columns.shape) == (*shape[:3], key_length + 1)
-    assert np.array_equal(ops.convert_to_numpy(functional.shift_padded(columns)), scores)
-    for row, head, query, key in np.ndindex(*shape):
-        distance = key_length - segment_length + query - key
-        if distance >= 0:
-            assert columns[row, head, query, key_length - distance] == scores[row, head, query, key]
+def test_a_mask_over_distances_hides_its_keys_after_the_shift(segment_length, key_length):
+    allowed = np.random.default_rng(0).random((2, 3, segment_length, key_length)) < 0.5
+    scores = functional.mask_over_distances(allowed, "float32")
+    over_keys = ops.convert_to_numpy(functional.shift_padded(scores))
+    assert np.array_equal(over_keys, np.where(allowed, 0.0, np.float32(functional.MASKED_SCORE)))
 
 
 def test_mask_without_memory_is_a_triangle():

@@ -16,6 +16,8 @@ from txl_tf.stateless_random import GOLDEN_RATIO, mixed
 
 MASKED_SCORE = -1e30
 """Score of a masked pair; its exp() is 0."""
+# The range of float16 ends at 65,504, and other terms are added.
+_MASKED_SCORE_FLOAT16 = -3e4
 
 
 def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtype="float32"):
@@ -86,16 +88,21 @@ def shift_padded(scores):
     hold anything; column `1 + j` belongs to the distance `K - 1 - j`.
     """
     _, num_heads, segment_length, width = ops.shape(scores)
-    read_in_order = ops.reshape(scores, [-1, num_heads, segment_length * width])
-    shifted = read_in_order[:, :, segment_length:]
+    num_scores = segment_length * width
+    read_in_order = ops.reshape(scores, [-1, num_heads, num_scores])
+    # `ops.slice`, because the gradient of indexing is slow in TensorFlow.
+    shape = [ops.shape(read_in_order)[0], num_heads, num_scores - segment_length]
+    shifted = ops.slice(read_in_order, [0, 0, segment_length], shape)
     return ops.reshape(shifted, [-1, num_heads, segment_length, width - 1])
 
 
-def unshift_padded(scores):
-    """Inverts `shift_padded`: turns scores over keys back into scores over distances.
+def mask_over_distances(allowed, dtype):
+    """Returns scores over distances that hide keys, `(B, N, T, K + 1)`.
 
-    Scores are `(B, N, T, K)`; the result is `(B, N, T, K + 1)`.
+    They are 0 where `allowed`, bool `(B, N, T, K)`, is true. `shift_padded` turns them into scores
+    over keys.
     """
+    scores = mask_scores(ops.zeros((), dtype), allowed)
     rows, num_heads, segment_length, key_length = ops.shape(scores)
     read_in_order = ops.reshape(scores, [rows, num_heads, segment_length * key_length])
     padded = ops.pad(read_in_order, [[0, 0], [0, 0], [segment_length, 0]])
@@ -156,7 +163,9 @@ def same_document_mask(document_starts, memory_length):
 def mask_scores(scores, allowed):
     """Replaces scores `(B, N, T, K)` where `allowed` is false, so that softmax gives exactly 0."""
     # Not minus infinity: a query without keys would give NaN, and so would all gradients.
-    return ops.where(allowed, scores, ops.cast(MASKED_SCORE, scores.dtype))
+    is_short = keras.backend.standardize_dtype(scores.dtype) == "float16"
+    masked = _MASKED_SCORE_FLOAT16 if is_short else MASKED_SCORE
+    return ops.where(allowed, scores, ops.cast(masked, scores.dtype))
 
 
 def softmax_over_keys(scores):

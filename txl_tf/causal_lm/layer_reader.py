@@ -14,7 +14,8 @@ from keras import ops
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.evaluator import exact_products
-from txl_tf.inference.engine import InferenceEngine, device_of
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import device_of
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.sizes import POOLINGS, Pooling, hidden_layer
 

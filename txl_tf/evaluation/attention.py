@@ -202,7 +202,7 @@ def score_terms(
     scale = attention.head_dim**-0.5
     query = attention.split_heads(attention.query(inputs)) * scale  # [B, T, N, H]
     key = attention.split_heads(attention.project(attention.key, inputs, memory))  # [B, K, N, H]
-    position = attention.split_heads(attention.distance_table(position_encoding)[None])[0]
+    position = attention.split_heads(attention.position(position_encoding[None]))[0]
 
     def of_contents(queries: Any) -> Any:
         return ops.einsum("btnh,bknh->bntk", queries, key)

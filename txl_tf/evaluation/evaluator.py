@@ -23,7 +23,8 @@ from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
 from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TextScore
-from txl_tf.inference.engine import InferenceEngine, tokens_on_chip
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import tokens_on_chip
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models import create_model

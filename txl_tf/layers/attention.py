@@ -1,14 +1,13 @@
 """Multi-head attention over segment and memory, with the positions of Transformer-XL and others.
 
 Shapes end the names of tensors: B rows, T segment length, M memory length, K = M + T key length,
-N heads, H head width. Further letters in this module: D hidden width, P learned distances.
+N heads, H head width, J = K + 1 columns of distances. Further letters in this module: D hidden
+width, P learned distances.
 """
 
-import dataclasses
 import functools
 import operator
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -16,8 +15,41 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.feed_forward import ConfiguredLayer, SeededDropout, normal_unless, projection_of
-from txl_tf.stateless_random import random_keys
-from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan, InferencePlan
+
+
+class KeysAndValues(NamedTuple):
+    """Keys `(B, N, H, M)` and values `(B, N, M, H)` of remembered tokens, ready for products."""
+
+    keys: Any
+    values: Any
+
+
+class DistanceKeys(NamedTuple):
+    """Keys of all distances, `(N, H, J)`, and their scores `(N, 1, J)`, the same for all queries.
+
+    Column `1 + j` is the distance `K - 1 - j`. Column 0 belongs to no distance, and
+    `functional.shift_padded` drops it.
+    """
+
+    keys: Any
+    scores: Any = None
+
+
+class Projections(NamedTuple):
+    """Tensors that attention of one layer computes from."""
+
+    query: Any
+    """`(B, T, N * H)`."""
+    key: Any
+    """`(B, T, N * H)`, or `(B, K, N * H)` with the hidden states of memory."""
+    value: Any
+    content_bias: Any = None
+    """`(N, H)`, added to the queries for contents."""
+    position_bias: Any = None
+    """`(N, H)`, added to the queries for distances."""
+    distances: DistanceKeys | None = None
+    kept: Any = None
+    """`KeysAndValues` of memory, or `None` if memory holds hidden states."""
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -41,15 +73,18 @@ class MemoryAttention(ConfiguredLayer):
         inputs: float tensor `(B, T, D)`. The current segment.
         memory: optional float tensor `(B, M, D)`. The inputs of this layer for the `M` tokens
             before the segment. The caller stops its gradient.
-        attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
+        attention_mask: optional boolean tensor that broadcasts to `(B, N, T, K)`; True
             where attention is allowed.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. If `True`, dropout is active.
         return_probabilities: bool. If `True`, the probability of every key for every query is
             returned instead: `(B, N, T, K)`, float32, or float64 if the layer computes in it.
+        kept: optional `KeysAndValues` in the place of `memory`, not with absolute positions.
+        distances: optional result of `keys_of_distances`, if it was computed before.
+        attend: optional function of `layers.attention_operators` in the place of `attention_mask`.
 
     Returns:
-        Float tensor `(B, T, D)`.
+        Float tensor `(B, T, D)`; with `kept` a tuple of it and the next `KeysAndValues`.
     """
 
     _arguments: tuple[str, ...] = ("num_heads", "head_dim", "dropout", "kernel_initializer")
@@ -82,57 +117,122 @@ class MemoryAttention(ConfiguredLayer):
         dropout_seed=None,
         training=False,
         return_probabilities=False,
+        kept=None,
+        distances=None,
+        attend=None,
     ):
-        query_BTNH = self.split_heads(self.query(inputs))
-        scores_BNTK = (self._scores(query_BTNH, self._keys(inputs, memory)),)
-        if return_probabilities:
-            return self._softmax(scores_BNTK, attention_mask)
-        weights_BNTK = self._weights(scores_BNTK, attention_mask, dropout_seed, training)
-        attended_BNTH = ops.matmul(weights_BNTK, self._values(inputs, memory))
-        return self.output_projection(self._join_heads(attended_BNTH))
+        return self._attended(
+            self._projections(inputs, memory, kept), attention_mask, attend, dropout_seed, training, return_probabilities
+        )
 
-    def _scores(self, query_BTNH, key_BNHK):
-        return self._product(query_BTNH * self.head_dim**-0.5, key_BNHK)
+    def _projections(self, inputs, memory, kept):
+        return Projections(
+            self.query(inputs),
+            self.project(self.key, inputs, memory),
+            self.project(self.value, inputs, memory),
+            kept=kept,
+        )
+
+    def _attended(
+        self, projections, attention_mask, attend, dropout_seed, training, return_probabilities
+    ):
+        """Attends, and projects the result."""
+        mask_BNTJ = None
+        if attention_mask is not None:
+            memory_length = 0 if projections.kept is None else projections.kept.keys.shape[-1]
+            num_tokens = ops.shape(projections.query)[1]
+            num_keys = memory_length + ops.shape(projections.key)[1]
+            every_pair = ops.ones((1, 1, num_tokens, num_keys), "bool")
+            allowed = ops.logical_and(attention_mask, every_pair)
+            mask_BNTJ = functional.mask_over_distances(allowed, self.compute_dtype)
+        if return_probabilities:
+            keys, _ = self.keys_and_values(projections)
+            return self._softmax(*self._scores(projections, keys, mask_BNTJ))
+        if attend is None:
+            attended = self.attend_all_heads(projections, mask_BNTJ, dropout_seed, training)
+        else:
+            attended = attend(self, projections, dropout_seed, training)
+        attended, next_kept = attended
+        outputs = self.output_projection(attended)
+        return outputs if projections.kept is None else (outputs, next_kept)
+
+    def attend_all_heads(self, projections, mask_BNTJ, dropout_seed=None, training=False):
+        """Computes all rows and heads in one product, `(B, T, N * H)`.
+
+        `mask_BNTJ` are scores over distances that broadcast to `(B, N, T, J)`: 0 where attention
+        is allowed, very negative elsewhere. Also returns the `KeysAndValues` of memory and segment.
+        """
+        together = self.keys_and_values(projections)
+        scores_BNTK = self._scores(projections, together.keys, mask_BNTJ)
+        weights_BNTK = self._weights(scores_BNTK, dropout_seed, training)
+        return self.join_heads(ops.matmul(weights_BNTK, together.values)), together
+
+    def queries(self, projections):
+        """Returns the scaled queries for contents and for distances, `(B, T, N, H)` each."""
+        query_BTNH = self.split_heads(projections.query)
+        scale = self.head_dim**-0.5  # on queries: there are K / H times as many scores
+
+        def scaled(bias_NH):
+            return (query_BTNH if bias_NH is None else query_BTNH + bias_NH) * scale
+
+        return scaled(projections.content_bias), scaled(projections.position_bias)
+
+    def keys_and_values(self, projections):
+        """Returns the `KeysAndValues` of memory and segment, of length K."""
+        key_BTNH, value_BTNH = map(self.split_heads, (projections.key, projections.value))
+        # As two transpositions, of which the product takes the second.
+        key_BNHT = ops.transpose(ops.transpose(key_BTNH, [0, 2, 1, 3]), [0, 1, 3, 2])
+        value_BNTH = ops.transpose(value_BTNH, [0, 2, 1, 3])
+        if projections.kept is None:
+            return KeysAndValues(key_BNHT, value_BNTH)
+        keys, values = projections.kept
+        return KeysAndValues(
+            ops.concatenate([keys, key_BNHT], axis=3), ops.concatenate([values, value_BNTH], axis=2)
+        )
+
+    def _scores(self, projections, key_BNHK, mask_BNTJ):
+        """Returns the terms of the scores over keys; masks are scores over distances."""
+        content_query_BTNH, distance_query_BTNH = self.queries(projections)
+        content_BNTK = self._product(content_query_BTNH, key_BNHK)
+        distances = projections.distances
+        if distances is None:
+            mask = () if mask_BNTJ is None else (functional.shift_padded(mask_BNTJ),)
+            return content_BNTK, *mask
+        distance_BNTJ = self._product(distance_query_BTNH, distances.keys[None])
+        if mask_BNTJ is not None:  # oneDNN adds it within the product
+            distance_BNTJ = distance_BNTJ + mask_BNTJ
+        if distances.scores is not None:
+            distance_BNTJ = distance_BNTJ + distances.scores
+        return content_BNTK, functional.shift_padded(distance_BNTJ)
 
     def _product(self, query_BTNH, key_BNHK):
         """Multiplies queries with keys; keys with `B = 1` serve all rows."""
         if self.num_heads > 1:
             return ops.matmul(ops.transpose(query_BTNH, [0, 2, 1, 3]), key_BNHK)
-        # Without an axis of heads: on a CPU, TensorFlow 2.20 fuses this product with a sum and
-        # crashes with one head.
+        # TensorFlow 2.20 cannot fuse this product of one head with a sum on a CPU.
         return ops.matmul(query_BTNH[:, :, 0], key_BNHK[:, 0])[:, None]
 
-    def _weights(self, *arguments):
+    def _weights(self, scores_BNTK, dropout_seed, training):
         """Returns probabilities with dropout, in the dtype of the product with the values."""
+        arguments = *scores_BNTK, dropout_seed, training
         if self.compute_dtype == "float32":
             # Nothing is cast, and TensorFlow's softmax is faster.
             return self._dropped_softmax(*arguments)
         return compiled_part(self._dropped_softmax)(*arguments)
 
-    def _dropped_softmax(self, scores_BNTK, attention_mask, dropout_seed, training):
-        probabilities_BNTK = ops.cast(
-            self._softmax(scores_BNTK, attention_mask), self.compute_dtype
-        )
+    def _dropped_softmax(self, *arguments):
+        *scores_BNTK, dropout_seed, training = arguments
+        probabilities_BNTK = ops.cast(self._softmax(*scores_BNTK), self.compute_dtype)
         return self.probability_dropout(probabilities_BNTK, seed=dropout_seed, training=training)
 
-    def _softmax(self, scores_BNTK, attention_mask):
-        """Adds up the terms of the scores, masks the sum, and takes the softmax."""
+    def _softmax(self, *scores_BNTK):
+        """Adds up the terms of the scores, and takes the softmax."""
         # In half precision, sums over thousands of keys lose small probabilities.
         score_BNTK = functional.at_least_float32(functools.reduce(operator.add, scores_BNTK))
-        if attention_mask is not None:
-            score_BNTK = functional.mask_scores(score_BNTK, attention_mask)
         return functional.softmax_over_keys(score_BNTK)
 
-    def _keys(self, inputs, memory):
-        key_BKNH = self.split_heads(self.project(self.key, inputs, memory))
-        return ops.transpose(ops.transpose(key_BKNH, [0, 2, 1, 3]), [0, 1, 3, 2])  # BNHK
-
-    def _values(self, inputs, memory):
-        value_BKNH = self.split_heads(self.project(self.value, inputs, memory))
-        return ops.transpose(value_BKNH, [0, 2, 1, 3])  # BNKH
-
-    def project(self, projection, inputs, memory=None):
-        """Projects memory and segment, `(B, K, N * H)`."""
+    def project(self, projection, inputs, memory):
+        """Projects the hidden states of memory, if there are any, and the segment."""
         projected = projection(inputs)
         if memory is None or memory.shape[1] == 0:
             return projected
@@ -145,7 +245,8 @@ class MemoryAttention(ConfiguredLayer):
         """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""
         return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])
 
-    def _join_heads(self, attended_BNTH):
+    def join_heads(self, attended_BNTH):
+        """Reshapes `(B, N, T, H)` to `(B, T, N * H)`."""
         width = self.num_heads * self.head_dim
         attended_BTNH = ops.transpose(attended_BNTH, [0, 2, 1, 3])
         return ops.reshape(attended_BTNH, [-1, ops.shape(attended_BTNH)[1], width])
@@ -174,9 +275,7 @@ class RelativeAttention(MemoryAttention):
 
     Call arguments, besides those of `MemoryAttention`:
         position_encoding: float tensor `(K, D)`; row `j` encodes the distance
-            `K - 1 - j`.
-        attention_mask: as in `MemoryAttention`, or `VisibleKeys`, for attention by a kernel for
-            TPUs, which returns no probabilities.
+            `K - 1 - j`. Not needed with `distances`.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
 
@@ -201,7 +300,7 @@ class RelativeAttention(MemoryAttention):
     def call(
         self,
         inputs,
-        position_encoding,
+        position_encoding=None,
         memory=None,
         attention_mask=None,
         content_bias=None,
@@ -209,36 +308,23 @@ class RelativeAttention(MemoryAttention):
         dropout_seed=None,
         training=False,
         return_probabilities=False,
+        kept=None,
+        distances=None,
+        attend=None,
     ):
         content_bias_NH, position_bias_NH = self.biases(content_bias, position_bias)
-        if isinstance(attention_mask, VisibleKeys):
-            attended = attention_mask.attend(
-                self.query(inputs),
-                self.project(self.key, inputs, memory),
-                self.project(self.value, inputs, memory),
-                self.distance_table(position_encoding),
-                (content_bias_NH, position_bias_NH),
-                *self._dropout_of_kernel(inputs, dropout_seed, training),
-            )
-            return self.output_projection(attended)
-        scale = self.head_dim**-0.5  # on queries: there are K / H times as many scores
-        query_BTNH = self.split_heads(self.query(inputs))
-        key_BNHK = self._keys(inputs, memory)
-        # All rows share the distances: K projections, where keys need B * K.
-        position_KNH = self.split_heads(self.distance_table(position_encoding)[None])[0]
-        position_NHK = ops.transpose(position_KNH, [1, 2, 0])
-        # Terms (a) and (c) share one product, (b) and (d) the other.
-        content_BNTK = self._product((query_BTNH + content_bias_NH) * scale, key_BNHK)
-        distance_BNTK = self._product((query_BTNH + position_bias_NH) * scale, position_NHK[None])
-        scores_BNTK = content_BNTK, functional.relative_shift(distance_BNTK)
-        if return_probabilities:
-            return self._softmax(scores_BNTK, attention_mask)
-        weights_BNTK = self._weights(scores_BNTK, attention_mask, dropout_seed, training)
-        attended_BNTH = ops.matmul(weights_BNTK, self._values(inputs, memory))
-        return self.output_projection(self._join_heads(attended_BNTH))
+        if distances is None:
+            # All rows share the distances: K projections, where keys need B * K.
+            distances = self.keys_of_distances(ops.shape(position_encoding)[0], position_encoding)
+        projections = self._projections(inputs, memory, kept)._replace(
+            content_bias=content_bias_NH, position_bias=position_bias_NH, distances=distances
+        )
+        return self._attended(
+            projections, attention_mask, attend, dropout_seed, training, return_probabilities
+        )
 
     def biases(self, content_bias=None, position_bias=None):
-        """Returns both biases `(N, H)`, the layer's own or those given, in the compute dtype."""
+        """Returns both biases `(N, H)`, the layer's own or the arguments, in the compute dtype."""
         if self.own_biases:
             content_bias, position_bias = self.content_bias, self.position_bias
         if content_bias is None or position_bias is None:
@@ -248,16 +334,13 @@ class RelativeAttention(MemoryAttention):
             )
         return [ops.cast(bias, self.compute_dtype) for bias in (content_bias, position_bias)]
 
-    def distance_table(self, position_encoding):
-        """Projects the encodings `(K, D)` of all distances to keys `(K, N * H)`."""
-        return self.position(position_encoding[None])[0]
+    def keys_of_distances(self, key_length, position_encoding):
+        """Computes the `DistanceKeys` of `K` distances.
 
-    def _dropout_of_kernel(self, inputs, dropout_seed, training):
-        """Returns the rate, 0 without dropout, and the rows' random keys, int32 `(2, B)`."""
-        if not training or self.dropout == 0:
-            return 0.0, ops.zeros((2, inputs.shape[0]), "int32")
-        seeds = self.probability_dropout.seeds_of_rows(ops.shape(inputs)[0], dropout_seed)
-        return self.dropout, ops.cast(ops.stack(random_keys(seeds)), "int32")
+        Row `j` of `position_encoding`, float `(K, D)`, encodes the distance `K - 1 - j`.
+        """
+        keys_KNH = self.split_heads(self.position(position_encoding[None]))[0]
+        return DistanceKeys(_before_first(ops.transpose(keys_KNH, [1, 2, 0])))
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -299,119 +382,49 @@ class ShawAttention(MemoryAttention):
         if self.has_biases:
             self.distance_bias = self._weight("distance_bias", (num_positions, self.num_heads))
 
-    def _scores(self, query_BTNH, key_BNHK):
-        key_length = ops.shape(key_BNHK)[3]
-        distance_KNH = self.of_distances(self.distance_keys, key_length)
-        distance_BNTK = ops.einsum("btnh,knh->bntk", query_BTNH, distance_KNH)
+    def call(
+        self,
+        inputs,
+        memory=None,
+        attention_mask=None,
+        dropout_seed=None,
+        training=False,
+        return_probabilities=False,
+        kept=None,
+        distances=None,
+        attend=None,
+    ):
+        projections = self._projections(inputs, memory, kept)
+        if distances is None:
+            memory_length = 0 if kept is None else kept.keys.shape[-1]
+            distances = self.keys_of_distances(memory_length + ops.shape(projections.key)[1])
         if self.has_biases:
-            # A biased query needs one product; `q . k` and `u . k` apart would be two.
-            query_BTNH = query_BTNH + ops.cast(self.content_bias, self.compute_dtype)
-            # Added before the shift, so that a single shift serves both.
-            bias_KN = self.of_distances(self.distance_bias, key_length)
-            distance_BNTK = distance_BNTK + ops.transpose(bias_KN)[None, :, None]
-        content_BNTK = self._product(query_BTNH, key_BNHK)
-        return (content_BNTK + functional.relative_shift(distance_BNTK)) * self.head_dim**-0.5
+            bias_NH = ops.cast(self.content_bias, self.compute_dtype)
+            projections = projections._replace(content_bias=bias_NH)
+        return self._attended(
+            projections._replace(distances=distances),
+            attention_mask,
+            attend,
+            dropout_seed,
+            training,
+            return_probabilities,
+        )
 
-    def of_distances(self, table, key_length):
+    def keys_of_distances(self, key_length, position_encoding=None):
+        """Computes the `DistanceKeys` of `K` distances from the learned tables."""
+        keys_KNH = self._of_distances(self.distance_keys, key_length)
+        scores_N1K = None
+        if self.has_biases:
+            bias_KN = self._of_distances(self.distance_bias, key_length)
+            scores_N1K = _before_first(ops.transpose(bias_KN)[:, None] * self.head_dim**-0.5)
+        return DistanceKeys(_before_first(ops.transpose(keys_KNH, [1, 2, 0])), scores_N1K)
+
+    def _of_distances(self, table, key_length):
         """Returns the rows of a learned table for the distances `K - 1` to 0."""
         rows = functional.distances_to_end(key_length, self.num_positions)
         return ops.cast(ops.take(table, rows, axis=0), self.compute_dtype)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class VisibleKeys:
-    """Attention mask of the kernels: each query sees the keys from its first one to itself."""
-
-    kernel: AttentionKernel
-    memory_length: int
-    """`M`, places of memory."""
-    valid_length: Any
-    """Filled places of memory, int32 `(B,)`."""
-    farthest: int | None = None
-    """Largest distance that a query sees."""
-    document_starts: Any = None
-    """As in `functional.same_document_mask`, bool `(B, T)`."""
-    segment_length: int | None = None
-    """Tokens of a segment, if `T` is several segments: each is masked as if read alone."""
-    num_unused: int = 0
-    """Unused places at the front of memory."""
-
-    def attend(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        distances: Any,
-        biases: Sequence[Any],
-        dropout: float,
-        hash_keys: Any,
-    ) -> Any:
-        """Attends by the kernel with gradients: `(B, T, N * H)`.
-
-        Queries are `(B, T, N * H)`, keys and values `(B, K, N * H)`, distances `(K, N * H)`, and
-        both biases `(N, H)`.
-        """
-        # Imported here, as it needs TensorFlow and JAX.
-        from txl_tf.tpu_kernels.attention_call import attend
-
-        return attend(
-            AttentionPlan(**self._sizes(query, biases[0].shape[0]), dropout=dropout),
-            self.first_keys(query.shape[1]),
-            hash_keys,
-            query,
-            key,
-            value,
-            distances,
-            side_by_side(biases),
-        )
-
-    def inference_plan(self, query: Any, num_heads: int) -> InferencePlan:
-        """Makes the plan of the inference kernel, which reads memory and segment separately."""
-        return InferencePlan(**self._sizes(query, num_heads))
-
-    def _sizes(self, query: Any, num_heads: int) -> dict[str, Any]:
-        num_rows, num_tokens, width = query.shape
-        return {
-            "num_rows": num_rows,
-            "segment_length": num_tokens,
-            "memory_length": self.memory_length,
-            "num_heads": num_heads,
-            "head_dim": width // num_heads,
-            "dtype": keras.backend.standardize_dtype(query.dtype),
-            "farthest": self.farthest,
-            "has_query_starts": self._has_query_starts(num_tokens),
-            "kernel": self.kernel,
-        }
-
-    def _has_query_starts(self, num_tokens: int) -> bool:
-        is_one_segment = self.segment_length in (None, num_tokens)
-        return self.document_starts is not None or not is_one_segment
-
-    def first_keys(self, num_tokens: int) -> Any:
-        """Returns the first visible keys, int32 `(B,)`, or `(B, T)` if queries differ."""
-        first = self.memory_length - ops.cast(self.valid_length, "int32")
-        if not self._has_query_starts(num_tokens):
-            return first
-        first = ops.expand_dims(first, 1)
-        if self.document_starts is not None:
-            starts = _latest_starts(self.document_starts)  # [B, T]
-            first = ops.maximum(first, starts + self.memory_length)
-        if self.segment_length is not None:
-            queries = ops.arange(num_tokens, dtype="int32")
-            # Each segment's memory begins later by the tokens of the call before that segment.
-            of_segments = queries // self.segment_length * self.segment_length
-            first = ops.maximum(first, ops.expand_dims(of_segments + self.num_unused, 0))
-        return first
-
-
-def side_by_side(biases: Sequence[Any]) -> Any:
-    """Returns both biases `(N, H)` in the layout of the kernel, float32 `(2, N * H)`."""
-    return ops.stack([ops.reshape(ops.cast(bias, "float32"), [-1]) for bias in biases])
-
-
-def _latest_starts(document_starts: Any) -> Any:
-    """Returns where each token's document begins, int32 `(B, T)`; -2**30 if in memory."""
-    positions = ops.arange(document_starts.shape[1], dtype="int32")
-    is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
-    is_start = ops.logical_and(ops.expand_dims(document_starts, 1), is_before)  # [B, T, T]
-    return ops.max(ops.where(is_start, positions, -(2**30)), axis=2)
+def _before_first(tensor):
+    """Adds the column that belongs to no distance: `(N, X, K)` to `(N, X, J)`."""
+    return ops.pad(tensor, [[0, 0], [0, 0], [1, 0]])

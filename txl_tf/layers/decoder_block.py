@@ -14,8 +14,10 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
+from txl_tf.layers.attention_operators import AllHeads
 from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.feed_forward import FeedForward, GRUGate, SeededDropout
+from txl_tf.layers.visible_keys import VisibleKeys
 
 
 def initializer_of(config: ModelConfig, stddev: float) -> keras.initializers.Initializer:
@@ -105,9 +107,10 @@ class DecoderBlock(keras.layers.Layer):
         position_bias: float tensor `(N, H)`, as `content_bias`.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. If `True`, dropout is active.
+        kept, distances, attend: optional, see `MemoryAttention`.
 
     Returns:
-        Float tensor `(B, T, D)`.
+        Float tensor `(B, T, D)`; with `kept` a tuple of it and the next `KeysAndValues`.
 
     Raises:
         ValueError: If a stateful block has a memory of length 0, is called with a
@@ -221,23 +224,29 @@ class DecoderBlock(keras.layers.Layer):
         position_bias=None,
         dropout_seed=None,
         training=False,
+        kept=None,
+        distances=None,
+        attend=None,
     ):
         valid_length = None
         if self.stateful:
-            if memory is not None:
+            if memory is not None or kept is not None:
                 raise ValueError(
                     f"A block with `stateful=True` keeps its own memory. Received: memory={memory}"
                 )
             memory, valid_length = read_state(self._state)
         memory_length = 0 if memory is None else memory.shape[1]
-        if attention_mask is None:
-            farthest = self.config.farthest(memory_length)
-            attention_mask = functional.causal_memory_mask(
-                ops.shape(inputs)[1], memory_length, valid_length, farthest
+        if attention_mask is None and attend is None:
+            visible = VisibleKeys(
+                num_tokens=ops.shape(inputs)[1],
+                memory_length=memory_length,
+                valid_length=valid_length,
+                farthest=self.config.farthest(memory_length),
             )
+            attend = AllHeads().bind(visible, self.compute_dtype)
         position = {}
         if self.config.position_encoding == "transformer_xl":
-            if position_encoding is None:
+            if position_encoding is None and distances is None:
                 position_encoding = functional.relative_positional_encoding(
                     memory_length + ops.shape(inputs)[1],
                     inputs.shape[-1],
@@ -249,39 +258,48 @@ class DecoderBlock(keras.layers.Layer):
                 "content_bias": content_bias,
                 "position_bias": position_bias,
             }
-        outputs = self._transform(
-            inputs, memory, attention_mask, dropout_seed, training, **position
+        # Here, not in the attention: added positions and normalisation of the memory need a
+        # gradient, but the memory itself must not get one.
+        hidden, context = inputs, None if memory is None else ops.stop_gradient(memory)
+        if self.config.position_encoding == "learned":
+            # Added in every segment again, because the distance of remembered tokens grows.
+            rows = functional.distances_to_end(
+                memory_length + ops.shape(inputs)[1], self.config.num_positions
+            )
+            positions = ops.cast(ops.take(self.position_table, rows, axis=0), inputs.dtype)
+            hidden, context = add_positions(positions, hidden, context)
+        query_inputs = hidden
+        if self.config.pre_norm:
+            query_inputs = self.attention_norm(hidden)
+            if memory_length:
+                # Memory holds inputs before the norm, so its gain and offset apply to both.
+                context = self.attention_norm(ops.cast(context, inputs.dtype))
+        attended = self.attention(
+            query_inputs,
+            memory=context,
+            attention_mask=attention_mask,
+            dropout_seed=functional.fold_seed(dropout_seed, 0),
+            training=training,
+            kept=kept,
+            distances=distances,
+            attend=attend,
+            **position,
         )
+        attended, next_kept = (attended, None) if kept is None else attended
+        outputs = self._transform(hidden, attended, dropout_seed, training)
         if self.stateful:
             length = functional.next_valid_length(valid_length, memory_length, ops.shape(inputs)[1])
             write_state(self._state, [functional.next_memory(memory, inputs), length])
-        return outputs
+        return outputs if kept is None else (outputs, next_kept)
 
-    def _transform(self, inputs, memory, attention_mask, seed, training, **position):
-        if memory is not None:
-            # Here, not in the attention: added positions and normalisation of the memory need a
-            # gradient, but the memory itself must not get one.
-            memory = ops.stop_gradient(memory)
-        if self.config.position_encoding == "learned":
-            key_length = (0 if memory is None else memory.shape[1]) + ops.shape(inputs)[1]
-            # Added in every segment again, because the distance of remembered tokens grows.
-            rows = functional.distances_to_end(key_length, self.config.num_positions)
-            positions = ops.cast(ops.take(self.position_table, rows, axis=0), inputs.dtype)
-            inputs, memory = add_positions(positions, inputs, memory)
-        query_inputs = inputs
+    def project_memory(self, states):
+        """Returns the keys and values `(B, M, N * H)` of the inputs of earlier tokens."""
         if self.config.pre_norm:
-            query_inputs = self.attention_norm(inputs)
-            if memory is not None and memory.shape[1] != 0:
-                # Memory holds inputs before the norm, so its gain and offset apply to both.
-                memory = self.attention_norm(ops.cast(memory, inputs.dtype))
-        attended = self.attention(
-            query_inputs,
-            memory=memory,
-            attention_mask=attention_mask,
-            dropout_seed=functional.fold_seed(seed, 0),
-            training=training,
-            **position,
-        )
+            states = self.attention_norm(states)
+        return self.attention.key(states), self.attention.value(states)
+
+    def _transform(self, inputs, attended, seed, training):
+        """Adds the result of attention to the inputs, then that of the feed-forward layer."""
         # The matrix products of gates are faster outside of compiled parts.
         part = compiled_part if self.attention_gate is None else lambda method, weights: method
         # A compiled part copies a result that it returns twice, so post norm returns one tensor.

@@ -167,8 +167,14 @@ class FeedForward(ConfiguredLayer):
         self.outer = projection_of(self, outer, "outer", inner, use_bias=True)
 
     def call(self, inputs, dropout_seed=None, training=False):
-        inner = compiled_part(self._activate)(self.inner(inputs), dropout_seed, training)
-        return self.outer(inner)  # [B, T, D]
+        shape = ops.shape(inputs)
+        # On a plain matrix of rows, TensorFlow fuses bias and ReLU into the product.
+        inner = self.inner(ops.reshape(inputs, [-1, shape[-1]]))
+        if training and self.dropout > 0:
+            inner = ops.reshape(inner, [*shape[:-1], self.intermediate_dim])
+            inner = compiled_part(self._activate)(inner, dropout_seed, training)
+            return self.outer(inner)  # [B, T, D]
+        return ops.reshape(self.outer(ops.relu(inner)), shape)
 
     def _activate(self, inner, dropout_seed, training):
         inner = ops.relu(inner)  # [B, T, F]

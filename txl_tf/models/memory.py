@@ -12,6 +12,8 @@ import numpy as np
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.layers.attention import KeysAndValues
+from txl_tf.layers.visible_keys import VisibleKeys
 
 
 def check_memory(memory: Any, memory_class: type, token_ids: Any) -> None:
@@ -67,6 +69,18 @@ class Memory(NamedTuple):
         """Memory length `M`."""
         return self.states[0].shape[1]
 
+    def of_layer(self, layer: int) -> dict[str, Any]:
+        """Returns the arguments of a `DecoderBlock` for the memory of one layer."""
+        return {"memory": self.states[layer]}
+
+    def advanced(self, inputs: list[Any], kept: list[Any], visible: VisibleKeys) -> Self:
+        """Returns the next memory from the inputs `(B, T, D)` of every block."""
+        if visible.lengths is not None:
+            return self.extended(inputs, visible.lengths)
+        pairs = zip(self.states, inputs, strict=True)
+        states = tuple(functional.next_memory(state, new) for state, new in pairs)
+        return Memory(states, visible.next_valid_length())
+
     def extended(self, inputs: Iterable[Any], lengths: Any) -> Self:
         """Returns the memory with the first `lengths` new tokens.
 
@@ -114,3 +128,38 @@ class KeyValueMemory(NamedTuple):
     def memory_length(self) -> int:
         """Memory length `M`, or the number of places `P`."""
         return self.values[0].shape[-2]
+
+    def of_layer(self, layer: int) -> dict[str, Any]:
+        """Returns the arguments of a `DecoderBlock` for the memory of one layer."""
+        return {"kept": KeysAndValues(self.keys[layer], self.values[layer])}
+
+    def advanced(self, inputs: list[Any], kept: list[Any], visible: VisibleKeys) -> Self:
+        """Returns the next memory from the next `KeysAndValues` of every block."""
+        return KeyValueMemory(*zip(*kept, strict=True), visible.next_valid_length())
+
+
+class MemoryBesideRecent(NamedTuple):
+    """Memory that is only read, and the tokens that were read one at a time since.
+
+    Attributes:
+        memory: `KeyValueMemory` of `B` rows, each shared by some rows of `recent`.
+        recent: `KeyValueMemory` of `R` rows with `C` places, which fill from the left. Its valid
+            length is a number, the same for all rows.
+    """
+
+    memory: KeyValueMemory
+    recent: KeyValueMemory
+
+    @property
+    def valid_length(self) -> Any:
+        """Filled places of memory, without recent tokens."""
+        return self.memory.valid_length
+
+    def of_layer(self, layer: int) -> dict[str, Any]:
+        """Returns the arguments of a `DecoderBlock` for the memory of one layer."""
+        return {"kept": tuple(each.of_layer(layer)["kept"] for each in self)}
+
+    def advanced(self, inputs: list[Any], kept: list[Any], visible: VisibleKeys) -> Self:
+        """Returns the same memory beside one more recent token."""
+        recent = KeyValueMemory(*zip(*kept, strict=True), self.recent.valid_length + 1)
+        return self._replace(recent=recent)

@@ -5,18 +5,23 @@ Shape letters used in this module:
   D hidden width, V vocabulary, L layers.
 """
 
+import dataclasses
+from typing import Any
+
 import keras
 from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
-from txl_tf.layers.attention import VisibleKeys
+from txl_tf.layers.attention_operators import AllHeads
 from txl_tf.layers.compiled_parts import rematerialized_call
 from txl_tf.layers.decoder_block import DecoderBlock, add_positions, initializer_of
 from txl_tf.layers.feed_forward import SeededDropout
+from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.models.language_model import LanguageModel
-from txl_tf.models.memory import Memory
+from txl_tf.models.memory import KeyValueMemory, Memory, MemoryBesideRecent, check_memory
+from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
 _SITES_PER_BLOCK = 8
 
@@ -30,6 +35,40 @@ def _is_embedded(inputs):
 
 def _call(block, tensors, constants):
     return block(**tensors, **constants)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reading:
+    """How a call reads its tokens, where this does not follow from the model alone.
+
+    Attributes:
+        config: `ModelConfig` of the lengths; an evaluation may have other lengths.
+        operator: an object of `layers.attention_operators`.
+        memory_length: int. Tokens that are remembered.
+        distances: optional tuple of the `DistanceKeys` of every layer. `None` computes them.
+        segment_length: optional int. Tokens of a segment, if more are read at once.
+        num_unused: int. Places of memory that are never filled.
+    """
+
+    config: ModelConfig
+    operator: Any
+    memory_length: int
+    distances: Any = None
+    segment_length: int | None = None
+    num_unused: int = 0
+
+    def visible_keys(self, num_tokens, valid_length, document_starts=None, lengths=None):
+        """Returns the `VisibleKeys` of `T` tokens after a memory."""
+        return VisibleKeys(
+            num_tokens=num_tokens,
+            memory_length=self.memory_length,
+            num_unused=self.num_unused,
+            valid_length=valid_length,
+            farthest=self.config.farthest(self.memory_length),
+            document_starts=document_starts,
+            segment_length=self.segment_length,
+            lengths=lengths,
+        )
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -59,9 +98,12 @@ class TransformerXL(LanguageModel):
             With it no token attends to earlier documents, and the next memory only has the last
             document.
         training: bool. If `True`, dropout is active.
+        lengths: optional int32 tensor `(B,)` or `()`, from 0 to `T`: the tokens of each row that
+            enter memory.
+        reading: optional `Reading`, with which memory may also hold keys and values.
 
     Returns:
-        Tuple of the hidden states `(B, T, D)` and the next `Memory`.
+        Tuple of the hidden states `(B, T, D)` and the next memory.
 
     Raises:
         ValueError: If ids are not in `[0, V)`, see `LanguageModel`; if inputs do not have the
@@ -175,21 +217,39 @@ class TransformerXL(LanguageModel):
         embedded = inputs if _is_embedded(inputs) else self.embedding(inputs)
         return ops.cast(embedded, self.compute_dtype)
 
-    def call(self, token_ids, memory, dropout_seed=None, document_starts=None, training=False):
+    def call(
+        self,
+        token_ids,
+        memory,
+        dropout_seed=None,
+        document_starts=None,
+        training=False,
+        lengths=None,
+        reading=None,
+    ):
         hidden_states, memory = self.hidden_states(
-            token_ids, memory, dropout_seed, document_starts, training
+            token_ids, memory, dropout_seed, document_starts, training, lengths, reading
         )
         return hidden_states[-1], memory
 
     def hidden_states(
-        self, token_ids, memory, dropout_seed=None, document_starts=None, training=False
+        self,
+        token_ids,
+        memory,
+        dropout_seed=None,
+        document_starts=None,
+        training=False,
+        lengths=None,
+        reading=None,
     ):
-        """Returns the hidden states of all layers and the next `Memory`; arguments as in a call.
+        """Returns the hidden states of all layers and the next memory; arguments as in a call.
 
         The hidden states are a list of the embeddings and the output of every block, `L + 1`
         tensors `(B, T, D)`; the last one after its dropout.
         """
         self.check_memory(memory, token_ids)
+        if reading is None:
+            check_memory(memory, Memory, token_ids)
         if self.rematerialize and training and dropout_seed is None:
             dropout_seed = self._drawn_seed()
 
@@ -200,41 +260,46 @@ class TransformerXL(LanguageModel):
             seed = functional.common_seed(dropout_seed)  # positions are shared by rows
             return drop(self.position_dropout, encoding, 1, seed)
 
-        memory_length = memory.states[0].shape[1]
-        segment_length = ops.shape(token_ids)[1]
-        hidden = drop(self.embedding_dropout, self.embed(token_ids), 0)  # [B, T, D]
-        position = self._position_arguments(memory_length + segment_length, drop_positions)
-        attention_mask = self._attention_mask(segment_length, memory, document_starts)
-        run_block = rematerialized_call if self.rematerialize else _call
-        constants = {"attention_mask": attention_mask, "training": training}
-        hidden_states, next_states = [hidden], []
-        for index, (block, state) in enumerate(zip(self.blocks, memory.states, strict=True)):
-            next_states.append(functional.next_memory(state, hidden))
-            if index == 0 and self.config.position_encoding == "sinusoidal":
-                added = drop_positions(self.sinusoids(memory_length + segment_length))
-                hidden, state = add_positions(added, hidden, state)
-            seed = functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1))
-            tensors = {"inputs": hidden, "memory": state, "dropout_seed": seed, **position}
-            hidden = run_block(block, tensors, constants)
-            hidden_states.append(hidden)
-        hidden_states[-1] = drop(self.output_dropout, hidden, 2)
-        next_valid_length = functional.next_valid_length(
-            memory.valid_length, memory_length, segment_length, document_starts
+        reading = reading or Reading(self.config, self._operator(), memory.memory_length)
+        visible = reading.visible_keys(
+            ops.shape(token_ids)[1], memory.valid_length, document_starts, lengths
         )
-        return hidden_states, Memory(tuple(next_states), next_valid_length)
+        attend = reading.operator.bind(visible, self.compute_dtype)
+        hidden = drop(self.embedding_dropout, self.embed(token_ids), 0)  # [B, T, D]
+        constants = {"attend": attend, "training": training}
+        position, distances = {}, [None] * len(self.blocks)
+        if reading.distances is None:
+            key_length = visible.num_places + visible.num_tokens
+            position = self._position_arguments(key_length, drop_positions, reading.config)
+        else:
+            distances, position = reading.distances, self._bias_arguments()
+        run_block = _call
+        if self.rematerialize and isinstance(memory, Memory):
+            run_block = rematerialized_call
+        hidden_states, kept = [hidden], []
+        for index, block in enumerate(self.blocks):
+            of_memory = memory.of_layer(index)
+            if index == 0 and self.config.position_encoding == "sinusoidal":
+                encoding = self._sinusoids(visible.num_places + visible.num_tokens, reading.config)
+                added = drop_positions(encoding)
+                hidden, state = add_positions(added, hidden, of_memory["memory"])
+                of_memory = {"memory": state}
+            seed = functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1))
+            tensors = {"inputs": hidden, "dropout_seed": seed, **of_memory, **position}
+            options = {**constants, "distances": distances[index]}
+            outputs = run_block(block, tensors, options)
+            hidden, next_kept = outputs if "kept" in of_memory else (outputs, None)
+            kept.append(next_kept)
+            hidden_states.append(hidden)
+        next_memory = memory.advanced(hidden_states[:-1], kept, visible)
+        hidden_states[-1] = drop(self.output_dropout, hidden, 2)
+        return hidden_states, next_memory
 
-    def _attention_mask(self, segment_length, memory, document_starts=None):
-        memory_length, valid_length = memory.states[0].shape[1], memory.valid_length
-        farthest = self.config.farthest(memory_length)
-        if self.attention_kernel is not None:
-            return VisibleKeys(
-                self.attention_kernel, memory_length, valid_length, farthest, document_starts
-            )
-        mask = functional.causal_memory_mask(segment_length, memory_length, valid_length, farthest)
-        if document_starts is None:
-            return mask
-        same_document = functional.same_document_mask(document_starts, memory_length)
-        return ops.logical_and(mask, same_document)
+    def _operator(self):
+        """Returns the way to attend, without another one by an execution plan."""
+        if self.attention_kernel is None:
+            return AllHeads()
+        return OnChipAttention(self.attention_kernel)
 
     def attention_inputs(self, layer, hidden, memory):
         """Returns the arguments of a layer's attention, from 0, without absolute positions.
@@ -242,11 +307,13 @@ class TransformerXL(LanguageModel):
         `hidden` are the inputs `(B, T, D)` of the block, from `hidden_states`.
         """
         block, state = self.blocks[layer], ops.cast(memory.states[layer], hidden.dtype)
-        segment_length = ops.shape(hidden)[1]
-        position = self._position_arguments(state.shape[1] + segment_length, lambda each: each)
+        reading = Reading(self.config, self._operator(), memory.memory_length)
+        visible = reading.visible_keys(ops.shape(hidden)[1], memory.valid_length)
+        key_length = visible.num_places + visible.num_tokens
+        position = self._position_arguments(key_length, lambda each: each, self.config)
         if self.config.pre_norm:
             hidden, state = block.attention_norm(hidden), block.attention_norm(state)
-        mask = self._attention_mask(segment_length, memory)
+        mask = visible.mask_over_keys()
         return {"inputs": hidden, "memory": state, "attention_mask": mask, **position}
 
     def _drawn_seed(self):
@@ -257,28 +324,38 @@ class TransformerXL(LanguageModel):
         return None
 
     def check_memory(self, memory, token_ids):
+        if isinstance(memory, KeyValueMemory | MemoryBesideRecent):
+            return
         super().check_memory(memory, token_ids)
-        if not self.config.recurrence and memory.states[0].shape[1] != 0:
+        if not self.config.recurrence and memory.memory_length != 0:
             raise ValueError(
                 "`memory` must have the length 0 for a model with `recurrence=False`. "
-                f"Received: a memory of length {memory.states[0].shape[1]}"
+                f"Received: a memory of length {memory.memory_length}"
             )
 
-    def sinusoids(self, key_length):
+    def distance_keys(self, key_length, config):
+        """Returns the `DistanceKeys` of all layers, of `K` distances; they depend on weights."""
+        encoding = None
+        if config.position_encoding == "transformer_xl":
+            encoding = self._sinusoids(key_length, config)
+        return tuple(block.attention.keys_of_distances(key_length, encoding) for block in self.blocks)
+
+    def _sinusoids(self, key_length, config):
         """Returns the encodings `(K, D)` of the distances `K - 1` to 0."""
-        config = self.config
         return functional.relative_positional_encoding(
             key_length, config.hidden_dim, config.clamp_length, self.compute_dtype
         )
 
-    def _position_arguments(self, key_length, drop_positions):
+    def _position_arguments(self, key_length, drop_positions, config):
         if self.config.position_encoding != "transformer_xl":
             return {}
-        arguments = {"position_encoding": drop_positions(self.sinusoids(key_length))}
-        if self.config.share_attention_biases:
-            arguments["content_bias"] = self.content_bias
-            arguments["position_bias"] = self.position_bias
-        return arguments
+        encoding = drop_positions(self._sinusoids(key_length, config))
+        return {"position_encoding": encoding, **self._bias_arguments()}
+
+    def _bias_arguments(self):
+        if not self.config.share_attention_biases:
+            return {}
+        return {"content_bias": self.content_bias, "position_bias": self.position_bias}
 
     def initial_memory(self, batch_size, memory_length=None, zeros_count=False):
         """Returns the memory of rows that have read nothing yet.

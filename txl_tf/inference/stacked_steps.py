@@ -1,0 +1,264 @@
+"""Loop over stacked layers that reads single tokens of one row on a CPU.
+
+It is the only place that computes from the kernels of layers in their stead. It takes only
+layers that it knows; for all others an engine calls the model. XLA compiles the loop in a third
+of the time of the unrolled program, and reads weights and memory in half the bytes.
+
+Shape letters used in this module: L layers, R rows, T tokens, M memory length, J columns of
+distances, C capacity for recent tokens, D hidden width, F inner width, N heads, H head width.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from txl_tf.layers.attention import (
+    DistanceKeys,
+    KeysAndValues,
+    Projections,
+    RelativeAttention,
+)
+from txl_tf.layers.attention_operators import OneToken, written
+from txl_tf.layers.decoder_block import DecoderBlock
+from txl_tf.layers.feed_forward import FeedForward
+from txl_tf.models.memory import KeyValueMemory
+from txl_tf.models.transformer_xl import Reading, TransformerXL
+
+
+class _LayerWeights(NamedTuple):
+    """Numbers of one layer, or of all layers stacked: kernels and distances may be `in_pairs`."""
+
+    projections: Any
+    """Kernels of query, key and value side by side, `(D, 3 * N * H)`."""
+    output: Any
+    inner: Any
+    outer: Any
+    distances: Any
+    """`(N, J, H)`."""
+    biases: Any
+    """Of contents and of positions, `(N, H)` each; of the inner and the outer layer."""
+    norms: Any
+    """Gain and offset of the norm of attention, then of the feed-forward layer."""
+
+
+class StackedSteps:
+    """Reader of single tokens that computes all layers by one loop.
+
+    Its products are elementwise, so that XLA reads a layer's slice of the stacked numbers, which
+    for a matrix product it would copy first. Recent tokens stay outside of the loop, as XLA copied
+    all of them for each layer. With `rounds` weights and memory are bfloat16; sums are float32.
+    """
+
+    def __init__(self, model: Any, config: Any, memory_length: int, rounds: bool) -> None:
+        self._model = model
+        self._config = config
+        self._memory_length = memory_length
+        self._stored = in_pairs if rounds else lambda tensor, axis: tensor
+
+    @staticmethod
+    def is_possible(model: Any) -> bool:
+        """True for a float32 model whose layers compute just as their classes here."""
+        if type(model) is not TransformerXL or model.compute_dtype != "float32":
+            return False
+        for block in model.blocks:
+            if type(block) is not DecoderBlock or block.attention_gate is not None:
+                return False
+            if type(block.attention) is not RelativeAttention:
+                return False
+            if type(block.feed_forward) is not FeedForward:
+                return False
+            norms = block.attention_norm, block.feed_forward_norm
+            if any(type(norm) is not keras.layers.LayerNormalization for norm in norms):
+                return False
+            if not all(map(_is_plain_product, _products(block))):
+                return False
+        return True
+
+    def constants(self) -> _LayerWeights:
+        """Computes what `step` reads, stacked."""
+        distances = self._model.distance_keys(self._memory_length + 1, self._config)
+        layers = [
+            self._weights_of(block, *each)
+            for block, each in zip(self._model.blocks, distances, strict=True)
+        ]
+        return keras.tree.map_structure(lambda *each: ops.stack(each), *layers)
+
+    def _weights_of(self, block: Any, distance_keys: Any, _: None) -> _LayerWeights:
+        model, attention, feed_forward = self._model, block.attention, block.feed_forward
+        query, key, value, output, inner, outer = (each.kernel for each in _products(block))
+        owner = attention if attention.own_biases else model
+        norms = block.attention_norm, block.feed_forward_norm
+        return _LayerWeights(
+            projections=self._stored(ops.concatenate([query, key, value], axis=-1), 0),
+            output=self._stored(ops.convert_to_tensor(output), 0),
+            inner=self._stored(ops.convert_to_tensor(inner), 0),
+            outer=self._stored(ops.convert_to_tensor(outer), 0),
+            distances=self._stored(ops.swapaxes(distance_keys, 1, 2), -1),
+            biases=[
+                ops.convert_to_tensor(each)
+                for each in (
+                    owner.content_bias,
+                    owner.position_bias,
+                    feed_forward.inner.bias,
+                    feed_forward.outer.bias,
+                )
+            ],
+            norms=[[ops.convert_to_tensor(each) for each in (n.gamma, n.beta)] for n in norms],
+        )
+
+    def memory_of_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
+        """Returns memory as `step` reads it: keys `(L, R, N, M, H)`, values likewise."""
+        keys = ops.stack([self._stored(ops.swapaxes(each, 2, 3), -1) for each in memory.keys])
+        values = ops.stack([self._stored(each, -2) for each in memory.values])
+        return memory._replace(keys=keys, values=values)
+
+    def stacked(self, recent: KeyValueMemory) -> KeyValueMemory:
+        """Returns recent tokens as `step` reads and writes them."""
+        return recent._replace(keys=ops.stack(recent.keys), values=ops.stack(recent.values))
+
+    def unstacked(self, recent: KeyValueMemory) -> KeyValueMemory:
+        """Returns the recent tokens of `step` by layer."""
+        return recent._replace(keys=ops.unstack(recent.keys), values=ops.unstack(recent.values))
+
+    def step(
+        self,
+        token_ids: Any,
+        memory: KeyValueMemory,
+        recent: KeyValueMemory,
+        constants: _LayerWeights,
+    ) -> tuple[Any, KeyValueMemory]:
+        """Reads one token; returns hidden states `(R, 1, D)` and the next recent tokens."""
+        position, num_layers = recent.valid_length, len(self._model.blocks)
+        operator = _TokenOfStored(
+            position=position,
+            num_places_read=memory.keys.shape[3],
+            capacity=recent.keys.shape[4],
+            num_rows=token_ids.shape[0],
+        )
+        reading = Reading(self._config, operator, self._memory_length)
+        attend = operator.bind(reading.visible_keys(1, memory.valid_length), "float32")
+
+        def body(layer, hidden, *new):
+            parts = (memory[:2], recent[:2], constants)
+            *kept, weights = keras.tree.map_structure(lambda each: _at(each, layer), parts)
+            hidden, of_token = self._layer(hidden, kept, weights, attend)
+            pairs = zip(new, of_token, strict=True)
+            new = [ops.slice_update(all_, [layer, 0, 0, 0, 0], one[None]) for all_, one in pairs]
+            return layer + 1, hidden, *new
+
+        hidden = self._model.embed(ops.expand_dims(token_ids, 1))  # [R, 1, D]
+        empty = ops.zeros_like(recent.values[..., :1, :])  # [L, R, N, 1, H]
+        state = ops.convert_to_tensor(0, "int32"), hidden, empty, empty
+        _, hidden, *new = ops.while_loop(lambda layer, *_: layer < num_layers, body, state)
+        kept = written(KeysAndValues(*recent[:2]), position, *new)
+        return hidden, KeyValueMemory(*kept, position + 1)
+
+    def _layer(self, hidden, kept, weights, attend):
+        """Computes one block; returns hidden states, and the key and value of the token."""
+        pre_norm, block = self._config.pre_norm, self._model.blocks[0]
+        content_bias, position_bias, inner_bias, outer_bias = weights.biases
+
+        def norm(layer, index, inputs):
+            return _normalized(inputs, *weights.norms[index], layer.epsilon)
+
+        inputs = norm(block.attention_norm, 0, hidden) if pre_norm else hidden
+        projected = ops.split(product_of_stored(inputs, weights.projections), 3, axis=-1)
+        distances = DistanceKeys(weights.distances)
+        kept = [KeysAndValues(*each) for each in kept]
+        projections = Projections(*projected, content_bias, position_bias, distances, kept)
+        attended, of_token = attend(block.attention, projections)
+        hidden = hidden + product_of_stored(attended, weights.output)
+        if not pre_norm:
+            hidden = norm(block.attention_norm, 0, hidden)
+        inputs = norm(block.feed_forward_norm, 1, hidden) if pre_norm else hidden
+        inner = ops.relu(product_of_stored(inputs, weights.inner) + inner_bias)
+        hidden = hidden + product_of_stored(inner, weights.outer) + outer_bias
+        return hidden if pre_norm else norm(block.feed_forward_norm, 1, hidden), of_token
+
+
+def _products(block: Any) -> list[Any]:
+    attention, feed_forward = block.attention, block.feed_forward
+    layers = [attention.query, attention.key, attention.value, attention.output_projection]
+    return [*layers, feed_forward.inner, feed_forward.outer]
+
+
+def _is_plain_product(layer: Any) -> bool:
+    """True for a `Dense` layer that multiplies by its float32 kernel, adapters included."""
+    is_float = layer.dtype_policy.name == "float32" and layer.quantization_mode is None
+    return type(layer) is keras.layers.Dense and is_float
+
+
+class _TokenOfStored(OneToken):
+    """One token of one row, with stored keys and values; returns the token's own ones alone."""
+
+    def _scores_of_distances(self, query, distances):
+        heads_first = ops.transpose(ops.squeeze(query, axis=2), [1, 0, 2])  # [N, R, H]
+        return scores_of_stored(heads_first, distances.keys)
+
+    def _scores_of_memory(self, query, keys):
+        return scores_of_stored(query, keys)
+
+    def _sums_of_memory(self, weights, values):
+        return product_of_stored(weights, values)
+
+    def _written(self, recent, key, value):
+        return KeysAndValues(key, value)
+
+
+def _at(stacked: Any, layer: Any) -> Any:
+    """Returns one of stacked tensors; XLA slices where it reads, and a gather would copy."""
+    shape = [1, *stacked.shape[1:]]
+    return ops.reshape(ops.slice(stacked, [layer] + [0] * (len(shape) - 1), shape), shape[1:])
+
+
+def _normalized(inputs: Any, gain: Any, offset: Any, epsilon: float) -> Any:
+    centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
+    return centered * ops.rsqrt(variance + epsilon) * gain + offset
+
+
+def in_pairs(tensor: Any, axis: int) -> Any:
+    """Rounds to bfloat16, a number of the first and one of the second half in each uint32.
+
+    XLA unpacks them as fast as it reads them, and its own products of bfloat16 are slow.
+    """
+    bits = ops.cast(ops.view(ops.cast(tensor, "bfloat16"), "uint16"), "uint32")
+    first, second = ops.split(bits, 2, axis=axis)
+    return ops.bitwise_or(first, ops.left_shift(second, 16))
+
+
+def _parts(inputs: Any, stored: Any) -> list[tuple[Any, Any]]:
+    """Returns pairs of float32 factors: all of both, or a half of both for each half `in_pairs`."""
+    if stored.dtype != "uint32":
+        return [(inputs, stored)]
+    # Zero, but not to XLA, which would unpack constants before the loop and read float32 in it.
+    zero = ops.cast(ops.reshape(inputs, [-1])[0] * 0, "uint32")
+    pairs = ops.bitwise_xor(stored, zero)
+    upper = ops.bitwise_and(pairs, ops.full((), 0xFFFF0000, "uint32"))
+    numbers = ops.view(ops.left_shift(pairs, 16), "float32"), ops.view(upper, "float32")
+    return list(zip(ops.split(inputs, 2, axis=-1), numbers, strict=True))
+
+
+def scores_of_stored(inputs: Any, keys: Any) -> Any:
+    """Multiplies float32 `(..., 1, X)` with keys `(..., Y, X)` or their pairs: `(..., 1, Y)`."""
+    products = sum(part * numbers for part, numbers in _parts(inputs, keys))
+    return ops.expand_dims(ops.sum(products, axis=-1), axis=-2)
+
+
+def product_of_stored(inputs: Any, kernel: Any) -> Any:
+    """Multiplies float32 `(..., 1, X)` with a kernel `(..., X, Y)` or its pairs: `(..., 1, Y)`.
+
+    XLA makes loops over vectors of a sum of few products, but not of many.
+    """
+    parts = _parts(inputs, kernel)
+    length, width = kernel.shape[-2:]
+    count = math.gcd(length, 8 // len(parts))
+    sums = 0.0
+    for part, numbers in parts:
+        shape = [*kernel.shape[:-2], count, length // count]
+        part = ops.reshape(part, [*shape, 1])
+        numbers = ops.reshape(numbers, [*shape, width])
+        sums = sums + sum(part[..., i, :, :] * numbers[..., i, :, :] for i in range(count))
+    return ops.reshape(ops.sum(sums, axis=-2), [*inputs.shape[:-1], width])

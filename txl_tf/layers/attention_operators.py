@@ -1,0 +1,290 @@
+"""Ways to compute the attention of a layer, one object for each kind of device.
+
+`bind` of an operator takes the `VisibleKeys` of a call. It returns a function of a layer, its
+`Projections`, a dropout seed and `training`, which returns the attended values `(B, T, N * H)` and
+the next `KeysAndValues`.
+
+Shape letters used in this module:
+  B rows of memory, W rows that share one of them, R = B * W rows, T tokens, M memory length,
+  K = M + T key length, J = K + 1 columns of distances, C tokens of a part of the segment or
+  capacity for recent tokens, N heads, H head width.
+"""
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.layers.attention import KeysAndValues
+from txl_tf.layers.visible_keys import VisibleKeys
+
+
+@dataclasses.dataclass(frozen=True)
+class AllHeads:
+    """All rows and heads in one product."""
+
+    def num_places(self, memory_length: int) -> int:
+        """Returns the places of a memory that remembers `memory_length` tokens."""
+        return memory_length
+
+    def part_tokens(self, num_tokens: int, segment_length: int) -> int:
+        """Returns how many of `T` tokens attend together, which sets the number of distances."""
+        return num_tokens
+
+    def arranged(self, keys: Any, values: Any) -> KeysAndValues:
+        """Arranges keys and values `(B, M, N, H)` as memory holds them."""
+        return KeysAndValues(ops.transpose(keys, [0, 2, 3, 1]), ops.transpose(values, [0, 2, 1, 3]))
+
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
+        """Returns the function that attends to some keys, in a compute dtype."""
+        mask = visible.mask_over_distances(dtype)
+
+        def attend(layer, projections, dropout_seed=None, training=False):
+            attended, together = layer.attend_all_heads(projections, mask, dropout_seed, training)
+            return attended, None if projections.kept is None else remembered(together, visible)
+
+        return attend
+
+
+def remembered(together: KeysAndValues, visible: VisibleKeys) -> KeysAndValues:
+    """Returns the last places of keys and values of memory and segment."""
+    return KeysAndValues(
+        functional.last_positions(together.keys, 3, visible.lengths, visible.num_places),
+        functional.last_positions(together.values, 2, visible.lengths, visible.num_places),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadByHead(AllHeads):
+    """One head of one row after the other, for few rows on a processor with caches.
+
+    The scores of one head and a part of the segment fit in a cache, and for them
+    `functional.relative_shift` is a view. A part attends only as far back as its memory. The
+    program grows with heads and rows, so it suits neither compilers nor many rows. It has no
+    dropout.
+    """
+
+    tokens_together: int = 256
+    """Tokens of a part. Scores of so many queries of a head fit in a cache, and their products are
+    large enough."""
+
+    def part_tokens(self, num_tokens: int, segment_length: int) -> int:
+        num_segments = max(1, self.tokens_together // segment_length)
+        return min(num_tokens, num_segments * segment_length)
+
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
+        together = self.part_tokens(visible.num_tokens, visible.segment_length)
+        first_keys = visible.first_keys()
+        first_keys = ops.broadcast_to(first_keys, [first_keys.shape[0], visible.num_tokens])
+        masks = []
+        for start in range(0, visible.num_tokens, together):
+            length = min(together, visible.num_tokens - start)
+            # Counted from the first key of this part.
+            first = ops.maximum(first_keys[:, start : start + length] - start, 0)
+            first_columns = first + (length - ops.arange(length, dtype="int32"))
+            columns = ops.arange(visible.num_places + length + 1, dtype="int32")
+            allowed = columns >= ops.expand_dims(first_columns, 2)  # [B, C, M + C + 1]
+            masks.append(functional.mask_scores(ops.zeros((), dtype), allowed))
+
+        def attend(layer, projections, dropout_seed=None, training=False):
+            attended, together = _attend_by_head(layer, projections, masks)
+            return attended, remembered(together, visible)
+
+        return attend
+
+
+def _attend_by_head(layer, projections, masks):
+    num_heads, num_tokens = layer.num_heads, projections.query.shape[1]
+    content_queries, distance_queries = (
+        _matrices(ops.transpose(each, [0, 2, 1, 3])) for each in layer.queries(projections)
+    )
+    together = layer.keys_and_values(projections)
+    keys, values = _matrices(together.keys), _matrices(together.values)
+    memory_length = values[0].shape[0] - num_tokens
+    distances = ops.unstack(projections.distances.keys, axis=0)
+    added = projections.distances.scores
+    of_rows = [ops.unstack(mask, axis=0) for mask in masks]
+    starts = itertools.accumulate((mask.shape[1] for mask in masks[:-1]), initial=0)
+    parts = list(zip(starts, of_rows, strict=True))
+
+    def attend(index, start, masks_of_rows):
+        """Returns the result `(C, H)` of one head of one row for the tokens of a part."""
+        row, head = divmod(index, num_heads)
+        mask = masks_of_rows[row if len(masks_of_rows) > 1 else 0]
+        length, width = mask.shape
+        tokens = slice(start, start + length)
+        seen = slice(start, start + memory_length + length)
+        # The surplus distances are too far.
+        scores = ops.matmul(distance_queries[index][tokens], distances[head][:, -width:]) + mask
+        if added is not None:
+            scores = scores + added[head, :, -width:]
+        contents = ops.matmul(content_queries[index][tokens], keys[index][:, seen])
+        scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
+        probabilities = ops.cast(functional.softmax_over_keys(scores), values[index].dtype)
+        return ops.matmul(probabilities, values[index][seen])
+
+    attended = [
+        ops.concatenate([attend(index, *part) for part in parts], axis=0)
+        for index in range(len(keys))
+    ]  # [T, H] each
+    rows = [
+        ops.concatenate(attended[first : first + num_heads], axis=-1)
+        for first in range(0, len(attended), num_heads)
+    ]
+    return ops.stack(rows), together  # [B, T, N * H]
+
+
+def _matrices(tensor):
+    """Splits `(B, N, ...)` into its `B * N` matrices, without a copy."""
+    return ops.unstack(ops.reshape(tensor, [-1, *tensor.shape[2:]]), axis=0)
+
+
+def _shifted(scores):
+    """Applies `functional.shift_padded` to one head: `(T, K + 1)` to `(T, K)`."""
+    num_tokens, width = scores.shape
+    read_in_order = ops.reshape(scores, [num_tokens * width])
+    return ops.reshape(read_in_order[num_tokens:], [num_tokens, width - 1])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneToken(AllHeads):
+    """One token per row, in an order in which memory is only read.
+
+    Moving memory by one place for every token would cost more than all arithmetic on it. So new
+    keys and values are written at `position` into `C` places for recent tokens, beside memory. The
+    `kept` of the projections are both `KeysAndValues`: of memory, whose rows several rows may
+    share, such as the beams of one text, and of the recent tokens, which are returned.
+
+    If memory is empty, as its tokens are in place among the recent ones, the token is written
+    first. Then one softmax over one tensor suffices, in half as many kernels on a GPU.
+    """
+
+    position: Any
+    """Recent tokens, an int32 number."""
+    num_places_read: int
+    """Places of memory, 0 or `M`."""
+    capacity: int
+    """`C`."""
+    num_rows: int
+    """`R`."""
+
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
+        masks = self._masks(visible, dtype)
+        return functools.partial(self._attend, masks)
+
+    def _masks(self, visible, dtype):
+        """Returns masks as scores, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
+        num_places, reach = self.num_places_read, visible.memory_length
+        farthest = reach if visible.farthest is None else visible.farthest
+        places = ops.arange(num_places + self.capacity, dtype="int32")
+        distances = num_places + self.position - places
+        nearest = 1 if num_places > 0 else 0  # a token in place is one of its own keys
+        in_reach = ops.logical_and(distances >= nearest, distances <= farthest)
+        first_filled = reach - visible.valid_length
+        repeats = self.num_rows // visible.valid_length.shape[0]
+        first_filled = ops.repeat(first_filled, repeats, axis=0)
+        filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
+        allowed = ops.logical_and(filled, ops.expand_dims(in_reach, 0))
+        allowed = ops.reshape(allowed, [self.num_rows, 1, 1, num_places + self.capacity])
+        zero = functional.at_least_float32(ops.zeros((), dtype))
+        scores = functional.mask_scores(zero, allowed)
+        return scores[..., :num_places], scores[..., num_places:]
+
+    def _attend(self, masks, layer, projections, dropout_seed=None, training=False):
+        # With one token, heads are in order for either axis first.
+        shape = [-1, layer.num_heads, 1, layer.head_dim]
+        content_query, distance_query = (
+            ops.reshape(each, shape) for each in layer.queries(projections)
+        )
+        key, value = (ops.reshape(each, shape) for each in projections[1:3])
+        memory, recent = projections.kept
+        is_in_place = self.num_places_read == 0
+        if is_in_place:
+            recent = self._written(recent, key, value)
+        scores = self._scores_of_distances(distance_query, projections.distances)
+        scores = scores[..., 1:]  # column 0 belongs to no distance
+        scores = ops.expand_dims(ops.transpose(scores, [1, 0, 2]), axis=2)  # [R, N, 1, M + 1]
+        of_memory, of_recent, of_itself = self._by_place(scores)
+        of_recent = of_recent + ops.matmul(content_query, recent.keys)
+        scores = [functional.at_least_float32(of_recent) + masks[1]]
+        if not is_in_place:
+            of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
+            scores.append(functional.at_least_float32(of_itself))
+            of_memory = of_memory + self._scores_of_memory(content_query, memory.keys)
+            scores.append(functional.at_least_float32(of_memory) + masks[0])
+        weights, total = unnormalized_softmax(scores)
+        weights = [ops.cast(each, value.dtype) for each in weights]
+        attended = ops.matmul(weights[0], recent.values)  # [R, N, 1, H]
+        if not is_in_place:
+            of_memory = self._sums_of_memory(weights[2], memory.values)
+            attended = attended + weights[1] * value + of_memory
+            # After all reads, so that no compiler for processors keeps a copy for them.
+            recent = self._written(recent, key, value)
+        # Divide last: the result is smaller than the weights.
+        attended = ops.cast(functional.at_least_float32(attended) / total, value.dtype)
+        return ops.reshape(attended, [self.num_rows, 1, layer.num_heads * layer.head_dim]), recent
+
+    def _scores_of_distances(self, query, distances):
+        """Scores queries `(R, N, 1, H)`: `(N, R, M + 2)`, column `1 + j` for distance `M - j`."""
+        heads_first = ops.transpose(ops.squeeze(query, axis=2), [1, 0, 2])  # [N, R, H]
+        scores = ops.matmul(heads_first, distances.keys)
+        return scores if distances.scores is None else scores + distances.scores
+
+    def _scores_of_memory(self, query, keys):
+        return _of_memory(query, keys)
+
+    def _sums_of_memory(self, weights, values):
+        return _of_memory(weights, values)
+
+    def _written(self, recent, key, value):
+        return written(recent, self.position, key, value)
+
+    def _by_place(self, scores):
+        """Reorders scores `(R, N, 1, M + 1)` from distances `M` to 0 to key positions.
+
+        Returns scores of memory, of the recent tokens, valid only up to `position`, and of the
+        token itself.
+        """
+        num_places = self.num_places_read + self.capacity
+        padding = [num_places + 1 - scores.shape[-1], self.capacity - 1]
+        padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], padding])
+        shape = [*scores.shape[:2], 1, num_places]
+        by_place = ops.slice(padded, [0, 0, 0, self.capacity - self.position], shape)
+        of_memory = by_place[..., : self.num_places_read]
+        return of_memory, by_place[..., self.num_places_read :], scores[..., -1:]
+
+
+def written(recent: KeysAndValues, position: Any, key: Any, value: Any) -> KeysAndValues:
+    """Returns recent keys `(..., H, C)` and values `(..., C, H)` with those of one token."""
+    keys, values = recent
+    outer = [0] * (len(keys.shape) - 2)
+    return KeysAndValues(
+        ops.slice_update(keys, [*outer, 0, position], ops.swapaxes(key, -1, -2)),
+        ops.slice_update(values, [*outer, position, 0], value),
+    )
+
+
+def unnormalized_softmax(parts: list[Any]) -> tuple[list[Any], Any]:
+    """Returns unnormalised softmax weights of scores `(R, N, 1, K_i)` in parts, and their sum.
+
+    Concatenating, dividing and splitting the scores would read and write them many times.
+    """
+    highest = [ops.max(part, axis=-1, keepdims=True) for part in parts]
+    highest = functools.reduce(ops.maximum, highest)
+    weights = [ops.exp(part - highest) for part in parts]
+    return weights, sum(ops.sum(each, axis=-1, keepdims=True) for each in weights)
+
+
+def _of_memory(rows, memory):
+    """Multiplies rows `(R, N, 1, X)` with memory `(B, N, X, Y)`: `(R, N, 1, Y)`."""
+    rows_per_memory = rows.shape[0] // memory.shape[0]
+    if rows_per_memory == 1:
+        return ops.matmul(rows, memory)
+    _, num_heads, _, width = rows.shape
+    grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
+    products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
+    products = ops.transpose(products, [0, 2, 1, 3])
+    return ops.reshape(products, [-1, num_heads, 1, products.shape[-1]])

@@ -1,0 +1,107 @@
+"""Keys that each query may attend to, in the forms that attention needs.
+
+Shape letters used in this module: B rows, T tokens, M memory length, P places of memory, K = P + T
+key length, J = K + 1 columns of distances.
+"""
+
+import dataclasses
+from typing import Any
+
+from keras import ops
+
+from txl_tf import functional
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class VisibleKeys:
+    """Keys that each query may attend to: from its first one to the query itself."""
+
+    num_tokens: Any
+    """`T`, a number or an int32 tensor."""
+    memory_length: int
+    """`M`, tokens that are remembered."""
+    num_unused: int = 0
+    """Places at the front of memory that are never filled, `P - M`."""
+    valid_length: Any = None
+    """Filled places of memory, int32 `(B,)`; `None` means all `M`."""
+    farthest: int | None = None
+    """Largest distance that a query sees."""
+    document_starts: Any = None
+    """Bool `(B, T)`, true for the first token of each document; keys before it are hidden."""
+    segment_length: int | None = None
+    """Tokens of a segment, if `T` is several segments: each is masked as if it were read alone."""
+    lengths: Any = None
+    """Tokens of each row that enter memory, int32 `(B,)` or `()`; `None` means all."""
+
+    def __post_init__(self) -> None:
+        if self.farthest is not None and self.farthest < 0:
+            raise ValueError(
+                "`farthest` must be at least 0; `same_length_keys='memory'` needs a memory. "
+                f"Received: memory_length={self.memory_length}, farthest={self.farthest}"
+            )
+
+    @property
+    def num_places(self) -> int:
+        """Places of memory, `P`."""
+        return self.memory_length + self.num_unused
+
+    @property
+    def differs_by_query(self) -> bool:
+        """True if first keys differ by query for another reason than `farthest`."""
+        is_one_segment = self.segment_length is None or (
+            isinstance(self.num_tokens, int) and self.num_tokens <= self.segment_length
+        )
+        return self.document_starts is not None or not is_one_segment
+
+    def first_keys(self, with_farthest: bool = True) -> Any:
+        """Returns the index of each query's first key, int32 `(B, T)`; `B` or `T` may be 1."""
+        queries = ops.expand_dims(ops.arange(self.num_tokens, dtype="int32"), 0)  # [1, T]
+        first = ops.zeros((1, 1), "int32") + self.num_unused
+        if self.valid_length is not None:
+            first = ops.expand_dims(self.num_places - ops.cast(self.valid_length, "int32"), 1)
+        if with_farthest and self.farthest is not None:
+            first = ops.maximum(first, queries + (self.num_places - self.farthest))
+        if self.document_starts is not None:
+            first = ops.maximum(first, _latest_starts(self.document_starts) + self.num_places)
+        if self.differs_by_query and self.segment_length is not None:
+            # Each segment's memory begins later by the tokens of the call before that segment.
+            of_segments = queries // self.segment_length * self.segment_length
+            first = ops.maximum(first, of_segments + self.num_unused)
+        return first
+
+    def mask_over_distances(self, dtype: Any) -> Any:
+        """Returns scores that hide all other keys, `(B, 1, T, J)` over distances.
+
+        They are 0 where attention is allowed and very negative elsewhere. Column `j` belongs to the
+        key `t - T + j` of query `t`. `B` may be 1.
+        """
+        queries = ops.arange(self.num_tokens, dtype="int32")
+        first_columns = self.first_keys() + (self.num_tokens - queries)  # [B, T]
+        # Built from ranges: compilers compute it where it is used and store no matrix.
+        columns = ops.arange(self.num_places + self.num_tokens + 1, dtype="int32")
+        allowed = columns >= ops.expand_dims(first_columns, 2)  # [B, T, J]
+        scores = functional.mask_scores(ops.zeros((), dtype), allowed)
+        return ops.expand_dims(scores, 1)
+
+    def mask_over_keys(self) -> Any:
+        """Returns true where attention is allowed, bool `(B, 1, T, K)`; `B` may be 1."""
+        queries = ops.expand_dims(ops.arange(self.num_tokens, dtype="int32"), 1)
+        keys = ops.arange(self.num_places + self.num_tokens, dtype="int32")
+        allowed = keys >= ops.expand_dims(self.first_keys(), 2)
+        allowed = ops.logical_and(allowed, keys <= queries + self.num_places)
+        return ops.expand_dims(allowed, 1)
+
+    def next_valid_length(self) -> Any:
+        """Returns the filled places after these tokens, int32 `(B,)`."""
+        num_read = self.num_tokens if self.lengths is None else self.lengths
+        return functional.next_valid_length(
+            self.valid_length, self.memory_length, num_read, self.document_starts
+        )
+
+
+def _latest_starts(document_starts: Any) -> Any:
+    """Returns where each token's document begins, int32 `(B, T)`; -2**30 if in memory."""
+    positions = ops.arange(ops.shape(document_starts)[1], dtype="int32")
+    is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
+    is_start = ops.logical_and(ops.expand_dims(document_starts, 1), is_before)  # [B, T, T]
+    return ops.max(ops.where(is_start, positions, -(2**30)), axis=2)
