@@ -142,7 +142,7 @@ def test_a_model_without_recurrence_sees_the_segment(model):
         ({"stop_token_ids": [VOCABULARY_SIZE]}, r"`stop_token_ids` must be in \[0, 13\)"),
         ({"excluded_token_ids": [-1]}, r"`excluded_token_ids` must be in \[0, 13\)"),
         ({"repetition_penalty": 0.5}, "`penalty` must be at least 1"),
-        ({"memory": "mine"}, "Received: memory of type str"),
+        ({"memory": "mine"}, "`memory` must be like KeyValueMemory"),
         ({}, r"A new session needs `prompt_ids`\. Received: prompt_ids=None"),
     ],
 )

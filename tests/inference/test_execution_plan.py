@@ -4,7 +4,9 @@ import pytest
 
 from tests.toy_batches import toy_experiment
 from txl_tf.config.model import LSTMConfig
-from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.layers.attention_operators import AllHeads, HeadByHead
 from txl_tf.models.transformer_xl import TransformerXL
 
 NARROW = toy_experiment().model
@@ -18,9 +20,9 @@ def plan(config=WIDE, device="CPU", num_rows=1, **options):
 def test_a_single_row_on_a_cpu_is_read_head_by_head_without_xla():
     for config in (NARROW, WIDE):
         chosen = plan(config)
-        assert (chosen.kernel, chosen.compile_read) == ("per_head", False)
+        assert (chosen.operator, chosen.compile_read) == (HeadByHead(), False)
         assert chosen.segments_per_read(1, 8) == 128
-    assert plan(jit_compile=True).kernel == "batched"
+    assert plan(jit_compile=True).operator == AllHeads()
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def test_a_single_row_on_a_cpu_is_read_head_by_head_without_xla():
 )
 def test_otherwise_rows_and_heads_are_read_together(options):
     chosen = plan(**options)
-    assert chosen.kernel == "batched"
+    assert chosen.operator == AllHeads()
     assert [chosen.segments_per_read(num_rows, 8) for num_rows in (1, 2, 64)] == [32, 16, 1]
 
 
@@ -63,7 +65,7 @@ def test_memory_of_hidden_states_is_read_by_the_model():
     recurrent = LSTMConfig(vocabulary_size=13, num_layers=1, hidden_dim=8, segment_length=5)
     for config in (NARROW, recurrent):
         chosen = plan(config, keeps_states=True)
-        assert (chosen.kernel, chosen.segments_per_read(1, 8)) == ("model", 1)
+        assert (chosen.operator, chosen.segments_per_read(1, 8)) == (AllHeads(), 1)
 
 
 def test_an_engine_takes_the_plan_of_its_device():

@@ -1,4 +1,4 @@
-"""Small models of every variant with relative positions, texts, and engines of each kernel."""
+"""Small models of every variant with relative positions, texts, and engines of each operator."""
 
 import functools
 
@@ -7,9 +7,12 @@ from keras import ops
 
 from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
-from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.layers.attention_operators import AllHeads, HeadByHead
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
+from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
 B, T, V = 2, 4, 11
 CONFIG = small_config(
@@ -32,14 +35,13 @@ VARIANTS = {
     "shaw": {"position_encoding": "shaw", "num_positions": 5},
     "shaw two terms": {"position_encoding": "shaw_two_terms", "num_positions": 5},
 }
-# Two segments of four tokens attend together head by head.
-PLANS = {
-    "batched": ExecutionPlan(kernel="batched", compile_read=False),
-    "per_head": ExecutionPlan(kernel="per_head", tokens_together=2 * T + 1, compile_read=False),
+OPERATORS = {
+    "all heads": AllHeads(),
+    # Two segments of four tokens attend together.
+    "head by head": HeadByHead(tokens_together=2 * T + 1),
+    "on chip": OnChipAttention(AttentionKernel(platform="cpu")),
 }
-ON_CHIP = ExecutionPlan(
-    kernel="on_chip", attention_kernel=AttentionKernel(platform="cpu"), compile_read=False
-)
+ON_CPU = "all heads", "head by head"
 
 
 @functools.cache
@@ -57,8 +59,9 @@ def made_for(variant, memory_length):
     return made(**changes)
 
 
-def engine_of(model, kernel="batched", memory_length=None):
-    return InferenceEngine(model, memory_length, plan={**PLANS, "on_chip": ON_CHIP}[kernel])
+def engine_of(model, operator="all heads", memory_length=None):
+    plan = ExecutionPlan(operator=OPERATORS[operator], compile_read=False)
+    return InferenceEngine(model, memory_length, plan=plan)
 
 
 def tokens(length, num_rows=B, seed=0):

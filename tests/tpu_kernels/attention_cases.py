@@ -7,8 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf import functional
-from txl_tf.layers.attention import RelativeAttention, VisibleKeys
+from txl_tf.layers.attention import RelativeAttention
+from txl_tf.layers.attention_operators import AllHeads
+from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
+from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
 NAMES = ("outputs", "query", "key", "value", "distances", "content_bias", "position_bias")
 FLOOR = 0.1
@@ -135,17 +138,17 @@ def computed(case, arrays, uses_kernel):
         farthest = case.memory_length - (case.same_length_keys == "memory")
     starts = arrays["document_starts"] if case.masks_documents else None
 
-    def mask():
-        if uses_kernel:
-            return VisibleKeys(
-                case.kernel, case.memory_length, arrays["valid_length"], farthest, starts
-            )
-        lengths = case.segment_length, case.memory_length
-        allowed = functional.causal_memory_mask(*lengths, arrays["valid_length"], farthest)
-        if starts is None:
-            return allowed
-        same_document = functional.same_document_mask(starts, case.memory_length)
-        return tf.logical_and(allowed, same_document)
+    operator = OnChipAttention(case.kernel) if uses_kernel else AllHeads()
+
+    def attend():
+        visible = VisibleKeys(
+            num_tokens=case.segment_length,
+            memory_length=case.memory_length,
+            valid_length=arrays["valid_length"],
+            farthest=farthest,
+            document_starts=starts,
+        )
+        return operator.bind(visible, arrays["inputs"].dtype.name)
 
     names = ("inputs", "memory", "distances", "content_bias", "position_bias")
 
@@ -159,7 +162,7 @@ def computed(case, arrays, uses_kernel):
                 inputs,
                 position_encoding=distances,
                 memory=memory,
-                attention_mask=mask(),
+                attend=attend(),
                 content_bias=biases[0],
                 position_bias=biases[1],
                 dropout_seed=arrays["seeds"],

@@ -7,8 +7,10 @@ import numpy as np
 from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
 from tests.tpu_kernels import attention_cases
-from txl_tf.inference.engine import ExecutionPlan, InferenceEngine
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
 NAMES = ("first read", "second read", "keys", "values")
 
@@ -84,8 +86,8 @@ def differences(case):
     model = TransformerXL(config)
     randomize_weights(model)
     plans = (
-        ExecutionPlan(kernel="batched", compile_read=False),
-        ExecutionPlan(kernel="on_chip", attention_kernel=case.kernel, compile_read=False),
+        ExecutionPlan(compile_read=False),
+        ExecutionPlan(operator=OnChipAttention(case.kernel), compile_read=False),
     )
     pairs = zip(*(_read_twice(case, model, plan) for plan in plans), strict=True)
     return {

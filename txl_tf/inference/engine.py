@@ -6,7 +6,6 @@ Shape letters used in this module:
 """
 
 import inspect
-from typing import Any
 
 import keras
 from keras import ops

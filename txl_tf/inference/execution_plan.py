@@ -10,6 +10,7 @@ from txl_tf.layers.attention_operators import AllHeads, HeadByHead
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
+_ALL_HEADS = AllHeads()
 # Products of this many rows take the least time per token; more rows make large scores.
 _TOKENS_PER_READ = 256
 # Head by head, scores are small, and the copies of memory in each read dominate.
@@ -30,7 +31,7 @@ class ExecutionPlan:
     An engine compiles nothing itself: its caller does so by the plan.
     """
 
-    operator: Any = AllHeads()
+    operator: Any = _ALL_HEADS
     """An object of `layers.attention_operators`, or `OnChipAttention`."""
     tokens_per_read: int = 0
     """Tokens of all rows to read at once; at least a segment is read."""

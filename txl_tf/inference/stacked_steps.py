@@ -92,12 +92,12 @@ class StackedSteps:
         norms = block.attention_norm, block.feed_forward_norm
         return _LayerWeights(
             projections=self._stored(ops.concatenate([query, key, value], axis=-1), 0),
-            output=self._stored(ops.convert_to_tensor(output), 0),
-            inner=self._stored(ops.convert_to_tensor(inner), 0),
-            outer=self._stored(ops.convert_to_tensor(outer), 0),
+            output=self._stored(_value(output), 0),
+            inner=self._stored(_value(inner), 0),
+            outer=self._stored(_value(outer), 0),
             distances=self._stored(ops.swapaxes(distance_keys, 1, 2), -1),
             biases=[
-                ops.convert_to_tensor(each)
+                _value(each)
                 for each in (
                     owner.content_bias,
                     owner.position_bias,
@@ -105,7 +105,7 @@ class StackedSteps:
                     feed_forward.outer.bias,
                 )
             ],
-            norms=[[ops.convert_to_tensor(each) for each in (n.gamma, n.beta)] for n in norms],
+            norms=[[_value(each) for each in (norm.gamma, norm.beta)] for norm in norms],
         )
 
     def memory_of_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
@@ -182,6 +182,11 @@ def _products(block: Any) -> list[Any]:
     attention, feed_forward = block.attention, block.feed_forward
     layers = [attention.query, attention.key, attention.value, attention.output_projection]
     return [*layers, feed_forward.inner, feed_forward.outer]
+
+
+def _value(weight: Any) -> Any:
+    """Returns the value of a variable; a kernel with adapters is a tensor already."""
+    return ops.copy(weight) if isinstance(weight, keras.Variable) else weight
 
 
 def _is_plain_product(layer: Any) -> bool:

@@ -122,7 +122,12 @@ class MemoryAttention(ConfiguredLayer):
         attend=None,
     ):
         return self._attended(
-            self._projections(inputs, memory, kept), attention_mask, attend, dropout_seed, training, return_probabilities
+            self._projections(inputs, memory, kept),
+            attention_mask,
+            attend,
+            dropout_seed,
+            training,
+            return_probabilities,
         )
 
     def _projections(self, inputs, memory, kept):

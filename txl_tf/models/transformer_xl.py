@@ -338,7 +338,9 @@ class TransformerXL(LanguageModel):
         encoding = None
         if config.position_encoding == "transformer_xl":
             encoding = self._sinusoids(key_length, config)
-        return tuple(block.attention.keys_of_distances(key_length, encoding) for block in self.blocks)
+        return tuple(
+            block.attention.keys_of_distances(key_length, encoding) for block in self.blocks
+        )
 
     def _sinusoids(self, key_length, config):
         """Returns the encodings `(K, D)` of the distances `K - 1` to 0."""
