@@ -199,16 +199,18 @@ class MemoryAttention(ConfiguredLayer):
         """Returns the terms of the scores over keys; masks are scores over distances."""
         content_query_BTNH, distance_query_BTNH = self.queries(projections)
         content_BNTK = self._product(content_query_BTNH, key_BNHK)
-        distances = projections.distances
+        distances, mask_terms = projections.distances, ()
+        if distances is not None:
+            distance_BNTJ = self._product(distance_query_BTNH, distances.keys[None])
+        if mask_BNTJ is not None and distances is not None and self.compute_dtype == "float32":
+            distance_BNTJ = distance_BNTJ + mask_BNTJ  # oneDNN adds it within the product
+        elif mask_BNTJ is not None:
+            mask_terms = (functional.shift_padded(mask_BNTJ),)
         if distances is None:
-            mask = () if mask_BNTJ is None else (functional.shift_padded(mask_BNTJ),)
-            return content_BNTK, *mask
-        distance_BNTJ = self._product(distance_query_BTNH, distances.keys[None])
-        if mask_BNTJ is not None:  # oneDNN adds it within the product
-            distance_BNTJ = distance_BNTJ + mask_BNTJ
+            return content_BNTK, *mask_terms
         if distances.scores is not None:
             distance_BNTJ = distance_BNTJ + distances.scores
-        return content_BNTK, functional.shift_padded(distance_BNTJ)
+        return content_BNTK, functional.shift_padded(distance_BNTJ), *mask_terms
 
     def _product(self, query_BTNH, key_BNHK):
         """Multiplies queries with keys; keys with `B = 1` serve all rows."""
