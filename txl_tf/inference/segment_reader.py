@@ -72,6 +72,10 @@ class SegmentReader:
         """Segment length `T`."""
         return self._engine.segment_length
 
+    def initial_memory(self, num_rows: int) -> Any:
+        """Returns the memory of rows that have read nothing."""
+        return self._engine.initial_memory(num_rows)
+
     def read_texts(self, rows: Sequence[np.ndarray], num_rows: int) -> Iterator[Piece]:
         """Reads at most `num_rows` texts from an empty memory, some whole segments at once.
 
