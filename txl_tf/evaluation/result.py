@@ -85,8 +85,6 @@ class EvaluationText:
         share = num_tokens / self.num_tokens
         return dataclasses.replace(
             self,
-            # A separate curve: figures of a part and of the whole are not comparable.
-            name=f"{self.name}_beginning",
             num_tokens=num_tokens,
             num_bytes=self.num_bytes * share,
             num_characters=self.num_characters * share,

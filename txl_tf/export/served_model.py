@@ -203,7 +203,10 @@ class ServedModel:
 
         use = last_of if pooling == "last" else mean_of
         num_rows = tf.shape(token_ids)[0]
-        nothing, memory = tf.zeros([num_rows, self.config.hidden_dim]), self.initial_memory(num_rows)
+        nothing, memory = (
+            tf.zeros([num_rows, self.config.hidden_dim]),
+            self.initial_memory(num_rows),
+        )
         _, pooled = self._read(self._weights.values(), token_ids, lengths, memory, nothing, use)
         return pooled
 
