@@ -237,8 +237,8 @@ class EvaluationConfig(FrozenConfig):
     """
 
     batch_size: Annotated[int, positive(MAX_ROWS)] = 10
-    """Most rows that are read in parallel, each from its own position in the split. A short split is
-    read in fewer rows, unless `warm_up_tokens` is set."""
+    """Most rows that are read in parallel, each from its own position in the split. Without
+    `warm_up_tokens` a short split has fewer rows."""
     segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens per row per step, `T`. None means the model's."""
     memory_length: Annotated[int | None, not_negative(MAX_TOKENS)] = None

@@ -208,7 +208,7 @@ class EvaluationResult:
             f"segment {self.segment_length}",
             f"memory {self.memory_length}",
             f"clamp {clamp}",
-            f"{self.batch_size} rows",
+            f"{self.batch_size} row{'s' if self.batch_size > 1 else ''}",
             self.dtype_policy,
         ]
         if self.window_stride_tokens is not None:

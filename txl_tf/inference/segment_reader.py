@@ -104,7 +104,7 @@ class SegmentReader:
         `first_length` are the tokens of the first segment if it is shorter. Rows may be empty.
         Where the engine keeps hidden states, they must have equal lengths.
         """
-        engine, longest = self._engine, max(map(len, rows))
+        engine = self._engine
         constants_of = functools.cache(engine.constants)
 
         def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
@@ -115,16 +115,8 @@ class SegmentReader:
             constants = constants_of(batch.token_ids.shape[1])
             return self._read_next(ids, memory, lengths=lengths, constants=constants)
 
-        def batches() -> Iterator[SegmentBatch]:
-            start, length = 0, min(first_length or engine.segment_length, longest)
-            while length:
-                # Every size costs one more program: powers of two below a whole segment.
-                size = min(engine.segment_length, _power_of_two(length))
-                yield _batch(rows, start, length, length if engine.keeps_states else size)
-                start += length
-                length = min(engine.segment_length, longest - start)
-
-        yield from read_batches(step, batches(), memory)
+        batches = segments(rows, engine.segment_length, first_length, not engine.keeps_states)
+        yield from read_batches(step, batches, memory)
 
     def memory_after(self, rows: Sequence[np.ndarray], memory: Any) -> Any:
         """Returns the memory after the text of each row, which may be of different lengths."""
@@ -136,6 +128,25 @@ class SegmentReader:
         for piece in self.read_next(rows, memory):
             memory = piece.memory
         return memory
+
+
+def segments(
+    rows: Sequence[np.ndarray],
+    segment_length: int,
+    first_length: int | None = None,
+    pads: bool = False,
+) -> Iterator[SegmentBatch]:
+    """Cuts rows into segments, the first and the last of which may be shorter.
+
+    With `pads` their sizes are powers of two below a whole segment: each costs one more program.
+    """
+    start, longest = 0, max(map(len, rows))
+    length = min(first_length or segment_length, longest)
+    while length:
+        size = min(segment_length, _power_of_two(length)) if pads else length
+        yield _batch(rows, start, length, size)
+        start += length
+        length = min(segment_length, longest - start)
 
 
 def _batch(rows: Sequence[np.ndarray], start: int, length: int, size: int) -> SegmentBatch:
