@@ -197,6 +197,8 @@ class EvaluationWindows:
     ValueError if there is nothing to score.
     """
 
+    segments_per_step = 1
+
     def __init__(
         self,
         num_tokens: int,
