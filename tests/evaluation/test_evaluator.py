@@ -212,9 +212,7 @@ def test_perplexity_and_bits_come_from_the_totals_and_not_from_means_of_batches(
 
 def test_fewer_tokens_than_rows_are_scored_all_the_same(model):
     for replicas in (1, 2):
-        result = evaluate(
-            model, TOKENS[:4], batch_size=10, warm_up_tokens=0, replicas=replicas
-        )
+        result = evaluate(model, TOKENS[:4], batch_size=10, warm_up_tokens=0, replicas=replicas)
         expected = sum(sum_over_row(model, TOKENS[i : i + 2], 5, 7) for i in range(3))
         assert (result.batch_size, result.num_tokens) == (3, 3)
         assert result.total_nats == pytest.approx(expected, rel=1e-5)

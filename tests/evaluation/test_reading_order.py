@@ -63,7 +63,9 @@ def test_each_target_is_scored_once_after_its_warm_up(monkeypatch):
         for warm_up in (None, 0, int(generator.integers(1, 40)), "all"):
             found = Stretches.of_text(num_tokens, most_rows, config, warm_up)
             count = len(found.begins)
-            assert count == min(most_rows, num_tokens - 1) or (warm_up is None and count < most_rows)
+            assert count == min(most_rows, num_tokens - 1) or (
+                warm_up is None and count < most_rows
+            )
             np.testing.assert_array_equal(found.starts, [0, *found.stops[:-1]])
             assert found.stops[-1] == num_tokens - 1 and np.ptp(found.stops - found.starts) <= 1
             early = found.starts - found.begins
@@ -92,9 +94,7 @@ def test_each_target_is_scored_once_after_its_warm_up(monkeypatch):
         (LSTM, 300_000, 128, 128, 256),
     ],
 )
-def test_rows_follow_from_the_text_and_their_memory(
-    config, num_tokens, most_rows, rows, warm_up
-):
+def test_rows_follow_from_the_text_and_their_memory(config, num_tokens, most_rows, rows, warm_up):
     found = Stretches.of_text(num_tokens, most_rows, config)
     assert (len(found.begins), found.warm_up_tokens) == (rows, warm_up)
 
