@@ -159,6 +159,23 @@ def add_override_argument(
     )
 
 
+def add_evaluation_argument(parser: Any) -> None:
+    """Adds `--set` of a job that can only change the settings of evaluations."""
+    add_override_argument(parser, "evaluation.FIELD=VALUE")
+
+
+def override_evaluation(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
+    """Applies `--set` of a trained model; UsageError for settings that are not of evaluations."""
+    for assignment in overrides:
+        if not assignment.startswith("evaluation."):
+            raise UsageError(
+                "Only `evaluation.*` settings can be changed for a trained model.",
+                where=f"--set {assignment}",
+                remedy="Leave this --set out; `txl train` begins a run with other settings.",
+            )
+    return override(experiment, overrides)
+
+
 def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
     """Applies `--set`; UsageError for a wrong value, MismatchError for a misfit with the model."""
     where = " ".join(f"--set {text[:200]}" for text in overrides[:100])

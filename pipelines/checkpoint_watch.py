@@ -24,7 +24,7 @@ from txl_tf.storage.untrusted_files import (
 )
 
 if TYPE_CHECKING:
-    from txl_tf.evaluation.evaluator import EvaluationBatch
+    from txl_tf.evaluation.reading_order import EvaluationBatch
 
 _POLL_SECONDS = 2.0
 RESULTS_FILE = "results.jsonl"

@@ -38,12 +38,12 @@ from .arguments import (
     MAX_STEP,
     STANDARD_INPUT,
     add_device_arguments,
+    add_evaluation_argument,
     add_json_argument,
     add_model_arguments,
     add_number,
-    add_override_argument,
     check_text_file,
-    override,
+    override_evaluation,
 )
 from .memory_needs import require_evaluation_memory
 from .progress import say, show_progress
@@ -60,7 +60,7 @@ _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    add_override_argument(add_model_arguments(parser), "evaluation.FIELD=VALUE")
+    add_evaluation_argument(add_model_arguments(parser))
     text = parser.add_argument_group("text")
     text.add_argument("--data", metavar="DIR", help="prepared data set; optional with --text")
     text.add_argument("--split", help="split to evaluate (default: valid)")
@@ -122,18 +122,11 @@ class EvaluateJob:
 def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
     """Checks the arguments before TensorFlow is imported."""
     source = open_model(arguments.workdir, arguments.step)
-    for assignment in arguments.overrides:
-        if not assignment.startswith("evaluation."):
-            raise UsageError(
-                "Only `evaluation.*` settings can be changed for a trained model.",
-                where=f"--set {assignment}",
-                remedy="Leave this --set out; `txl train` begins a run with other settings.",
-            )
     overrides = list(arguments.overrides)
     if arguments.text is not None:
         # By default one row, so that every token has the longest possible memory.
         overrides.insert(0, "evaluation.batch_size=1")
-    experiment = override(source.experiment, overrides)
+    experiment = override_evaluation(source.experiment, overrides)
     _check_options(arguments)
     _check_model(arguments, source, experiment)
     require_evaluation_memory(experiment.model, experiment.evaluation, tpu=arguments.tpu)

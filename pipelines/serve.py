@@ -12,11 +12,18 @@ import dataclasses
 import os
 import socket
 
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import StorageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import open_model, required_tokenizer
 
-from .arguments import MAX_COUNT, add_number, add_step_argument
+from .arguments import (
+    MAX_COUNT,
+    add_evaluation_argument,
+    add_number,
+    add_step_argument,
+    override_evaluation,
+)
 from .memory_needs import require_reading_memory
 
 _HIGHEST_PORT = 65535
@@ -28,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "run, checkpoint, converted model or export"
     parser.add_argument("--model", "--export", metavar="DIR", required=True, help=meaning)
     add_step_argument(parser)
+    add_evaluation_argument(parser)
     parser.add_argument("--name", help="name of the model in requests (default: the folder's)")
     address = "address to listen on; 0.0.0.0: all addresses (default: 127.0.0.1)"
     parser.add_argument("--host", default="127.0.0.1", help=address)
@@ -53,6 +61,8 @@ class ServeJob:
 
     socket: socket.socket
     """Socket of the address, bound before the model is loaded."""
+    evaluation: EvaluationConfig
+    """Lengths of the scores of prompts, as of `txl evaluate`."""
     arguments: argparse.Namespace
 
 
@@ -61,10 +71,15 @@ def check_arguments(arguments: argparse.Namespace) -> ServeJob:
     require_extra("serving", "aiohttp", purpose="Serving")
     source = open_model(arguments.model, arguments.step)
     required_tokenizer(source, f"--model {arguments.model}")
-    model, rows = source.experiment.model, arguments.rows + arguments.sessions
+    experiment = override_evaluation(source.experiment, arguments.overrides)
+    model, rows = experiment.model, arguments.rows + arguments.sessions
     where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
     require_reading_memory("Serving", model, rows, 1, model.effective_memory_length, where)
-    return ServeJob(socket=_listening_socket(arguments.host, arguments.port), arguments=arguments)
+    return ServeJob(
+        socket=_listening_socket(arguments.host, arguments.port),
+        evaluation=experiment.evaluation,
+        arguments=arguments,
+    )
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
@@ -86,8 +101,9 @@ def run(job: ServeJob) -> None:
 
     arguments = job.arguments
     name = arguments.name or os.path.basename(os.path.normpath(arguments.model))
+    lm = txl_tf.load(arguments.model, arguments.step)
     engine = TextEngine(
-        txl_tf.load(arguments.model, arguments.step),
+        txl_tf.TransformerXLCausalLM(lm.model, lm.tokenizer, job.evaluation),
         max_rows=arguments.rows,
         max_waiting=arguments.queue,
         max_sessions=arguments.sessions,

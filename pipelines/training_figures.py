@@ -23,8 +23,10 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.distribution.strategy import chip_of, is_chief, num_workers
 from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.reading_order import EvaluationBatch, EvaluationRows, Stretches
 from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TaskResult, perplexity
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
+from txl_tf.inference.segment_reader import SegmentBatch, read_batches, segments
 from txl_tf.model_folder import RunStart
 from txl_tf.models.memory import Memory
 from txl_tf.models.sizes import num_embedding_parameters, num_parameters, run_flops_per_token
@@ -180,21 +182,24 @@ class AttentionMass:
 
     def __call__(self, text: EvaluationText) -> list[float]:
         """Returns the share of each layer; empty if the text has less than two segments."""
-        config = self._model.config
-        num_rows = min(_NUM_ROWS, text.num_tokens // (2 * config.segment_length))
+        config, num_targets = self._model.config, text.num_tokens - 1
+        length = config.segment_length
+        num_rows = min(_NUM_ROWS, num_targets // (2 * length))
         if not num_rows:
             return []
-        row_tokens = text.num_tokens // num_rows
-        num_segments = math.ceil(config.effective_memory_length / config.segment_length) + 1
-        num_segments = min(num_segments, row_tokens // config.segment_length)
-        memory, shares = self._model.initial_memory(num_rows), tf.zeros([0])
-        for segment in range(num_segments):
-            begin = segment * config.segment_length
-            places = [row * row_tokens + begin for row in range(num_rows)]
-            ids = [text.read_tokens(place, place + config.segment_length) for place in places]
-            token_ids = tf.constant(np.stack(ids), tf.int32)
-            shares, memory = on_first_replica(self._strategy, self._step, token_ids, memory)
-        return shares.numpy().tolist()
+        row_tokens = num_targets // num_rows
+        num_segments = math.ceil(config.effective_memory_length / length) + 1
+        num_read = min(num_segments, row_tokens // length) * length
+        begins = np.arange(num_rows) * row_tokens
+        order = EvaluationRows(Stretches(begins, begins, begins + num_read, 0), num_rows, length)
+
+        def measure(batch: EvaluationBatch, memory: Memory) -> tuple[tf.Tensor, Memory]:
+            token_ids = tf.constant(batch.token_ids)
+            return on_first_replica(self._strategy, self._step, token_ids, memory)
+
+        memory = self._model.initial_memory(num_rows)
+        *_, last = read_batches(measure, order.batches(text), memory)
+        return last.outputs.numpy().tolist()
 
     def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
         model = self._model
@@ -220,6 +225,7 @@ class SampleWriter:
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None = None) -> None:
         self._model = model
         self._strategy = strategy
+        self._read = tf.function(lambda *inputs: model(*inputs), autograph=False)
         self._write = tf.function(self._written, autograph=False)
 
     @staticmethod
@@ -234,27 +240,31 @@ class SampleWriter:
         if isinstance(config, ModelConfig):  # a sample fills no more of the memory
             longest = len(prompt_ids) + _SAMPLE_TOKENS
             lengths = [min(config.effective_memory_length, longest)]
+
+        def read(batch: SegmentBatch, memory: Memory) -> tuple[tf.Tensor, Memory]:
+            token_ids = tf.constant(batch.token_ids)
+            return on_first_replica(self._strategy, self._read, token_ids, memory)
+
         memory = self._model.initial_memory(1, *lengths)
-        prompt = tf.constant(prompt_ids, tf.int32)
-        written = on_first_replica(self._strategy, self._write, prompt, memory)
+        for piece in read_batches(read, segments([prompt_ids[:-1]], config.segment_length), memory):
+            memory = piece.memory
+        newest = tf.constant(prompt_ids[-1:], tf.int32)
+        written = on_first_replica(self._strategy, self._write, newest, memory)
         tokens, nats = (each.numpy()[:, 0] for each in written)
         return tokens, perplexity(float(np.mean(nats)))
 
-    def _written(self, prompt_ids: tf.Tensor, memory: Memory) -> list[tf.Tensor]:
-        def read(memory: Memory, token_id: tf.Tensor) -> Memory:
-            return self._model(token_id[None, None], memory)[1]
-
+    def _written(self, newest_ids: tf.Tensor, memory: Memory) -> list[tf.Tensor]:
         def step(token_ids: tf.Tensor, _: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
             log_probs, memory = self._model.log_probs(token_ids[:, None], memory)
             return log_probs[:, 0], memory
 
         state = DecodingState(
-            pending=prompt_ids[-1:],
+            pending=newest_ids,
             is_finished=tf.zeros([1], tf.bool),
             is_used=tf.zeros([1, 0], tf.bool),
             lengths=tf.zeros([1], tf.int32),
             position=tf.constant(0),
-            recent=tf.foldl(read, prompt_ids[:-1], memory),
+            recent=memory,
         )
         rules = TokenRules(RandomSampler(temperature=0.8, top_p=0.9))
         limits = _SAMPLE_TOKENS, _SAMPLE_TOKENS
@@ -301,7 +311,7 @@ class RunFigures:
 
     def resume(self, step: int, evaluated_step: int) -> None:
         """Removes figures of steps to be repeated, see `MetricsLog.resume`; call it first."""
-        self._log.resume(step, evaluated_step)
+        self._board.written = self._log.resume(step, evaluated_step)
 
     def write_overview(self, step: int) -> None:
         """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""

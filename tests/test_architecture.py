@@ -38,7 +38,10 @@ ALLOWED = {
     "distribution": {"config", "storage", *LOWEST},
     # The TensorBoard writer takes the result of an evaluation.
     "training": {"distribution", "evaluation", "tasks", *MODELS},
-    "serving": {"causal_lm", "config", "data", "generation", "samplers", "storage", *LOWEST},
+    "serving": {
+        *("causal_lm", "config", "data", "generation", "inference", "samplers", "storage"),
+        *LOWEST,
+    },
     "convert": MODELS,
     "model_folder": {"data", "training", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},

@@ -304,7 +304,8 @@ def _finish(
     import keras
 
     from txl_tf.distribution.strategy import create_strategy
-    from txl_tf.evaluation.evaluator import create_evaluator, evaluate_split
+    from txl_tf.evaluation.evaluator import create_evaluator
+    from txl_tf.evaluation.result import EvaluationText
 
     from ..training_data import TrainingData
     from ..training_run import TrainingJob, train
@@ -327,17 +328,17 @@ def _finish(
         watcher=watcher,
     )
     trainer, split = train(training_job).trainer, job.study.evaluation.split
-    weights, num_tokens = trainer.variables.inference_weights(), job.study.evaluation.num_tokens
+    weights = trainer.variables.inference_weights()
+    text, num_tokens = EvaluationText.of_split(dataset, split), job.study.evaluation.num_tokens
+    if num_tokens is not None:
+        text = text.beginning(min(num_tokens, text.num_tokens))
     for each in missing:
         evaluator = create_evaluator(run.experiment.replace(evaluation=each))
         evaluator.load_arrays(weights)
-        most = None if num_tokens is None else num_tokens - 1
-        result = evaluate_split(
-            evaluator, dataset, split, trainer.step, until_stopped, max_tokens=most
-        )
+        result = evaluator.evaluate(text, step=trainer.step, track=until_stopped)
         log = job.log(run, each)
         with log.locked():
-            log.append(dataclasses.replace(result, split=split))
+            log.append(result)
         say(f"attention length {attention_length(each)}: perplexity {result.perplexity:.2f}")
     keras.utils.clear_session(free_memory=True)
 

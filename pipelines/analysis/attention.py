@@ -179,13 +179,15 @@ def _read_split(
 
     Returns the tokens up to the end of the segment that `last_rows` shows.
     """
-    from txl_tf.evaluation.evaluator import EvaluationRows
+    from txl_tf.evaluation.reading_order import EvaluationRows, Stretches
     from txl_tf.evaluation.result import EvaluationText
 
     config, split, shown_end = profiler.model.config, arguments.split, 0
     text, memory_length = EvaluationText.of_split(dataset, split), config.memory_length
     if text.num_tokens - 1 >= max(arguments.rows, 2):
-        rows = EvaluationRows(text.num_tokens, arguments.rows, config.segment_length, memory_length)
+        most_rows, length = arguments.rows, config.segment_length
+        stretches = Stretches.of_text(text.num_tokens, most_rows, config, memory_length)
+        rows = EvaluationRows(stretches, most_rows, length)
         num_filling, num_steps = math.ceil(memory_length / config.segment_length), rows.num_steps
         if not arguments.whole_split:
             num_steps = min(num_steps, num_filling + arguments.segments)

@@ -66,7 +66,7 @@ def whole_text(model, tokens=TOKENS):
 
 @pytest.mark.parametrize("jit_compile", [slow_case(False), True])
 def test_the_total_is_the_sum_over_all_rows(model, jit_compile):
-    result = evaluate(model, jit_compile=jit_compile, batch_size=3)
+    result = evaluate(model, jit_compile=jit_compile, batch_size=3, warm_up_tokens=0)
     # 61 targets in 3 rows: one row of 21, two of 20.
     stretches = [TOKENS[:22], TOKENS[21:42], TOKENS[41:]]
     expected = sum(
@@ -108,9 +108,46 @@ def test_with_less_memory_a_full_warm_up_makes_the_rows_not_matter(model, same_l
         assert rows.warm_up_tokens == (14 if same_length else 22)
     # As many tokens as the memory holds bring the figures near, and none does not.
     partly = evaluate(model, batch_size=6, warm_up_tokens=7, **options).total_nats
-    not_at_all = evaluate(model, batch_size=6, **options).total_nats
+    not_at_all = evaluate(model, batch_size=6, warm_up_tokens=0, **options).total_nats
     assert abs(partly - single.total_nats) < 0.3 * abs(not_at_all - single.total_nats)
     assert abs(partly - single.total_nats) > 1e-6 * single.total_nats
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_by_default_the_number_of_rows_hardly_matters(model, replicas):
+    tokens = toy_tokens(600)
+    single = evaluate(model, tokens, batch_size=1)
+    rows = evaluate(model, tokens, batch_size=128, replicas=replicas)
+    assert (single.batch_size, single.warm_up_tokens) == (1, 0)
+    # A quarter of the tokens is 13 times the memory and the rest of a segment.
+    assert (rows.batch_size, rows.warm_up_tokens) == (14, 7)
+    assert "14 rows" in rows.conditions and "warm-up 7" in rows.conditions
+    assert rows.total_nats == pytest.approx(single.total_nats, rel=1e-3)
+    cold = evaluate(model, tokens, batch_size=128, warm_up_tokens=0)
+    assert abs(cold.total_nats - single.total_nats) > 1e-2 * single.total_nats
+
+
+def test_a_sample_scores_its_tokens_as_the_whole_text_does_and_reads_no_more(model):
+    evaluator = Evaluator(CONFIG, EvaluationConfig(batch_size=3), jit_compile=False)
+    evaluator.load_arrays(arrays_of(model))
+    whole, sample, read = np.zeros(600), np.full(600, np.nan), []
+
+    def track(batches, total):
+        for batch in batches:
+            read.append(np.count_nonzero(batch.places))
+            yield batch
+
+    text, options = text_of(toy_tokens(600)), {"step": 0, "track": track}
+    evaluator.evaluate(text, step=0, observe=whole.__setitem__)
+    result = evaluator.evaluate(text, observe=sample.__setitem__, max_tokens=200, **options)
+    scored = np.flatnonzero(~np.isnan(sample))
+    assert result.split == "valid_sample" and result.num_tokens == len(scored) == 100
+    assert sum(read) == 200 and result.batch_size == 3
+    assert result.num_bytes == pytest.approx(100)
+    assert scored[0] < 60 and scored[-1] > 540
+    assert np.mean(sample[scored]) == pytest.approx(np.mean(whole[scored]), rel=1e-2)
+    again = evaluator.evaluate(text, step=0, max_tokens=599)
+    assert again.split == "valid" and again.total_nats == pytest.approx(whole.sum())
 
 
 @pytest.mark.parametrize("keys", [slow_case("memory_and_self"), "memory"])
@@ -175,7 +212,7 @@ def test_perplexity_and_bits_come_from_the_totals_and_not_from_means_of_batches(
 
 def test_fewer_tokens_than_rows_are_scored_all_the_same(model):
     for replicas in (1, 2):
-        result = evaluate(model, TOKENS[:4], batch_size=10, replicas=replicas)
+        result = evaluate(model, TOKENS[:4], batch_size=10, warm_up_tokens=0, replicas=replicas)
         expected = sum(sum_over_row(model, TOKENS[i : i + 2], 5, 7) for i in range(3))
         assert (result.batch_size, result.num_tokens) == (3, 3)
         assert result.total_nats == pytest.approx(expected, rel=1e-5)

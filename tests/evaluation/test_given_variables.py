@@ -11,7 +11,8 @@ from tests.slow_case import slow_case
 from tests.toy_text import toy_text
 from tests.toy_trainers import toy_trainer
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.evaluation.evaluator import Evaluator, unallocated_variables
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.unallocated_variables import unallocated_variables
 
 
 def trainer_of(num_replicas, **training):

@@ -7,7 +7,8 @@ import tensorflow as tf
 from tests.measurements import run_saved_program
 from tests.toy_text import NUM_TOKENS, toy_text
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.evaluation.evaluator import Evaluator, ReplicaRows
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.tpu_compiler.program import ReplicaProgram, read_variable
 
 # Rows that no number of replicas shares out equally.
@@ -87,7 +88,7 @@ def relative_difference(runs, experiment, weights, text, masks_documents):
 
 def executed_nats(evaluator, text, strategy):
     """What `Evaluator.evaluate` sums up, by programs that are executed on their own."""
-    rows = evaluator._rows(text)
+    rows, _ = evaluator._order(text.num_tokens, None)
     shares = ReplicaRows(strategy, rows.batch_size)
     functions = evaluator.trace(rows.batch_size, rows.segments_per_step)
     begin, score = (HostReplicas(ReplicaProgram.of(function)) for function in functions)

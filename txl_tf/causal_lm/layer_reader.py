@@ -1,8 +1,7 @@
 """Hidden states of a layer for texts of any length: features, and scores of continuations.
 
 Shape letters used in this module:
-  R texts, B rows read side by side, T segment length, S tokens or segments of a text, D hidden
-  width, V vocabulary.
+  B rows read side by side, S tokens or segments of a text, D hidden width, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from keras import ops
 from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.evaluator import exact_products
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.execution_plan import device_of
+from txl_tf.inference.segment_reader import SegmentReader
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.sizes import POOLINGS, Pooling, hidden_layer
 
@@ -24,24 +23,18 @@ _POSITIONS_AT_ONCE = 64
 
 
 class LayerReader:
-    """Compiled reader of texts, `B` side by side, that keeps one layer, see `hidden_layer`.
+    """Reader of texts, `B` side by side, that keeps one layer, see `hidden_layer`."""
 
-    Each text begins with an empty memory. Rows are padded on the right to whole segments, which
-    no token before the padding sees, so the states of a text do not depend on the other texts.
-    """
-
-    def __init__(self, model: keras.Model, num_rows: int, layer: int | None) -> None:
+    def __init__(self, model: keras.Model, num_rows: int, layer: int | None = None) -> None:
         if num_rows < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={num_rows}")
-        # On a CPU, XLA takes longer to compile than to read a few texts.
-        compiles = False if device_of(model) == "CPU" else None
-        self._engine = InferenceEngine(model, num_rows=num_rows, jit_compile=compiles)
+        self._engine = InferenceEngine(model, num_rows=num_rows)
         self._num_rows = num_rows
         layer = hidden_layer(model.config, layer)
         # A recurrent model only returns its last output.
         self._index = layer if isinstance(model.config, ModelConfig) else -1
-        self.segment_length: int = self._engine.segment_length
-        self._step = compiled(self._hidden, model, self._engine.plan.compile_read)
+        self._reader = SegmentReader(self._engine, self._hidden)
+        self.segment_length = self._reader.segment_length
 
     def _hidden(self, token_ids: Any, memory: Any, constants: Any) -> tuple[Any, Any]:
         states, memory = self._engine.hidden_states(token_ids, memory, constants=constants)
@@ -54,28 +47,15 @@ class LayerReader:
             yield order[first : first + self._num_rows]
 
     def read(self, rows: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Reads at most `B` texts, some whole segments of all of them at once.
+        """Reads at most `B` texts, each from an empty memory.
 
         Yields the row, the place of the first token and the states `(S, D)` of the next tokens.
         """
-        engine, longest = self._engine, max(map(len, rows))
-        num_segments = -(-longest // self.segment_length)
-        at_once = engine.plan.segments_per_read(self._num_rows, self.segment_length)
-        # Powers of two limit the number of programs for texts of all lengths.
-        step_tokens = min(at_once, 1 << (num_segments - 1).bit_length()) * self.segment_length
-        constants = engine.constants(step_tokens)
-        memory = engine.initial_memory(self._num_rows)
-        for start in range(0, longest, step_tokens):
-            token_ids = np.zeros((self._num_rows, step_tokens), np.int32)
-            pieces = [row[start : start + step_tokens] for row in rows]
-            for index, piece in enumerate(pieces):
-                token_ids[index, : len(piece)] = piece
-            # Whole segments, because absolute positions count from the end of a segment.
-            hidden, memory = self._step(ops.convert_to_tensor(token_ids), memory, constants)
+        for batch, hidden, _ in self._reader.read_texts(rows, self._num_rows):
             states = np.asarray(hidden)
-            for index, piece in enumerate(pieces):
-                if len(piece):
-                    yield index, start, states[index, : len(piece)]
+            for row, count in enumerate(batch.lengths.tolist()):
+                if count:
+                    yield row, batch.start, states[row, :count]
 
 
 def text_features(
@@ -138,7 +118,7 @@ class ContinuationScorer:
 
     def __init__(self, model: keras.Model, batch_size: int = 8) -> None:
         self._model = model
-        self._reader = LayerReader(model, batch_size, None)
+        self._reader = LayerReader(model, batch_size)
         self._step = compiled(self._score_positions, model)
 
     def __call__(

@@ -44,9 +44,9 @@ class TrainingConfig(FrozenConfig):
     """Steps between evaluations of the validation split. The last step always has one. None means
     about a tenth of the run."""
     evaluate_tokens: Annotated[int | Literal["all"] | None, positive()] = None
-    """Tokens that evaluations before the last step read, from the beginning of the split. None
-    means a tenth of the tokens since the previous evaluation, or all tokens if evaluations control
-    the learning rate, the average or the end of the run."""
+    """Tokens that evaluations before the last step read, at places spread evenly over the split.
+    None means a tenth of the tokens since the previous evaluation, or all tokens if evaluations
+    control the learning rate, the average or the end of the run."""
     num_kept_checkpoints: Annotated[int, positive()] = 3
     """Number of newest checkpoints to keep."""
     rotate_epochs: bool = True
@@ -227,17 +227,18 @@ class OptimizerConfig(FrozenConfig):
 class EvaluationConfig(FrozenConfig):
     """Rows and lengths of an evaluation; they may differ from training's.
 
-    With `warm_up_tokens="all"` the results do not depend on `batch_size`. If the memory holds the
-    whole text, they equal one pass over it for every `segment_length`. With a shorter memory they
-    depend on the segment length, as a token also sees its segment, unless positions are relative
-    and `same_length` gives all tokens the same number of keys.
+    By default the results hardly depend on `batch_size`, with `warm_up_tokens="all"` not at all. If
+    the memory holds the whole text, they then equal one pass over it for every `segment_length`.
+    With a shorter memory they depend on the segment length, as a token also sees its segment,
+    unless positions are relative and `same_length` gives all tokens the same number of keys.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the others.
     """
 
     batch_size: Annotated[int, positive(MAX_ROWS)] = 10
-    """Rows that are read in parallel, each from its own position in the split."""
+    """Most rows that are read in parallel, each from its own position in the split. Without
+    `warm_up_tokens` a short split has fewer rows."""
     segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens per row per step, `T`. None means the model's."""
     memory_length: Annotated[int | None, not_negative(MAX_TOKENS)] = None
@@ -250,9 +251,10 @@ class EvaluationConfig(FrozenConfig):
     same_length_keys: Literal["memory_and_self", "memory"] | None = None
     """Keys that a query sees with `same_length`. None means the model's setting."""
     warm_up_tokens: Annotated[int | Literal["all"] | None, not_negative()] = None
-    """Tokens that a row reads before its first scored token; `M` of them fill the memory. "all"
-    means every token that can affect the result, about `L` times `M + T`. The number is rounded
-    up so that all rows are cut at multiples of `T`. None means 0."""
+    """Tokens that a row reads before its first scored token. "all" means every token that can
+    affect the result, about `L` times `M + T`. The number is rounded up so that all rows are cut
+    at multiples of `T`. None means as many as fill the memory, and as many rows as read at most a
+    quarter of the split twice."""
     window_stride_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens by which a window of `T` tokens advances, and that each scores. Only for models
     without memory. 1 is the protocol of Al-Rfou et al. (2019). None means consecutive segments."""

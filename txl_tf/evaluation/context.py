@@ -2,22 +2,24 @@
 
 Dai et al. (2019), Section 1 and Appendix C; Khandelwal et al. (2018).
 
-Shape letters used in this module: I models, C context length, or number of lengths, N tokens,
-B rows or windows, T segment or window length.
+Shape letters used in this module: I models, C context length, or number of lengths, N tokens.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.result import perplexity
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.segment_reader import SegmentReader
 from txl_tf.layers.adaptive_softmax import check_token_ids
-from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
-from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.layers.compiled_parts import compiled
+from txl_tf.models.language_model import LanguageModel
 
 
 class ContextLosses:
@@ -33,15 +35,12 @@ class ContextLosses:
     reads the last `P` tokens of the window at most.
     """
 
-    def __init__(
-        self, model: TransformerXL | LSTMLanguageModel | QRNNLanguageModel, batch_size: int
-    ) -> None:
+    def __init__(self, model: LanguageModel, batch_size: int) -> None:
         self._model = model
         self._batch_size = batch_size
-        # One program serves all segment lengths, which vary with the context.
-        options = {"reduce_retracing": True, "autograph": False}
-        self._read = tf.function(self._remember, **options)
-        self._score = tf.function(self._loss, **options)
+        # Of the segment length; a model with a memory or states has only its own.
+        self._reader_of = functools.cache(self._create_reader)
+        self._score = compiled(model.negative_log_likelihood, model)
 
     def __call__(self, windows: np.ndarray) -> np.ndarray:
         """Returns the float64 nats `(N,)` of the last token of each window, int `(N, C + 1)`.
@@ -63,32 +62,23 @@ class ContextLosses:
         return losses
 
     def _losses(self, batch: np.ndarray) -> np.ndarray:
-        batch = batch.astype(np.int32)
-        memory = self._model.initial_memory(len(batch))
-        *earlier, last = self._segments(batch.shape[1] - 1)
-        for start, stop in earlier:
-            memory = self._read(tf.constant(batch[:, start:stop]), memory)
-        start, stop = last
-        nats = self._score(tf.constant(batch[:, start:stop]), tf.constant(batch[:, stop:]), memory)
-        return nats.numpy().astype(np.float64)
-
-    def _segments(self, context: int) -> Iterable[tuple[int, int]]:
-        """Returns the bounds of the segments of a window. The last segment ends with it."""
-        config = self._model.config
+        batch, config = batch.astype(np.int32), self._model.config
+        tokens, targets = batch[:, :-1], batch[:, -1:]
         if isinstance(config, ModelConfig) and not config.effective_memory_length:
-            is_limited = config.position_encoding == "learned"
-            return [(max(0, context - config.num_positions) if is_limited else 0, context)]
-        length = config.segment_length
-        stops = range((context - 1) % length + 1, context + 1, length)
-        return [(max(0, stop - length), stop) for stop in stops]
+            if config.position_encoding == "learned":
+                tokens = tokens[:, -config.num_positions :]
+            length = tokens.shape[1]
+        else:
+            length = config.segment_length
+        reader = self._reader_of(length)
+        memory, first = reader.initial_memory(len(batch)), (tokens.shape[1] - 1) % length + 1
+        for piece in reader.read_next(tokens, memory, first):
+            newest, hidden = int(piece.batch.lengths[0]) - 1, piece.outputs
+        nats = self._score(hidden[:, newest : newest + 1], ops.convert_to_tensor(targets))
+        return np.asarray(nats, np.float64)[:, 0]
 
-    def _remember(self, token_ids, memory):
-        return self._model(token_ids, memory)[1]
-
-    def _loss(self, token_ids, target_ids, memory):
-        """Returns the loss of the token `(B, 1)` that follows a segment `(B, T)`."""
-        hidden, _ = self._model(token_ids, memory)
-        return self._model.negative_log_likelihood(hidden[:, -1:], target_ids)[:, 0]
+    def _create_reader(self, segment_length: int) -> SegmentReader:
+        return SegmentReader(InferenceEngine(self._model, segment_length=segment_length))
 
 
 class EffectiveLength(NamedTuple):

@@ -7,24 +7,33 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import mmap
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
+from txl_tf.config.model import RecurrentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
+from txl_tf.evaluation.reading_order import (
+    AnyModelConfig,
+    EvaluationBatch,
+    EvaluationRows,
+    EvaluationWindows,
+    Stretches,
+    empty_batch,
+)
+from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TextScore
+from txl_tf.evaluation.unallocated_variables import unallocated_variables
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import tokens_on_chip
+from txl_tf.inference.segment_reader import read_batches
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models import create_model
@@ -39,17 +48,15 @@ if keras.backend.backend() == "tensorflow":
 
     ConcreteFunction = tf.types.experimental.ConcreteFunction
 _REPORTED = (
-    *("dtype_policy", "window_stride_tokens"),
-    *("dynamic_learning_rate", "dynamic_decay", "dynamic_statistics_segments"),
+    "dtype_policy",
+    "window_stride_tokens",
+    "dynamic_learning_rate",
+    "dynamic_decay",
+    "dynamic_statistics_segments",
 )
-AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
-Track = Callable[[Iterable["EvaluationBatch"], int], Iterable["EvaluationBatch"]]
+Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
-# Tokens read from disk at once for a row, as many as a record of a data set has.
-_READ_TOKENS = 32768
-# Smaller ones save too little, and may be read while a model is built.
-_SMALLEST_BYTES = 2**16
 
 
 @contextlib.contextmanager
@@ -160,9 +167,13 @@ class Evaluator:
         track: Track | None = None,
         observe: Observe | None = None,
         statistics_text: EvaluationText | None = None,
+        max_tokens: int | None = None,
     ) -> EvaluationResult:
         """Scores a text, its tail included.
 
+        With `max_tokens` it reads no more than these of a longer text: a sample of stretches that
+        are spread evenly over it, with a split `<name>_sample`; in dynamic evaluation, whose
+        weights follow the text, its beginning.
         `track` gets the batches and their number, passes the batches on and shows progress.
         `observe` gets the places of some targets and their float64 nats, each once, in no
         particular order. `statistics_text` is training text for `dynamic_statistics_segments`.
@@ -173,13 +184,15 @@ class Evaluator:
         if self._variables is not None and keras.backend.backend() != "tensorflow":
             for variable in self.model.weights:
                 variable.assign(self._variables[variable.path].value)
-        rows = self._rows(text)
-        batches = rows.batches(text)
+        if max_tokens is not None and max_tokens + 1 >= text.num_tokens:
+            max_tokens = None
+        order, warm_up_tokens = self._order(text.num_tokens, max_tokens)
+        batches = order.batches(text)
         if track is not None:
-            batches = track(batches, rows.num_steps)
+            batches = track(batches, order.num_steps)
         total_nats, num_scored, num_unknown = 0.0, 0, 0
         with self._learning(statistics_text):
-            for batch, nll in self._read(None, batches, rows):
+            for batch, nll in self._read(self._step, batches, order):
                 nats = nll[batch.is_scored].astype(np.float64)
                 total_nats += float(np.sum(nats))
                 num_scored += len(nats)
@@ -197,7 +210,8 @@ class Evaluator:
             )
         share = num_scored / text.num_tokens
         return EvaluationResult(
-            split=text.name,
+            # A separate curve: figures of a part and of the whole are not comparable.
+            split=text.name if max_tokens is None else f"{text.name}_sample",
             step=step,
             total_nats=total_nats,
             num_tokens=num_scored,
@@ -205,8 +219,8 @@ class Evaluator:
             num_characters=text.num_characters * share,
             num_words=text.num_words * share,
             seconds=time.perf_counter() - begin,
-            batch_size=rows.batch_size,
-            warm_up_tokens=self._warm_up_tokens(text),
+            batch_size=order.batch_size,
+            warm_up_tokens=warm_up_tokens,
             masks_documents=self._masks_documents,
             tokenizer_kind=text.tokenizer_kind,
             num_unknown=None if text.unknown_id is None else num_unknown,
@@ -231,38 +245,55 @@ class Evaluator:
 
     def _read(
         self,
-        step: Callable[..., Any] | None,
-        batches: Iterable["EvaluationBatch"],
-        evaluation_rows: "EvaluationRows | EvaluationWindows",
-    ) -> Iterator[tuple["EvaluationBatch", np.ndarray]]:
-        """Runs a step, by default the scoring one, on batches.
+        step_of: Callable[[int], Callable[..., Any]],
+        batches: Iterable[EvaluationBatch],
+        order: EvaluationRows | EvaluationWindows,
+    ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
+        """Runs the step for the rows of a replica on batches, and yields each with its scores.
 
         Each result is fetched while the next is computed.
         """
-        rows = ReplicaRows(self.strategy, evaluation_rows.batch_size)
-        step = step or self._step(rows.rows_per_replica)
+        rows = ReplicaRows(self.strategy, order.batch_size)
+        step = step_of(rows.rows_per_replica)
         begin = self._begin if self.strategy is None else self._begin_function
-        memory, constants = begin(rows.rows_per_replica, evaluation_rows.segments_per_step)
-        before = None
-        for batch in batches:
+        memory, constants = begin(rows.rows_per_replica, order.segments_per_step)
+
+        def read(batch: EvaluationBatch, memory: Any) -> tuple[Any, Any]:
             for token_ids in (batch.token_ids, batch.target_ids):
                 check_token_ids(token_ids, self.config.vocabulary_size)
-            nll, memory = step(*rows.split(batch.arrays()), memory, constants)
+            return step(*rows.split(batch.arrays()), memory, constants)
+
+        before = None
+        for batch, nll, _ in read_batches(read, batches, memory):
             if before is not None:
                 yield before[0], rows.join(before[1])
             before = batch, nll
         if before is not None:
             yield before[0], rows.join(before[1])
 
-    def _rows(self, text: EvaluationText) -> "EvaluationRows | EvaluationWindows":
-        num_rows, length = self._evaluation_config.batch_size, self.config.segment_length
+    def _order(
+        self, num_tokens: int, max_tokens: int | None
+    ) -> tuple[EvaluationRows | EvaluationWindows, int]:
+        """Returns the order in which a text is read, and its warm-up in tokens."""
+        settings, config = self._evaluation_config, self.config
+        most_rows, length = settings.batch_size, config.segment_length
         if self._stride is not None:
-            return EvaluationWindows(text.num_tokens, num_rows, length, self._stride)
-        rows = EvaluationRows(text.num_tokens, num_rows, length, self._warm_up_tokens(text))
-        rows_per_replica = ReplicaRows(self.strategy, rows.batch_size).rows_per_replica
-        # A short text is not padded to more segments than it has.
-        rows.segments_per_step = min(self.segments_per_read(rows_per_replica), rows.num_steps)
-        return rows
+            windows = EvaluationWindows(num_tokens, most_rows, length, self._stride, max_tokens)
+            return windows, 0
+        if max_tokens is None:
+            warm_up = settings.warm_up_tokens
+            stretches = Stretches.of_text(num_tokens, most_rows, config, warm_up)
+        elif self._dynamic is not None:
+            stretches = Stretches.beginning(max_tokens)
+        else:
+            stretches = Stretches.sample(num_tokens, max_tokens, config)
+        return self._rows(stretches), stretches.warm_up_tokens
+
+    def _rows(self, stretches: Stretches) -> EvaluationRows:
+        num_rows = min(self._evaluation_config.batch_size, len(stretches.begins))
+        per_replica = ReplicaRows(self.strategy, num_rows).rows_per_replica
+        at_once = self.segments_per_read(per_replica)
+        return EvaluationRows(stretches, num_rows, self.config.segment_length, at_once)
 
     @contextlib.contextmanager
     def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:
@@ -282,13 +313,13 @@ class Evaluator:
 
     def _measure_gradients(self, dynamic: "DynamicEvaluation", text: EvaluationText) -> None:
         """Measures the gradients of training text."""
-        rows = EvaluationRows(text.num_tokens, 1, self.config.segment_length)
+        rows = self._rows(Stretches.of_text(text.num_tokens, 1, self.config))
         num_segments = self._evaluation_config.dynamic_statistics_segments
         batches = itertools.islice(rows.batches(text), num_segments)
         dynamic.clear_statistics()
         score = functools.partial(self.score_batch, learn=dynamic.add_statistics)
         step = self._compiled(score, self._compiles_gradients)
-        measured = list(self._read(step, batches, rows))
+        measured = list(self._read(lambda _: step, batches, rows))
         dynamic.finish_statistics(len(measured))
 
     def _create_engine(self, num_rows: int) -> InferenceEngine:
@@ -411,12 +442,6 @@ class Evaluator:
         nll = self.model.negative_log_likelihood(hidden, target_ids)
         return ops.where(is_scored, nll, 0.0), memory
 
-    def _warm_up_tokens(self, text: EvaluationText) -> int:
-        number = self._evaluation_config.warm_up_tokens or 0
-        if number == "all":
-            number = context_reach(self.config)
-        return min(number, text.num_tokens)
-
 
 def create_evaluator(
     experiment: ExperimentConfig,
@@ -447,10 +472,8 @@ def evaluate_split(
     num_words: int | None = None,
     max_tokens: int | None = None,
 ) -> EvaluationResult:
-    """Evaluates a split of a prepared data set, or its first `max_tokens` targets."""
+    """Evaluates a split of a prepared data set, or a sample of it; see `Evaluator.evaluate`."""
     text = EvaluationText.of_split(dataset, split)
-    if max_tokens is not None and max_tokens + 1 < text.num_tokens:
-        text = text.beginning(max_tokens + 1)
     if num_words is not None:
         text = dataclasses.replace(text, num_words=num_words)
     if text.num_tokens < 2:
@@ -460,8 +483,14 @@ def evaluate_split(
             remedy="Prepare a longer text.",
         )
     training_text = statistics_text(evaluator, dataset)
-    options = {"track": track, "observe": observe, "statistics_text": training_text}
-    return evaluator.evaluate(text, step=step, **options)
+    return evaluator.evaluate(
+        text,
+        step=step,
+        track=track,
+        observe=observe,
+        statistics_text=training_text,
+        max_tokens=max_tokens,
+    )
 
 
 def score_text(
@@ -504,268 +533,6 @@ def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> Ev
             remedy="Name a data set with this split, or leave the setting out.",
         )
     return EvaluationText.of_split(dataset, "train")
-
-
-def context_reach(config: AnyModelConfig) -> int:
-    """Computes how many preceding tokens can influence a prediction.
-
-    A layer sees the memory and the segment before a position, and the layer below computed each
-    of these from as many tokens again. So every layer adds `M + T - 1` tokens, or `M` if all
-    queries see equally far. For a recurrent model the result exceeds any text.
-    """
-    if isinstance(config, RecurrentConfig):
-        return sys.maxsize
-    memory_length = config.effective_memory_length
-    per_layer = memory_length if config.same_length else memory_length + config.segment_length - 1
-    return config.num_layers * per_layer
-
-
-class EvaluationBatch(NamedTuple):
-    """One segment of every row, or some windows.
-
-    Arrays are `(B, T)`. For windows, targets, `is_scored` and `places` are `(B, S)`, and
-    `positions` `(B, S)` are the positions before the targets. `is_scored` is false for warm-up
-    and padding, `document_starts` is true for the first tokens of documents, where known, and
-    `places` are the indices of the targets in the text.
-    """
-
-    token_ids: np.ndarray
-    target_ids: np.ndarray
-    is_scored: np.ndarray
-    document_starts: np.ndarray
-    places: np.ndarray
-    positions: np.ndarray | None = None
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """Returns the arrays that a scoring step reads."""
-        read = self.token_ids, self.target_ids, self.is_scored, self.document_starts
-        return read if self.positions is None else (*read, self.positions)
-
-
-class EvaluationRows:
-    """Order in which an evaluation reads a text in rows.
-
-    The `n - 1` targets are divided as evenly as possible: each row scores one contiguous stretch,
-    the first rows one target more than the last. Before its stretch a row reads warm-up tokens,
-    which are not scored. Rows are padded to whole segments; padding comes after all scored tokens,
-    which keep the positions they have in a whole segment.
-
-    Rows that warm up are cut into segments at multiples of `T` in the text, as a single row is.
-    This lengthens their warm-up by less than `T`. Raises ValueError if there is nothing to score.
-    """
-
-    def __init__(
-        self,
-        num_tokens: int,
-        batch_size: int,
-        segment_length: int,
-        warm_up_tokens: int = 0,
-        segments_per_step: int = 1,
-    ) -> None:
-        check_has_targets(num_tokens)
-        self.batch_size = min(batch_size, num_tokens - 1)
-        self.segments_per_step = segments_per_step
-        self._segment_length = segment_length
-        share, remainder = divmod(num_tokens - 1, self.batch_size)
-        lengths = share + (np.arange(self.batch_size) < remainder)
-        self._stops = np.cumsum(lengths)
-        self._starts = self._stops - lengths
-        self._begins = self._starts
-        if warm_up_tokens > 0:
-            earliest = np.maximum(self._starts - min(warm_up_tokens, num_tokens), 0)
-            self._begins = earliest // segment_length * segment_length
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps of the evaluation."""
-        longest = int(np.max(self._stops - self._begins))
-        return -(-longest // (self.segments_per_step * self._segment_length))
-
-    def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
-        """Reads a text of `num_tokens` tokens; yields the batch of each step, in order."""
-        num_tokens = self.segments_per_step * self._segment_length
-        streams = [_RowStream(text, num_tokens) for _ in range(self.batch_size)]
-        for step in range(self.num_steps):
-            batch = empty_batch(self.batch_size, num_tokens)
-            for row, stream in enumerate(streams):
-                first = int(self._begins[row]) + step * num_tokens
-                count = min(num_tokens, int(self._stops[row]) - first)
-                if count <= 0:
-                    continue
-                tokens, document_starts = stream.read(first, first + count + 1)
-                places = np.arange(first, first + count)
-                batch.token_ids[row, :count] = tokens[:-1]
-                batch.target_ids[row, :count] = tokens[1:]
-                batch.is_scored[row, :count] = places >= self._starts[row]
-                batch.document_starts[row, :count] = document_starts[:-1]
-                batch.places[row, :count] = places + 1
-            yield batch
-
-
-class EvaluationWindows:
-    """Order in which an evaluation reads a text with overlapping windows.
-
-    Each window scores the `S` targets after those of the window before, its last ones unless it
-    would begin before the text or end after it: then it is shifted. So all are full, and absolute
-    positions mean the same as in training. A text shorter than a window is padded and read as the
-    last segment of `EvaluationRows`. The last batch is padded with windows that score nothing.
-    Raises ValueError if there is nothing to score.
-    """
-
-    segments_per_step = 1
-
-    def __init__(self, num_tokens: int, batch_size: int, window_length: int, stride: int) -> None:
-        check_has_targets(num_tokens)
-        self._num_targets = num_tokens - 1
-        self._window_length = window_length
-        self._stride = stride
-        # First target of each window.
-        self._firsts = np.arange(0, self._num_targets, stride)
-        self.batch_size = min(batch_size, len(self._firsts))
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps of the evaluation."""
-        return -(-len(self._firsts) // self.batch_size)
-
-    def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
-        """Reads a text of `num_tokens` tokens; yields the batch of each step, in order."""
-        length = self._window_length
-        latest = max(self._num_targets - length, 0)
-        stream = _RowStream(text, length)
-        for begin in range(0, len(self._firsts), self.batch_size):
-            batch = empty_batch(self.batch_size, length, self._stride)
-            firsts = self._firsts[begin : begin + self.batch_size].tolist()
-            for row, first in enumerate(firsts):
-                # The last target follows the window's end, unless the text begins or ends there.
-                start = min(max(first + self._stride - length, 0), latest)
-                stop = min(start + length, self._num_targets)
-                count = min(self._stride, self._num_targets - first)
-                tokens, document_starts = stream.read(start, stop + 1)
-                batch.token_ids[row, : stop - start] = tokens[:-1]
-                batch.document_starts[row, : stop - start] = document_starts[:-1]
-                position = first - start
-                batch.target_ids[row, :count] = tokens[position + 1 : position + count + 1]
-                batch.is_scored[row, :count] = True
-                batch.places[row, :count] = np.arange(first, first + count) + 1
-                batch.positions[row, :count] = np.arange(position, position + count)
-            yield batch
-
-
-def empty_batch(num_rows: int, num_tokens: int, num_scored: int | None = None) -> EvaluationBatch:
-    """Returns a batch that scores nothing; `num_scored` is `S` for windows, None for segments."""
-    read = (num_rows, num_tokens)
-    scored = read if num_scored is None else (num_rows, num_scored)
-    return EvaluationBatch(
-        token_ids=np.zeros(read, np.int32),
-        target_ids=np.zeros(scored, np.int32),
-        is_scored=np.zeros(scored, bool),
-        document_starts=np.zeros(read, bool),
-        places=np.zeros(scored, np.int64),
-        positions=None if num_scored is None else np.zeros(scored, np.int32),
-    )
-
-
-def check_has_targets(num_tokens: int) -> None:
-    """Raises ValueError for a text with nothing to score."""
-    if num_tokens < 2:
-        raise ValueError(
-            "A split needs at least 2 tokens, because the first token has no score. "
-            f"Received: num_tokens={num_tokens}"
-        )
-
-
-class _RowStream:
-    """Forward reader of a text in large blocks: part of a record costs as much as the whole."""
-
-    def __init__(self, text: EvaluationText, tokens_per_step: int) -> None:
-        self._text = text
-        self._block_tokens = max(_READ_TOKENS, tokens_per_step + 1)
-        self._start = self._stop = 0
-        self._tokens = self._document_starts = np.zeros(0)
-
-    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the tokens of a range, and which of them begin documents."""
-        if not self._start <= start <= stop <= self._stop:
-            self._start = start
-            self._stop = min(start + self._block_tokens, self._text.num_tokens)
-            self._tokens = self._text.read_tokens(start, self._stop)
-            self._document_starts = self._text.read_document_starts(start, self._stop)
-        wanted = slice(start - self._start, stop - self._start)
-        return self._tokens[wanted], self._document_starts[wanted]
-
-
-class ReplicaRows:
-    """Division of rows over replicas, padded with empty rows, and the joining of their results."""
-
-    def __init__(self, strategy: "tf.distribute.Strategy | None", num_rows: int) -> None:
-        self._strategy = strategy
-        self._num_rows = num_rows
-        num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
-        self.rows_per_replica = -(-num_rows // num_replicas)
-        self._num_padded = self.rows_per_replica * num_replicas - num_rows
-
-    def split(self, arrays: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
-        """Distributes the rows of arrays `(B, T)`: tensors, or values per replica."""
-        if self._strategy is None:
-            return tuple(map(ops.convert_to_tensor, arrays))
-        padded = [np.pad(array, [(0, self._num_padded), (0, 0)]) for array in arrays]
-
-        def part_of(context: tf.distribute.ReplicaContext) -> tuple[Any, ...]:
-            first = context.replica_id_in_sync_group * self.rows_per_replica
-            rows = slice(first, first + self.rows_per_replica)
-            return tuple(tf.constant(array[rows]) for array in padded)
-
-        return self._strategy.experimental_distribute_values_from_function(part_of)
-
-    def join(self, values: Any) -> np.ndarray:
-        """Joins the rows of all replicas, `(B, ...)`."""
-        if self._strategy is None:
-            return np.asarray(values)
-        if isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            # Each worker only has the values of its own replicas.
-            rows = self._strategy.gather(values, axis=0).numpy()
-        else:
-            parts = self._strategy.experimental_local_results(values)
-            rows = np.concatenate([part.numpy() for part in parts])
-        return rows[: self._num_rows]
-
-
-@contextlib.contextmanager
-def unallocated_variables() -> Iterator[None]:
-    """Creates large variables from memory pages that are never written, in the block.
-
-    A compiler reads only the shape and type of variables. Weights and the two means of Adam for
-    838 million parameters would be 10 GB. Here they are arrays of zeros, whose pages the
-    operating system supplies on first use, which never happens. Initial values are traced for
-    their shape and never computed.
-    """
-
-    def create(next_creator: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
-        spec = _spec_of(arguments["initial_value"])
-        num_bytes = spec.shape.num_elements() * spec.dtype.size
-        if spec.dtype.is_floating and num_bytes >= _SMALLEST_BYTES:
-            arguments["initial_value"] = _untouched_zeros(spec)
-        return next_creator(**arguments)
-
-    with tf.variable_creator_scope(create):
-        yield
-
-
-def _spec_of(initial_value: Any) -> "tf.TensorSpec":
-    if callable(initial_value):
-        with tf.Graph().as_default():
-            return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value()))
-    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value))
-
-
-def _untouched_zeros(spec: "tf.TensorSpec") -> "tf.Tensor":
-    pages = mmap.mmap(-1, spec.shape.num_elements() * spec.dtype.size)
-    # NumPy lacks some types of TensorFlow, so the bits are passed as integers.
-    numbers = np.frombuffer(pages, f"uint{8 * spec.dtype.size}").reshape(spec.shape)
-    # All other conversions from NumPy copy, and a copy touches the pages.
-    bits = tf.experimental.dlpack.from_dlpack(numbers.__dlpack__())
-    return tf.bitcast(bits, spec.dtype)
 
 
 def create_evaluation_model(

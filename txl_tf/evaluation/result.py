@@ -85,8 +85,6 @@ class EvaluationText:
         share = num_tokens / self.num_tokens
         return dataclasses.replace(
             self,
-            # A separate curve: figures of a part and of the whole are not comparable.
-            name=f"{self.name}_beginning",
             num_tokens=num_tokens,
             num_bytes=self.num_bytes * share,
             num_characters=self.num_characters * share,
@@ -210,7 +208,7 @@ class EvaluationResult:
             f"segment {self.segment_length}",
             f"memory {self.memory_length}",
             f"clamp {clamp}",
-            f"{self.batch_size} rows",
+            f"{self.batch_size} row{'s' if self.batch_size > 1 else ''}",
             self.dtype_policy,
         ]
         if self.window_stride_tokens is not None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from txl_tf.export import guards
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
 from txl_tf.inference.engine import InferenceEngine
+from txl_tf.models.graph_reader import read_in_graph
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.samplers import RandomSampler, RepetitionPenalty
@@ -140,33 +141,28 @@ class ServedModel:
         token_ids: tf.Tensor,
         lengths: tf.Tensor,
         memory: Memory,
-        carry: tf.Tensor,
-        use: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
-    ) -> tuple[tf.Tensor, Memory]:
+        kept: Any = (),
+        use: Callable[..., Any] = lambda kept, *_: kept,
+    ) -> tuple[Memory, Any]:
         """Reads token ids `(B, T)`, padded on the right, one model segment at a time.
 
         `lengths` are the tokens to remember, 0 to `T`; with absolute positions all must be equal.
-        `use` maps `carry`, the hidden states `(B, S, D)` of a segment and the index of its first
-        token to the next `carry`. Returns the last `carry` and memory.
+        `use` maps `kept`, the hidden states `(B, S, D)` of a segment and the place of its first
+        token to the next `kept`, of equal shape. Returns the last memory and `kept`.
         """
-        num_tokens = tf.shape(token_ids)[1]
-        if not self.config.has_relative_positions:
+        is_absolute = not self.config.has_relative_positions
+        if is_absolute:
             lengths = guards.equal(lengths, "lengths", "this model needs rows of equal length")
 
-        def body(start, memory, carry):
-            stop = tf.minimum(start + self.config.segment_length, num_tokens)
-            kept = tf.clip_by_value(lengths - start, 0, stop - start)
-            hidden, memory = self._read_segment(weights, token_ids[:, start:stop], kept, memory)
-            return stop, memory, use(carry, hidden, start)
+        def read_segment(start, segment, state):
+            memory, kept = state
+            remembered = tf.clip_by_value(lengths - start, 0, tf.shape(segment)[1])
+            hidden, memory = self._read_segment(weights, segment, remembered, memory)
+            return memory, use(kept, hidden, start)
 
-        state = (tf.constant(0), memory, carry)
-        shapes = tf.nest.map_structure(lambda each: each.shape, state)
-        # `carry` may grow from segment to segment.
-        shapes = (*shapes[:2], tf.TensorShape([None, None]))
-        _, memory, carry = tf.while_loop(
-            lambda start, *_: start < num_tokens, body, state, shape_invariants=shapes
-        )
-        return carry, memory
+        # Absolute positions count from the end of a segment.
+        state, length = (memory, kept), self.config.segment_length
+        return read_in_graph(read_segment, token_ids, state, length, cuts_last=is_absolute)
 
     def initial_memory(self, num_rows: int | tf.Tensor) -> Memory:
         """Returns the memory of rows that have read nothing."""
@@ -174,17 +170,19 @@ class ServedModel:
 
     def _score(self, token_ids, target_ids, lengths, memory):
         """Returns nats of the targets `(B, T)`, zeros after a row's length, and the next memory."""
-        weights = self._weights.values()
+        weights, num_tokens = self._weights.values(), tf.shape(token_ids)[1]
+        # Targets of whole segments.
+        target_ids = tf.pad(target_ids, [[0, 0], [0, self.config.segment_length]])
 
         def use(nll, hidden, start):
             stop = start + tf.shape(hidden)[1]
             with self._with_weights(weights):
                 new = self._model.negative_log_likelihood(hidden, target_ids[:, start:stop])
-            return tf.concat([nll, new], axis=1)
+            return tf.pad(new, [[0, 0], [start, tf.shape(nll)[1] - stop]]) + nll
 
-        nothing = tf.zeros([tf.shape(token_ids)[0], 0])
-        nll, memory = self._read(weights, token_ids, lengths, memory, nothing, use)
-        nll = tf.where(tf.sequence_mask(lengths, tf.shape(nll)[1]), nll, 0.0)
+        nothing = tf.zeros(tf.shape(target_ids))
+        memory, nll = self._read(weights, token_ids, lengths, memory, nothing, use)
+        nll = tf.where(tf.sequence_mask(lengths, num_tokens), nll[:, :num_tokens], 0.0)
         return guards.finite(nll, "nll"), memory
 
     def pool(self, token_ids: tf.Tensor, lengths: tf.Tensor, pooling: str) -> tf.Tensor:
@@ -209,8 +207,8 @@ class ServedModel:
             tf.zeros([num_rows, self.config.hidden_dim]),
             self.initial_memory(num_rows),
         )
-        pooled, _ = self._read(self._weights.values(), token_ids, lengths, memory, nothing, use)
-        return tf.ensure_shape(pooled, [None, self.config.hidden_dim])
+        _, pooled = self._read(self._weights.values(), token_ids, lengths, memory, nothing, use)
+        return pooled
 
     def _generate(self, token_ids, lengths, settings, memory):
         """Writes after rows `(B, T)` of 1 or more tokens.
@@ -220,10 +218,7 @@ class ServedModel:
         """
         weights = self._weights.values()
         read_ids = token_ids[:, : tf.reduce_max(lengths) - 1]
-        nothing = tf.zeros([0, 0])
-        _, memory = self._read(
-            weights, read_ids, lengths - 1, memory, nothing, lambda carry, *_: carry
-        )
+        memory, _ = self._read(weights, read_ids, lengths - 1, memory)
         with self._with_weights(weights):
             return self._written(token_ids, lengths, settings, memory)
 

@@ -3,11 +3,10 @@
 The file is a NumPy archive of memory, newest tokens and the hash of the model.
 
 Shape letters used in this module: B rows of memory, W beams of a row, R = B * W rows, P prompt
-length, T tokens of a piece, S tokens to write, V vocabulary.
+length, S tokens to write, V vocabulary.
 """
 
 import copy
-import functools
 import hashlib
 import io
 import json
@@ -33,6 +32,7 @@ from txl_tf.generation.decoding import (
     write_tokens,
 )
 from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.segment_reader import SegmentReader, common_length
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import language_model_of
@@ -65,61 +65,6 @@ def writing_engine(
         # A model without recurrence remembers the rest of a segment while it writes.
         memory_length = config.segment_length - 1
     return InferenceEngine(model, memory_length, num_rows=num_rows, writes=True, **choice)
-
-
-class PromptReader:
-    """Reader of texts that may end at different places, in few programs."""
-
-    def __init__(self, engine: InferenceEngine) -> None:
-        self._engine = engine
-        self._segment_length = engine.model.config.segment_length
-        self._read = compiled(engine.read, engine.model)
-        # Only the newest length: the keys of all distances take memory.
-        self._constants = functools.lru_cache(maxsize=1)(engine.constants)
-
-    def __call__(self, rows: list[np.ndarray], memory: Any) -> Any:
-        """Reads `B` int vectors, some of them possibly empty; returns the next memory."""
-        if self._engine.keeps_states and len({len(row) for row in rows}) > 1:
-            alone = [
-                self([row], keras.tree.map_structure(lambda each, b=b: each[b : b + 1], memory))
-                for b, row in enumerate(rows)
-            ]
-            return joined_rows(alone)
-        while any(len(row) for row in rows):
-            _, memory, length = self.read_piece(rows, memory)
-            rows = [row[length:] for row in rows]
-        return memory
-
-    def read_piece(self, rows: list[np.ndarray], memory: Any) -> tuple[Any, Any, int]:
-        """Reads the next segment of `B` int vectors, or less where they end.
-
-        Where the engine keeps states, they must have equal lengths. Returns the hidden states
-        `(B, T, D)`, the next memory and the tokens read of the longest vector.
-        """
-        longest = max(len(row) for row in rows)
-        length = min(longest, self._segment_length)
-        if self._engine.keeps_states:
-            token_ids = np.stack([row[:length] for row in rows])
-            return *self._read(ops.convert_to_tensor(token_ids, "int32"), memory), length
-        # A power of 2 below a whole segment: every length costs one more program to compile.
-        padded = min(self._segment_length, 1 << (longest - 1).bit_length())
-        token_ids = [np.pad(row[:length], (0, padded - len(row[:length]))) for row in rows]
-        lengths = common_length([len(row[:length]) for row in rows])
-        ids = ops.convert_to_tensor(np.stack(token_ids), "int32")
-        read = self._read(ids, memory, lengths=lengths, constants=self._constants(padded))
-        return *read, length
-
-
-def joined_rows(memories: list[Any]) -> Any:
-    """Returns the rows of several memories as one memory."""
-    return keras.tree.map_structure(lambda *each: ops.concatenate(each, axis=0), *memories)
-
-
-def common_length(lengths: Any) -> Any:
-    """Returns lengths as a tensor, which is a scalar if all are equal: that is faster."""
-    lengths = np.asarray(lengths, np.int32)
-    is_common = (lengths == lengths[0]).all()
-    return ops.convert_to_tensor(lengths[0] if is_common else lengths, "int32")
 
 
 def _token_writer(engine: InferenceEngine, rules: TokenRules) -> Any:
@@ -271,7 +216,7 @@ class GenerationSession:
         if self._beams is not None:
             width, choice["storage_dtype"] = self._beams.num_beams, "float32"
         self._engine = writing_engine(model, memory_length, num_rows * width, **choice)
-        self._prompt_reader = PromptReader(self._engine)
+        self._prompt_reader = SegmentReader(self._engine)
         self._finish = compiled(self._engine.finish, model)
         self._has_penalty = repetition_penalty != 1.0
         self._num_rows = num_rows
@@ -384,7 +329,8 @@ class GenerationSession:
         rows = [row.astype(np.int32) for row in rows]
         if any(len(row) > 1 for row in rows):
             self._settle()
-            self._memory = self._prompt_reader([row[:-1] for row in rows], self._memory)
+            read = [row[:-1] for row in rows]
+            self._memory = self._prompt_reader.memory_after(read, self._memory)
             self._begin_recent()
         self._pending = np.array([row[-1] for row in rows], np.int32)
 

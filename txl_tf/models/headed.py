@@ -14,6 +14,7 @@ from keras import ops
 from txl_tf.config.experiment import TaskConfig
 from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
+from txl_tf.models.graph_reader import read_in_graph
 from txl_tf.models.language_model import LanguageModel, ModelWithLoss, language_model_of
 
 # Odd, and unlike the step of `functional.fold_seed`, so that no two segments share a seed.
@@ -166,34 +167,24 @@ class TransformerXLWithHead(ModelWithLoss):
             dropout_seed = self._drawn_seed()
         if dropout_seed is not None and len(dropout_seed.shape) > 1:
             dropout_seed = ops.reshape(dropout_seed, (-1, 2))
-        num_rows = ops.shape(token_ids)[0]
+        num_rows, width = ops.shape(token_ids)[0], model.config.hidden_dim
         num_segments = -(-length // segment_length)
-        padding = num_segments * segment_length - length
-        segments = ops.reshape(
-            ops.pad(token_ids, [[0, 0], [0, padding]]), (num_rows, num_segments, segment_length)
-        )
-        segments = ops.swapaxes(segments, 0, 1)  # [S, B, T]
-        numbers = ops.reshape(ops.arange(num_segments, dtype="int32"), (-1, 1, 1, 1))
+        starts = ops.arange(num_segments, dtype="int32") * segment_length
+        starts = ops.reshape(starts, (-1, 1, 1, 1))
 
-        def read_segment(index, memory, hidden):
-            seed = _seed_of_segment(dropout_seed, index) if training else None
-            found, memory = model(segments[index], memory, dropout_seed=seed, training=training)
+        def read_segment(start, segment, state):
+            memory, hidden = state
+            seed = _seed_of_segment(dropout_seed, start // segment_length) if training else None
+            new, memory = model(segment, memory, dropout_seed=seed, training=training)
             # Keras' `scan` would keep the memory of every segment.
-            return index + 1, memory, ops.where(numbers == index, found[None], hidden)
+            return memory, ops.where(starts == start, new[None], hidden)
 
-        begin = (
-            ops.zeros((), "int32"),
-            model.initial_memory(num_rows),
-            ops.zeros((*ops.shape(segments), model.config.hidden_dim), model.compute_dtype),
-        )
-        _, _, hidden = ops.while_loop(
-            lambda index, memory, hidden: index * segment_length < num_read,
-            read_segment,
-            begin,
-            # XLA needs a limit to differentiate a loop.
-            maximum_iterations=num_segments,
+        shape_of_hidden = num_segments, num_rows, segment_length, width
+        hidden = ops.zeros(shape_of_hidden, model.compute_dtype)
+        state = model.initial_memory(num_rows), hidden
+        _, hidden = read_in_graph(
+            read_segment, token_ids, state, segment_length, num_read=num_read
         )  # [S, B, T, D]
-        width = model.config.hidden_dim
         hidden = ops.reshape(ops.swapaxes(hidden, 0, 1), (num_rows, -1, width))
         return ops.reshape(hidden[:, :length], (*shape, width))
 

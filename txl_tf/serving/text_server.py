@@ -34,7 +34,9 @@ from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.tokenizers.tokenizer import checked_token_ids, excluded_tokens
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.generation.decoding import NOTHING, DecodingState, TokenRules, write_tokens
-from txl_tf.generation.session import CAPACITY, PromptReader, joined_rows, writing_engine
+from txl_tf.generation.session import CAPACITY, writing_engine
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.segment_reader import SegmentReader, joined_rows
 from txl_tf.samplers import SETTINGS, RandomSampler, RepetitionPenalty
 from txl_tf.storage.untrusted_files import parse_json
 
@@ -124,7 +126,8 @@ class Completion:
     The thread of the engine calls `deliver` with each `TextPiece`. `owner` is the client and its
     request. Memory ends before the `unread` tokens, which end with the newest token. `is_over` is
     true if the text ended or was cancelled. `position` counts the tokens that earlier requests of
-    the session wrote, and `num_tokens` all its tokens, those of prompts too.
+    the session wrote, and `num_tokens` all its tokens, those of prompts too. Scores have a memory
+    of their own, of the lengths of evaluations, which ends before the `unscored` tokens.
     """
 
     index: int = 0
@@ -135,6 +138,8 @@ class Completion:
     prompt_ids: np.ndarray
     memory: Any
     unread: np.ndarray
+    score_memory: Any
+    unscored: np.ndarray
     is_used: np.ndarray
     pieces: TextPieces
     is_over: bool = False
@@ -176,11 +181,13 @@ class TextEngine:
         self._max_rows, self._max_waiting = max_rows, max_waiting
         self._max_sessions, self._session_seconds = max_sessions, session_seconds
         self._engine = writing_engine(lm.model, None, max_rows)
-        self._reader = PromptReader(self._engine)
+        self._reader = SegmentReader(self._engine)
+        scoring_model = lm.evaluator().model
+        self._scorer = SegmentReader(InferenceEngine(scoring_model, num_rows=1))
         self._finish = tf.function(self._engine.finish, autograph=False)
         compiles = self._engine.plan.compile_step
         self._step = tf.function(self._next_tokens, autograph=False, jit_compile=compiles)
-        self._log_probs_of = tf.function(lm.model.log_probs_of, autograph=False)
+        self._log_probs_of = tf.function(scoring_model.log_probs_of, autograph=False)
         # A program for a single text and one for a full batch.
         self._sizes = sorted({1, max_rows})
         self._constants = {size: self._engine.step_constants(size) for size in self._sizes}
@@ -190,6 +197,8 @@ class TextEngine:
             prompt_ids=nothing,
             memory=self._empty_memory,
             unread=nothing,
+            score_memory=self._scorer.initial_memory(1),
+            unscored=nothing,
             is_used=np.zeros((self.vocabulary_size,), bool),
             pieces=TextPieces(tokenizer, nothing, ()),
         )
@@ -201,7 +210,7 @@ class TextEngine:
         self._rows: list[Completion] = []
         self._is_closed = False
         # Compiles the programs, so that the first request need not wait for them.
-        self._reader.read_piece([np.zeros((2,), np.int32)], self._empty_memory)
+        next(self._reader.read_next([np.zeros((2,), np.int32)], self._empty_memory))
         for size in self._sizes:
             self._begin_batch([self._empty_memory] * size)
             self._write_tokens()
@@ -263,6 +272,7 @@ class TextEngine:
                     deliver=deliver,
                     prompt_ids=prompt_ids,
                     unread=np.append(before.unread, prompt_ids),
+                    unscored=np.append(before.unscored, prompt_ids),
                     pieces=TextPieces(self.tokenizer, known, settings.stop),
                     is_over=False,
                     position=before.position + before.num_written,
@@ -357,18 +367,29 @@ class TextEngine:
 
     def _read_piece(self, row: Completion) -> bool:
         """Reads a segment of a prompt; returns True if only its last token is left."""
+        if row.scores_prompt and len(row.unscored) > 1:
+            self._score_piece(row)
+            return False
         if len(row.unread) > 1:
-            hidden, row.memory, count = self._reader.read_piece([row.unread[:-1]], row.memory)
-            targets, row.unread = row.unread[1 : count + 1], row.unread[count:]
-            for start in range(0, count, _SCORED_TOKENS) if row.scores_prompt else ():
-                states = hidden[:, start : min(count, start + _SCORED_TOKENS)]
-                padding = [[0, 0], [0, _SCORED_TOKENS - states.shape[1]], [0, 0]]
-                log_probs = self._log_probs_of(tf.pad(states, padding))[0]
-                pairs = zip(targets[start : start + _SCORED_TOKENS], log_probs, strict=False)
-                for token_id, scores in pairs:
-                    row.scores.append(self._score(row, int(token_id), scores, row.num_echoed))
-                    row.num_echoed += len(row.scores[-1].tokens)
+            batch, _, row.memory = next(self._reader.read_next([row.unread[:-1]], row.memory))
+            row.unread = row.unread[batch.lengths[0] :]
         return len(row.unread) == 1
+
+    def _score_piece(self, row: Completion) -> None:
+        """Scores a segment of a prompt, after the text of its session."""
+        batch, hidden, row.score_memory = next(
+            self._scorer.read_next([row.unscored[:-1]], row.score_memory)
+        )
+        count, begin = batch.lengths[0], max(0, len(row.unscored) - 1 - len(row.prompt_ids))
+        targets, row.unscored = row.unscored[1 : count + 1], row.unscored[count:]
+        for start in range(begin, count, _SCORED_TOKENS):
+            states = hidden[:, start : min(count, start + _SCORED_TOKENS)]
+            padding = [[0, 0], [0, _SCORED_TOKENS - states.shape[1]], [0, 0]]
+            log_probs = self._log_probs_of(tf.pad(states, padding))[0]
+            pairs = zip(targets[start : start + _SCORED_TOKENS], log_probs, strict=False)
+            for token_id, scores in pairs:
+                row.scores.append(self._score(row, int(token_id), scores, row.num_echoed))
+                row.num_echoed += len(row.scores[-1].tokens)
 
     def _score(
         self, row: Completion, token_id: int, log_probs: tf.Tensor, text_offset: int
@@ -466,6 +487,7 @@ class TextEngine:
 
     def _take_token(self, row: Completion, token_id: int, log_probs: tf.Tensor | None) -> None:
         row.unread = np.array([token_id], np.int32)
+        row.unscored = np.append(row.unscored, row.unread)
         row.is_used[token_id] = True
         row.num_tokens += 1
         row.num_written += 1

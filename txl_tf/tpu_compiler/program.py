@@ -21,7 +21,8 @@ from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.strategy import set_chip
-from txl_tf.evaluation.evaluator import Evaluator, exact_products, unallocated_variables
+from txl_tf.evaluation.evaluator import Evaluator, exact_products
+from txl_tf.evaluation.unallocated_variables import unallocated_variables
 from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 

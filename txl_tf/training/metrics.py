@@ -89,6 +89,7 @@ TAGS: Mapping[str, Tag] = {
 
 TEXT_TAGS: Mapping[str, str] = {
     "configuration": "All settings of the experiment, and the identity of its data.",
+    "conditions": "Lengths, rows and warm-up of an evaluation.",
     "sample": "Text that the model continues, from the beginning of the split, at an evaluation.",
 }
 """Descriptions of the texts, by tag."""
@@ -192,28 +193,31 @@ class MetricsLog:
         lines = [line for line in map(_parsed, contents) if line is not None]
         return MetricsLines(lines, len(contents) - len(lines) - is_cut)
 
-    def resume(self, step: int, evaluated_step: int) -> None:
+    def resume(self, step: int, evaluated_step: int) -> set[tuple[str, int, str]]:
         """Cuts off lines of training after `step`, and of evaluations after `evaluated_step`.
 
-        It comes before the first `append`.
+        It comes before the first `append`. Returns run, step and tag of the values cut off.
         """
         limits = {TRAINING_RUN: step, PROCESS_RUN: step}
+        removed: set[tuple[str, int, str]] = set()
         with self._storage_errors():
             contents = self._files.lines()
             if contents is None:
                 self._files.begin("")
-                return
+                return removed
             num_bytes = kept_bytes = kept_lines = 0
             for number, content in enumerate(contents):
                 num_bytes += len(content)
                 line = _parsed(content)
                 if line is None:
                     continue
-                if line["step"] > limits.get(line["run"], evaluated_step):
-                    break
-                kept_bytes, kept_lines = num_bytes, number + 1
+                if removed or line["step"] > limits.get(line["run"], evaluated_step):
+                    removed |= {(line["run"], line["step"], tag) for tag in line}
+                else:
+                    kept_bytes, kept_lines = num_bytes, number + 1
             self._files.cut(kept_bytes)
             self._num_lines = kept_lines
+        return removed
 
     def continue_at_end(self) -> None:
         """Keeps all lines of a finished run; comes before the first `append`."""
@@ -263,7 +267,8 @@ _METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
 class TensorBoardWriter:
     """TensorBoard writer with one run for training and one per split; see `TAGS`.
 
-    `metrics_log` gets the same values.
+    `metrics_log` gets the same values. `written` are run, step and tag of values that an
+    interrupted process has already written here: they are equal, and are not written again.
     """
 
     def __init__(
@@ -272,6 +277,7 @@ class TensorBoardWriter:
         self._folder = WritableFolder.at(folder)
         self._metrics_log = metrics_log
         self._writers: dict[str, Any] = {}
+        self.written: set[tuple[str, int, str]] = set()
 
     def write_overview(
         self,
@@ -303,8 +309,11 @@ class TensorBoardWriter:
             self._write_text(TRAINING_RUN, step, tag, text)
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
-        """Writes the figures of an evaluation; the log gets its totals too."""
-        own = {"result": result.to_dict()}
+        """Writes figures and conditions of an evaluation; the log gets its totals too."""
+        own: dict[str, Any] = {"result": result.to_dict()}
+        if isinstance(result, EvaluationResult):
+            own["conditions"] = result.conditions
+            self._write_text(result.split, result.step, "conditions", result.conditions)
         self.write_figures(result.step, result.split, evaluation_figures(result), own)
 
     def write_figures(
@@ -317,6 +326,8 @@ class TensorBoardWriter:
         """Writes figures by tag; `beside` has values for the log alone."""
         with self._writing(run):
             for tag, value in figures.items():
+                if (run, step, tag) in self.written:
+                    continue
                 description = describe_tag(tag).description
                 tf.summary.scalar(tag, min(value, _LARGEST), step=step, description=description)
         if self._metrics_log is not None:
@@ -329,6 +340,8 @@ class TensorBoardWriter:
         self.write_figures(step, run, {"sample/perplexity": perplexity}, {"sample": text})
 
     def _write_text(self, run: str, step: int, tag: str, text: str) -> None:
+        if (run, step, tag) in self.written:
+            return
         with self._writing(run):
             tf.summary.text(tag, text, step=step, description=TEXT_TAGS[tag])
 

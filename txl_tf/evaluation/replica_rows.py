@@ -1,0 +1,49 @@
+"""Rows of a batch on the replicas of a strategy.
+
+Shape letters used in this module: B rows, T tokens.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+
+class ReplicaRows:
+    """Division of rows over replicas, padded with empty rows, and the joining of their results."""
+
+    def __init__(self, strategy: "tf.distribute.Strategy | None", num_rows: int) -> None:
+        self._strategy = strategy
+        self._num_rows = num_rows
+        num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+        self.rows_per_replica = -(-num_rows // num_replicas)
+        self._num_padded = self.rows_per_replica * num_replicas - num_rows
+
+    def split(self, arrays: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
+        """Distributes the rows of arrays `(B, T)`: tensors, or values per replica."""
+        if self._strategy is None:
+            return tuple(map(ops.convert_to_tensor, arrays))
+        padded = [np.pad(array, [(0, self._num_padded), (0, 0)]) for array in arrays]
+
+        def part_of(context: tf.distribute.ReplicaContext) -> tuple[Any, ...]:
+            first = context.replica_id_in_sync_group * self.rows_per_replica
+            rows = slice(first, first + self.rows_per_replica)
+            return tuple(tf.constant(array[rows]) for array in padded)
+
+        return self._strategy.experimental_distribute_values_from_function(part_of)
+
+    def join(self, values: Any) -> np.ndarray:
+        """Joins the rows of all replicas, `(B, ...)`."""
+        if self._strategy is None:
+            return np.asarray(values)
+        if isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Each worker only has the values of its own replicas.
+            rows = self._strategy.gather(values, axis=0).numpy()
+        else:
+            parts = self._strategy.experimental_local_results(values)
+            rows = np.concatenate([part.numpy() for part in parts])
+        return rows[: self._num_rows]

@@ -1,0 +1,50 @@
+"""Variables that have a shape and take no memory."""
+
+import contextlib
+import mmap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from txl_tf.imports import tensorflow as tf
+
+# Smaller ones save too little, and may be read while a model is built.
+_SMALLEST_BYTES = 2**16
+
+
+@contextlib.contextmanager
+def unallocated_variables() -> Iterator[None]:
+    """Creates large variables from memory pages that are never written, in the block.
+
+    A compiler reads only the shape and type of variables. Weights and the two means of Adam for
+    838 million parameters would be 10 GB. Here they are arrays of zeros, whose pages the
+    operating system supplies on first use, which never happens. Initial values are traced for
+    their shape and never computed.
+    """
+
+    def create(next_creator: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
+        spec = _spec_of(arguments["initial_value"])
+        num_bytes = spec.shape.num_elements() * spec.dtype.size
+        if spec.dtype.is_floating and num_bytes >= _SMALLEST_BYTES:
+            arguments["initial_value"] = _untouched_zeros(spec)
+        return next_creator(**arguments)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def _spec_of(initial_value: Any) -> "tf.TensorSpec":
+    if callable(initial_value):
+        with tf.Graph().as_default():
+            return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value()))
+    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value))
+
+
+def _untouched_zeros(spec: "tf.TensorSpec") -> "tf.Tensor":
+    pages = mmap.mmap(-1, spec.shape.num_elements() * spec.dtype.size)
+    # NumPy lacks some types of TensorFlow, so the bits are passed as integers.
+    numbers = np.frombuffer(pages, f"uint{8 * spec.dtype.size}").reshape(spec.shape)
+    # All other conversions from NumPy copy, and a copy touches the pages.
+    bits = tf.experimental.dlpack.from_dlpack(numbers.__dlpack__())
+    return tf.bitcast(bits, spec.dtype)

@@ -1,0 +1,179 @@
+"""Reader of rows of tokens, segment by segment with memory: the one loop over segments in Python.
+
+Shape letters used in this module: B rows, S tokens that are read at once, T segment length,
+D hidden width.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from txl_tf.inference.engine import InferenceEngine, device_of
+from txl_tf.layers.compiled_parts import compiled
+
+
+class SegmentBatch(NamedTuple):
+    """Next tokens of all rows, padded on the right with 0.
+
+    `token_ids` are int32 `(B, S)`. `start` is the place of the first token in every row, `lengths`
+    are the tokens of each row, `(B,)`, the padding excluded.
+    """
+
+    token_ids: np.ndarray
+    start: int
+    lengths: np.ndarray
+
+
+class Piece(NamedTuple):
+    """A batch that was read, the outputs for it, and the memory after it."""
+
+    batch: Any
+    outputs: Any
+    memory: Any
+
+
+def read_batches(
+    step: Callable[[Any, Any], tuple[Any, Any]], batches: Iterable[Any], memory: Any
+) -> Iterator[Piece]:
+    """Reads batches in order; `step` maps a batch and a memory to outputs and the next memory.
+
+    Rows begin with `memory` in each batch whose `start` is 0.
+    """
+    initial = memory
+    for batch in batches:
+        outputs, memory = step(batch, initial if batch.start == 0 else memory)
+        yield Piece(batch, outputs, memory)
+
+
+class SegmentReader:
+    """Reader of rows that may end at different places, in few programs.
+
+    Args:
+        engine: `InferenceEngine`.
+        compute: optional function with the arguments of `engine.read` that returns outputs and the
+            next memory. Defaults to `None`: `engine.read`, with hidden states `(B, S, D)`.
+    """
+
+    def __init__(self, engine: InferenceEngine, compute: Callable[..., Any] | None = None) -> None:
+        self._engine = engine
+        compute = engine.read if compute is None else compute
+        # On a CPU, XLA takes longer to compile than to read a few texts.
+        compiles = engine.plan.compile_read and device_of(engine.model) != "CPU"
+        self._read_whole = compiled(compute, engine.model, compiles)
+        # The lengths of what follows a memory vary too much to compile.
+        self._read_next = compiled(compute, engine.model)
+
+    @property
+    def segment_length(self) -> int:
+        """Segment length `T`."""
+        return self._engine.segment_length
+
+    def initial_memory(self, num_rows: int) -> Any:
+        """Returns the memory of rows that have read nothing."""
+        return self._engine.initial_memory(num_rows)
+
+    def read_texts(self, rows: Sequence[np.ndarray], num_rows: int) -> Iterator[Piece]:
+        """Reads at most `num_rows` texts from an empty memory, some whole segments at once.
+
+        No token sees the padding after it, so the outputs of a text do not depend on the others.
+        Absolute positions count from the end of a segment, so all segments are whole.
+        """
+        engine, longest = self._engine, max(map(len, rows))
+        num_segments = -(-longest // engine.segment_length)
+        at_once = engine.plan.segments_per_read(num_rows, engine.segment_length)
+        size = min(at_once, _power_of_two(num_segments)) * engine.segment_length
+        constants = engine.constants(size)
+        rows = [*rows, *[np.zeros(0, np.int32)] * (num_rows - len(rows))]
+
+        def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
+            ids = ops.convert_to_tensor(batch.token_ids)
+            return self._read_whole(ids, memory, constants=constants)
+
+        batches = (_batch(rows, start, size, size) for start in range(0, longest, size))
+        yield from read_batches(step, batches, engine.initial_memory(num_rows))
+
+    def read_next(
+        self, rows: Sequence[np.ndarray], memory: Any, first_length: int | None = None
+    ) -> Iterator[Piece]:
+        """Reads the text after a memory, segment by segment; no row's padding enters memory.
+
+        `first_length` are the tokens of the first segment if it is shorter. Rows may be empty.
+        Where the engine keeps hidden states, they must have equal lengths.
+        """
+        engine = self._engine
+        constants_of = functools.cache(engine.constants)
+
+        def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
+            ids = ops.convert_to_tensor(batch.token_ids)
+            if engine.keeps_states:
+                return self._read_next(ids, memory)
+            lengths = common_length(batch.lengths)
+            constants = constants_of(batch.token_ids.shape[1])
+            return self._read_next(ids, memory, lengths=lengths, constants=constants)
+
+        batches = segments(rows, engine.segment_length, first_length, not engine.keeps_states)
+        yield from read_batches(step, batches, memory)
+
+    def memory_after(self, rows: Sequence[np.ndarray], memory: Any) -> Any:
+        """Returns the memory after the text of each row, which may be of different lengths."""
+        if self._engine.keeps_states and len({len(row) for row in rows}) > 1:
+            alone = [
+                self.memory_after([row], _row_of(memory, number)) for number, row in enumerate(rows)
+            ]
+            return joined_rows(alone)
+        for piece in self.read_next(rows, memory):
+            memory = piece.memory
+        return memory
+
+
+def segments(
+    rows: Sequence[np.ndarray],
+    segment_length: int,
+    first_length: int | None = None,
+    pads: bool = False,
+) -> Iterator[SegmentBatch]:
+    """Cuts rows into segments, the first and the last of which may be shorter.
+
+    With `pads` their sizes are powers of two below a whole segment: each costs one more program.
+    """
+    start, longest = 0, max(map(len, rows))
+    length = min(first_length or segment_length, longest)
+    while length:
+        size = min(segment_length, _power_of_two(length)) if pads else length
+        yield _batch(rows, start, length, size)
+        start += length
+        length = min(segment_length, longest - start)
+
+
+def _batch(rows: Sequence[np.ndarray], start: int, length: int, size: int) -> SegmentBatch:
+    """Returns `length` tokens of every row from `start` on, padded to `size`."""
+    pieces = [row[start : start + length] for row in rows]
+    token_ids = np.zeros((len(rows), size), np.int32)
+    for row, piece in enumerate(pieces):
+        token_ids[row, : len(piece)] = piece
+    return SegmentBatch(token_ids, start, np.array([len(piece) for piece in pieces]))
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the next power of two, which limits the number of programs."""
+    return 1 << (number - 1).bit_length()
+
+
+def _row_of(memory: Any, row: int) -> Any:
+    return keras.tree.map_structure(lambda each: each[row : row + 1], memory)
+
+
+def joined_rows(memories: list[Any]) -> Any:
+    """Returns the rows of several memories as one memory."""
+    return keras.tree.map_structure(lambda *each: ops.concatenate(each, axis=0), *memories)
+
+
+def common_length(lengths: Any) -> Any:
+    """Returns lengths as a tensor, which is a scalar if all are equal: that is faster."""
+    lengths = np.asarray(lengths, np.int32)
+    is_common = (lengths == lengths[0]).all()
+    return ops.convert_to_tensor(lengths[0] if is_common else lengths, "int32")
