@@ -20,7 +20,7 @@ from txl_tf.evaluation.attention import (
     profiled_config,
     score_terms,
 )
-from txl_tf.evaluation.evaluator import create_evaluation_model
+from txl_tf.evaluation.evaluation_model import create_evaluation_model
 from txl_tf.layers.attention import RelativeAttention
 from txl_tf.models.transformer_xl import TransformerXL
 

@@ -20,6 +20,11 @@ from txl_tf.config.model import RecurrentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
+from txl_tf.evaluation.evaluation_model import (
+    config_of_evaluation,
+    create_evaluation_model,
+    model_in_policy,
+)
 from txl_tf.evaluation.reading_order import (
     AnyModelConfig,
     EvaluationBatch,
@@ -30,14 +35,12 @@ from txl_tf.evaluation.reading_order import (
 )
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TextScore
-from txl_tf.evaluation.unallocated_variables import unallocated_variables
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import tokens_on_chip
 from txl_tf.inference.segment_reader import read_batches
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
-from txl_tf.models import create_model
-from txl_tf.models.language_model import assign_weights
+from txl_tf.models.language_model import LanguageModel, assign_weights
 from txl_tf.tpu_kernels.attention_plan import AttentionChoice
 
 if keras.backend.backend() == "tensorflow":
@@ -56,7 +59,6 @@ _REPORTED = (
 )
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
-_LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
 
 
 @contextlib.contextmanager
@@ -79,16 +81,17 @@ def exact_products() -> Iterator[None]:
 class Evaluator:
     """Model for evaluation, and the loop that reads a text with it.
 
-    The model has its own memory, and its own copy of the weights unless `variables` maps the path
-    of every weight to a Keras variable under the same strategy. These are never changed, so an
-    evaluation does not disturb a training run. `evaluation_config` takes open values from the
-    model. Raises ValueError for dynamic evaluation under a strategy or with `variables`, for
-    windows with a model that has memory, and for a memory length with a recurrent model.
+    A `LanguageModel` is read with its own layers. From a configuration a model is built, with its
+    own weights unless `variables` maps the path of every weight to a Keras variable under the same
+    strategy. Weights of others are never changed, so an evaluation does not disturb a training run.
+    `evaluation_config` takes open values from the model. Raises ValueError for dynamic evaluation
+    under a strategy or with weights of others, for windows with a model that has memory, and for a
+    memory length with a recurrent model.
     """
 
     def __init__(
         self,
-        model_config: AnyModelConfig,
+        model: LanguageModel | AnyModelConfig,
         evaluation_config: EvaluationConfig,
         jit_compile: bool | None = None,
         *,
@@ -96,6 +99,9 @@ class Evaluator:
         strategy: "tf.distribute.Strategy | None" = None,
         variables: Mapping[str, keras.Variable] | None = None,
     ) -> None:
+        model_config = model
+        if isinstance(model, LanguageModel):
+            model_config, variables = model.config, {each.path: each for each in model.weights}
         if evaluation_config.memory_length is not None and isinstance(
             model_config, RecurrentConfig
         ):
@@ -115,7 +121,10 @@ class Evaluator:
         self._variables = variables
         self.reads_given_variables = variables is not None
         policy = evaluation_config.dtype_policy
-        self.model = create_evaluation_model(self.config, policy, strategy, variables)
+        if isinstance(model, LanguageModel):
+            self.model = model_in_policy(model, policy)
+        else:
+            self.model = create_evaluation_model(self.config, policy, strategy, variables)
         self._dynamic: DynamicEvaluation | None = None
         if evaluation_config.dynamic_learning_rate is not None:
             if strategy is not None or variables is not None:
@@ -131,6 +140,14 @@ class Evaluator:
         self._step = functools.cache(self._create_step)
         # Made once: every program is traced separately.
         self._begin_function = compiled(self._run_begin, self.model)
+
+    def _copy_weights(self) -> None:
+        """Copies the weights of others where models cannot share variables."""
+        if self._variables is None or keras.backend.backend() == "tensorflow":
+            return
+        for variable in self.model.weights:
+            if (source := self._variables[variable.path]) is not variable:
+                variable.assign(source.value)
 
     @property
     def needs_statistics(self) -> bool:
@@ -181,9 +198,7 @@ class Evaluator:
         than two tokens or an id outside `[0, V)`, or if statistics have no text.
         """
         begin = time.perf_counter()
-        if self._variables is not None and keras.backend.backend() != "tensorflow":
-            for variable in self.model.weights:
-                variable.assign(self._variables[variable.path].value)
+        self._copy_weights()
         if max_tokens is not None and max_tokens + 1 >= text.num_tokens:
             max_tokens = None
         order, warm_up_tokens = self._order(text.num_tokens, max_tokens)
@@ -326,6 +341,7 @@ class Evaluator:
         return InferenceEngine(
             self.model,
             keeps=self._keeps,
+            config=self.config,
             num_rows=num_rows,
             is_distributed=self.strategy is not None,
             jit_compile=self._jit_compile,
@@ -355,7 +371,7 @@ class Evaluator:
     def _begin(self, num_rows: int, segments_per_read: int) -> tuple[Any, tuple[Any, ...]]:
         """Returns initial memory and constants of a replica, which depend on the weights only."""
         engine = self._engine(num_rows)
-        constants = engine.constants(segments_per_read * self.config.segment_length)
+        constants = engine.compute_constants(segments_per_read * self.config.segment_length)
         return engine.initial_memory(num_rows), constants
 
     def _run_begin(self, num_rows: int, segments_per_read: int) -> Any:
@@ -533,32 +549,6 @@ def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> Ev
             remedy="Name a data set with this split, or leave the setting out.",
         )
     return EvaluationText.of_split(dataset, "train")
-
-
-def create_evaluation_model(
-    config: AnyModelConfig,
-    dtype_policy: str,
-    strategy: "tf.distribute.Strategy | None" = None,
-    variables: Mapping[str, keras.Variable] | None = None,
-) -> keras.Model:
-    """Builds a model; with `variables` it reads existing ones, on TensorFlow."""
-    if variables is not None and keras.backend.backend() == "tensorflow":
-        # On the host and without memory: its own variables are replaced at once.
-        with tf.device("CPU:0"), unallocated_variables():
-            model = create_model(config, dtype=dtype_policy)
-        for variable in model.weights:
-            variable._initialize(variables[variable.path].value)
-        return model
-    if strategy is None:
-        return create_model(config, dtype=dtype_policy)
-    with strategy.scope():
-        return create_model(config, dtype=dtype_policy)
-
-
-def config_of_evaluation(config: AnyModelConfig, evaluation: EvaluationConfig) -> AnyModelConfig:
-    """Returns a model's configuration with the lengths of an evaluation, where they are set."""
-    lengths = {name: getattr(evaluation, name) for name in _LENGTHS}
-    return config.replace(**{name: each for name, each in lengths.items() if each is not None})
 
 
 def evaluation_conditions(config: AnyModelConfig, evaluation: EvaluationConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.evaluator import create_evaluation_model
+from txl_tf.evaluation.evaluation_model import create_evaluation_model
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import TaskResult
 from txl_tf.models.headed import create_headed_model, gather_texts, padded_inputs

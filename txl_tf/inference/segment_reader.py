@@ -12,7 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from txl_tf.inference.engine import InferenceEngine, device_of
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import device_of
 from txl_tf.layers.compiled_parts import compiled
 
 
