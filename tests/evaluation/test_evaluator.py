@@ -16,7 +16,7 @@ from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationText
-from txl_tf.inference import engine as inference_engine
+from txl_tf.inference import execution_plan
 from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -219,7 +219,7 @@ def test_fewer_tokens_than_rows_are_scored_all_the_same(model):
 
 
 def test_the_batches_can_be_tracked_and_every_target_observed(model, monkeypatch):
-    monkeypatch.setattr(inference_engine, "_TOKENS_PER_READ", 1)
+    monkeypatch.setattr(execution_plan, "_TOKENS_PER_READ", 1)
     evaluator = Evaluator(
         CONFIG, EvaluationConfig(batch_size=2, warm_up_tokens=3), jit_compile=False
     )

@@ -72,7 +72,7 @@ class TransformerXLCausalLM:
         tokenizer: the given tokenizer.
         last_seed: optional int. Seed of the last call of `generate`.
         evaluation: the given settings, with a batch size of 1.
-        step: int. Training steps of the weights, 0 if unknown.
+        step: int. Training steps of the weights by the optimizer's count, 0 if unknown.
         folder: optional str. Folder that the model was loaded from.
 
     Raises:
@@ -96,19 +96,53 @@ class TransformerXLCausalLM:
         check_vocabulary_size(model, tokenizer)
         self.tokenizer = tokenizer
         self.last_seed: int | None = None
-        self.step = 0
         self.folder: str | None = None
+        self.step = 0
         evaluation = EvaluationConfig() if evaluation is None else evaluation
         dynamic = [name for name in vars(evaluation) if name.startswith("dynamic_")]
         self.evaluation = evaluation.replace(batch_size=1, **dict.fromkeys(dynamic))
-        keep_compiled = functools.lru_cache(_MAX_COMPILED)
-        variables = {variable.path: variable for variable in model.weights}
-        self._evaluator_of = keep_compiled(
-            functools.partial(Evaluator, model.config, variables=variables)
-        )
-        self._session_of = keep_compiled(functools.partial(GenerationSession, model))
-        self._reader_of = keep_compiled(functools.partial(LayerReader, model))
         self.compile()
+        self._forget_compiled()
+
+    def _forget_compiled(self) -> None:
+        """Drops all programs, which are bound to the variables of the layers."""
+        keep_compiled = functools.lru_cache(_MAX_COMPILED)
+        self._compiled_for = self.model.weights
+        self._evaluator_of = keep_compiled(functools.partial(Evaluator, self.model))
+        self._session_of = keep_compiled(functools.partial(GenerationSession, self.model))
+        self._reader_of = keep_compiled(functools.partial(LayerReader, self.model))
+
+    def _check_compiled(self) -> None:
+        """Drops the programs if layers have other variables, as after `quantize`."""
+        weights = self.model.weights
+        if list(map(id, weights)) != list(map(id, self._compiled_for)):
+            self._forget_compiled()
+            self._trained = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a copy or pickle holds: the model and the optimizer, no programs."""
+        compiled = ("_compiled_for", "_evaluator_of", "_session_of", "_reader_of", "_trained")
+        state = {name: value for name, value in vars(self).items() if name not in compiled}
+        return {**state, "_counted": None, "_step_before": self.step}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _trained=None)
+        self._forget_compiled()
+
+    @property
+    def step(self) -> int:
+        """Training steps of the weights, 0 if unknown: those before `fit`, and the optimizer's."""
+        return self._step_before + (0 if self._counted is None else int(self._counted.iterations))
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._counted, self._step_before = None, step
+
+    def _count_steps(self, optimizer: Any) -> None:
+        """Counts the steps of an optimizer from here on."""
+        if optimizer is not self._counted:
+            self._step_before = self.step - int(optimizer.iterations)
+            self._counted = optimizer
 
     @classmethod
     def from_preset(
@@ -243,6 +277,7 @@ class TransformerXLCausalLM:
                 "`fit` needs a `TransformerXL`; train a recurrent model with `txl train`. "
                 f"Received: model of type {type(self.model).__name__}"
             )
+        self._check_compiled()
         length = segment_length or self.model.config.segment_length
         batches, held_out = self._batches(x, batch_size, length), None
         num_rows = _num_rows(batches, batch_size)
@@ -263,22 +298,13 @@ class TransformerXLCausalLM:
         trained = self._trained
         if getattr(trained, "optimizer", None) is not optimizer:
             trained.compile(optimizer=optimizer, **self._options)
-
-        step_before = self.step
+        self._count_steps(trained.optimizer)
 
         def begin(epoch: int, logs: Any) -> None:
-            nonlocal step_before
-            step_before = self.step
             if steps_per_epoch is None or epoch == options.get("initial_epoch", 0):
                 trained.reset_state()
 
-        def count(batch: int, logs: Any) -> None:
-            self.step = step_before + batch + 1
-            # They hold values computed from the previous weights.
-            for cached in (self._session_of, self._evaluator_of, self._reader_of):
-                cached.cache_clear()
-
-        follower = keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_train_batch_end=count)
+        follower = keras.callbacks.LambdaCallback(on_epoch_begin=begin)
         callbacks = [follower, *keras.tree.flatten(options.pop("callbacks", None) or [])]
         return trained.fit(
             batches, validation_data=held_out, callbacks=callbacks, epochs=epochs, **options
@@ -412,6 +438,7 @@ class TransformerXLCausalLM:
         self, memory_length: int | None = None, segment_length: int | None = None
     ) -> Evaluator:
         """Returns the evaluator of `score`, which takes the same lengths."""
+        self._check_compiled()
         return self._evaluator_of(_with_lengths(self.evaluation, memory_length, segment_length))
 
     def embed(
@@ -444,6 +471,7 @@ class TransformerXLCausalLM:
         tokenizer = self._required_tokenizer("embed", found)
         encoded = [tokenizer.encode(each) if isinstance(each, str) else each for each in found]
         rows = [checked_token_ids(ids, tokenizer.vocabulary_size) for ids in encoded]
+        self._check_compiled()
         features = text_features(self._reader_of(min(batch_size, len(rows)), layer), rows, pooling)
         if is_one_text(texts):
             return features[0]
@@ -492,6 +520,7 @@ class TransformerXLCausalLM:
         self, sampler: Any, seeds: list[int], settings: GenerationConfig, **options: Any
     ) -> GenerationSession:
         """Returns a session with empty rows; it reuses what an earlier call compiled."""
+        self._check_compiled()
         # Settings of a random sampler are inputs: one compiled session serves all of them.
         is_random = type(sampler) is samplers.RandomSampler
         session = self._session_of(

@@ -58,8 +58,8 @@ class TransformerXLWithHead(ModelWithLoss):
     flows into memory (Dai et al., 2019, section 3.2). The tokens of a text come first in its row,
     padding after them, which changes nothing: a causal model never attends to later positions.
 
-    The softmax of the language model is not used and is set to not trainable.
-    `model.language_model.trainable = False` trains only the head. `compile` without a loss uses
+    The softmax of the language model is not used, so its own weights are not among the
+    `trainable_variables`. `model.language_model.trainable = False` trains only the head. `compile` without a loss uses
     the cross entropy from logits; a head with one output, or of another kind, needs a loss.
     `export` writes a SavedModel with the input signature of the last call.
 
@@ -100,7 +100,6 @@ class TransformerXLWithHead(ModelWithLoss):
         super().__init__(**kwargs)
         language_model = language_model_of(language_model)
         self.language_model = language_model
-        language_model.softmax.trainable = False
         self.head = head
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
@@ -109,6 +108,16 @@ class TransformerXLWithHead(ModelWithLoss):
         if not head.built:
             head.build((None, None, language_model.config.hidden_dim), (None, None))
         self.built = True
+
+    @property
+    def trainable_variables(self):
+        unused = set(map(id, self.language_model.softmax.variables))
+        return [each for each in super().trainable_variables if id(each) not in unused]
+
+    @property
+    def trainable_weights(self):
+        unused = set(map(id, self.language_model.softmax.weights))
+        return [each for each in super().trainable_weights if id(each) not in unused]
 
     def build(self, inputs_shape=None):
         """Does nothing: the constructor creates the weights."""

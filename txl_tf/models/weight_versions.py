@@ -1,5 +1,6 @@
 """Values computed from weights, which are computed again when a weight has changed."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,30 @@ import numpy as np
 from keras import ops
 
 from txl_tf.imports import tensorflow as tf
+
+
+class _Weights:
+    """Weights of a model, and the function that reads their values without copying them."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = list(variables)
+        self.read: Callable[[], list[Any]] = lambda: [each.value for each in self.variables]
+        if keras.backend.backend() == "tensorflow":
+            # One call: reading them one by one takes five times as long.
+            self.read = tf.function(
+                lambda: [each.value.read_value() for each in self.variables], autograph=False
+            )
+
+
+_WEIGHTS: weakref.WeakKeyDictionary[keras.Model, _Weights] = weakref.WeakKeyDictionary()
+
+
+def _weights_of(model: keras.Model) -> _Weights:
+    """Returns the weights that a model has now; layers have others after `quantize`."""
+    variables, weights = model.weights, _WEIGHTS.get(model)
+    if weights is None or list(map(id, variables)) != list(map(id, weights.variables)):
+        weights = _WEIGHTS[model] = _Weights(variables)
+    return weights
 
 
 class WeightVersion:
@@ -20,39 +45,19 @@ class WeightVersion:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._variables: list[Any] = []
+        self._weights: _Weights | None = None
         self._values: list[Any] = []
-        self._read = _reader([])
-
-    @property
-    def has_new_variables(self) -> bool:
-        """True if layers have other variables than before, as after `quantize`."""
-        variables = self._model.weights
-        return len(variables) != len(self._variables) or any(
-            new is not old for new, old in zip(variables, self._variables, strict=True)
-        )
 
     def has_changed(self) -> bool:
         """Returns true if a weight differs from that of the last call, or there was no call."""
-        if self.has_new_variables:
-            self._variables, self._values = self._model.weights, []
-            self._read = _reader(self._variables)
-        before, self._values = self._values, self._read()
-        return not _are_same(before, self._values)
-
-
-def _reader(variables: Sequence[Any]) -> Callable[[], list[Any]]:
-    """Returns a function that reads the values of variables without copying them."""
-    if keras.backend.backend() == "tensorflow":
-        # One call: reading them one by one takes five times as long.
-        return tf.function(lambda: [each.value.read_value() for each in variables], autograph=False)
-    return lambda: [each.value for each in variables]
+        before = self._weights, self._values
+        self._weights = _weights_of(self._model)
+        self._values = self._weights.read()
+        return before[0] is not self._weights or not _are_same(before[1], self._values)
 
 
 def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
     """True if no value has changed, judged by addresses where values are in host memory."""
-    if len(before) != len(after):
-        return False
     if all(old is new for old, new in zip(before, after, strict=True)):
         return True
     if keras.backend.backend() == "jax":
