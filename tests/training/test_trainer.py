@@ -65,7 +65,7 @@ def test_losses_and_memory_are_those_of_a_direct_chain_of_scores():
                 np.testing.assert_allclose(remembered, states[row, -filled:], atol=1e-5)
 
 
-def test_loops_stop_where_the_caller_must_act_and_tell_the_next_learning_rate():
+def test_loops_stop_where_the_caller_must_act_and_report_the_rate_of_their_last_step():
     trainer = toy_trainer(
         training={
             "num_steps": 15,

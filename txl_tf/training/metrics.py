@@ -47,7 +47,7 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
         "task/metric": "Metrics of the validation examples.",
     },
     "Optimisation": {
-        "optimizer/learning_rate": "Learning rate of the next step.",
+        "optimizer/learning_rate": "Learning rate that was applied in this step.",
         "optimizer/gradient_norm": "Global norm of the gradients before clipping, loop mean.",
         "optimizer/skipped_steps": "Steps of a loop that were skipped: not finite, or a spike.",
     },

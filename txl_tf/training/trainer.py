@@ -580,7 +580,7 @@ class Trainer:
         return LoopReport(
             records=tuple(records),
             num_tokens=num_tokens,
-            learning_rate=float(self.variables.optimizer.learning_rate),
+            learning_rate=float(self.variables.schedule.rate(records[-1].step)),
             seconds=seconds,
             has_compiled=has_compiled,
         )
