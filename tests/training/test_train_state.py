@@ -200,9 +200,9 @@ def triggered_trainer():
         "average_weights_after_evaluations": 1,
         "spike_deviations": 4.0,
     }
-    experiment = toy_experiment(
-        training=values, optimizer={"learning_rate": 3e-2}, model={"dropout": 0.2}
-    )
+    # The weights move to the last step.
+    optimizer = {"learning_rate": 3e-2, "schedule": "constant"}
+    experiment = toy_experiment(training=values, optimizer=optimizer, model={"dropout": 0.2})
     return Trainer(experiment, strategy_of(1), batches.dataset_function)
 
 
