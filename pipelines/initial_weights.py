@@ -144,7 +144,7 @@ class InitialWeights:
             weights = rows_of_shared_tokens(weights, initial, *configs, pairs)
             size = tokenizer.vocabulary_size
             say(f"{len(pairs):,} of {size:,} tokens are in the vocabulary of --init-from too.")
-        trainer.variables.begin_from(weights)
+        trainer.state.begin_from(weights)
         del self._weights  # the trainer has them now
 
 

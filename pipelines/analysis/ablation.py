@@ -327,7 +327,7 @@ def _finish(
         watcher=watcher,
     )
     trainer, split = train(training_job).trainer, job.study.evaluation.split
-    weights, num_tokens = trainer.variables.inference_weights(), job.study.evaluation.num_tokens
+    weights, num_tokens = trainer.state.inference_weights(), job.study.evaluation.num_tokens
     for each in missing:
         evaluator = create_evaluator(run.experiment.replace(evaluation=each))
         evaluator.load_arrays(weights)
