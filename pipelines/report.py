@@ -87,7 +87,8 @@ class Page:
     """Contents of a run with the reports of analyses, and their HTML."""
 
     def __init__(self, workdir: Workdir, analyses: Sequence[str]) -> None:
-        from txl_tf.training.metrics import PROCESS_RUN, MetricsLog, run_time_of
+        from txl_tf.training.metrics import PROCESS_RUN, MetricsLog
+        from txl_tf.training.run_time import run_time_of
 
         from .analysis.attention import REPORT_FILE as ATTENTION_FILE
         from .analysis.context import REPORT_FILE as CONTEXT_FILE
@@ -195,7 +196,7 @@ class Page:
         return dict(sorted(found.items())) if has_parts else found
 
     def _time(self) -> Iterator[str]:
-        from txl_tf.training.metrics import CAUSES
+        from txl_tf.training.run_time import CAUSES
 
         found = self._run_time
         if found is None:

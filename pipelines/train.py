@@ -110,7 +110,7 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
 
 def run(checked: Training) -> None:
     """Trains to the end of the run."""
-    from txl_tf.training.metrics import RunClock
+    from txl_tf.training.run_time import RunClock
 
     clock, arguments = RunClock(), checked.arguments
     # Entered first, so that an early preemption loses nothing.

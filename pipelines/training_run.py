@@ -22,7 +22,7 @@ from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import locked_folder
 from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
-from txl_tf.training.metrics import RunClock
+from txl_tf.training.run_time import RunClock
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
