@@ -13,15 +13,9 @@ from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, Training
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.model_folder import (
-    ModelFolder,
-    RunStart,
-    StepChoice,
-    Workdir,
-    lasting_path,
-    open_model,
-    required_tokenizer,
-)
+from txl_tf.model_folder.descriptions import RunStart
+from txl_tf.model_folder.folder import ModelFolder, StepChoice, open_model, required_tokenizer
+from txl_tf.model_folder.workdir import Workdir, lasting_path
 
 from .arguments import add_step_argument, overridden_settings, override
 from .configs import fit_vocabulary

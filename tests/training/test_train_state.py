@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
-from txl_tf.model_folder import identity
+from txl_tf.model_folder import deciding_settings
 from txl_tf.training.ledger import StepStatus
 from txl_tf.training.train_state import (
     EvaluationHistory,
@@ -262,6 +262,6 @@ def test_evaluations_that_decide_belong_to_what_the_run_is():
     led = toy_experiment(
         training={"evaluate_every_steps": 2, "average_weights_after_evaluations": 5}
     )
-    assert "evaluation" not in identity(plain, {})
-    assert identity(led, {})["training"]["average_weights_after_evaluations"] == 5
-    assert identity(led, {})["training"]["evaluate_every_steps"] == 2
+    assert "evaluation" not in deciding_settings(plain, {})
+    assert deciding_settings(led, {})["training"]["average_weights_after_evaluations"] == 5
+    assert deciding_settings(led, {})["training"]["evaluate_every_steps"] == 2
