@@ -13,9 +13,16 @@ from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, Training
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.model_folder.descriptions import RunStart
-from txl_tf.model_folder.folder import ModelFolder, StepChoice, open_model, required_tokenizer
-from txl_tf.model_folder.workdir import Workdir, lasting_path
+from txl_tf.model_folder import (
+    ModelDescription,
+    ModelFolder,
+    RunStart,
+    StepChoice,
+    Workdir,
+    lasting_path,
+    open_model,
+    required_tokenizer,
+)
 
 from .arguments import add_step_argument, overridden_settings, override
 from .configs import fit_vocabulary
@@ -259,7 +266,7 @@ def rows_of_shared_tokens(
 
 
 def further_training(
-    source: ExperimentConfig, overrides: list[str], manifest: Manifest | None
+    source: ModelDescription, overrides: list[str], manifest: Manifest | None
 ) -> ExperimentConfig:
     """Returns the settings of language modelling from a trained model, without `--config`.
 
@@ -299,9 +306,7 @@ def of_length(
 def default_settings(model: ModelConfig | LSTMConfig | QRNNConfig) -> dict[str, Any]:
     """Returns the sections of an experiment that trains a model further, before its steps."""
     training = TrainingConfig(global_batch_size=_BATCH_SIZE, num_steps=_UNKNOWN_STEPS)
-    optimizer = OptimizerConfig(
-        learning_rate=_LEARNING_RATE, final_learning_rate_fraction=0.0, clip_norm=1.0
-    )
+    optimizer = OptimizerConfig(learning_rate=_LEARNING_RATE, clip_norm=1.0)
     return {
         "model": model.to_dict(),
         "training": training.to_dict(),

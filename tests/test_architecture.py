@@ -82,6 +82,8 @@ LOADED_FIRST = (
     "txl_tf.tpu_kernels.attention_plan",
     "txl_tf.training.checkpoints",
     "txl_tf.training.ledger",
+    "txl_tf.training.metrics",
+    "txl_tf.training.run_time",
     "pipelines.[!t]*",
     "pipelines.train",
     "pipelines.analysis.ablation",
