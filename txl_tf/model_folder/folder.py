@@ -89,18 +89,24 @@ class ModelFolder:
     def chosen_step(self) -> tuple[int, bool]:
         """Returns the step of the chosen checkpoint of a run, and True if it is the best."""
         assert self.run is not None
-        store, step = self.run.checkpoints(self.folder), self.step
+        store = self.run.checkpoints(self.folder)
         steps, best = store.steps(), store.best_step()
-        if not steps or (step == "best" and best is None):
-            what = "The run has no best checkpoint: no evaluation has chosen one yet."
-            remedy = "Wait for an evaluation, or choose another --step."
-            if not steps:
-                what, remedy = "The run has no checkpoint yet.", "Wait until `txl train` saves one."
-            raise InputMissingError(what, where=self.folder, remedy=remedy)
-        if step == "newest" or (step is None and best is None):
-            step = steps[-1]
-        elif step in ("best", None):
-            step = best
+        if not steps:
+            raise InputMissingError(
+                "The run has no checkpoint yet.",
+                where=self.folder,
+                remedy="Wait until `txl train` saves one.",
+            )
+        if self.step == "best" and best is None:
+            raise InputMissingError(
+                "The run has no best checkpoint: no evaluation has chosen one yet.",
+                where=self.folder,
+                remedy="Wait for an evaluation, or choose another --step.",
+            )
+        newest = steps[-1]
+        choices: dict[StepChoice, int | None] = {"newest": newest, "best": best}
+        choices[None] = newest if best is None else best
+        step = choices.get(self.step, self.step)
         if step not in steps:
             raise UsageError(
                 f"There is no checkpoint of step {step}.",

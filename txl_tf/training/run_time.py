@@ -5,11 +5,10 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from txl_tf.training.ledger import LoopReport
-    from txl_tf.training.metrics import MetricsLog
+from txl_tf.training.ledger import LoopReport
+from txl_tf.training.metrics import MetricsLog
 
 PRODUCTIVE = "steps"
 """Cause of the time that is not lost."""
@@ -69,7 +68,7 @@ class RunClock:
         self._log: MetricsLog | None = None
         self._lines: list[dict[str, Any]] = []
 
-    def begin(self, log: "MetricsLog", step: int) -> None:
+    def begin(self, log: MetricsLog, step: int) -> None:
         """Begins to write, after the lines of earlier processes; later steps will be done again."""
         log.continue_at_end()
         found = log.read()
@@ -77,7 +76,7 @@ class RunClock:
         self._log = log
         self.note("other", step)
 
-    def note_loop(self, report: "LoopReport") -> None:
+    def note_loop(self, report: LoopReport) -> None:
         """Notes a loop of steps; the first one of a process also compiles."""
         seconds = report.seconds
         if report.has_compiled:

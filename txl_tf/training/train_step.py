@@ -385,9 +385,9 @@ class StepRecords:
         self, strategy: tf.distribute.Strategy, rows_per_replica: int, max_steps: int
     ) -> None:
         self._max_steps = max_steps
-        figures = {"loss": "float32", "gradient_norm": "float32", "checksum": "int32"}
-        specs = {name: tf.TensorSpec([max_steps], dtype) for name, dtype in figures.items()}
-        specs["status"] = tf.TensorSpec([max_steps], tf.int32)
+        dtypes = {"loss": tf.float32, "gradient_norm": tf.float32}
+        dtypes |= {"checksum": tf.int32, "status": tf.int32}
+        specs = {name: tf.TensorSpec([max_steps], dtype) for name, dtype in dtypes.items()}
         specs["is_stopped"] = tf.TensorSpec([], tf.bool)
         self._steps = ReplicaState(strategy, 1, specs)
         self._finite_rows = ReplicaState(

@@ -78,8 +78,9 @@ class Trainer:
         self.num_workers = num_workers(strategy)
         self._dataset_function = dataset_function
         self._describe_row = describe_row or (lambda step, row: f"row {row}")
-        self._count_tokens = count_tokens
         training = experiment.training
+        step_tokens = training.global_batch_size * experiment.model.segment_length
+        self._count_tokens = count_tokens or (lambda first, last: (last - first) * step_tokens)
         self._rows_per_replica = training.rows_per_replica(strategy.num_replicas_in_sync)
         # A variable on the host, because another thread sets it while the loop runs.
         self._stop_requested = tf.Variable(False, trainable=False)
@@ -138,16 +139,9 @@ class Trainer:
             self._raise_non_finite(records[-1])
         seconds = time.perf_counter() - begin
         has_compiled, self._has_compiled = not self._has_compiled, True
-        rows, length = (
-            self.experiment.training.global_batch_size,
-            self.experiment.model.segment_length,
-        )
-        num_tokens = len(records) * rows * length
-        if self._count_tokens is not None:
-            num_tokens = self._count_tokens(first_step, first_step + len(records))
         return LoopReport(
             records=tuple(records),
-            num_tokens=num_tokens,
+            num_tokens=self._count_tokens(first_step, first_step + len(records)),
             learning_rate=float(self.state.schedule.rate(records[-1].step)),
             seconds=seconds,
             has_compiled=has_compiled,
