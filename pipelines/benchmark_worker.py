@@ -68,10 +68,7 @@ def _train(experiment: Any, folder: str) -> Work:
     def take_steps(count: int) -> int:
         end = trainer.step + count
         while (left := end - trainer.step) > 0:
-            # Loops end at multiples of the period.
-            period = trainer.step + min(left, training.steps_per_loop)
-            trainer.config = trainer.config.with_overrides([f"training.steps_per_loop={period}"])
-            trainer.take_steps()
+            trainer.take_steps(min(left, training.steps_per_loop))
         return count * tokens_per_step
 
     return take_steps

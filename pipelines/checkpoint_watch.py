@@ -13,7 +13,7 @@ from txl_tf.config.base import describe_differences
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.model_folder import Workdir, checkpoint_store, open_model
+from txl_tf.model_folder import Workdir, open_model
 from txl_tf.storage.files import first_line, list_folder, path_exists, read_file
 from txl_tf.storage.locks import WritableFolder, locked_folder
 from txl_tf.storage.untrusted_files import (
@@ -152,8 +152,8 @@ def watch_checkpoints(
     """Evaluates checkpoints until the run is finished, and writes the results into its folder."""
     from txl_tf.training.metrics import TensorBoardWriter
 
-    num_steps = workdir.describe().experiment.training.num_steps
-    store = checkpoint_store(workdir.folder)
+    run = workdir.describe()
+    num_steps, store = run.experiment.training.num_steps, run.checkpoints(workdir.folder)
     stopped = threading.Event()
     log = EvaluationLog(workdir.evaluations, split, conditions)
 

@@ -382,7 +382,7 @@ def run(job: FineTuning) -> None:
 
 
 def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
-    from txl_tf.training.metrics import RunClock
+    from txl_tf.training.run_time import RunClock
 
     clock = RunClock()
     # The CPU must be split before TensorFlow's first operation.

@@ -14,6 +14,7 @@ from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import (
+    ModelDescription,
     ModelFolder,
     RunStart,
     StepChoice,
@@ -144,7 +145,7 @@ class InitialWeights:
             weights = rows_of_shared_tokens(weights, initial, *configs, pairs)
             size = tokenizer.vocabulary_size
             say(f"{len(pairs):,} of {size:,} tokens are in the vocabulary of --init-from too.")
-        trainer.variables.begin_from(weights)
+        trainer.state.begin_from(weights)
         del self._weights  # the trainer has them now
 
 
@@ -265,7 +266,7 @@ def rows_of_shared_tokens(
 
 
 def further_training(
-    source: ExperimentConfig, overrides: list[str], manifest: Manifest | None
+    source: ModelDescription, overrides: list[str], manifest: Manifest | None
 ) -> ExperimentConfig:
     """Returns the settings of language modelling from a trained model, without `--config`.
 
@@ -305,9 +306,7 @@ def of_length(
 def default_settings(model: ModelConfig | LSTMConfig | QRNNConfig) -> dict[str, Any]:
     """Returns the sections of an experiment that trains a model further, before its steps."""
     training = TrainingConfig(global_batch_size=_BATCH_SIZE, num_steps=_UNKNOWN_STEPS)
-    optimizer = OptimizerConfig(
-        learning_rate=_LEARNING_RATE, final_learning_rate_fraction=0.0, clip_norm=1.0
-    )
+    optimizer = OptimizerConfig(learning_rate=_LEARNING_RATE, clip_norm=1.0)
     return {
         "model": model.to_dict(),
         "training": training.to_dict(),

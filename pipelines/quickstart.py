@@ -113,7 +113,7 @@ def run(job: Quickstart) -> None:
         )
     step = trained.trainer.step
     dataset = PreparedDataset.open(str(folder / "data"), verify=False)
-    model = build_model(experiment.model, trained.trainer.variables.inference_weights())
+    model = build_model(experiment.model, trained.trainer.state.inference_weights())
 
     say("3/5 evaluate")
     # Reuses the run's evaluator, which is compiled already.

@@ -24,6 +24,8 @@ from txl_tf.imports import require_extra
 from txl_tf.model_folder import Workdir, open_model
 from txl_tf.storage.files import is_folder, list_folder, path_exists, write_file
 from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+from txl_tf.training.metrics import PAGES, PROCESS_RUN, TAGS, TASK_PAGES, MetricsLog
+from txl_tf.training.run_time import CAUSES, run_time_of
 
 from .arguments import add_workdir_argument
 
@@ -87,8 +89,6 @@ class Page:
     """Contents of a run with the reports of analyses, and their HTML."""
 
     def __init__(self, workdir: Workdir, analyses: Sequence[str]) -> None:
-        from txl_tf.training.metrics import PROCESS_RUN, MetricsLog, run_time_of
-
         from .analysis.attention import REPORT_FILE as ATTENTION_FILE
         from .analysis.context import REPORT_FILE as CONTEXT_FILE
 
@@ -114,8 +114,6 @@ class Page:
 
     def html(self) -> str:
         """Returns the whole page."""
-        from txl_tf.training.metrics import PAGES, TASK_PAGES
-
         training, data = self._run.experiment.training, self._run.data
         step = max(self._figures.get("train", {}), default=0)
         start = self._run.start and self._run.start.to_dict()
@@ -171,8 +169,6 @@ class Page:
         yield _table(head, [[name, *(each.get(name, "-") for each in columns)] for name in names])
 
     def _curves(self, page: str) -> Iterator[str]:
-        from txl_tf.training.metrics import TAGS
-
         charts = []
         for tag in TAGS.values():
             lines = self._lines(tag.name, tag.has_parts) if tag.page == page else {}
@@ -195,8 +191,6 @@ class Page:
         return dict(sorted(found.items())) if has_parts else found
 
     def _time(self) -> Iterator[str]:
-        from txl_tf.training.metrics import CAUSES
-
         found = self._run_time
         if found is None:
             return

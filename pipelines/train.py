@@ -18,6 +18,7 @@ from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import Workdir, data_identity, open_model
+from txl_tf.training.run_time import RunClock
 
 from .arguments import (
     add_config_argument,
@@ -110,8 +111,6 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
 
 def run(checked: Training) -> None:
     """Trains to the end of the run."""
-    from txl_tf.training.metrics import RunClock
-
     clock, arguments = RunClock(), checked.arguments
     # Entered first, so that an early preemption loses nothing.
     with PreemptionWatcher() as watcher:
@@ -158,7 +157,7 @@ def _experiment(
     if workdir.has_run() and arguments.config is None:
         return override(workdir.describe().experiment, overrides)
     if arguments.init_from is not None and not workdir.has_run():
-        source = open_model(arguments.init_from, arguments.init_step).experiment
+        source = open_model(arguments.init_from, arguments.init_step).description
     if arguments.config is not None:
         size = None if manifest is None else manifest.vocabulary_size
         model = None if source is None else source.model

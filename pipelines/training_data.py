@@ -16,7 +16,7 @@ from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
 from txl_tf.model_folder import check_dataset, data_identity
 from txl_tf.models.sizes import reading_flops_per_token
 from txl_tf.storage.files import is_remote
-from txl_tf.training.trainer import TrainingObjective
+from txl_tf.training.train_step import TrainingObjective
 
 # Share of training's tokens that evaluations before the last step may read. Reading takes a third
 # of training's operations: the rest allows for a slower precision and fewer rows.

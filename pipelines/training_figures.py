@@ -311,7 +311,7 @@ class RunFigures:
 
     def resume(self, step: int, evaluated_step: int) -> None:
         """Removes figures of steps to be repeated, see `MetricsLog.resume`; call it first."""
-        self._board.written = self._log.resume(step, evaluated_step)
+        self._log.resume(step, evaluated_step)
 
     def write_overview(self, step: int) -> None:
         """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""

@@ -22,7 +22,7 @@ from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import locked_folder
 from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
-from txl_tf.training.metrics import RunClock
+from txl_tf.training.run_time import RunClock
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
@@ -118,7 +118,7 @@ class TrainingRun:
                 data.count_tokens,
                 data.objective_class,
             )
-            self._history = EvaluationHistory(*self.trainer.variables.observers)
+            self._history = EvaluationHistory(*self.trainer.state.observers)
             self._store = CheckpointStore(
                 workdir.files.subfolder(CHECKPOINTS),
                 begun.identity(),
@@ -148,7 +148,7 @@ class TrainingRun:
             self._say(start_banner(job, self._described.start))
         if job.initial is not None and loaded is None:
             job.initial.assign_to(self.trainer, job.data, self._say)
-            model, frozen = job.experiment.model, self.trainer.variables.frozen_weights()
+            model, frozen = job.experiment.model, self.trainer.state.frozen_weights()
             if self._is_chief and frozen and isinstance(model, ModelConfig):
                 write_base(job.workdir.files, model, frozen)
             # After this checkpoint the source is not needed any more.
@@ -203,7 +203,7 @@ class TrainingRun:
         """Saves the current step, in the background."""
         begin = time.perf_counter()
         # Every worker holds a part of the memory, so all must call this.
-        arrays = self.trainer.state() | self._history.state()
+        arrays = self.trainer.arrays() | self._history.state()
         step = self._saved_step = self.trainer.step
         if self._is_chief:
             self._saver.wait()
@@ -249,7 +249,7 @@ class TrainingRun:
     def ready_evaluator(self) -> Any:
         """Returns the evaluator of the run's data with the current weights."""
         if not self._evaluator.reads_given_variables:
-            self._evaluator.load_arrays(self.trainer.variables.inference_weights())
+            self._evaluator.load_arrays(self.trainer.state.inference_weights())
         return self._evaluator
 
     def save_and_stop(self) -> None:
@@ -277,7 +277,7 @@ class TrainingRun:
         # Each of several workers evaluates the whole split, without waiting for the others.
         if self.trainer.num_workers > 1:
             return job.data.create_evaluator(job.experiment)
-        variables = self.trainer.variables.inference_variables()
+        variables = self.trainer.state.inference_variables()
         return job.data.create_evaluator(job.experiment, job.strategy, variables)
 
     @functools.cached_property
@@ -306,10 +306,10 @@ class TrainingRun:
         if not self._is_chief:
             arrays = self._store.load(step)
         if self._described.experiment.training.adapter_rank is not None:
-            self.trainer.variables.begin_from(read_base(self._job.workdir.folder))
+            self.trainer.state.begin_from(read_base(self._job.workdir.folder))
         try:
             self._history.load_state(arrays)
-            self.trainer.load_state(arrays)
+            self.trainer.load_arrays(arrays)
         except (KeyError, ValueError) as error:
             raise MismatchError(
                 f"The checkpoint of step {step} is not of this version of the program: {error}",

@@ -12,7 +12,6 @@ and the record or field.
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.model_folder import (
@@ -27,12 +26,12 @@ from txl_tf.model_folder import (
 )
 from txl_tf.storage.files import is_remote, open_regular_file
 from txl_tf.storage.untrusted_files import verify_checksums
+from txl_tf.training.checkpoints import CheckpointStore, read_checkpoint
+from txl_tf.training.ledger import StepLedger
+from txl_tf.training.metrics import MetricsLog
 
 from .byte_progress import ReportBytes, byte_progress
 from .checkpoint_watch import read_evaluations
-
-if TYPE_CHECKING:
-    from txl_tf.training.checkpoints import CheckpointStore
 
 _ARCHIVE = b"PK\x03\x04"
 _RESTORE = "Restore it from a copy."
@@ -134,16 +133,12 @@ def _verify_model(folder: str, report: ReportBytes) -> Iterator[str]:
 
 
 def _verify_checkpoint(path: str, report: ReportBytes) -> Iterator[str]:
-    from txl_tf.training.checkpoints import read_checkpoint
-
     manifest, arrays = read_checkpoint(path)
     yield f"verified: checkpoint {path}, step {manifest['step']}, {len(arrays)} arrays"
 
 
 def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
     """Verifies all files of a run that a job reads."""
-    from txl_tf.training.checkpoints import CheckpointStore
-
     workdir = Workdir(folder)
     if not workdir.has_run():
         what, where = "The description of the run is missing.", os.path.join(folder, RUN_FILE)
@@ -156,7 +151,7 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
         raise DataDamagedError(error.what, where=error.where, remedy=error.remedy) from error
     if tokenizer is not None:
         yield f"verified: tokenizer {tokenizer.kind}, {tokenizer.vocabulary_size} tokens"
-    store = CheckpointStore(workdir.checkpoints, described.identity())
+    store = described.checkpoints(folder)
     if described.experiment.training.adapter_rank is not None and store.steps():
         num_arrays = len(read_base(folder))
         yield f"verified: frozen weights {os.path.join(folder, BASE)}, {num_arrays} arrays"
@@ -173,9 +168,7 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
     yield "not covered: files for TensorBoard, which no job reads"
 
 
-def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStore") -> str:
-    from txl_tf.training.ledger import StepLedger
-
+def _verify_ledger(workdir: Workdir, run: RunDescription, store: CheckpointStore) -> str:
     step = max(store.steps(), default=0)
     digest = store.ledger_digest(step) if step else None
     ledger = StepLedger(workdir.ledger).read(step, digest)
@@ -203,8 +196,6 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: "CheckpointStor
 
 
 def _verify_metrics(workdir: Workdir) -> Iterator[str]:
-    from txl_tf.training.metrics import MetricsLog
-
     for path in (workdir.metrics, workdir.time):
         found = MetricsLog(path).read()
         if found is not None and found.num_unreadable:

@@ -6,9 +6,8 @@ from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.model_folder import Workdir, data_identity, identity
+from txl_tf.model_folder import RunDescription, Workdir, data_identity
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.training.checkpoints import CheckpointStore
 
 
 def write_run(folder: Path, tokenizer: Tokenizer, text: str) -> tuple[Workdir, Path]:
@@ -18,10 +17,15 @@ def write_run(folder: Path, tokenizer: Tokenizer, text: str) -> tuple[Workdir, P
     experiment = toy_experiment(model={"vocabulary_size": manifest.vocabulary_size})
     experiment = experiment.replace(evaluation=EvaluationConfig(batch_size=2))
     workdir = Workdir(folder / "run")
-    workdir.begin(experiment, data)
+    run = workdir.begin(experiment, data)
     workdir.keep_vocabulary(tokenizer.vocabulary_files)
     weights = TransformerXL(experiment.model).weights
-    store = CheckpointStore(workdir.checkpoints, identity(experiment, data))
+    store = run.checkpoints(workdir.folder)
     store.save(7, {f"model/{variable.path}": variable.numpy() for variable in weights})
     store.keep_best(7)
     return workdir, folder / "data"
+
+
+def checkpoints_of(folder):
+    """The checkpoints of the run in a folder."""
+    return RunDescription.read(str(folder)).checkpoints(str(folder))

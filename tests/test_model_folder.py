@@ -8,6 +8,7 @@ import pytest
 
 import txl_tf
 from tests.small_models import with_drawn_weights
+from tests.small_run import checkpoints_of
 from tests.toy_batches import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
@@ -15,14 +16,14 @@ from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.model_folder import (
     ModelDescription,
     Workdir,
+    descriptions,
     identify_folder,
-    identity,
     open_model,
     tokenizer_from,
     write_model_folder,
 )
 from txl_tf.models import create_model
-from txl_tf.training.checkpoints import CheckpointStore
+from txl_tf.storage.untrusted_files import read_json_object
 
 STEPS = (2, 4, 6)
 BEST = 4
@@ -51,8 +52,7 @@ def arrays_of(step, prefix="model/"):
 
 def begin(folder):
     workdir = Workdir(folder)
-    workdir.begin(EXPERIMENT, DATA)
-    return CheckpointStore(workdir.checkpoints, identity(EXPERIMENT, DATA))
+    return workdir.begin(EXPERIMENT, DATA).checkpoints(workdir.folder)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,25 @@ def test_a_folder_of_any_kind_is_opened_by_the_same_function(name, folders):
     assert_is_of_step(txl_tf.load_model(folders[name]), BEST)
     lm = txl_tf.load(folders[name])
     assert (lm.step, lm.tokenizer.kind) == (step, "bytes")
+
+
+def test_the_description_of_a_run_is_read_once(folders, monkeypatch):
+    paths = []
+    monkeypatch.setattr(
+        descriptions, "read_json_object", lambda path: paths.append(path) or read_json_object(path)
+    )
+    open_model(folders["run"]).read_weights()
+    assert paths == [str(folders["run"] / "run.json")]
+
+
+def test_a_step_with_a_surplus_zero_names_no_checkpoint_of_a_run(folders, tmp_path):
+    run = shutil.copytree(folders["run"], tmp_path / "run")
+    checkpoint = run / "checkpoints" / f"step-{BEST:08d}"
+    assert open_model(checkpoint).step == BEST
+    other = shutil.copytree(checkpoint, run / "checkpoints" / f"step-{BEST:09d}")
+    with pytest.raises(InputMissingError, match=r"their config\.json is missing"):
+        open_model(other)
+    assert tuple(checkpoints_of(run).steps()) == STEPS
 
 
 @pytest.mark.parametrize(("step", "found"), [("best", BEST), ("newest", STEPS[-1]), (2, 2)])

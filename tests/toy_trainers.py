@@ -33,7 +33,7 @@ def shared_trainer(batches=None, num_replicas=1, **sections):
     """
     trainer, source, first_state = _traced(toy_experiment(**sections), num_replicas)
     source.batches = batches or ToyBatches(toy_tokens(), NUM_ROWS)
-    trainer.load_state(first_state)
+    trainer.load_arrays(first_state)
     return trainer
 
 
@@ -41,4 +41,4 @@ def shared_trainer(batches=None, num_replicas=1, **sections):
 def _traced(experiment, num_replicas):
     source = _Source()
     trainer = Trainer(experiment, strategy_of(num_replicas), source.dataset_function)
-    return trainer, source, trainer.state()
+    return trainer, source, trainer.arrays()

@@ -30,7 +30,7 @@ from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, PreemptedError, UsageError
-from txl_tf.model_folder import Workdir, check_dataset, data_identity, identity
+from txl_tf.model_folder import Workdir, check_dataset, data_identity, deciding_settings
 from txl_tf.models.sizes import num_parameters, num_scored, row_numbers
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.locks import WritableFolder, locked_folder
@@ -228,7 +228,7 @@ class Ablation:
     def log(self, run: AblationRun, evaluation: EvaluationConfig) -> EvaluationLog:
         """Returns the log of a run's results at one attention length."""
         conditions = {
-            "run": identity(run.experiment, self.data),
+            "run": deciding_settings(run.experiment, self.data),
             "evaluation": evaluation.to_dict(),
             "num_tokens": self.study.evaluation.num_tokens,
         }
@@ -328,7 +328,7 @@ def _finish(
         watcher=watcher,
     )
     trainer, split = train(training_job).trainer, job.study.evaluation.split
-    weights = trainer.variables.inference_weights()
+    weights = trainer.state.inference_weights()
     text, num_tokens = EvaluationText.of_split(dataset, split), job.study.evaluation.num_tokens
     if num_tokens is not None:
         text = text.beginning(min(num_tokens, text.num_tokens))

@@ -36,10 +36,10 @@ def test_losses_are_those_of_the_trainer():
         training={"num_steps": 2 * STEPS},
         optimizer={"clip_norm": 0.1, "warmup_steps": 3, "weight_decay": 0.1, "name": "adamw"},
     )
-    model = TransformerXL(trainer.config.model)
+    model = TransformerXL(trainer.experiment.model)
     model.set_weights(trainer.model.get_weights())
     lm = TransformerXLCausalLM(model)
-    lm.compile(trainer.config.optimizer)
+    lm.compile(trainer.experiment.optimizer)
     history = lm.fit(TOKENS, epochs=2, **QUIET)
     reports = list(trainer.run())
     losses = np.reshape([report.records[0].nats_per_token for report in reports], (2, STEPS)).mean(

@@ -12,7 +12,7 @@ from txl_tf.config.experiment import (
     TrainingConfig,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.model_folder import identity
+from txl_tf.model_folder import deciding_settings
 
 RECURRENT = {"vocabulary_size": 50, "num_layers": 2, "hidden_dim": 8, "segment_length": 5}
 ATTENTION = {**RECURRENT, "num_heads": 2, "head_dim": 4, "intermediate_dim": 8, "memory_length": 3}
@@ -161,6 +161,6 @@ def test_an_experiment_checks_them_and_the_identity_of_a_run_has_them():
     with pytest.raises(ValueError, match="`freeze` must name a part"):
         toy_experiment(training={"freeze": ()})
     frozen, plain = toy_experiment(training={"freeze": ("embedding",)}), toy_experiment()
-    assert identity(frozen, {})["training"]["freeze"] == ["embedding"]
-    assert identity(plain, {})["training"]["freeze"] is None
+    assert deciding_settings(frozen, {})["training"]["freeze"] == ["embedding"]
+    assert deciding_settings(plain, {})["training"]["freeze"] is None
     assert ExperimentConfig.from_dict(frozen.to_dict()) == frozen

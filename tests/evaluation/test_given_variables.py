@@ -21,7 +21,7 @@ def trainer_of(num_replicas, **training):
 
 def evaluator_of(trainer, variables=None):
     return Evaluator(
-        trainer.config.model,
+        trainer.experiment.model,
         EvaluationConfig(batch_size=3, memory_length=9),
         jit_compile=False,
         strategy=trainer.strategy,
@@ -34,12 +34,12 @@ def evaluator_of(trainer, variables=None):
 )
 def test_an_evaluation_follows_the_run_without_copies(num_replicas, training):
     trainer = trainer_of(num_replicas, **training)
-    text = toy_text(trainer.config.model.vocabulary_size)
-    evaluator = evaluator_of(trainer, trainer.variables.inference_variables())
+    text = toy_text(trainer.experiment.model.vocabulary_size)
+    evaluator = evaluator_of(trainer, trainer.state.inference_variables())
     copy = evaluator_of(trainer)
     totals = []
     for _, _ in zip(trainer.run(), range(3), strict=False):
-        copy.load_arrays(trainer.variables.inference_weights())
+        copy.load_arrays(trainer.state.inference_weights())
         totals.append(evaluator.evaluate(text, step=trainer.step).total_nats)
         assert totals[-1] == copy.evaluate(text, step=trainer.step).total_nats
     assert len(set(totals)) == 3
@@ -47,14 +47,14 @@ def test_an_evaluation_follows_the_run_without_copies(num_replicas, training):
 
 def test_what_would_change_the_run_is_refused():
     trainer = trainer_of(1)
-    evaluator = evaluator_of(trainer, trainer.variables.inference_variables())
-    before = trainer.variables.inference_weights()
+    evaluator = evaluator_of(trainer, trainer.state.inference_variables())
+    before = trainer.state.inference_weights()
     with pytest.raises(ValueError, match="created without `variables`"):
         evaluator.load_arrays(before)
     dynamic = EvaluationConfig(batch_size=1, dynamic_learning_rate=1e-3)
     with pytest.raises(ValueError, match="changes weights on a single device"):
-        Evaluator(trainer.config.model, dynamic, variables=trainer.variables.inference_variables())
-    for path, array in trainer.variables.inference_weights().items():
+        Evaluator(trainer.experiment.model, dynamic, variables=trainer.state.inference_variables())
+    for path, array in trainer.state.inference_weights().items():
         np.testing.assert_array_equal(array, before[path])
 
 

@@ -32,7 +32,7 @@ def test_the_bytes_are_those_of_the_state(name, average):
         training=experiment.training.replace(average_weights_from_step=average),
     )
     trainer = Trainer(experiment, tf.distribute.get_strategy(), dataset_function=None)
-    written = sum(array.nbytes for array in trainer.state().values())
+    written = sum(array.nbytes for array in trainer.arrays().values())
     assert checkpoint_cost(experiment)["bytes"] == pytest.approx(written, rel=0.02)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.small_experiments import MODEL
 from txl_tf.training.checkpoints import read_checkpoint
-from txl_tf.training.metrics import MetricsLog, run_time_of
+from txl_tf.training.metrics import MetricsLog
+from txl_tf.training.run_time import run_time_of
 
 CHECKPOINT_EVERY_STEPS = 10
 EVALUATE_EVERY_STEPS = 40

@@ -105,6 +105,9 @@ def test_a_run_from_a_trained_model_has_its_model(tmp_path):
     assert found.model == config
     # Three passes over 1,090 tokens in 32 rows of 3.
     assert (found.training.num_steps, found.optimizer.learning_rate) == (34, 2e-4)
+    for schedule in ("constant", "inverse_square_root", "wsd"):
+        begun = settings_of(*run, "--set", f"optimizer.schedule={schedule}")
+        assert begun.optimizer.replace(schedule="cosine") == found.optimizer
     file = tmp_path / "mine.toml"
     file.write_text("[training]\nglobal_batch_size = 2\nnum_steps = 7\n")
     found = settings_of(*run, "--config", file)

@@ -28,7 +28,7 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.model_folder import Workdir, data_identity, identity, write_model_folder
+from txl_tf.model_folder import Workdir, data_identity, write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.checkpoints import CheckpointStore
 
@@ -57,8 +57,8 @@ class Run:
         self.experiment = experiment
         self.workdir = Workdir(folder)
         self.data = data_identity(manifest)
-        self.workdir.begin(experiment, self.data)
-        self.store = CheckpointStore(self.workdir.checkpoints, identity(experiment, self.data))
+        run = self.workdir.begin(experiment, self.data)
+        self.store = run.checkpoints(self.workdir.folder)
 
     def save(self, step):
         weights = model_of(step, self.experiment.model).weights

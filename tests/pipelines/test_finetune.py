@@ -9,7 +9,8 @@ import txl_tf
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
-from txl_tf.model_folder import RunDescription, checkpoint_store, open_model
+from tests.small_run import checkpoints_of
+from txl_tf.model_folder import RunDescription, open_model
 from txl_tf.training.metrics import MetricsLog
 
 WORDS = {"even": "zero two four", "odd": "one three five"}
@@ -113,13 +114,13 @@ def test_a_task_is_learned_and_its_answers_are_written(finetune, tmp_path, kind,
 @pytest.mark.slow
 def test_the_same_command_resumes_and_a_finished_run_is_left_alone(finetune, tmp_path):
     assert finetune("classification").returncode == 0
-    whole = checkpoint_store(str(tmp_path / "run")).load(9)
+    whole = checkpoints_of(tmp_path / "run").load(9)
     first = finetune("classification", "--set", "training.num_steps=9", name="other")
     assert first.returncode == 0
     again = finetune("classification")
     assert again.returncode == 0, again.stderr
     assert "Going on from the checkpoint of step 9." in again.stderr
-    store = checkpoint_store(str(tmp_path / "other"))
+    store = checkpoints_of(tmp_path / "other")
     other = store.load(9)
     assert {name: array.tobytes() for name, array in other.items()} == {
         name: array.tobytes() for name, array in whole.items()
@@ -154,7 +155,7 @@ def test_adapters_and_the_head_are_what_is_trained(finetune, untouched, tmp_path
     finished = finetune("classification", *options, model=("--init-from", untouched))
     assert finished.returncode == 0, finished.stderr
     workdir = tmp_path / "run"
-    kinds = {name.partition("/")[0] for name in checkpoint_store(str(workdir)).load(24)}
+    kinds = {name.partition("/")[0] for name in checkpoints_of(workdir).load(24)}
     assert {"adapter", "task"} <= kinds
     assert "model" not in kinds
     assert figures_of(workdir)[24]["accuracy"] >= 0.9

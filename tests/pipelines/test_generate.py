@@ -10,9 +10,8 @@ from pipelines.command_line import main
 from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.model_folder import Workdir, data_identity, identity
+from txl_tf.model_folder import Workdir, data_identity
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.training.checkpoints import CheckpointStore
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +22,9 @@ def workdir(tmp_path_factory):
     )
     experiment = toy_experiment(model={"vocabulary_size": 256})
     workdir = Workdir(folder / "run")
-    workdir.begin(experiment, data_identity(manifest))
+    run = workdir.begin(experiment, data_identity(manifest))
     weights = TransformerXL(experiment.model).weights
-    CheckpointStore(workdir.checkpoints, identity(experiment, data_identity(manifest))).save(
+    run.checkpoints(workdir.folder).save(
         7, {f"model/{each.path}": each.numpy() * (5 if each.ndim > 1 else 1) for each in weights}
     )
     return str(folder / "run")

@@ -7,15 +7,9 @@ import numpy as np
 import pytest
 
 from tests.pipelines.txl_process import error_lines, run_txl
+from tests.small_run import checkpoints_of
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.model_folder import (
-    BASE,
-    RUN_FILE,
-    RunDescription,
-    checkpoint_store,
-    load_model,
-    open_model,
-)
+from txl_tf.model_folder import BASE, RUN_FILE, RunDescription, load_model, open_model
 
 SHORT = ("--set", "training.num_steps=12", "--set", "training.steps_per_loop=3")
 ADAPTERS = ("--set", "training.adapter_rank=4")
@@ -53,7 +47,7 @@ def losses(workdir):
 
 def result_of(workdir):
     """Ledger and last state."""
-    store = checkpoint_store(str(workdir))
+    store = checkpoints_of(workdir)
     arrays = store.load(store.steps()[-1])
     return (workdir / "ledger.jsonl").read_bytes(), {
         name: array.tobytes() for name, array in arrays.items()
@@ -204,7 +198,7 @@ def with_adapters(untouched, config_file, data_folder, tmp_path_factory):
 
 
 def test_checkpoints_with_adapters_leave_out_the_frozen_weights(with_adapters, untouched):
-    arrays = checkpoint_store(str(with_adapters)).load(12)
+    arrays = checkpoints_of(with_adapters).load(12)
     kinds = {name.partition("/")[0] for name in arrays}
     assert kinds == {"adapter", "optimizer", "memory", "evaluation"}
     _, source = open_model(str(untouched)).read_weights()

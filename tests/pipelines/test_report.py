@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from pipelines.command_line import main
-from txl_tf.training.metrics import PAGES, TAGS, MetricsLog, run_time_of
+from txl_tf.training.metrics import PAGES, TAGS, MetricsLog
+from txl_tf.training.run_time import run_time_of
 
 
 class Page(html.parser.HTMLParser):

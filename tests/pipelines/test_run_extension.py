@@ -15,8 +15,9 @@ from tests.pipelines.toy_run import (
     toy_training,
     train,
 )
+from tests.small_run import checkpoints_of
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
-from txl_tf.model_folder import RunDescription, Workdir, checkpoint_store
+from txl_tf.model_folder import RunDescription, Workdir
 
 MORE_STEPS = NUM_STEPS + 16
 
@@ -46,7 +47,7 @@ def extend(run, num_steps=MORE_STEPS):
 
 def result_of(run):
     """Ledger and last state."""
-    store = checkpoint_store(str(run))
+    store = checkpoints_of(run)
     arrays = store.load(store.steps()[-1])
     state = {name: (array.dtype, array.tobytes()) for name, array in arrays.items()}
     return (run / "ledger.jsonl").read_bytes(), state

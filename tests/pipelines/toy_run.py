@@ -51,7 +51,7 @@ def toy_run_experiment(**changes) -> ExperimentConfig:
 class ToyTrainer:
     """Stands for `Trainer`: the same methods, and numbers instead of a model."""
 
-    variables = SimpleNamespace(observers=())
+    state = SimpleNamespace(observers=())
     num_workers = 1
 
     def __init__(self, experiment, *unused) -> None:
@@ -98,7 +98,7 @@ class ToyTrainer:
         pull = np.float32(0.01) * self._memory.mean() + np.float32(1e-3) * np.sin(self.step)
         self._weights = (self._weights * np.float32(0.999) + pull).astype("float32")
 
-    def state(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, np.ndarray]:
         """All that decides the next step."""
         return {
             "model/weights": self._weights,
@@ -106,8 +106,8 @@ class ToyTrainer:
             "step": np.asarray(self.step, np.int64),
         }
 
-    def load_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes up what `state` returned."""
+    def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
+        """Takes up what `arrays` returned."""
         self._weights = arrays["model/weights"]
         self._memory = arrays["memory/states"]
         self.step = int(arrays["step"])

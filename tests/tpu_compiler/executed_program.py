@@ -77,7 +77,7 @@ class TwoStrategies:
 
     def copies(self, name):
         """Every variable of weights and optimizer, with the copies of all replicas."""
-        variables = self.trainers[name].variables.by_name()
+        variables = self.trainers[name].state.by_name()
         return {
             path: [each.numpy() for each in variable.value.values]
             for path, variable in variables.items()

@@ -54,7 +54,7 @@ def prepare(num_replicas):
 
 def evaluation_differences(runs, experiment):
     """Relative differences of the total nats, with keys and values or hidden states remembered."""
-    weights = runs.trainers["mirrored"].variables.inference_weights()
+    weights = runs.trainers["mirrored"].state.inference_weights()
     text = toy_text(experiment.model.vocabulary_size)
     return {
         kind: relative_difference(runs, experiment, weights, text, masks_documents)

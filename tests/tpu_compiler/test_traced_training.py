@@ -18,7 +18,8 @@ from tests.training.test_task_objective import reader_of
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.strategy import set_chip
 from txl_tf.training.fine_tuning import TaskObjective
-from txl_tf.training.trainer import Trainer, TrainingObjective
+from txl_tf.training.train_step import TrainingObjective
+from txl_tf.training.trainer import Trainer
 
 # One row of the second replica is made up.
 NUM_ROWS = 2 * NUM_REPLICAS - 1
@@ -144,13 +145,13 @@ def test_gradients_and_the_loss_are_summed_once_and_nothing_else_is(traced):
     trainer, program = traced
     used = COLLECTIVES & program.cluster_operations.keys()
     assert used == {"tf.CrossReplicaSum"}
-    expected = [(), *(tuple(map(str, each.shape)) for each in trainer.variables.trainable)]
+    expected = [(), *(tuple(map(str, each.shape)) for each in trainer.state.trainable)]
     # TensorFlow loses sight of some sizes in loops, the compiler does not.
     assert len(program.summed_shapes) == len(expected)
     known = collections.Counter(each for each in program.summed_shapes if "?" not in each)
     assert known <= collections.Counter(expected)
     # Of the gradient of a low-rank factor it loses the rank.
-    num_factors = sum("/lora_kernel_" in each.path for each in trainer.variables.trainable)
+    num_factors = sum("/lora_kernel_" in each.path for each in trainer.state.trainable)
     assert known.total() >= len(expected) - 3 - num_factors
     for shape in program.summed_shapes:
         assert any(could_be(shape, each) for each in expected), shape

@@ -26,7 +26,7 @@ def trained(num_rows, num_replicas=1, **training):
     )
     trainer = Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
     records = [report.records[0] for report in trainer.run()]
-    return records, trainer.state()
+    return records, trainer.arrays()
 
 
 def assert_same_run(one, other, tolerance):

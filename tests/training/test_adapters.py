@@ -27,7 +27,7 @@ def of_kind(state, kind):
 @functools.cache
 def source_weights():
     trainer = toy_trainer()
-    return trainer.variables.inference_weights()
+    return trainer.state.inference_weights()
 
 
 def adapted(model=None, optimizer=None, num_replicas=1, **training):
@@ -39,7 +39,7 @@ def adapted(model=None, optimizer=None, num_replicas=1, **training):
         optimizer={"learning_rate": 3e-2, **(optimizer or {})},
     )
     if model is None:
-        trainer.variables.begin_from(source_weights())
+        trainer.state.begin_from(source_weights())
     return trainer
 
 
@@ -55,20 +55,20 @@ def unbroken():
 
 def test_only_the_factors_are_trained_and_stored():
     _, trainer = unbroken()
-    frozen = trainer.variables.frozen_weights()
+    frozen = trainer.state.frozen_weights()
     assert frozen.keys() == source_weights().keys()
     for path, array in source_weights().items():
         np.testing.assert_array_equal(frozen[path], array, err_msg=path)
-    state = trainer.state()
+    state = trainer.arrays()
     factors = {f"adapter/block_0/{name}/lora_kernel_{f}" for name in PROJECTIONS for f in "ab"}
     assert of_kind(state, "adapter/").keys() == factors
     assert not of_kind(state, "model/")
-    initial = adapted().state()
+    initial = adapted().arrays()
     for name in factors:
         assert not np.array_equal(state[name], initial[name]), name
     factor_bytes = sum(state[name].nbytes for name in factors)
     memory_bytes = sum(array.nbytes for array in of_kind(state, "memory/states").values())
-    cost = checkpoint_cost(trainer.config)
+    cost = checkpoint_cost(trainer.experiment)
     assert cost["bytes"] == 3 * factor_bytes + memory_bytes
     # Two slots for each factor, and the step.
     assert len(of_kind(state, "optimizer/")) == 2 * len(factors) + 1
@@ -77,7 +77,7 @@ def test_only_the_factors_are_trained_and_stored():
 @pytest.mark.slow
 def test_the_model_is_at_first_the_source_to_the_last_bit():
     trainer = adapted()
-    merged = trainer.variables.inference_weights()
+    merged = trainer.state.inference_weights()
     assert {path: array.tobytes() for path, array in merged.items()} == {
         path: array.tobytes() for path, array in source_weights().items()
     }
@@ -87,9 +87,9 @@ def test_the_model_is_at_first_the_source_to_the_last_bit():
 
 def test_the_merged_model_is_the_adapted_model():
     _, trainer = unbroken()
-    assert trainer.variables.inference_variables() is None
-    merged = create_model(trainer.config.model)
-    weights = trainer.variables.inference_weights()
+    assert trainer.state.inference_variables() is None
+    merged = create_model(trainer.experiment.model)
+    weights = trainer.state.inference_weights()
     assert weights.keys() == {variable.path for variable in merged.weights}
     assign_weights({variable.path: variable for variable in merged.weights}, weights)
     tokens = ToyBatches(toy_tokens(), NUM_ROWS).batch(1)["token_ids"]
@@ -108,11 +108,11 @@ def test_a_run_goes_on_to_the_last_bit():
     reports = first.run()
     losses = [next(reports).nats_per_token for _ in range(2)]
     second = adapted()
-    second.load_state(first.state())
+    second.load_arrays(first.arrays())
     losses += nats(second)
     assert losses == expected
-    assert {name: array.tobytes() for name, array in second.state().items()} == {
-        name: array.tobytes() for name, array in trainer.state().items()
+    assert {name: array.tobytes() for name, array in second.arrays().items()} == {
+        name: array.tobytes() for name, array in trainer.arrays().items()
     }
 
 
@@ -121,7 +121,7 @@ def test_replicas_and_parts_give_the_same_steps():
     expected, trainer = unbroken()
     other = adapted(num_replicas=2, gradient_accumulation_steps=2)
     assert nats(other) == pytest.approx(expected, rel=1e-5)
-    alone, found = (each.variables.inference_weights() for each in (trainer, other))
+    alone, found = (each.state.inference_weights() for each in (trainer, other))
     assert largest_relative_difference(alone, found) <= 1e-4
 
 
@@ -135,13 +135,13 @@ def test_replicas_and_parts_give_the_same_steps():
 )
 def test_variants_of_the_model_have_adapters(model, optimizer):
     trainer = adapted(model, optimizer)
-    before, initial = trainer.variables.frozen_weights(), trainer.state()
-    count = sum(variable.numpy().size for variable in trainer.variables.trainable)
-    assert count == num_adapter_parameters(trainer.config.model, 2)
+    before, initial = trainer.state.frozen_weights(), trainer.arrays()
+    count = sum(variable.numpy().size for variable in trainer.state.trainable)
+    assert count == num_adapter_parameters(trainer.experiment.model, 2)
     nats(trainer)
-    for path, array in trainer.variables.frozen_weights().items():
+    for path, array in trainer.state.frozen_weights().items():
         np.testing.assert_array_equal(array, before[path], err_msg=path)
-    after = trainer.state()
+    after = trainer.arrays()
     assert all(
         not np.array_equal(after[name], initial[name]) for name in of_kind(after, "adapter/")
     )
@@ -152,17 +152,17 @@ def test_the_average_is_of_the_factors():
     trainer = adapted(average_weights_from_step=1)
     averages = []
     for _ in trainer.run():
-        averages.append(of_kind(trainer.state(), "adapter/"))
+        averages.append(of_kind(trainer.arrays(), "adapter/"))
     name = "block_0/attention/query/lora_kernel_a"
     mean = np.mean([each[f"adapter/{name}"] for each in averages], axis=0)
-    state = trainer.state()
+    state = trainer.arrays()
     np.testing.assert_allclose(state[f"average/{name}"], mean, atol=1e-6)
     factors = {
         path.removeprefix("average/"): array for path, array in of_kind(state, "average/").items()
     }
     del factors["num_steps"]
     expected = merged_weights(source_weights() | factors, ADAPTERS["adapter_alpha"])
-    found = trainer.variables.inference_weights()
+    found = trainer.state.inference_weights()
     assert all(np.array_equal(found[path], array) for path, array in expected.items())
 
 

@@ -47,7 +47,7 @@ def test_frozen_weights_do_not_change_and_have_no_slots(optimizer):
     assert frozen
     # The initial bias of the norm is 0, and so may a gradient be; no other weight stays.
     assert unchanged(trainer, before) == frozen
-    slots = [name for name in trainer.state() if name.startswith("optimizer/")]
+    slots = [name for name in trainer.arrays() if name.startswith("optimizer/")]
     assert not [name for name in slots if "embedding" in name or "block_0" in name]
 
 
@@ -72,25 +72,23 @@ def test_a_recurrent_model_has_layers_too():
 def test_the_average_of_frozen_weights_is_the_weights():
     trainer, before = trained(("embedding",), average_weights_from_step=1)
     table = trainer.model.embedding.tables[0]
-    assert not [name for name in trainer.state() if name == f"average/{table.path}"]
-    np.testing.assert_array_equal(
-        trainer.variables.inference_weights()[table.path], before[table.path]
-    )
+    assert not [name for name in trainer.arrays() if name == f"average/{table.path}"]
+    np.testing.assert_array_equal(trainer.state.inference_weights()[table.path], before[table.path])
 
 
 @pytest.mark.slow
 def test_a_trainer_takes_up_weights_and_nothing_else():
     source, _ = trained(None, average_weights_from_step=2)
-    weights = source.variables.inference_weights()
+    weights = source.state.inference_weights()
     experiment = source.config
     batches = ToyBatches(toy_tokens(), experiment.training.global_batch_size)
     trainer = Trainer(experiment, strategy_of(1), batches.dataset_function)
-    initial = trainer.state()
-    trainer.variables.begin_from(weights)
-    for name, array in trainer.state().items():
+    initial = trainer.arrays()
+    trainer.state.begin_from(weights)
+    for name, array in trainer.arrays().items():
         kind, _, path = name.partition("/")
         expected = weights[path] if path in weights else initial[name]
         is_weight = kind in ("model", "average") and path in weights
         np.testing.assert_array_equal(array, expected if is_weight else initial[name], name)
     with pytest.raises(ValueError, match="`begin_from` needs a run at step 0"):
-        source.variables.begin_from(weights)
+        source.state.begin_from(weights)

@@ -11,9 +11,9 @@ def first_step(decay):
     optimizer["layer_rate_decay"] = decay
     training = {"num_steps": 1, "steps_per_loop": 1}
     trainer = trainer_of(experiment_of("classification", optimizer=optimizer, training=training))
-    before = trainer.state()
+    before = trainer.arrays()
     list(trainer.run())
-    return {name: array - before[name] for name, array in trainer.state().items()}
+    return {name: array - before[name] for name, array in trainer.arrays().items()}
 
 
 @pytest.mark.slow

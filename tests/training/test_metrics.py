@@ -1,6 +1,4 @@
-"""Figures of a run: tags, pages and events of TensorBoard, the log of figures, and goodput."""
-
-import types
+"""Figures of a run: tags, pages and events of TensorBoard, and the log of figures."""
 
 import numpy as np
 import pytest
@@ -10,20 +8,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.small_models import small_result
 from txl_tf.evaluation.result import TaskResult
 from txl_tf.storage.files import list_folder
-from txl_tf.training import metrics as module
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 from txl_tf.training.metrics import (
-    CAUSES,
     PAGES,
     TAGS,
     TASK_PAGES,
     MetricsLog,
-    RunClock,
     TensorBoardWriter,
     describe_tag,
     evaluation_figures,
     pages_layout,
-    run_time_of,
     training_figures,
 )
 
@@ -82,6 +76,21 @@ def test_every_figure_of_an_evaluation_is_written_for_tensorboard(total_nats, tm
         tag: pytest.approx(min(value, largest), rel=1e-6)
         for tag, value in evaluation_figures(result).items()
     }
+
+
+def test_a_resumed_run_has_every_figure_once_in_tensorboard(tmp_path):
+    def write(steps):
+        board = TensorBoardWriter(tmp_path)
+        for step in steps:
+            board.write_figures(step, "valid", {"loss/perplexity": step / 2})
+
+    write([1, 2])
+    (file,) = (tmp_path / "valid").iterdir()
+    file.write_bytes(file.read_bytes() + b"cut")  # by a kill
+    write([2, 3])
+    events = EventAccumulator(str(tmp_path / "valid")).Reload().Tensors("loss/perplexity")
+    found = [(event.step, tf.make_ndarray(event.tensor_proto).item()) for event in events]
+    assert found == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
 
 @pytest.fixture(params=["local", "store"])
@@ -186,86 +195,3 @@ def test_damage_never_stops_a_run(damage, tmp_path):
     assert found.num_unreadable == (damage.startswith("no"))
     if damage != "empty":
         assert [line["step"] for line in found.lines] == [5, 10, 15]
-
-
-STEP_SECONDS, NUM_STEPS, PERIOD = 0.5, 40, 10
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self, monkeypatch):
-        self.now = 1000.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(module.time, "time", lambda: self.now + 1e9)
-
-    def passes(self, seconds):
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    return Clock(monkeypatch)
-
-
-def loop(step, seconds, num_steps, **figures):
-    values = {"step": step, "seconds": seconds, "num_steps": num_steps, "num_skipped_steps": 0}
-    return types.SimpleNamespace(**{**values, **figures})
-
-
-def train(clock, path, *, from_step=0, until_step=NUM_STEPS, skipped=0):
-    """A process with a checkpoint every ten steps, which is killed at a step."""
-    notes = RunClock()
-    clock.passes(3.0)
-    notes.begin(MetricsLog(path), from_step)
-    clock.passes(1.0)
-    for step in range(from_step + 5, until_step + 1, 5):
-        is_first = step == from_step + 5
-        seconds = 5 * STEP_SECONDS + (7.0 if is_first else 0.0)
-        clock.passes(seconds)
-        options = {"has_compiled": is_first, "num_skipped_steps": skipped}
-        notes.note_loop(loop(step, seconds, 5, **options))
-        if step % PERIOD == 0:
-            clock.passes(0.25)
-            notes.note("checkpoints", step, seconds=0.25)
-            clock.passes(1.0)
-            notes.note("evaluations", step, seconds=0.75)
-    return notes.run_time
-
-
-def read(path):
-    return run_time_of(MetricsLog(path).read().lines)
-
-
-def test_the_causes_are_the_time_that_passed(clock, tmp_path):
-    begin = clock.now
-    found = train(clock, tmp_path / "time")
-    assert found.total_seconds == pytest.approx(clock.now - begin)
-    assert found.seconds.keys() == CAUSES.keys()
-    expected = {"start": 4.0, "compiling": 7.0, "checkpoints": 1.0}
-    expected |= {"evaluations": 3.0, "lost": 0.0, "other": 1.0, "steps": 40 * 0.5}
-    assert dict(found.seconds) == pytest.approx(expected)
-    assert f"goodput {40 * 0.5 / found.total_seconds:.3f}" in found.describe()
-    assert read(tmp_path / "time") == found
-    assert run_time_of([]) is None
-
-
-@pytest.mark.parametrize("killed_at", [0, 5, 15, 35])
-def test_what_is_done_again_counts_as_lost(clock, tmp_path, killed_at):
-    unbroken = train(clock, tmp_path / "unbroken")
-    train(clock, tmp_path / "killed", until_step=killed_at)
-    clock.passes(60.0)
-    resumed = train(clock, tmp_path / "killed", from_step=killed_at // PERIOD * PERIOD)
-    assert resumed == read(tmp_path / "killed")
-    assert resumed.num_starts == 2 and resumed.goodput < unbroken.goodput
-    # The steps that were kept are as many; a process of one loop cannot tell its compiling.
-    lost = 0.0 if killed_at <= 5 else 5 * 0.5
-    assert resumed.seconds["steps"] == pytest.approx(unbroken.seconds["steps"])
-    assert resumed.seconds["lost"] == pytest.approx(lost)
-    # Nothing ran between the two.
-    assert resumed.down_seconds == pytest.approx(60.0 if killed_at else 61.0)
-
-
-def test_a_step_that_changed_nothing_is_lost(clock, tmp_path):
-    found = train(clock, tmp_path / "time", skipped=1)
-    assert found.seconds["lost"] == pytest.approx(found.seconds["steps"] / 4)

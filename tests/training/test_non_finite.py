@@ -55,12 +55,12 @@ def test_a_spoiled_weight_stops_the_run_and_names_its_rows_before_anything_chang
     run_to(trainer, 9)
     step = trainer.step
     spoil_weight(trainer)
-    before = bits_of(trainer.state())
+    before = bits_of(trainer.arrays())
     with pytest.raises(NonFiniteError) as raised:
         next(trainer.run())
     assert raised.value.exit_code == 70
     assert raised.value.where.startswith(f"step {step + 1}, line {10 * step}, line {10 * step + 1}")
-    assert bits_of(trainer.state()) == before
+    assert bits_of(trainer.arrays()) == before
 
 
 @pytest.mark.slow
@@ -68,25 +68,25 @@ def test_a_spoiled_memory_stops_the_run_and_names_its_row():
     trainer = trainer_of(num_replicas=2)
     run_to(trainer, 6)
     spoil_memory(trainer)
-    before = bits_of(trainer.state())
+    before = bits_of(trainer.arrays())
     with pytest.raises(NonFiniteError) as raised:
         next(trainer.run())
     assert raised.value.where == "step 7, row 2"
-    assert bits_of(trainer.state()) == before
+    assert bits_of(trainer.arrays()) == before
 
 
 @pytest.mark.slow
 def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite():
     trainer = trainer_of()
     run_to(trainer, 7)
-    state = trainer.state()
+    state = trainer.arrays()
     spoiled = trainer_of()
-    spoiled.load_state(state)
+    spoiled.load_arrays(state)
     spoil_gradient(spoiled, np.inf)
     with pytest.raises(NonFiniteError, match="The step changed no weight") as raised:
         next(spoiled.run())
     assert raised.value.where == "step 8, the loss of every row is finite"
-    assert bits_of(spoiled.state()) == bits_of(state)
+    assert bits_of(spoiled.arrays()) == bits_of(state)
 
 
 @pytest.mark.parametrize(("num_replicas", "jit_compile"), [(1, False), slow_case(2, True)])
@@ -96,11 +96,11 @@ def test_a_skipped_step_changes_no_weight_and_forgets_the_spoiled_row_alone(
     trainer = trainer_of(num_replicas, on_non_finite="skip", jit_compile=jit_compile)
     run_to(trainer, 4)
     spoil_memory(trainer)
-    before = trainer.state()
+    before = trainer.arrays()
     reports = trainer.run()
     report = next(reports)
     assert [record.status for record in report.records] == [StepStatus.SKIPPED_NON_FINITE]
-    after = trainer.state()
+    after = trainer.arrays()
     assert (
         after.pop("optimizer/optimizer/iteration")
         == before.pop("optimizer/optimizer/iteration") + 1
@@ -114,4 +114,4 @@ def test_a_skipped_step_changes_no_weight_and_forgets_the_spoiled_row_alone(
     following = next(reports)
     assert following.records[0].status == StepStatus.APPLIED
     assert np.isfinite(following.nats_per_token)
-    assert trainer.state()["memory/valid_length"].tolist() == [7, 7, 5, 7]
+    assert trainer.arrays()["memory/valid_length"].tolist() == [7, 7, 5, 7]

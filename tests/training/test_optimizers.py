@@ -15,6 +15,7 @@ from txl_tf.training.optimizers import (
     Adafactor,
     Lamb,
     PlateauScale,
+    WarmupSchedule,
     create_optimizer,
 )
 
@@ -93,7 +94,8 @@ class ToyRun:
             self.variables = create_variables()
             is_plateau = config.schedule == "plateau"
             self.plateau_scale = PlateauScale(config) if is_plateau else None
-            self.optimizer = create_optimizer(config, NUM_STEPS, self.variables, self.plateau_scale)
+            schedule = WarmupSchedule(config, NUM_STEPS, self.plateau_scale)
+            self.optimizer = create_optimizer(schedule, self.variables)
         self.num_traces = 0
         if mode == "compiled":
             self._replica_step = tf.function(self._replica_step, jit_compile=True)
@@ -152,7 +154,7 @@ def given_gradients(num_steps):
 def test_the_numbers_are_those_of_the_paper(name):
     config, step_of = config_of(name), CASES[name][2]
     variables = create_variables()
-    optimizer = create_optimizer(config, NUM_STEPS, variables)
+    optimizer = create_optimizer(WarmupSchedule(config, NUM_STEPS), variables)
     initial = arrays_of(variables)
     gradients_of_steps, rates = given_gradients(NUM_STEPS), []
     for gradients in gradients_of_steps:
@@ -213,7 +215,7 @@ def test_a_traced_step_resumes_bit_for_bit(num_replicas, mode):
 def test_only_what_is_no_bias_and_no_scale_decays(name):
     variables = create_variables()
     config = config_of(name, learning_rate=0.5, warmup_steps=0, weight_decay=0.1)
-    optimizer = create_optimizer(config, NUM_STEPS, variables)
+    optimizer = create_optimizer(WarmupSchedule(config, NUM_STEPS), variables)
     before = arrays_of(variables)
     optimizer.apply([tf.zeros(variable.shape) for variable in variables], variables)
     factors = dict.fromkeys(SHAPES, 1.0)
@@ -251,11 +253,11 @@ def test_a_plateau_lowers_the_learning_rate_of_a_traced_step(num_replicas):
 @pytest.mark.parametrize(
     ("schedule", "rates"),
     [
-        ("cosine", [0.0, 0.2, 0.4, 0.1 * 0.4]),
-        ("wsd", [0.0, 0.2, 0.4, 0.1 * 0.4]),
-        ("inverse_square_root", [0.0, 0.2, 0.4, 0.4 * (2 / NUM_STEPS) ** 0.5]),
-        ("constant", [0.0, 0.2, 0.4, 0.4]),
-        ("plateau", [0.0, 0.2, 0.4, 0.4]),
+        ("cosine", [0.2, 0.4, 0.1 * 0.4]),
+        ("wsd", [0.2, 0.4, 0.1 * 0.4]),
+        ("inverse_square_root", [0.2, 0.4, 0.4 * (2 / NUM_STEPS) ** 0.5]),
+        ("constant", [0.2, 0.4, 0.4]),
+        ("plateau", [0.2, 0.4, 0.4]),
     ],
 )
 def test_the_learning_rate_is_that_of_the_schedule(schedule, rates):
@@ -264,9 +266,9 @@ def test_the_learning_rate_is_that_of_the_schedule(schedule, rates):
     )
     config = config_of("sgd", schedule=schedule, learning_rate=0.4, **floor)
     plateau_scale = PlateauScale(config) if schedule == "plateau" else None
-    optimizer = create_optimizer(config, NUM_STEPS, plateau_scale=plateau_scale, variables=[])
-    for step, rate in zip((0, 1, 2, NUM_STEPS), rates, strict=True):
-        optimizer.iterations.assign(step)
+    optimizer = create_optimizer(WarmupSchedule(config, NUM_STEPS, plateau_scale), [])
+    for step, rate in zip((1, 2, NUM_STEPS), rates, strict=True):
+        optimizer.iterations.assign(step - 1)
         assert float(optimizer.learning_rate) == pytest.approx(rate), step
 
 

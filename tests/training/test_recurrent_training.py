@@ -46,8 +46,8 @@ def unbroken(config_class):
     for report in trainer.run():
         losses.append(report.nats_per_token)
         if report.step == HALF:
-            half_way = trainer.state()
-    return losses, half_way, trainer.state()
+            half_way = trainer.arrays()
+    return losses, half_way, trainer.arrays()
 
 
 @pytest.fixture(params=[LSTMConfig, QRNNConfig])
@@ -73,9 +73,9 @@ def test_losses_are_those_of_a_direct_chain_of_scores(config_class):
 def test_resuming_is_bit_identical_with_dropout(config_class):
     losses, half_way, end = unbroken(config_class)
     trainer = new_trainer(config_class)
-    trainer.load_state(half_way)
+    trainer.load_arrays(half_way)
     assert [report.nats_per_token for report in trainer.run()] == losses[HALF:]
-    for name, array in trainer.state().items():
+    for name, array in trainer.arrays().items():
         np.testing.assert_array_equal(array, end[name], err_msg=name)
     assert largest_relative_difference(half_way, end) > 1e-2
 
@@ -86,7 +86,7 @@ def test_two_replicas_train_as_one():
     losses, _, end = unbroken(QRNNConfig)
     trainer = new_trainer(QRNNConfig, num_replicas=2)
     assert [report.nats_per_token for report in trainer.run()] == pytest.approx(losses, rel=1e-5)
-    assert largest_relative_difference(trainer.state(), end) <= 1e-5
+    assert largest_relative_difference(trainer.arrays(), end) <= 1e-5
 
 
 @pytest.mark.slow

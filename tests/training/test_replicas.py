@@ -25,7 +25,7 @@ def trained(num_replicas, clip_norm, num_steps=20):
         training={"num_steps": num_steps}, optimizer={"clip_norm": clip_norm}
     )
     trainer = Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
-    return list(trainer.run()), trainer.state()
+    return list(trainer.run()), trainer.arrays()
 
 
 # A limit far above the norms of about 2, and one far below: replicas that clipped before
@@ -65,7 +65,7 @@ def masked_run():
     losses, states = [], []
     for report in trainer.run():
         losses.append(report.nats_per_token)
-        states.append(trainer.state())
+        states.append(trainer.arrays())
     return losses, states
 
 
@@ -85,7 +85,7 @@ def test_replicas_steps_and_seeds_have_dropout_masks_of_their_own():
         "replicas, next step": (second_step[:2], second_step[2:]),
         "steps": (first_step[:2], second_step[:2]),
         "steps across replicas": (first_step[2:], second_step[:2]),
-        "seeds": (first_step[:2], mask_of(other.state())[:2]),
+        "seeds": (first_step[:2], mask_of(other.arrays())[:2]),
     }
     for name, (first, second) in pairs.items():
         # 80 draws at a rate of 0.5: five standard deviations are 0.28.
@@ -98,5 +98,5 @@ def test_the_same_run_twice_is_the_same_to_the_last_bit():
     losses, states = masked_run()
     trainer = masked_trainer()
     assert [report.nats_per_token for report in trainer.run()] == losses
-    for name, array in trainer.state().items():
+    for name, array in trainer.arrays().items():
         np.testing.assert_array_equal(array, states[-1][name], err_msg=name)

@@ -106,7 +106,7 @@ def test_parts_give_the_numbers_of_the_uncompiled_step(in_parts):
     for one, other in zip(parts.run(), plain.run(), strict=True):
         assert one.nats_per_token == pytest.approx(other.nats_per_token, rel=1e-5)
         assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
-    assert largest_relative_difference(parts.state(), plain.state()) <= 1e-4
+    assert largest_relative_difference(parts.arrays(), plain.arrays()) <= 1e-4
 
 
 @pytest.mark.slow
@@ -116,10 +116,10 @@ def test_a_resumed_run_in_parts_is_the_unbroken_one_bit_for_bit(in_parts):
     reports = unbroken.run()
     for _ in range(3):
         next(reports)
-    resumed.load_state(unbroken.state())
+    resumed.load_arrays(unbroken.arrays())
     losses = [report.nats_per_token for report in reports]
     assert [report.nats_per_token for report in resumed.run()] == losses
-    assert largest_relative_difference(resumed.state(), unbroken.state()) == 0.0
+    assert largest_relative_difference(resumed.arrays(), unbroken.arrays()) == 0.0
 
 
 @pytest.mark.slow
@@ -128,10 +128,10 @@ def test_a_step_that_is_not_finite_changes_nothing_in_parts(in_parts):
     trainer = toy_trainer(model=DROPOUT, training=training)
     reports = trainer.run()
     next(reports)
-    before = trainer.state()
+    before = trainer.arrays()
     spoiled = {**before, "memory/states/000": before["memory/states/000"] * float("nan")}
-    trainer.load_state(spoiled)
+    trainer.load_arrays(spoiled)
     assert next(reports).records[0].status.name == "SKIPPED_NON_FINITE"
-    after = trainer.state()
+    after = trainer.arrays()
     weights = [name for name in before if name.startswith("model/")]
     assert all((before[name] == after[name]).all() for name in weights)

@@ -118,7 +118,7 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
 @functools.cache
 def trained(num_replicas=1, **training):
     trainer = trainer_of(experiment_of("choice", training=training), num_replicas)
-    return list(trainer.run()), trainer.state()
+    return list(trainer.run()), trainer.arrays()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
-from txl_tf.model_folder import identity
+from txl_tf.model_folder import deciding_settings
 from txl_tf.training.ledger import StepStatus
 from txl_tf.training.train_state import (
     EvaluationHistory,
@@ -17,7 +17,8 @@ from txl_tf.training.train_state import (
     SpikeDetector,
     WeightAverage,
 )
-from txl_tf.training.trainer import Trainer, guarded_update
+from txl_tf.training.train_step import guarded_update
+from txl_tf.training.trainer import Trainer
 
 
 def test_the_best_and_the_last_are_told_apart():
@@ -148,11 +149,11 @@ def test_a_skipped_spike_changes_no_bit_of_weights_and_slots(num_replicas):
     bias = weight_of(trainer.model, "softmax/bias")
     sound = bias.numpy()
     bias.assign(sound + np.where(np.arange(len(sound)) == 2, 30.0, 0.0))
-    before = trainer.state()
+    before = trainer.arrays()
     report = next(trainer.run())
     assert report.records[0].status == StepStatus.SKIPPED_SPIKE
     assert report.num_skipped_steps == len(report.records)
-    after = trainer.state()
+    after = trainer.arrays()
     for name in before:
         if name.startswith(("model/", "optimizer/")) and not name.endswith("/iteration"):
             np.testing.assert_array_equal(after[name], before[name], err_msg=name)
@@ -200,9 +201,9 @@ def triggered_trainer():
         "average_weights_after_evaluations": 1,
         "spike_deviations": 4.0,
     }
-    experiment = toy_experiment(
-        training=values, optimizer={"learning_rate": 3e-2}, model={"dropout": 0.2}
-    )
+    # The weights move to the last step.
+    optimizer = {"learning_rate": 3e-2, "schedule": "constant"}
+    experiment = toy_experiment(training=values, optimizer=optimizer, model={"dropout": 0.2})
     return Trainer(experiment, strategy_of(1), batches.dataset_function)
 
 
@@ -215,8 +216,8 @@ def run_of(trainer, history):
     steps = []
     for report in trainer.run():
         history.observe(report.step, EVALUATIONS[report.step - 1])
-        state = trainer.state() | history.state()
-        weights = weights_of(trainer), trainer.variables.inference_weights()
+        state = trainer.arrays() | history.state()
+        weights = weights_of(trainer), trainer.state.inference_weights()
         steps.append((report.nats_per_token, *weights, state))
     return steps
 
@@ -224,7 +225,7 @@ def run_of(trainer, history):
 @pytest.fixture(scope="module")
 def triggered():
     trainer = triggered_trainer()
-    return run_of(trainer, EvaluationHistory(*trainer.variables.observers))
+    return run_of(trainer, EvaluationHistory(*trainer.state.observers))
 
 
 def test_weights_are_averaged_from_the_step_after_the_trigger(triggered):
@@ -243,10 +244,10 @@ def test_weights_are_averaged_from_the_step_after_the_trigger(triggered):
 @pytest.mark.parametrize("stop", [2, 6])
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(triggered, stop):
     trainer = triggered_trainer()
-    history = EvaluationHistory(*trainer.variables.observers)
+    history = EvaluationHistory(*trainer.state.observers)
     state = dict(triggered[stop - 1][3])
     history.load_state({name: state.pop(name) for name in history.state()})
-    trainer.load_state(state)
+    trainer.load_arrays(state)
     for found, expected in zip(run_of(trainer, history), triggered[stop:], strict=True):
         assert found[0] == expected[0]
         assert found[3].keys() == expected[3].keys()
@@ -261,6 +262,6 @@ def test_evaluations_that_decide_belong_to_what_the_run_is():
     led = toy_experiment(
         training={"evaluate_every_steps": 2, "average_weights_after_evaluations": 5}
     )
-    assert "evaluation" not in identity(plain, {})
-    assert identity(led, {})["training"]["average_weights_after_evaluations"] == 5
-    assert identity(led, {})["training"]["evaluate_every_steps"] == 2
+    assert "evaluation" not in deciding_settings(plain, {})
+    assert deciding_settings(led, {})["training"]["average_weights_after_evaluations"] == 5
+    assert deciding_settings(led, {})["training"]["evaluate_every_steps"] == 2

@@ -16,7 +16,7 @@ from tests.toy_batches import (
 from tests.toy_trainers import NUM_ROWS, shared_trainer, toy_trainer
 from txl_tf.models.memory import Memory
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
-from txl_tf.training.trainer import (
+from txl_tf.training.train_step import (
     ROW_MULTIPLIER,
     TARGET_MULTIPLIER,
     batch_checksum,
@@ -65,7 +65,7 @@ def test_losses_and_memory_are_those_of_a_direct_chain_of_scores():
                 np.testing.assert_allclose(remembered, states[row, -filled:], atol=1e-5)
 
 
-def test_loops_stop_where_the_caller_must_act_and_tell_the_next_learning_rate():
+def test_loops_stop_where_the_caller_must_act_and_report_the_rate_of_their_last_step():
     trainer = toy_trainer(
         training={
             "num_steps": 15,
@@ -112,14 +112,14 @@ def test_a_loop_of_several_steps_does_the_same_and_reports_the_means():
         assert loop.nats_per_token == pytest.approx(mean_loss, rel=1e-6)
         assert loop.gradient_norm == pytest.approx(mean_norm, rel=1e-6)
         assert mean_norm > 0.5  # the norm before clipping
-    assert largest_relative_difference(singly.state(), together.state()) == 0.0
+    assert largest_relative_difference(singly.arrays(), together.arrays()) == 0.0
 
 
 def test_mixed_bfloat16_trains_and_keeps_float32_weights():
     trainer = toy_trainer(training={"dtype_policy": "mixed_bfloat16"})
     # bfloat16 has 8 bits of mantissa.
     assert losses_of(trainer, 3) == pytest.approx(losses_of(shared_trainer(), 3), rel=2e-2)
-    dtypes = {name: str(array.dtype) for name, array in trainer.state().items()}
+    dtypes = {name: str(array.dtype) for name, array in trainer.arrays().items()}
     assert dtypes["memory/states/000"] == "bfloat16"
     assert dtypes["memory/valid_length"] == "int32"
     assert {dtype for name, dtype in dtypes.items() if name.startswith("model/")} == {"float32"}

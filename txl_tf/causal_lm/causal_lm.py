@@ -42,7 +42,7 @@ from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.sizes import Pooling
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.training.optimizers import create_optimizer, set_layer_rates
+from txl_tf.training.optimizers import WarmupSchedule, create_optimizer, set_layer_rates
 
 # Largest number of sessions, of evaluators and of readers that are kept compiled.
 _MAX_COMPILED = 4
@@ -289,7 +289,7 @@ class TransformerXLCausalLM:
         if isinstance(optimizer, OptimizerConfig):
             config, variables = optimizer, self.model.trainable_variables
             num_steps = epochs * (steps_per_epoch or len(batches))
-            optimizer = create_optimizer(config, num_steps, variables)
+            optimizer = create_optimizer(WarmupSchedule(config, num_steps), variables)
             optimizer.global_clipnorm = config.clip_norm  # as the trainer clips
             if config.layer_rate_decay is not None:
                 set_layer_rates(optimizer, self.model, variables, config.layer_rate_decay)

@@ -186,9 +186,11 @@ class OptimizerConfig(FrozenConfig):
     learning_rate: Annotated[float, positive()] = 2.5e-4
     """Peak of the learning rate, at the end of the warm-up."""
     warmup_steps: Annotated[int, not_negative()] = 0
-    """Steps over which the learning rate rises linearly from 0."""
+    """Steps `W` over which the learning rate rises linearly: step `k`, from 1, applies `k / W` of
+    the peak."""
     final_learning_rate_fraction: Annotated[float, FRACTION] = 0.004
-    """Lowest learning rate of "cosine", "wsd" and "plateau", as a fraction of the peak."""
+    """Lowest learning rate of "cosine", "wsd" and "plateau", as a fraction of the peak. The last
+    step of "cosine" and "wsd" applies it."""
     decay_fraction: Annotated[float, FRACTION_WITHIN] = 0.2
     """Fraction of the steps, at the end, in which "wsd" lowers the learning rate."""
     plateau_factor: Annotated[float, FRACTION_WITHIN] = 0.5

@@ -59,9 +59,9 @@ class TransformerXLWithHead(ModelWithLoss):
     padding after them, which changes nothing: a causal model never attends to later positions.
 
     The softmax of the language model is not used, so its own weights are not among the
-    `trainable_variables`. `model.language_model.trainable = False` trains only the head. `compile` without a loss uses
-    the cross entropy from logits; a head with one output, or of another kind, needs a loss.
-    `export` writes a SavedModel with the input signature of the last call.
+    `trainable_variables`. `model.language_model.trainable = False` trains only the head. `compile`
+    without a loss uses the cross entropy from logits; a head with one output, or of another kind,
+    needs a loss. `export` writes a SavedModel with the input signature of the last call.
 
     Args:
         language_model: `LanguageModel`, such as a `TransformerXL`; for a `StatefulTransformerXL`

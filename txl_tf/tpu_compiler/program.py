@@ -334,7 +334,7 @@ def traced_trainer(
 def training_program(trainer: Trainer) -> LoweredProgram:
     """Lowers the program of a `traced_trainer`."""
     program = ReplicaProgram.of(trainer.trace()).lower()
-    reason = attention_choice(trainer.config, trainer.strategy).reason
+    reason = attention_choice(trainer.experiment, trainer.strategy).reason
     return dataclasses.replace(program, attention=reason)
 
 
@@ -343,13 +343,13 @@ def evaluation_program(trainer: Trainer) -> LoweredProgram:
 
     Its variables are the trainer's. Dynamic evaluation allows only one replica.
     """
-    experiment, strategy = trainer.config, trainer.strategy
+    experiment, strategy = trainer.experiment, trainer.strategy
     evaluator = Evaluator(
         experiment.model,
         experiment.resolved_evaluation,
         masks_documents=experiment.training.document_boundaries == "mask",
         strategy=strategy,
-        variables=trainer.variables.inference_variables(),
+        variables=trainer.state.inference_variables(),
     )
     num_rows = experiment.evaluation.batch_size
     _, step = evaluator.trace(num_rows)

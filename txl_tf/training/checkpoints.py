@@ -45,6 +45,16 @@ _REMEDY = "Restore the checkpoint from a copy."
 _BEST_REMEDY = "Restore the file from a copy, or remove it; the next best step writes it anew."
 
 
+def step_of_folder(name: str) -> int | None:
+    """Returns the step in the name of a checkpoint's folder; `None` for other names."""
+    match = _FOLDER.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
 def read_checkpoint(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Reads manifest and arrays of a checkpoint, which is valid if this succeeds.
 
@@ -349,8 +359,8 @@ class CheckpointStore:
         self._folder.remove_folder(name)
 
     def _all_steps(self) -> list[int]:
-        matches = (_FOLDER.fullmatch(name) for name in self._folder.names())
-        return sorted(int(match[1]) for match in matches if match)
+        steps = map(step_of_folder, self._folder.names())
+        return sorted(step for step in steps if step is not None)
 
     def _is_unfinished(self, step: int) -> bool:
         """True for a folder in a store that was never a checkpoint, or is being removed.
@@ -403,10 +413,6 @@ class CheckpointStore:
             where=self.path(step),
             remedy="Make room or choose another --workdir; the older checkpoints are intact.",
         )
-
-
-def _name(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 class BackgroundSaver(contextlib.AbstractContextManager):

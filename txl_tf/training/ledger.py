@@ -47,7 +47,7 @@ class StepRecord:
 class LoopReport:
     """Figures of at least one step; means are over those that were applied.
 
-    `num_tokens` are of all replicas; the learning rate is of the next step. `has_compiled` is true
+    `num_tokens` are of all replicas; the learning rate is of the last step. `has_compiled` is true
     if the wall time, `seconds`, includes tracing and compiling.
     """
 

@@ -1,30 +1,26 @@
-"""Figures of a run: their tags, `metrics.jsonl`, TensorBoard, and `time.jsonl`, the use of time.
+"""Figures of a run: their tags, `metrics.jsonl` and TensorBoard.
 
 The tags are stable, so that curves of old and new runs share a chart.
 """
 
-import collections
 import contextlib
-import dataclasses
-import itertools
 import json
 import math
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplexity
 from txl_tf.imports import tensorflow as tf
+from txl_tf.storage.files import list_folder
 from txl_tf.storage.locks import WritableFolder, appended_text
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
+from txl_tf.training.ledger import LoopReport
 
 if TYPE_CHECKING:
     from tensorboard.plugins.custom_scalar import layout_pb2
-
-    from txl_tf.training.ledger import LoopReport
 
 PAGES = ("Perplexity", "Optimisation", "Throughput", "Memory")
 """Pages of the custom-scalars layout, in order."""
@@ -47,7 +43,7 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
         "task/metric": "Metrics of the validation examples.",
     },
     "Optimisation": {
-        "optimizer/learning_rate": "Learning rate of the next step.",
+        "optimizer/learning_rate": "Learning rate that was applied in this step.",
         "optimizer/gradient_norm": "Global norm of the gradients before clipping, loop mean.",
         "optimizer/skipped_steps": "Steps of a loop that were skipped: not finite, or a spike.",
     },
@@ -106,7 +102,7 @@ def describe_tag(name: str) -> Tag:
 
 
 def training_figures(
-    report: "LoopReport", bytes_per_token: float | None, peak_tokens_per_second: float | None = None
+    report: LoopReport, bytes_per_token: float | None, peak_tokens_per_second: float | None = None
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
@@ -193,31 +189,28 @@ class MetricsLog:
         lines = [line for line in map(_parsed, contents) if line is not None]
         return MetricsLines(lines, len(contents) - len(lines) - is_cut)
 
-    def resume(self, step: int, evaluated_step: int) -> set[tuple[str, int, str]]:
+    def resume(self, step: int, evaluated_step: int) -> None:
         """Cuts off lines of training after `step`, and of evaluations after `evaluated_step`.
 
-        It comes before the first `append`. Returns run, step and tag of the values cut off.
+        It comes before the first `append`.
         """
         limits = {TRAINING_RUN: step, PROCESS_RUN: step}
-        removed: set[tuple[str, int, str]] = set()
         with self._storage_errors():
             contents = self._files.lines()
             if contents is None:
                 self._files.begin("")
-                return removed
+                return
             num_bytes = kept_bytes = kept_lines = 0
             for number, content in enumerate(contents):
                 num_bytes += len(content)
                 line = _parsed(content)
                 if line is None:
                     continue
-                if removed or line["step"] > limits.get(line["run"], evaluated_step):
-                    removed |= {(line["run"], line["step"], tag) for tag in line}
-                else:
-                    kept_bytes, kept_lines = num_bytes, number + 1
+                if line["step"] > limits.get(line["run"], evaluated_step):
+                    break
+                kept_bytes, kept_lines = num_bytes, number + 1
             self._files.cut(kept_bytes)
             self._num_lines = kept_lines
-        return removed
 
     def continue_at_end(self) -> None:
         """Keeps all lines of a finished run; comes before the first `append`."""
@@ -267,8 +260,8 @@ _METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
 class TensorBoardWriter:
     """TensorBoard writer with one run for training and one per split; see `TAGS`.
 
-    `metrics_log` gets the same values. `written` are run, step and tag of values that an
-    interrupted process has already written here: they are equal, and are not written again.
+    A resumed run repeats steps, so figures of an earlier process are not written twice.
+    `metrics_log` gets the same values.
     """
 
     def __init__(
@@ -277,7 +270,7 @@ class TensorBoardWriter:
         self._folder = WritableFolder.at(folder)
         self._metrics_log = metrics_log
         self._writers: dict[str, Any] = {}
-        self.written: set[tuple[str, int, str]] = set()
+        self._earlier: dict[str, set[tuple[str, int]]] = {}
 
     def write_overview(
         self,
@@ -326,7 +319,7 @@ class TensorBoardWriter:
         """Writes figures by tag; `beside` has values for the log alone."""
         with self._writing(run):
             for tag, value in figures.items():
-                if (run, step, tag) in self.written:
+                if (tag, step) in self._earlier[run]:
                     continue
                 description = describe_tag(tag).description
                 tf.summary.scalar(tag, min(value, _LARGEST), step=step, description=description)
@@ -340,10 +333,9 @@ class TensorBoardWriter:
         self.write_figures(step, run, {"sample/perplexity": perplexity}, {"sample": text})
 
     def _write_text(self, run: str, step: int, tag: str, text: str) -> None:
-        if (run, step, tag) in self.written:
-            return
         with self._writing(run):
-            tf.summary.text(tag, text, step=step, description=TEXT_TAGS[tag])
+            if (tag, step) not in self._earlier[run]:
+                tf.summary.text(tag, text, step=step, description=TEXT_TAGS[tag])
 
     @contextlib.contextmanager
     def _writing(self, run: str) -> Iterator[None]:
@@ -353,6 +345,7 @@ class TensorBoardWriter:
             self._folder.check()
             if run not in self._writers:
                 path = os.path.join(self._folder.path, run)
+                self._earlier[run] = _tags_and_steps(path)
                 self._writers[run] = tf.summary.create_file_writer(path)
         from txl_tf.distribution.remote_hosts import this_host
 
@@ -361,6 +354,19 @@ class TensorBoardWriter:
             with writer.as_default():
                 yield
             writer.flush()
+
+
+def _tags_and_steps(folder: str) -> set[tuple[str, int]]:
+    """Reads the tags and steps of all summaries in a folder; a record that was cut ends a file."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    files = [name for name in list_folder(folder) if "tfevents" in name]
+    return {
+        (value.tag, event.step)
+        for name in files
+        for event in EventFileLoader(os.path.join(folder, name)).Load()
+        for value in event.summary.value
+    }
 
 
 def code_block(text: str) -> str:
@@ -383,132 +389,3 @@ def pages_layout(pages: Sequence[str]) -> "layout_pb2.Layout":
     return layout_pb2.Layout(
         category=[layout_pb2.Category(title=page, chart=charts(page)) for page in pages]
     )
-
-
-PRODUCTIVE = "steps"
-"""Cause of the time that is not lost."""
-CAUSES: Mapping[str, str] = {
-    PRODUCTIVE: "Steps whose result was kept.",
-    "start": "Imports, building the model, reading the checkpoint, until the first loop of steps.",
-    "compiling": "Tracing and XLA: time by which the first loop exceeds a later one.",
-    "checkpoints": "Training stood still for checkpoints.",
-    "evaluations": "Evaluations, and what is looked at after them.",
-    "lost": "Steps that were done again after a kill, and steps that were skipped.",
-    "other": "Figures, the measurement of the peak, the end of a process.",
-}
-"""Causes of the time of a run, with descriptions; all but the first lower the goodput."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RunTime:
-    """Wall time of all processes of a run: `seconds` for each of `CAUSES`.
-
-    Goodput is the share of steps whose result was kept. `down_seconds` passed between the
-    processes; they include a loop that a kill cut short, and belong to no cause.
-    """
-
-    seconds: Mapping[str, float]
-    down_seconds: float
-    num_starts: int
-
-    @property
-    def total_seconds(self) -> float:
-        """Wall time of all processes."""
-        return sum(self.seconds.values())
-
-    @property
-    def goodput(self) -> float:
-        """Productive time over all, in `[0, 1]`."""
-        return self.seconds[PRODUCTIVE] / self.total_seconds if self.total_seconds else 0.0
-
-    def describe(self) -> str:
-        """Returns a line of 80 columns: the goodput, and the two largest other causes."""
-        others = [(value, name) for name, value in self.seconds.items() if name != PRODUCTIVE]
-        causes = ", ".join(f"{name} {value:.1f}" for value, name in sorted(others)[:-3:-1])
-        starts = f", {self.num_starts} starts" if self.num_starts > 1 else ""
-        return f"goodput {self.goodput:.3f} of {self.total_seconds:.1f} s{starts}; {causes} s"
-
-
-class RunClock:
-    """Clock of a training process, from its creation: the seconds of each cause.
-
-    No resume cuts its file. A line has the process, by the time of its beginning, the seconds until
-    then, and the seconds of each cause.
-    """
-
-    def __init__(self) -> None:
-        self._begin, self._process = time.monotonic(), time.time()
-        self._seconds = dict.fromkeys(CAUSES, 0.0)
-        self._first_loop: LoopReport | None = None
-        self._log: MetricsLog | None = None
-        self._lines: list[dict[str, Any]] = []
-
-    def begin(self, log: MetricsLog, step: int) -> None:
-        """Begins to write, after the lines of earlier processes; later steps will be done again."""
-        log.continue_at_end()
-        found = log.read()
-        self._lines = [] if found is None else found.lines
-        self._log = log
-        self.note("other", step)
-
-    def note_loop(self, report: "LoopReport") -> None:
-        """Notes a loop of steps; the first one of a process also compiles."""
-        seconds = report.seconds
-        if report.has_compiled:
-            before = time.monotonic() - self._begin - seconds
-            self._seconds["start"] = max(before - sum(self._seconds.values()), 0.0)
-            self._first_loop = report
-            self.note("compiling", report.step, seconds)
-            return
-        if (first := self._first_loop) is not None:
-            # The first loop would have taken this long without compiling.
-            ran = min(first.seconds, first.num_steps * seconds / report.num_steps)
-            self._seconds["compiling"] -= ran
-            seconds += ran
-            self._first_loop = None
-        lost = seconds * report.num_skipped_steps / report.num_steps
-        self._seconds["lost"] += lost
-        self.note(PRODUCTIVE, report.step, seconds - lost)
-
-    def note(self, cause: str, step: int, seconds: float = 0.0) -> None:
-        """Notes seconds that have just passed."""
-        if self._log is not None:
-            self._seconds[cause] += seconds
-            until = time.monotonic() - self._begin
-            line = {"process": self._process, "until": until, **self._seconds}
-            self._log.append(step, "time", line)
-            self._lines.append({"step": step, **line})
-
-    def flush_to_disk(self) -> None:
-        """Makes the notes survive the machine, or raises StorageError."""
-        if self._log is not None:
-            self._log.flush_to_disk()
-
-    @property
-    def run_time(self) -> RunTime | None:
-        """Time of the run so far, from all its loops; `None` if not begun."""
-        return run_time_of(self._lines)
-
-
-def run_time_of(lines: Iterable[dict[str, Any]]) -> RunTime | None:
-    """Computes the time of a run from the lines of its `RunClock`; `None` without lines."""
-    processes: dict[float, list[dict[str, Any]]] = {}
-    for line in lines:
-        if line.keys() >= {"process", "until", *CAUSES}:  # else it is damaged
-            processes.setdefault(line["process"], []).append(line)
-    if not processes:
-        return None
-    seconds, down = collections.Counter(dict.fromkeys(CAUSES, 0.0)), 0.0
-    for (begin, own), following in itertools.zip_longest(
-        processes.items(), list(processes.items())[1:]
-    ):
-        found = {name: own[-1][name] for name in CAUSES}
-        if following is not None:
-            next_begin, (next_line, *_) = following
-            kept = [line[PRODUCTIVE] for line in own if line["step"] <= next_line["step"]]
-            found[PRODUCTIVE] = max(kept, default=0.0)
-            found["lost"] += own[-1][PRODUCTIVE] - found[PRODUCTIVE]
-            down += max(next_begin - begin - own[-1]["until"], 0.0)
-        found["other"] = max(own[-1]["until"] - sum(found.values()), 0.0)
-        seconds.update(found)
-    return RunTime(dict(seconds), down, len(processes))

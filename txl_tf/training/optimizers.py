@@ -80,6 +80,10 @@ class PlateauScale:
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up to `config.learning_rate`, then the decay that `config.schedule` names.
 
+    Steps count from 1, and the update of step `k` applies `rate(k)`. In the warm-up this is
+    `k / warmup_steps` of the peak; without a warm-up, step 1 applies the peak. The official
+    TensorFlow code counts from 0, so its first step of a warm-up changes nothing.
+
     - "constant" stays at the peak.
     - "cosine" falls to `final_learning_rate_fraction` of the peak at step `num_steps`.
     - "wsd" stays at the peak, and falls to the same floor in the last `decay_fraction` of the
@@ -105,6 +109,11 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.plateau_scale = plateau_scale
 
     def __call__(self, step):
+        # Keras passes the number of updates before this one.
+        return self.rate(ops.cast(step, "float32") + 1.0)
+
+    def rate(self, step):
+        """Returns the learning rate of the update of a step, counted from 1."""
         step, warmup_steps = ops.cast(step, "float32"), self.config.warmup_steps
         rate = self.config.learning_rate * self._share(step)
         return rate * ops.minimum(step / warmup_steps, 1.0) if warmup_steps else rate
@@ -114,10 +123,10 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         config, floor = self.config, self.config.final_learning_rate_fraction
         match config.schedule:
             case "cosine":
-                done = self._done(step, self.num_steps - config.warmup_steps)
+                done = self._done(step, config.warmup_steps)
                 return floor + (1.0 - floor) * (0.5 * (1.0 + ops.cos(math.pi * done)))
             case "wsd":
-                done = self._done(step, self.num_steps * config.decay_fraction)
+                done = self._done(step, self.num_steps * (1.0 - config.decay_fraction))
                 return floor + (1.0 - floor) * (1.0 - ops.sqrt(done))
             case "inverse_square_root":
                 top = float(max(config.warmup_steps, 1))
@@ -127,8 +136,11 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             case _:
                 return ops.ones_like(step)
 
-    def _done(self, step, num_decay_steps):
-        return ops.clip(1.0 - (self.num_steps - step) / num_decay_steps, 0.0, 1.0)
+    def _done(self, step, begin):
+        """Returns the share of a fall that is done at a step, from 0 to 1."""
+        begin = max(begin, 1)
+        # A run of one step has no fall.
+        return ops.clip((step - begin) / (self.num_steps - begin or 1), 0.0, 1.0)
 
     def get_config(self):
         return {**self.config.to_dict(), "num_steps": self.num_steps}
@@ -256,10 +268,7 @@ _MUON_MOMENTUM = 0.95
 
 
 def create_optimizer(
-    config: OptimizerConfig,
-    num_steps: int,
-    variables: Sequence[keras.Variable],
-    plateau_scale: PlateauScale | None = None,
+    schedule: WarmupSchedule, variables: Sequence[keras.Variable]
 ) -> keras.optimizers.Optimizer:
     """Creates the optimizer of a run, which takes gradients already summed over the replicas.
 
@@ -277,7 +286,7 @@ def create_optimizer(
 
     All state is in the variables of the optimizer, which have unique paths.
     """
-    optimizer = _keras_optimizer(config, WarmupSchedule(config, num_steps, plateau_scale))
+    optimizer = _keras_optimizer(schedule)
     # Keras would sum the clipped gradients over the replicas again. Dividing beforehand would also
     # be right, but costs a second all-reduce of all gradients; a test with two replicas guards this
     # line.
@@ -289,9 +298,8 @@ def create_optimizer(
     return optimizer
 
 
-def _keras_optimizer(
-    config: OptimizerConfig, schedule: keras.optimizers.schedules.LearningRateSchedule
-) -> keras.optimizers.Optimizer:
+def _keras_optimizer(schedule: WarmupSchedule) -> keras.optimizers.Optimizer:
+    config = schedule.config
     # A fixed name, because variables are saved under it.
     common = {"learning_rate": schedule, "name": "optimizer"}
     # Not 0, which would compute a decay without effect.

@@ -15,6 +15,7 @@ from txl_tf.models.language_model import assign_weights
 from txl_tf.tpu_kernels.attention_plan import AttentionChoice
 from txl_tf.training.optimizers import (
     PlateauScale,
+    WarmupSchedule,
     create_optimizer,
     set_layer_rates,
     stored_figures,
@@ -256,9 +257,8 @@ class TrainState:
         self.plateau_scale: PlateauScale | None = None
         if config.optimizer.schedule == "plateau":
             self.plateau_scale = PlateauScale(config.optimizer)
-        self.optimizer = create_optimizer(
-            config.optimizer, training.num_steps, self.trainable, self.plateau_scale
-        )
+        self.schedule = WarmupSchedule(config.optimizer, training.num_steps, self.plateau_scale)
+        self.optimizer = create_optimizer(self.schedule, self.trainable)
         if config.optimizer.layer_rate_decay is not None:
             decay = config.optimizer.layer_rate_decay
             set_layer_rates(self.optimizer, self.model, self.trainable, decay)

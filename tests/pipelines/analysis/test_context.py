@@ -12,9 +12,8 @@ from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.small_experiments import TOY_DATA
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.model_folder import Workdir, data_identity, identity
+from txl_tf.model_folder import Workdir, data_identity
 from txl_tf.models import create_model
-from txl_tf.training.checkpoints import CheckpointStore
 
 TRANSFORMER = {**EXPERIMENT["model"], "segment_length": 8, "memory_length": 6}
 LSTM = {
@@ -35,10 +34,10 @@ def stored_run(folder, model_values, data_folder):
     experiment = ExperimentConfig.from_dict(values)
     workdir = Workdir(str(folder))
     data = data_identity(PreparedDataset.open(str(data_folder)).manifest)
-    workdir.begin(experiment, data)
+    run = workdir.begin(experiment, data)
     model = create_model(experiment.model)
     arrays = {f"model/{variable.path}": variable.numpy() for variable in model.weights}
-    CheckpointStore(workdir.checkpoints, identity(experiment, data)).save(STEP, arrays)
+    run.checkpoints(workdir.folder).save(STEP, arrays)
     return model
 
 

@@ -1,0 +1,273 @@
+"""Descriptions of runs, `run.json`, and of models, `config.json`, and the data that they fit."""
+
+import dataclasses
+import itertools
+import json
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+
+from txl_tf.config.base import FrozenConfig, not_negative
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig, TaskConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
+from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+from txl_tf.training.checkpoints import CheckpointStore
+
+if TYPE_CHECKING:
+    import keras
+
+RUN_FILE = "run.json"
+CONFIG_FILE = "config.json"
+VOCABULARY = "vocabulary"
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints of a run."""
+
+_FORMAT_VERSION = 1
+# Settings that may change between starts of a run. They change no finite step except for the order
+# of its sums, which the number of replicas changes too.
+_FREE_FIELDS = (
+    "steps_per_loop",
+    "checkpoint_every_steps",
+    "evaluate_every_steps",
+    "evaluate_tokens",
+    "num_kept_checkpoints",
+    "tensor_float_32",
+    "gradient_accumulation_steps",
+    "rematerialize",
+    "attention_kernel",
+    "jit_compile",
+    "on_non_finite",
+    "stop_after_evaluations",
+)
+
+
+def settings_file(config: FrozenConfig) -> bytes:
+    """Returns the contents of a JSON file that `read_settings_file` reads."""
+    values = {"format_version": _FORMAT_VERSION, **config.to_dict()}
+    return (json.dumps(values, indent=1) + "\n").encode()
+
+
+_Config = TypeVar("_Config", bound=FrozenConfig)
+
+
+def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
+    """Reads settings from a JSON file; `None` without one; DataDamagedError or MismatchError."""
+    with storage_errors("The settings cannot be read", path):
+        try:
+            values = read_json_object(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    version = values.pop("format_version", None)
+    if version != _FORMAT_VERSION:
+        raise MismatchError(
+            f"The file has format {ascii(version)[:40]}; this txl-tf reads {_FORMAT_VERSION}.",
+            where=path,
+            remedy="Use the version of txl-tf that wrote the file, or a newer version.",
+        )
+    try:
+        return config.from_dict(values)
+    except ValueError as error:
+        what = f"The settings in the file are invalid: {first_line(error)}"
+        raise DataDamagedError(what, where=path, remedy="Restore the file from a copy.") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunStart(FrozenConfig):
+    """Origin of the weights that a run began from."""
+
+    source: str
+    """Folder of the model."""
+    kind: str
+    """Kind of the folder, see `FolderKind`."""
+    step: Annotated[int, not_negative()]
+    """Training steps of the weights; 0 if unknown."""
+    vocabulary: Literal["same", "shared"]
+    """With "shared", only the rows of tokens in both vocabularies were taken."""
+
+    def __str__(self) -> str:
+        rows = ", only tokens that both vocabularies have" if self.vocabulary == "shared" else ""
+        return f"{self.kind} {self.source}, step {self.step:,}{rows}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunDescription(FrozenConfig):
+    """Contents of `run.json`."""
+
+    experiment: ExperimentConfig
+    """All settings."""
+    data: dict[str, Any]
+    """Values that decide the tokens, see `data_identity`."""
+    extended_at: tuple[int, ...] = ()
+    """Numbers of steps, in order, at which the finished run was extended."""
+    start: RunStart | None = None
+    """Origin of the initial weights; `None` for random weights."""
+    data_folder: str | None = None
+    """Folder that the data was last read from."""
+
+    def validate(self) -> None:
+        training, model = self.experiment.training, self.experiment.model
+        lengths = (0, *self.extended_at, training.num_steps)
+        if not all(before < after for before, after in itertools.pairwise(lengths)):
+            self.refuse("`extended_at` must rise, and stay below `num_steps`.", "extended_at")
+        size = self.data.get("vocabulary_size")
+        if size != model.vocabulary_size:
+            raise ValueError(
+                f"`data.vocabulary_size` must be {model.vocabulary_size}, as in the model. "
+                f"Received: {size}"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that checkpoints are bound to, with the original number of steps."""
+        values = deciding_settings(self.experiment, self.data, self.start)
+        values["training"]["num_steps"] = (*self.extended_at, values["training"]["num_steps"])[0]
+        return values
+
+    def checkpoints(self, folder: str) -> CheckpointStore:
+        """Returns the checkpoints in the folder of this run, for reading."""
+        return CheckpointStore(os.path.join(folder, CHECKPOINTS), self.identity())
+
+    @classmethod
+    def read(cls, folder: str) -> Self:
+        """Reads the description of the run in a folder; InputMissingError without one."""
+        description = read_settings_file(os.path.join(folder, RUN_FILE), cls)
+        if description is None:
+            what, remedy = "There is no run in this folder.", "Name the folder of a run."
+            raise InputMissingError(what, where=folder, remedy=remedy)
+        return description
+
+
+def deciding_settings(
+    experiment: ExperimentConfig, data: dict[str, Any], start: RunStart | None = None
+) -> dict[str, Any]:
+    """Returns the settings that decide every step of a run."""
+    values = experiment.to_dict()
+    training = {
+        name: value for name, value in values["training"].items() if name not in _FREE_FIELDS
+    }
+    deciding = {"model": values["model"], "optimizer": values["optimizer"]}
+    deciding |= {"training": training, "data": data}
+    if experiment.task is not None:
+        deciding["task"] = values["task"]
+    if start is not None:
+        deciding["start"] = start.to_dict()
+    if experiment.is_led_by_evaluations:
+        for name in ("evaluate_every_steps", "evaluate_tokens"):
+            training[name] = values["training"][name]
+        deciding["evaluation"] = values["evaluation"]
+    return deciding
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelDescription(FrozenConfig):
+    """Contents of `config.json`."""
+
+    model: ModelConfig | LSTMConfig | QRNNConfig
+    """Settings of the model."""
+    tokenizer: str | None = None
+    """Kind of the tokenizer; None: there is no vocabulary."""
+    tokenizer_sha256: str | None = None
+    """Fingerprint of the tokenizer."""
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    """Evaluation of the run; defaults if it is unknown."""
+    task: TaskConfig | None = None
+    """Task that the model was fine-tuned for."""
+    document_boundaries: Literal["ignore", "mask"] = "ignore"
+    """With "mask", a document does not see the one before it."""
+    stored_as: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Type of the stored weights."""
+    step: Annotated[int, not_negative()] = 0
+    """Training steps of an export; other weights store their own."""
+
+    @classmethod
+    def of_run(cls, run: RunDescription) -> Self:
+        """Returns the description of the model of a run."""
+        experiment = run.experiment
+        return cls(
+            model=experiment.model,
+            tokenizer=run.data.get("tokenizer"),
+            tokenizer_sha256=run.data.get("tokenizer_sha256"),
+            evaluation=experiment.evaluation,
+            task=experiment.task,
+            document_boundaries=experiment.training.document_boundaries,
+        )
+
+    @classmethod
+    def of_model(cls, model: "keras.Model", tokenizer: Tokenizer | None, **others: Any) -> Self:
+        """Returns the description of a model; ValueError for a tokenizer of another size."""
+        check_vocabulary_size(model, tokenizer)
+        if tokenizer is not None:
+            others |= {"tokenizer": tokenizer.kind, "tokenizer_sha256": tokenizer.fingerprint}
+        return cls(model=model.config, **others)
+
+    def files(self, tokenizer: Tokenizer | None) -> dict[str, bytes]:
+        """Returns `config.json` and the vocabulary: content by path in a folder."""
+        vocabulary = {} if tokenizer is None else tokenizer.vocabulary_files
+        files = {f"{VOCABULARY}/{name}": content for name, content in vocabulary.items()}
+        return {**files, CONFIG_FILE: settings_file(self)}
+
+
+def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
+    """Raises ValueError for a tokenizer with another vocabulary size than the model."""
+    size = model.config.vocabulary_size
+    if tokenizer is not None and tokenizer.vocabulary_size != size:
+        raise ValueError(
+            f"`tokenizer` must have {size} tokens, as the model has. "
+            f"Received: a tokenizer of {tokenizer.vocabulary_size} tokens"
+        )
+
+
+def data_identity(manifest: Manifest) -> dict[str, Any]:
+    """Returns the values that decide the tokens of a data set."""
+    return {
+        "fingerprint": manifest.fingerprint,
+        "corpus": manifest.corpus_name,
+        "tokenizer": manifest.tokenizer_kind,
+        "tokenizer_sha256": manifest.tokenizer_sha256,
+        "vocabulary_size": manifest.vocabulary_size,
+    }
+
+
+def check_dataset(
+    manifest: Manifest,
+    where: str,
+    experiment: ExperimentConfig | None = None,
+    described: ModelDescription | None = None,
+    split: str | None = None,
+) -> None:
+    """Checks that a data set fits split, tokenizer and model; UsageError or MismatchError."""
+    if split is not None and split not in manifest.split_names:
+        raise UsageError(
+            f"There is no split {split} in this data set.",
+            where=where,
+            remedy=f"Choose one of: {', '.join(manifest.split_names)}.",
+        )
+    if described and described.tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
+        raise MismatchError(
+            f"The data set has another vocabulary ({manifest.tokenizer_kind}) "
+            f"than the model ({described.tokenizer}).",
+            where=where,
+            remedy="Prepare the text with the model's tokenizer: --vocabulary MODEL_FOLDER.",
+        )
+    if experiment and manifest.vocabulary_size != experiment.model.vocabulary_size:
+        raise MismatchError(
+            f"The data set has {manifest.vocabulary_size} token ids, "
+            f"the model {experiment.model.vocabulary_size}.",
+            where=where,
+            remedy=f"Set the size with --set model.vocabulary_size={manifest.vocabulary_size}",
+        )
+
+
+def open_dataset(
+    folder: str,
+    experiment: ExperimentConfig,
+    described: ModelDescription,
+    split: str | None,
+    verify: bool = True,
+) -> PreparedDataset:
+    """Opens a prepared data set, and checks that it fits a model."""
+    dataset = PreparedDataset.open(folder, verify=verify)
+    check_dataset(dataset.manifest, folder, experiment, described, split)
+    return dataset

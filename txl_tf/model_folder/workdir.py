@@ -1,0 +1,158 @@
+"""Working folder of a run: the paths of its files, and its description as it is begun."""
+
+import contextlib
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from txl_tf.config.base import describe_differences
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.errors import MismatchError, OutputExistsError
+from txl_tf.model_folder.descriptions import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    RUN_FILE,
+    VOCABULARY,
+    ModelDescription,
+    RunDescription,
+    RunStart,
+    deciding_settings,
+    settings_file,
+)
+from txl_tf.model_folder.folder import checked_path
+from txl_tf.storage.files import is_remote, list_folder, path_exists, read_file
+from txl_tf.storage.locks import WritableFolder
+from txl_tf.storage.untrusted_files import storage_errors
+
+
+class Workdir:
+    """Folder of a run: the paths of its files, and its description.
+
+    The folder may be remote (`gs://bucket/run`): TPU machines lose their disks when preempted. Only
+    a `locked_folder` keeps a second writer away.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | WritableFolder) -> None:
+        if not isinstance(folder, WritableFolder):
+            folder = WritableFolder(checked_path(folder))
+        self.files = folder
+        self.folder = self.files.path
+        # A log in a store is a folder of objects.
+        ending = "" if is_remote(self.folder) else ".jsonl"
+        self.checkpoints = os.path.join(self.folder, CHECKPOINTS)
+        self.evaluations = os.path.join(self.folder, "evaluations")
+        self.tensorboard = os.path.join(self.folder, "tensorboard")
+        self.ledger = os.path.join(self.folder, f"ledger{ending}")
+        self.metrics = os.path.join(self.folder, f"metrics{ending}")
+        self.time = os.path.join(self.folder, f"time{ending}")
+
+    @property
+    def tensorboard_line(self) -> str:
+        """Line with the command and the address of TensorBoard's pages."""
+        command = f"tensorboard --logdir {shlex.quote(self.tensorboard)}"
+        return f"TensorBoard: {command}  # http://localhost:6006/#custom_scalars"
+
+    def has_run(self) -> bool:
+        """True if a run was begun here."""
+        return path_exists(os.path.join(self.folder, RUN_FILE))
+
+    def describe(self) -> RunDescription:
+        """Reads the description of the run; InputMissingError without one."""
+        return RunDescription.read(self.folder)
+
+    def check_usable(self) -> None:
+        """Raises OutputExistsError if the folder is in use by something else."""
+        with self._storage_errors("read"), contextlib.suppress(NotADirectoryError):
+            # Hidden files are locks, and leftovers of a run that was killed before it began.
+            if self.has_run() or all(name[0] == "." for name in list_folder(self.folder)):
+                return
+        raise OutputExistsError(
+            "The folder has files, but is not the folder of a run.",
+            where=self.folder,
+            remedy="Choose another --workdir.",
+        )
+
+    def check_same(
+        self, experiment: ExperimentConfig, data: dict[str, Any]
+    ) -> RunDescription | None:
+        """Returns the run's description or `None`; MismatchError for another run or fewer steps."""
+        if not self.has_run():
+            return None
+        before = self.describe()
+        experiment = experiment.with_policy(before.experiment.training.dtype_policy)
+        begun = deciding_settings(before.experiment, before.data)
+        asked = deciding_settings(experiment, data)
+        num_steps, num_asked = (each["training"].pop("num_steps") for each in (begun, asked))
+        remedy = "Give the settings of that run, or choose a new --workdir."
+        if differences := describe_differences(begun, asked):
+            what = f"The folder has a run with other settings; {differences}"
+            if before.data != data:
+                place = f" ({before.data_folder})" if before.data_folder else ""
+                what = f"The folder has a run on other data{place}; {differences}"
+                remedy = "Leave --data out to read the data of the run, or choose a new --workdir."
+        elif num_asked < num_steps:
+            what = f"The run has {num_steps} steps, and cannot be shortened to {num_asked}."
+            remedy = f"Leave training.num_steps out, or begin a run with --init-from {self.folder}."
+        elif num_asked > num_steps > max(before.checkpoints(self.folder).steps(), default=0):
+            what = f"The run must finish {num_steps} steps before it is extended to {num_asked}."
+            remedy = f"Finish the run first, with training.num_steps={num_steps}."
+        else:
+            return before
+        raise MismatchError(what, where=self.folder, remedy=remedy)
+
+    def begin(
+        self,
+        experiment: ExperimentConfig,
+        data: dict[str, Any],
+        start: RunStart | None = None,
+        data_folder: str | None = None,
+    ) -> RunDescription:
+        """Writes the description of a new run, or checks and extends the existing one.
+
+        Another run in the folder is a MismatchError, a lost lock an OutputExistsError.
+        """
+        description = self.check_same(experiment, data)
+        if description is None:
+            description = RunDescription(experiment=experiment, data=data, start=start)
+        num_steps, extended_at = description.experiment.training.num_steps, description.extended_at
+        if experiment.training.num_steps > num_steps:
+            extended_at = (*extended_at, num_steps)
+        description = description.replace(
+            experiment=experiment,
+            data=data,
+            extended_at=extended_at,
+            data_folder=lasting_path(data_folder) if data_folder else description.data_folder,
+        )
+        self._write(description)
+        return description
+
+    def keep_vocabulary(self, files: Mapping[str, bytes]) -> None:
+        """Writes missing or changed files of the tokenizer, by name; errors as in `begin`."""
+        vocabulary = self.files.subfolder(VOCABULARY)
+        with self._storage_errors("written"):
+            for name, content in files.items():
+                path = os.path.join(vocabulary.path, name)
+                if not path_exists(path) or read_file(path) != content:
+                    vocabulary.write(name, content)
+
+    def remove_leftovers(self) -> None:
+        """Removes unfinished files of description and vocabulary that killed processes left."""
+        with self._storage_errors("cleaned up"):
+            self.files.remove_temporaries()
+            self.files.subfolder(VOCABULARY).remove_temporaries()
+
+    def _write(self, description: RunDescription) -> None:
+        with self._storage_errors("written"):
+            self.files.write(RUN_FILE, settings_file(description))
+            # For copies of checkpoints: the run itself is opened by `run.json`.
+            self.files.write(CONFIG_FILE, settings_file(ModelDescription.of_run(description)))
+
+    def _storage_errors(self, done: str) -> contextlib.AbstractContextManager[None]:
+        remedy = "Check the storage and the permissions, or choose another --workdir."
+        return storage_errors(f"The folder of the run cannot be {done}", self.folder, remedy)
+
+
+def lasting_path(folder: str) -> str:
+    """Returns a path of the folder that does not depend on the current directory."""
+    return folder.rstrip("/") if is_remote(folder) else os.path.abspath(folder)
