@@ -145,7 +145,7 @@ def test_a_resumed_run_has_one_point_for_each_step(tmp_path):
     for value, until in ((0.5, 30), (0.25, 40)):
         log = MetricsLog(tmp_path / "metrics.jsonl")
         board = TensorBoardWriter(tmp_path / "board", log)
-        board.written = log.resume(20, evaluated_step=10)
+        log.resume(20, evaluated_step=10)
         done = {line["step"] for line in log.read().lines if line["run"] == "train"}
         for step in sorted({*range(10, until + 1, 10)} - done):
             board.write_figures(step, "train", {"loss/perplexity": value})

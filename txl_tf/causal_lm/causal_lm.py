@@ -86,6 +86,9 @@ class TransformerXLCausalLM:
     ```
     """
 
+    _trained: StatefulTransformerXL | None
+    """The model with the memory of `fit`, kept from one to the next."""
+
     def __init__(
         self,
         model: keras.Model,
@@ -238,7 +241,7 @@ class TransformerXLCausalLM:
             optimizer = keras.optimizers.get(optimizer)
         self._sampler, self._optimizer = samplers.get(sampler), optimizer
         self._options = options
-        self._trained: StatefulTransformerXL | None = None
+        self._trained = None
 
     def fit(
         self,

@@ -371,7 +371,7 @@ class Evaluator:
     def _begin(self, num_rows: int, segments_per_read: int) -> tuple[Any, tuple[Any, ...]]:
         """Returns initial memory and constants of a replica, which depend on the weights only."""
         engine = self._engine(num_rows)
-        constants = engine.compute_constants(segments_per_read * self.config.segment_length)
+        constants = engine.constants(segments_per_read * self.config.segment_length)
         return engine.initial_memory(num_rows), constants
 
     def _run_begin(self, num_rows: int, segments_per_read: int) -> Any:

@@ -53,8 +53,8 @@ class InferenceEngine:
         plan: `ExecutionPlan`.
         memory_length: int, 1 for recurrent models.
         keeps_states: bool. True if memory is the model's own.
-        constants: function of a number of tokens. It returns the tensors for reading at most that
-            many that depend only on the weights, and computes them again when a weight has changed.
+        cached_constants: function like `constants` for loops outside of programs. It computes
+            again only when a weight or the number of tokens has changed.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class InferenceEngine:
             memory_length=memory_length if model.compute_dtype == "float32" else 0,
             **choice,
         )
-        self.constants = ComputedFromWeights(self.compute_constants, model)
+        self.cached_constants = ComputedFromWeights(self.constants, model)
         self._stacked = None
         if self.plan.stacks_layers and StackedSteps.is_possible(model):
             self._stacked = StackedSteps(model, self.config, memory_length, self.plan.rounds_steps)
@@ -157,8 +157,8 @@ class InferenceEngine:
             kept.append(self.plan.operator.arranged(*projected))
         return KeyValueMemory(*zip(*kept, strict=True), memory.valid_length)
 
-    def compute_constants(self, num_tokens):
-        """Computes `constants` for `T` tokens, also within a program."""
+    def constants(self, num_tokens):
+        """Computes the tensors for reading at most `num_tokens` that depend only on the weights."""
         if self.keeps_states:
             return ()
         operator = self.plan.operator
@@ -241,7 +241,7 @@ class InferenceEngine:
             self.config,
             operator,
             self.memory_length,
-            constants or self.compute_constants(ops.shape(token_ids)[1]),
+            constants or self.constants(ops.shape(token_ids)[1]),
             self.segment_length,
             num_unused=num_places - self.memory_length,
         )
@@ -259,7 +259,7 @@ class InferenceEngine:
         """Computes the tensors for `step` that depend only on the weights."""
         if self._stacked is not None:
             return self._stacked.constants()
-        return self.compute_constants(1)
+        return self.constants(1)
 
     def begin(self, memory, rows_per_memory=1, capacity=64):
         """Creates the room for tokens that are read one at a time.

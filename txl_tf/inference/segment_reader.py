@@ -87,7 +87,7 @@ class SegmentReader:
         num_segments = -(-longest // engine.segment_length)
         at_once = engine.plan.segments_per_read(num_rows, engine.segment_length)
         size = min(at_once, _power_of_two(num_segments)) * engine.segment_length
-        constants = engine.constants(size)
+        constants = engine.cached_constants(size)
         rows = [*rows, *[np.zeros(0, np.int32)] * (num_rows - len(rows))]
 
         def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
@@ -106,7 +106,7 @@ class SegmentReader:
         Where the engine keeps hidden states, they must have equal lengths.
         """
         engine = self._engine
-        constants_of = functools.cache(engine.constants)
+        constants_of = functools.cache(engine.cached_constants)
 
         def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
             ids = ops.convert_to_tensor(batch.token_ids)

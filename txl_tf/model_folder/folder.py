@@ -336,8 +336,11 @@ def write_model_folder(
             "Only a `TransformerXL` can be saved as a model folder. "
             f"Received: {type(model).__name__}"
         )
+    # Imported here, as it loads Keras.
+    from txl_tf.models.plain_weights import plain_weights
+
     described = ModelDescription.of_model(model, tokenizer)
-    weights = {variable.path: variable.numpy() for variable in model.weights}
+    weights = plain_weights(model, "A model folder")
     with StagingFolder(checked_path(folder), last_file=CONFIG_FILE) as staging:
         _write_model(WritableFolder.at(staging.path), described, weights, tokenizer)
         staging.publish()

@@ -51,6 +51,11 @@ class Adapters:
         return merged_weights(arrays, self._alpha)
 
 
+def is_factor(path: str) -> bool:
+    """True if the path of a variable is that of a low-rank factor."""
+    return path.rpartition("/")[2] in (_FIRST, _SECOND)
+
+
 def merged_weights(arrays: Mapping[str, np.ndarray], alpha: float | None) -> dict[str, np.ndarray]:
     """Adds the products of low-rank factors, times `alpha / R` if given, to their kernels.
 
@@ -60,7 +65,7 @@ def merged_weights(arrays: Mapping[str, np.ndarray], alpha: float | None) -> dic
     merged = {
         path: array
         for path, array in arrays.items()
-        if path.rpartition("/")[2] not in (_FIRST, _SECOND)
+        if not is_factor(path)
     }
     for path, first in arrays.items():
         layer, _, name = path.rpartition("/")

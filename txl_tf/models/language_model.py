@@ -147,7 +147,18 @@ class LanguageModel(keras.Model):
         return f"<{type(self).__name__} of {self.count_params():,} parameters: {', '.join(sizes)}>"
 
     def get_config(self):
-        return {**super().get_config(), "config": self.config.to_dict()}
+        config = {**super().get_config(), "config": self.config.to_dict()}
+        modes = {getattr(each, "quantization_mode", None) for each in self._flatten_layers()}
+        return config | {"quantization_mode": mode for mode in modes if mode is not None}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        mode = config.pop("quantization_mode", None)
+        model = cls(**config)
+        if mode is not None:  # before its weights are loaded, which are stored so
+            model.quantize(mode)
+        return model
 
 
 def language_model_of(model: keras.Model) -> LanguageModel:

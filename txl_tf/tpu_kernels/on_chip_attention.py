@@ -50,7 +50,9 @@ class OnChipAttention:
         num_tokens = visible.num_tokens
         first_keys = visible.first_keys(with_farthest=False)
 
-        def attend(layer, projections, dropout_seed=None, training=False):
+        def attend(
+            layer: Any, projections: Any, dropout_seed: Any = None, training: bool = False
+        ) -> tuple[Any, Any]:
             # Imported here, as it needs TensorFlow and JAX.
             from txl_tf.tpu_kernels import attention_call
 
