@@ -46,7 +46,7 @@ from txl_tf.export.saved_model import export_saved_model as export_saved_model
 from txl_tf.generation.session import GenerationSession as GenerationSession
 from txl_tf.generation.session import generate as generate
 from txl_tf.inference.engine import InferenceEngine as InferenceEngine
-from txl_tf.model_folder import load_model as load_model
+from txl_tf.model_folder.folder import load_model as load_model
 from txl_tf.models.headed import TransformerXLWithHead as TransformerXLWithHead
 from txl_tf.models.headed import pad_token_ids as pad_token_ids
 from txl_tf.models.memory import KeyValueMemory as KeyValueMemory
