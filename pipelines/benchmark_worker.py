@@ -97,7 +97,9 @@ def _evaluate(experiment: Any) -> Work:
     from txl_tf.evaluation.evaluator import create_evaluator
     from txl_tf.evaluation.result import EvaluationText
 
-    evaluator = create_evaluator(experiment, create_strategy())
+    # Rows read no more than is counted.
+    evaluation = experiment.evaluation.replace(warm_up_tokens=0)
+    evaluator = create_evaluator(experiment.replace(evaluation=evaluation), create_strategy())
     config, num_rows = evaluator.config, experiment.evaluation.batch_size
     read_tokens = num_rows * evaluator.segments_per_read(num_rows) * config.segment_length
 

@@ -8,8 +8,9 @@
 Every token is scored once, the tail included, and each figure comes with its
 denominator. Segment, memory and clamp length may differ from training's. The
 model is computed in float32 unless `evaluation.dtype_policy` says otherwise.
-`evaluation.warm_up_tokens` lets every row read the text before its part;
-with `all` the result is the same for any number of rows.
+Every row but the first reads the text before its part to fill its memory, and
+a short text has few rows, so the result hardly depends on their number; with
+`evaluation.warm_up_tokens=all` it is the same for any number.
 
 The folder holds a run, a checkpoint, a converted model or an export.
 """

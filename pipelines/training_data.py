@@ -8,8 +8,8 @@ import tensorflow as tf
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator, Track, create_evaluator, evaluate_split
 from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
@@ -62,7 +62,7 @@ class TrainingData:
             rotate=experiment.training.rotate_epochs,
         )
         masks_documents = experiment.training.document_boundaries == "mask"
-        self.reader = SegmentReader(dataset, "train", self.plan, masks_documents)
+        self.reader = TrainingSegments(dataset, "train", self.plan, masks_documents)
         self.identity = data_identity(manifest)
         self.has_valid = "valid" in manifest.split_names
         self.bytes_per_token = train.bytes / train.tokens

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
 from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
 
 WORDS = WordTokenizer(["<S>", "<unk>", "a", "b"], WordRule(add_double_eos=True))
 DOCUMENTS = [b"a b\nb a", b"", b"a\r\nb\nb b\n"] * 20
@@ -33,7 +33,7 @@ def test_the_batches_are_those_of_the_same_text_prepared(tmp_path):
     described = f"<PreparedDataset {folder!r} (words, 4 ids): train={dataset.num_tokens('train')}"
     assert repr(dataset) == f"{described} tokens>"
     plan = SegmentPlan(num_tokens=dataset.num_tokens("train"), num_rows=3, segment_length=8)
-    prepared = SegmentReader(dataset, "train", plan).dataset_fn(
+    prepared = TrainingSegments(dataset, "train", plan).dataset_fn(
         0, range(3), 3, plan.steps_per_epoch
     )
     batches = ordered_batches(DOCUMENTS, WORDS, 3, 8)

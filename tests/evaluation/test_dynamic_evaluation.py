@@ -116,6 +116,12 @@ def test_each_segment_is_scored_and_then_learned_from(model, rule):
     first = CONFIG.segment_length + 1
     np.testing.assert_allclose(fixed[:first], expected[:first], rtol=1e-5)
     assert np.abs(fixed - expected)[first:].max() > 1e-2
+    # Weights follow the text, so a part of it is its beginning.
+    evaluator, count = evaluator_of(model, **RULES[0]), 2 * CONFIG.segment_length
+    whole, part = nats_of(evaluator), np.zeros(len(TOKENS))
+    evaluator.evaluate(text_of(TOKENS), step=0, observe=part.__setitem__, max_tokens=count)
+    np.testing.assert_allclose(part[: count + 1], whole[: count + 1], rtol=1e-5)
+    assert not part[count + 1 :].any()
 
 
 def test_weights_are_put_back_after_an_error_too(model):

@@ -123,6 +123,9 @@ def test_by_default_the_number_of_rows_hardly_matters(model, replicas):
     assert (rows.batch_size, rows.warm_up_tokens) == (14, 7)
     assert "14 rows" in rows.conditions and "warm-up 7" in rows.conditions
     assert rows.total_nats == pytest.approx(single.total_nats, rel=1e-3)
+    # Fewer rows than replicas.
+    short = [evaluate(model, tokens[:40], replicas=each).total_nats for each in (1, replicas)]
+    assert short[1] == pytest.approx(short[0], rel=1e-6)
     cold = evaluate(model, tokens, batch_size=128, warm_up_tokens=0)
     assert abs(cold.total_nats - single.total_nats) > 1e-2 * single.total_nats
 

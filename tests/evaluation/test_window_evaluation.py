@@ -137,6 +137,14 @@ def test_every_target_is_scored_once_after_a_full_window(length, stride, batch_s
     assert targets == [*range(1, 100)]
 
 
+def test_a_sample_of_windows_is_spread_evenly():
+    text = text_of(np.arange(1000, dtype=np.int32))
+    batches = list(EvaluationWindows(1000, 7, 8, 5, most_targets=100).batches(text))
+    targets = np.concatenate([batch.target_ids[batch.is_scored] for batch in batches])
+    assert len(targets) == 100 and targets[0] == 1 and targets[-1] > 940
+    assert set(np.diff(targets[::5])) == {50}
+
+
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [

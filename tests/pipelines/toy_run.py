@@ -21,7 +21,7 @@ from pipelines.training_run import train as train_run
 from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.data.segment_reader import SegmentPlan
+from txl_tf.data.training_segments import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.model_folder import Workdir, data_identity
 from txl_tf.storage.files import list_folder, read_file

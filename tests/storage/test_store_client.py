@@ -7,8 +7,8 @@ import tensorflow as tf
 from tests.training.test_checkpoints import IDENTITY, arrays_of, assert_is_state_of
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
 from txl_tf.errors import StorageError
 from txl_tf.storage.files import (
     file_blocks,
@@ -112,7 +112,7 @@ def test_a_host_reads_what_its_first_steps_need_and_rows_do_not_wait(tmp_path, o
             fingerprint=dataset.fingerprint,
             rotate=True,
         )
-        reader = SegmentReader(dataset, "train", plan)
+        reader = TrainingSegments(dataset, "train", plan)
         return iter(reader.dataset_fn(0, range(num_rows), num_rows, 10 * num_steps))
 
     stored, local = batches("gs://rows/data"), batches(str(tmp_path / "wide"))

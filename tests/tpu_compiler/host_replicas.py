@@ -68,6 +68,7 @@ def relative_difference(runs, experiment, weights, text, masks_documents):
             experiment.model,
             EvaluationConfig(
                 batch_size=NUM_ROWS,
+                warm_up_tokens=0,
                 dtype_policy=experiment.training.dtype_policy,
                 attention_kernel=experiment.training.attention_kernel,
             ),

@@ -34,7 +34,7 @@ class LayerReader:
         # A recurrent model only returns its last output.
         self._index = layer if isinstance(model.config, ModelConfig) else -1
         self._reader = SegmentReader(self._engine, self._hidden)
-        self.segment_length = self._reader.segment_length
+        self.segment_length = self._engine.segment_length
 
     def _hidden(self, token_ids: Any, memory: Any, constants: Any) -> tuple[Any, Any]:
         states, memory = self._engine.hidden_states(token_ids, memory, constants=constants)

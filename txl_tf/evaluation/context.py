@@ -71,7 +71,7 @@ class ContextLosses:
         else:
             length = config.segment_length
         reader = self._reader_of(length)
-        memory, first = reader.initial_memory(len(batch)), (tokens.shape[1] - 1) % length + 1
+        memory, first = reader.engine.initial_memory(len(batch)), (tokens.shape[1] - 1) % length + 1
         for piece in reader.read_next(tokens, memory, first):
             newest, hidden = int(piece.batch.lengths[0]) - 1, piece.outputs
         nats = self._score(hidden[:, newest : newest + 1], ops.convert_to_tensor(targets))

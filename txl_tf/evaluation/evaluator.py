@@ -295,13 +295,11 @@ class Evaluator:
         if self._stride is not None:
             windows = EvaluationWindows(num_tokens, most_rows, length, self._stride, max_tokens)
             return windows, 0
-        if max_tokens is None:
-            warm_up = settings.warm_up_tokens
-            stretches = Stretches.of_text(num_tokens, most_rows, config, warm_up)
-        elif self._dynamic is not None:
-            stretches = Stretches.beginning(max_tokens)
-        else:
+        if max_tokens is not None and self._dynamic is None:
             stretches = Stretches.sample(num_tokens, max_tokens, config)
+        else:
+            num_read = num_tokens if max_tokens is None else max_tokens + 1
+            stretches = Stretches.of_text(num_read, most_rows, config, settings.warm_up_tokens)
         return self._rows(stretches), stretches.warm_up_tokens
 
     def _rows(self, stretches: Stretches) -> EvaluationRows:

@@ -106,12 +106,6 @@ class Stretches(NamedTuple):
         stops = np.minimum(begins + num_read, num_targets)
         return cls(begins, begins + warm_up, stops, warm_up)
 
-    @classmethod
-    def beginning(cls, num_targets: int) -> "Stretches":
-        """Returns the first targets of a text as one stretch."""
-        zero = np.zeros(1, np.int64)
-        return cls(zero, zero, zero + num_targets, 0)
-
 
 class EvaluationBatch(NamedTuple):
     """Some segments of every row, or some windows.

@@ -57,10 +57,13 @@ class SegmentReader:
         engine: `InferenceEngine`.
         compute: optional function with the arguments of `engine.read` that returns outputs and the
             next memory. Defaults to `None`: `engine.read`, with hidden states `(B, S, D)`.
+
+    Attributes:
+        engine: the given engine.
     """
 
     def __init__(self, engine: InferenceEngine, compute: Callable[..., Any] | None = None) -> None:
-        self._engine = engine
+        self.engine = engine
         compute = engine.read if compute is None else compute
         # On a CPU, XLA takes longer to compile than to read a few texts.
         compiles = engine.plan.compile_read and device_of(engine.model) != "CPU"
@@ -68,22 +71,13 @@ class SegmentReader:
         # The lengths of what follows a memory vary too much to compile.
         self._read_next = compiled(compute, engine.model)
 
-    @property
-    def segment_length(self) -> int:
-        """Segment length `T`."""
-        return self._engine.segment_length
-
-    def initial_memory(self, num_rows: int) -> Any:
-        """Returns the memory of rows that have read nothing."""
-        return self._engine.initial_memory(num_rows)
-
     def read_texts(self, rows: Sequence[np.ndarray], num_rows: int) -> Iterator[Piece]:
         """Reads at most `num_rows` texts from an empty memory, some whole segments at once.
 
         No token sees the padding after it, so the outputs of a text do not depend on the others.
         Absolute positions count from the end of a segment, so all segments are whole.
         """
-        engine, longest = self._engine, max(map(len, rows))
+        engine, longest = self.engine, max(map(len, rows))
         num_segments = -(-longest // engine.segment_length)
         at_once = engine.plan.segments_per_read(num_rows, engine.segment_length)
         size = min(at_once, _power_of_two(num_segments)) * engine.segment_length
@@ -105,7 +99,7 @@ class SegmentReader:
         `first_length` are the tokens of the first segment if it is shorter. Rows may be empty.
         Where the engine keeps hidden states, they must have equal lengths.
         """
-        engine = self._engine
+        engine = self.engine
         constants_of = functools.cache(engine.cached_constants)
 
         def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
@@ -121,7 +115,7 @@ class SegmentReader:
 
     def memory_after(self, rows: Sequence[np.ndarray], memory: Any) -> Any:
         """Returns the memory after the text of each row, which may be of different lengths."""
-        if self._engine.keeps_states and len({len(row) for row in rows}) > 1:
+        if self.engine.keeps_states and len({len(row) for row in rows}) > 1:
             alone = [
                 self.memory_after([row], _row_of(memory, number)) for number, row in enumerate(rows)
             ]

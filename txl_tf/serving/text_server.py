@@ -197,7 +197,7 @@ class TextEngine:
             prompt_ids=nothing,
             memory=self._empty_memory,
             unread=nothing,
-            score_memory=self._scorer.initial_memory(1),
+            score_memory=self._scorer.engine.initial_memory(1),
             unscored=nothing,
             is_used=np.zeros((self.vocabulary_size,), bool),
             pieces=TextPieces(tokenizer, nothing, ()),

@@ -73,7 +73,7 @@ class ExampleReader:
 
     All batches have the length of the longest text, rounded up to whole segments, so that one
     compiled program serves all. Segments without tokens are skipped. The data sets only use
-    TensorFlow operations, see `SegmentReader`.
+    TensorFlow operations, see `TrainingSegments`.
     """
 
     def __init__(self, encoded: "EncodedExamples", plan: ExamplePlan, segment_length: int) -> None:
@@ -87,7 +87,7 @@ class ExampleReader:
     def dataset_fn(
         self, first_step: int, rows: range, per_replica_rows: int, num_steps: int
     ) -> tf.data.Dataset:
-        """Creates the data set of one host, like `SegmentReader.dataset_fn`.
+        """Creates the data set of one host, like `TrainingSegments.dataset_fn`.
 
         An element is a batch of one replica: `token_ids`, int32 `(b, L)`, or `(b, C, L)` for a
         choice; `num_tokens`, int32 `(b,)` or `(b, C)`; and `targets`, see `TaskObjective`.
@@ -99,7 +99,7 @@ class ExampleReader:
         dataset = tf.data.Dataset.from_tensor_slices(numbers).map(self._gatherer())
         options = tf.data.Options()
         options.deterministic = True
-        options.autotune.enabled = False  # see `SegmentReader`
+        options.autotune.enabled = False  # see `TrainingSegments`
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return dataset.prefetch(_PREFETCHED_BATCHES).with_options(options)
 

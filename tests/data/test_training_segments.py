@@ -7,8 +7,8 @@ import tensorflow as tf
 from tests.slow_case import slow_case
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.segment_reader import SegmentPlan, SegmentReader
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
 from txl_tf.errors import DataDamagedError
 
 
@@ -24,7 +24,7 @@ def plan_of(dataset, num_rows, segment_length, **arguments):
 
 def batches_of(dataset, plan, first_step, num_steps, rows=None, per_replica_rows=None):
     rows = range(plan.num_rows) if rows is None else rows
-    reader = SegmentReader(dataset, "train", plan)
+    reader = TrainingSegments(dataset, "train", plan)
     batches = reader.dataset_fn(first_step, rows, per_replica_rows or len(rows), num_steps)
     return list(batches.as_numpy_iterator())
 
@@ -66,7 +66,7 @@ def test_batches_say_on_request_where_documents_begin(tmp_path, with_document_st
     begins[np.cumsum([0, *map(len, documents[:-1])])] = True
     np.testing.assert_array_equal(dataset.read_document_starts("train", 0, len(begins)), begins)
     plan = plan_of(dataset, 3, 20, rotate=True)
-    reader = SegmentReader(dataset, "train", plan, with_document_starts)
+    reader = TrainingSegments(dataset, "train", plan, with_document_starts)
     num_steps = 3 * plan.segments_per_epoch
     batches = list(reader.dataset_fn(0, range(3), 3, num_steps).as_numpy_iterator())
     assert len(batches) == num_steps
@@ -126,7 +126,9 @@ def test_random_combinations_are_planned(make_dataset, seed):
 
 def test_shapes_are_static(make_dataset):
     dataset, _ = make_dataset(300)
-    stream = SegmentReader(dataset, "train", plan_of(dataset, 4, 10)).dataset_fn(2, range(4), 4, 1)
+    stream = TrainingSegments(dataset, "train", plan_of(dataset, 4, 10)).dataset_fn(
+        2, range(4), 4, 1
+    )
     assert stream.element_spec == {
         "token_ids": tf.TensorSpec([4, 10], tf.int32),
         "target_ids": tf.TensorSpec([4, 10], tf.int32),
@@ -138,7 +140,7 @@ def test_replicas_of_a_strategy_keep_their_rows(make_dataset):
     dataset, tokens = make_dataset(400)
     plan = plan_of(dataset, 4, 10, rotate=True)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    reader = SegmentReader(dataset, "train", plan)
+    reader = TrainingSegments(dataset, "train", plan)
     num_steps = 2 * plan.segments_per_epoch
     batches = strategy.distribute_datasets_from_function(
         lambda context: reader.dataset_fn(0, range(4), 2, num_steps)
@@ -156,7 +158,7 @@ def test_replicas_of_a_strategy_keep_their_rows(make_dataset):
 
 def test_nothing_but_tensorflow_operations_is_in_the_graph(make_dataset):
     dataset, _ = make_dataset(300)
-    reader = SegmentReader(dataset, "train", plan_of(dataset, 2, 10, rotate=True))
+    reader = TrainingSegments(dataset, "train", plan_of(dataset, 2, 10, rotate=True))
     graph = reader.dataset_fn(0, range(2), 2, 50)._as_serialized_graph().numpy()
     assert b"TFRecordDatasetV2" in graph
     assert b"PyFunc" not in graph and b"GeneratorDataset" not in graph
@@ -164,7 +166,7 @@ def test_nothing_but_tensorflow_operations_is_in_the_graph(make_dataset):
 
 def test_a_row_is_described_with_its_file_and_record(make_dataset):
     dataset, _ = make_dataset(1500)  # five records of 64 tokens in a shard
-    reader = SegmentReader(dataset, "train", plan_of(dataset, 3, 20))
+    reader = TrainingSegments(dataset, "train", plan_of(dataset, 3, 20))
     place = "train-00001-of-00005.tfrecord record 2"
     assert reader.describe_row(0, 1) == f"row 1 (tokens 480 to 499, from {place})"
 
@@ -188,14 +190,14 @@ def test_damage_found_while_reading_is_named(make_dataset, damage):
     damage(os.path.join(dataset.folder, "train-00003-of-00005.tfrecord"))
     with pytest.raises(tf.errors.OpError) as caught:
         batches_of(dataset, plan, 0, plan.segments_per_epoch)
-    explained = SegmentReader(dataset, "train", plan).explain_data_loss(caught.value)
+    explained = TrainingSegments(dataset, "train", plan).explain_data_loss(caught.value)
     assert isinstance(explained, DataDamagedError)
     assert "train-00003-of-00005.tfrecord" in str(explained)
 
 
 def test_an_error_without_damage_is_said_to_be_one(make_dataset):
     dataset, _ = make_dataset(300)
-    reader = SegmentReader(dataset, "train", plan_of(dataset, 2, 20))
+    reader = TrainingSegments(dataset, "train", plan_of(dataset, 2, 20))
     explained = reader.explain_data_loss(RuntimeError("odd\nmore"))
     assert "every file matches" in str(explained)
     assert "odd" in str(explained)
@@ -203,7 +205,7 @@ def test_an_error_without_damage_is_said_to_be_one(make_dataset):
 
 def test_rows_that_replicas_cannot_share_are_refused(make_dataset):
     dataset, _ = make_dataset(300)
-    reader = SegmentReader(dataset, "train", plan_of(dataset, 4, 10))
+    reader = TrainingSegments(dataset, "train", plan_of(dataset, 4, 10))
     with pytest.raises(ValueError, match="must divide 4 rows"):
         reader.dataset_fn(0, range(4), 3, 1)
 
@@ -211,4 +213,6 @@ def test_rows_that_replicas_cannot_share_are_refused(make_dataset):
 def test_a_plan_for_other_data_is_refused(make_dataset):
     dataset, _ = make_dataset(300)
     with pytest.raises(ValueError, match="Received: "):
-        SegmentReader(dataset, "train", SegmentPlan(num_tokens=299, num_rows=1, segment_length=1))
+        TrainingSegments(
+            dataset, "train", SegmentPlan(num_tokens=299, num_rows=1, segment_length=1)
+        )

@@ -106,7 +106,7 @@ class SegmentPlan:
         return self.positions(step) != self.positions(step - 1) + self.segment_length
 
 
-class SegmentReader:
+class TrainingSegments:
     """Reader of one split in the order of a plan.
 
     Its data sets consist of TensorFlow operations only, so that they also run on the hosts of a TPU
