@@ -48,7 +48,7 @@ _LIMITS = {
 }
 # Options that change nothing for a task, which neither generates nor scores text.
 _OF_LANGUAGE_MODELS = (
-    *("data", "memory_length", "max_tokens", "repetition_penalty", "stop"),
+    *("data", "memory_length", "max_tokens", "stop", "logit_bias", *PENALTY_OPTIONS),
     *OF_DRAWING,
 )
 

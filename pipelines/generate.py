@@ -27,7 +27,7 @@ from .memory_needs import require_reading_memory
 from .progress import say, with_chosen_step
 
 if TYPE_CHECKING:
-    from txl_tf.causal_lm.causal_lm import TextSession
+    from txl_tf.causal_lm.text_session import TextSession
 
 _MOST = 1e6
 _NUMBERS = {
@@ -37,6 +37,8 @@ _NUMBERS = {
     "top_p": (1e-6, 1.0, "draw from the most probable tokens, up to this total probability"),
     "min_p": (0.0, 1.0, "least probability, as a share of the highest"),
     "repetition_penalty": (1.0, _MOST, "lowers the scores of used tokens; 1.2 is usual"),
+    "frequency_penalty": (-2.0, 2.0, "subtracted from a logit for each time the token was written"),
+    "presence_penalty": (-2.0, 2.0, "subtracted from the logits of tokens that were written"),
     "seed": (0, MAX_COUNT, "the same seed writes the same text"),
 }
 OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -53,8 +55,16 @@ def add_generation_arguments(parser: Any) -> None:
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
+    meaning = "add NUMBER, -100 to 100, to the logit of the token ID"
+    bias = {"default": [], "type": _bias, "metavar": "ID=NUMBER", "help": meaning}
+    parser.add_argument("--logit-bias", action="append", **bias)
     meaning = "allow to write the token of unknown words"
     parser.add_argument("--allow-unknown", action="store_true", help=meaning)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token_id, _, number = text.partition("=")
+    return int(token_id), float(number)
 
 
 def option_of(name: str) -> str:
@@ -70,9 +80,11 @@ def generation_config(arguments: argparse.Namespace, **defaults: Any) -> Generat
             raise UsageError(what, where=f"--stop {text!a}")
     given = {name: getattr(arguments, name) for name in _NUMBERS}
     given = {name: value for name, value in given.items() if value is not None}
-    return GenerationConfig(
-        **{**defaults, **given}, stop=arguments.stop, allow_unknown=arguments.allow_unknown
-    )
+    others = {name: getattr(arguments, name) for name in ("stop", "logit_bias", "allow_unknown")}
+    try:
+        return GenerationConfig(**{**defaults, **given, **others})
+    except ValueError as error:
+        raise UsageError(str(error), where="--logit-bias") from error
 
 
 def _is_utf8(text: str) -> bool:

@@ -356,20 +356,21 @@ class InferenceEngine:
         return memory
 
     def step(self, token_ids, is_active, memory, recent, constants):
-        """Reads one token `(R,)` per row; returns log-probabilities `(R, V)` and the next `recent`.
+        """Reads one token `(R,)` per row; returns logits `(R, V)` and the next `recent`.
 
         `is_active`, bool `(R,)`, is false for rows whose tokens are not kept; with keys and values
         `finish` drops them. `memory` comes from `memory_of_steps`, `recent` from `begin` or
         `step`, `constants` from `step_constants`.
         """
-        log_probs, read = self.model.log_probs(ops.expand_dims(token_ids, 1), recent)
+        hidden, read = self.model(ops.expand_dims(token_ids, 1), recent)
+        logits = self.model.logits_of(hidden)
 
         # The model's memory cannot drop a token later, so finished rows keep their old memory.
         def kept(new, old):
             is_kept = ops.reshape(is_active, [-1] + [1] * (len(old.shape) - 1))
             return ops.where(is_kept, new, old)
 
-        return log_probs[:, 0], keras.tree.map_structure(kept, read, recent)
+        return logits[:, 0], keras.tree.map_structure(kept, read, recent)
 
     def select(self, recent, rows):
         """Returns `recent` with its rows in the order of `rows`, int32 `(R,)`; a row may recur."""
@@ -621,8 +622,8 @@ class _KeyValueEngine(InferenceEngine):
                 hidden, new = read(block, hidden, *of_layer)
                 kept.append(new)
             keys, values = zip(*kept, strict=True)
-        log_probs = ops.squeeze(self.model.log_probs_of(hidden), axis=1)
-        return log_probs, KeyValueMemory(keys, values, position + 1)
+        logits = ops.squeeze(self.model.logits_of(hidden), axis=1)
+        return logits, KeyValueMemory(keys, values, position + 1)
 
     def _read_stacked(self, read, hidden, memory, recent, constants):
         """Reads a token by a loop over stacked layers, which compiles in a tenth of the time.

@@ -135,6 +135,10 @@ class LanguageModel(keras.Model):
         # `__call__` would add a scope, which lengthens every name in an export's graph.
         return self.softmax.call(hidden, **self._tied())
 
+    def logits_of(self, hidden):
+        """Returns scores of the next tokens, `(B, T, V)`, as `AdaptiveSoftmax.logits` does."""
+        return self.softmax.logits(hidden, **self._tied())
+
     def _tied(self):
         return {
             "tables": self.embedding.tables if self.softmax.tie_weights else None,
