@@ -13,14 +13,9 @@ from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.export.graph_texts import GraphTexts, cut_at
 from txl_tf.export.served_model import ServedModel, ServedWeights
-from txl_tf.export.signatures import (
-    ExportOptions,
-    GraphTexts,
-    Signatures,
-    cut_at,
-    known_inputs,
-)
+from txl_tf.export.signatures import ExportOptions, Signatures, known_inputs
 from txl_tf.models import create_model
 
 CHARACTERS = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
@@ -52,9 +47,9 @@ def functions(model, tokenizer, **completion):
     completion = GenerationConfig(**{"max_tokens": NUM_TOKENS, **completion})
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
     weights = ServedWeights(model.weights, "float32")
-    served = ServedModel(model, weights, excluded, completion.repetition_penalty)
-    inputs = known_inputs(model.config, completion)
     texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
+    served = ServedModel(model, weights, excluded, completion, texts)
+    inputs = known_inputs(model.config, completion)
     return Signatures(served, inputs, options, texts).functions()
 
 

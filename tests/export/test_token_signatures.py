@@ -198,7 +198,8 @@ def test_variants_score_and_write_as_the_model_does(name):
     for served_state, state in zip(memory.states, carried.states, strict=True):
         np.testing.assert_allclose(served_state, state, rtol=0, atol=1e-5)
     values = (9, 0.8, 5, 0.9, 0.01, 3)
-    wanted = Settings(*(tf.fill([2], each) for each in values), tf.fill([2, 1], -1))
+    stops = tf.fill([2, 1], -1), tf.fill([2, 1], "")
+    wanted = Settings(*(tf.fill([2], each) for each in values), *stops)
     written, *_ = served.generate(ids, lengths, wanted, model.initial_memory(2))
     sampler = RandomSampler(*values[1:5])
     expected, _ = txl_tf.generate(model, text[:, :-1], max_tokens=9, sampler=sampler, seed=3)

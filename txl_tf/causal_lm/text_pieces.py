@@ -1,7 +1,6 @@
 """Text of tokens that are written, and the stop texts that it ends before."""
 
 import contextlib
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -89,7 +88,10 @@ class TextPieces:
         self._ids = np.append(self._ids, np.int32(token_id))
         before, text = self._text, self._decoded(self._ids)
         if text != before:
-            self.offset = self._num_before + len(os.path.commonprefix([before, text]))
+            place = len(before)
+            while not text.startswith(before[:place]):
+                place -= 1  # the token completes a character
+            self.offset = self._num_before + place
         certain = self._certain(text)
         piece = text[self._num_shown : certain]
         self._text, self._num_shown = text, max(self._num_shown, certain)

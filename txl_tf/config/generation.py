@@ -15,7 +15,8 @@ from txl_tf.config.base import (
 )
 
 _GOLDEN_RATIO = 0x9E3779B9  # the fractional part in 32 bits
-_MOST_BIAS = 100
+MOST_BIAS = 100
+"""Limit of a number in `logit_bias`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,8 +63,8 @@ class SamplingConfig(FrozenConfig):
     def validate(self) -> None:
         pairs = self.logit_bias
         are_pairs = all(len(each) == 2 and type(each[0]) is int and each[0] >= 0 for each in pairs)
-        is_valid = are_pairs and all(abs(number) <= _MOST_BIAS for _, number in pairs)
-        rule = f"have token ids and numbers from -{_MOST_BIAS} to {_MOST_BIAS}"
+        is_valid = are_pairs and all(abs(number) <= MOST_BIAS for _, number in pairs)
+        rule = f"have token ids and numbers from -{MOST_BIAS} to {MOST_BIAS}"
         self.require("logit_bias", is_valid, rule)
 
     @property

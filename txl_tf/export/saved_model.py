@@ -16,8 +16,9 @@ from txl_tf.config.experiment import SERVED_KINDS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
 from txl_tf.errors import StorageError
+from txl_tf.export.graph_texts import GraphTexts
 from txl_tf.export.served_model import ServedModel, ServedWeights
-from txl_tf.export.signatures import ExportOptions, GraphTexts, Input, Signatures, known_inputs
+from txl_tf.export.signatures import ExportOptions, Input, Signatures, known_inputs
 from txl_tf.model_folder import EXTRA, GRAPH_FILE, ModelDescription
 from txl_tf.models.headed import TransformerXLWithHead
 from txl_tf.models.language_model import language_model_of
@@ -109,9 +110,9 @@ def export_saved_model(
     root = tf.Module()
     root.weights = ServedWeights(language_model.weights, options.weights)
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
-    served = ServedModel(language_model, root.weights, excluded, completion.repetition_penalty)
-    inputs = known_inputs(language_model.config, completion)
     root.texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
+    served = ServedModel(language_model, root.weights, excluded, completion, root.texts)
+    inputs = known_inputs(language_model.config, completion)
     root.head = None if head is None else ServedWeights(head.weights, "float32")
     parts = (root.texts, root.head, task)
     signatures = Signatures(served, inputs, options, *parts).functions()

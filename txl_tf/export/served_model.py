@@ -11,12 +11,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.generation import SamplingConfig
 from txl_tf.export import guards
-from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
+from txl_tf.export.graph_texts import GraphTexts, cut_at, traced_once
+from txl_tf.generation.decoding import PENALTIES, DecodingState, TokenRules, write_tokens
+from txl_tf.generation.session import TOKENS_PER_CHECK, token_bias
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.samplers import RandomSampler, RepetitionPenalty
+from txl_tf.samplers import RandomSampler
 
 # Biases and norms are a thousandth of the weights, and each matters more.
 _MIN_MATRIX_ELEMENTS = 4096
@@ -76,7 +79,10 @@ def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Settings(NamedTuple):
-    """Checked settings of every row, tensors `(B,)`; `stop_token_ids` `(B, K)`, -1 is no id."""
+    """Checked settings of every row, tensors `(B,)`.
+
+    `stop_token_ids` are `(B, K)`, where -1 is no id, and `stop` `(B, K)`, where "" is no text.
+    """
 
     max_tokens: Any
     temperature: Any
@@ -85,13 +91,15 @@ class Settings(NamedTuple):
     min_p: Any
     seed: Any
     stop_token_ids: Any
+    stop: Any
 
 
 class ServedModel:
     """Functions that signatures share, each traced once, so that an export has one copy.
 
     Only the names and shapes of the model's weights matter; `weights` are in their order.
-    `excluded_token_ids` and the penalty hold for all texts.
+    `excluded_token_ids`, and the penalties and the `logit_bias` of `completion`, hold for all
+    texts. Stop texts need `texts`.
     """
 
     def __init__(
@@ -99,15 +107,20 @@ class ServedModel:
         model: TransformerXL,
         weights: ServedWeights,
         excluded_token_ids: Sequence[int] = (),
-        repetition_penalty: float = 1.0,
+        completion: SamplingConfig | None = None,
+        texts: GraphTexts | None = None,
     ) -> None:
         if model.compute_dtype != "float32":
             model = TransformerXL(model.config, dtype="float32")
         self.config = model.config
         self._model = model
         self._weights = weights
-        self._excluded_token_ids = excluded_token_ids
-        self._penalty = RepetitionPenalty(repetition_penalty)
+        self._texts = texts
+        completion = completion or SamplingConfig()
+        self._counts_uses = completion.has_penalty
+        self._rules = {name: getattr(completion, name) for name in PENALTIES}
+        bias = token_bias(completion, excluded_token_ids, self.config.vocabulary_size)
+        self._rules["bias"] = bias
         # Hidden states are half the size of keys and values on the wire.
         self._engine = InferenceEngine(model, keeps="hidden_states")
         self._writing_engine = InferenceEngine(model)
@@ -116,7 +129,8 @@ class ServedModel:
         memory = Memory((states,) * self.config.num_layers, rows)
         values = [tf.TensorSpec(variable.shape) for variable in model.weights]
         reals = tf.TensorSpec([None], tf.float32)
-        settings = Settings(rows, reals, rows, reals, reals, rows, ids)
+        stop = tf.TensorSpec([None, None], tf.string)
+        settings = Settings(rows, reals, rows, reals, reals, rows, ids, stop)
         self._read_segment = traced_once(self._segment, [values, ids, rows, memory])
         self.score = traced_once(self._score, [ids, ids, rows, memory])
         self.generate = traced_once(self._generate, [ids, rows, settings, memory])
@@ -238,50 +252,68 @@ class ServedModel:
             )
             # The inputs of each layer, from which the memory is made.
             inputs = inputs.write(index, tf.stack([each[:, 0] for each in hidden[:-1]]))
-            return self._model.log_probs_of(hidden[-1])[:, 0], (index + 1, inputs, state)
+            return self._model.logits_of(hidden[-1])[:, 0], (index + 1, inputs, state)
+
+        def write(state):
+            left = tf.minimum(settings.max_tokens - state.index, most)
+            state = write_tokens(step, rules, settings.seed, state, left)
+            is_over = state.is_finished | (state.index >= settings.max_tokens)
+            if self._texts is not None:
+                is_over |= tf.cond(
+                    has_stops,
+                    lambda: self._has_new_stop(last_ids, state, settings.stop),
+                    lambda: tf.zeros_like(is_over),
+                )
+            return (state._replace(is_finished=is_over),)
 
         rules = TokenRules(
             RandomSampler(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
-            self._penalty,
-            settings.stop_token_ids,
-            self._excluded_token_ids,
+            stop_token_ids=settings.stop_token_ids,
+            **self._rules,
         )
-        zeros = tf.zeros_like(lengths)
+        has_stops = tf.reduce_any(settings.stop != "")
+        most = tf.where(has_stops, TOKENS_PER_CHECK, width)
         inputs = tf.TensorArray(
             tf.float32, size=width, element_shape=[len(memory.states), None, self.config.hidden_dim]
         )
-        state = DecodingState(
-            pending=tf.gather(token_ids, lengths - 1, batch_dims=1),
-            is_finished=tf.equal(zeros, 1),
-            is_used=self._used(token_ids, lengths),
-            lengths=zeros,
-            position=tf.constant(0),
-            recent=(tf.constant(0), inputs, self._writing_engine.adopt(memory)),
-        )
-        written, state = write_tokens(
-            step, rules, settings.seed, state, settings.max_tokens, width, with_nats=True
+        last_ids = tf.gather(token_ids, lengths - 1, batch_dims=1)
+        recent = tf.constant(0), inputs, self._writing_engine.adopt(memory)
+        uses = self._uses(token_ids, lengths) if self._counts_uses else None
+        state = DecodingState.begin(last_ids, recent, width, uses=uses, with_nats=True)
+        (state,) = tf.while_loop(
+            lambda state: tf.logical_not(tf.reduce_all(state.is_finished)), write, (state,)
         )
         steps, inputs, _ = state.recent
         memory = memory.extended(
             tf.unstack(tf.transpose(inputs.gather(tf.range(steps)), [1, 2, 0, 3])), state.lengths
         )
         is_written = tf.sequence_mask(state.lengths, width)
-        token_ids, nll = (tf.where(is_written, tf.transpose(each), 0) for each in written)
-        return token_ids, guards.finite(nll, "nll"), state.lengths, memory
+        written, nll = (
+            tf.where(is_written, tf.transpose(each), 0) for each in (state.written, state.nats)
+        )
+        return written, guards.finite(nll, "nll"), state.lengths, memory
 
-    def _used(self, token_ids, lengths):
-        """Marks the tokens that occur in each row, bool `(B, V)`; `(B, 0)` without a penalty."""
+    def _has_new_stop(self, last_ids, state, stop):
+        """Marks the rows in which one of the newest tokens completes a stop text, bool `(B,)`."""
+        # A token has at least a byte.
+        count = TOKENS_PER_CHECK + tf.reduce_max(tf.strings.length(stop))
+        start = tf.maximum(state.index - count, 0)
+        # Rows that ended have no token, and any will do.
+        tokens = tf.maximum(tf.concat([last_ids[None], state.written], axis=0), 0)
+        pair = tokens[start : start + 1], tokens[start + 1 : state.index + 1]
+        rows = (
+            tf.RaggedTensor.from_tensor(tf.transpose(each), row_splits_dtype=tf.int32)
+            for each in pair
+        )
+        texts = self._texts.text_after(*rows)
+        return tf.not_equal(cut_at(texts, stop), texts)
+
+    def _uses(self, token_ids, lengths):
+        """Returns the uses of tokens after rows were read, int32 `(B, V)`."""
         num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
-        if self._penalty.penalty == 1.0:
-            return tf.zeros([num_rows, 0], tf.bool)
         rows = tf.tile(tf.range(num_rows)[:, None], [1, num_tokens])
         # After a row's end, repeat its first token.
         ids = tf.where(tf.sequence_mask(lengths, num_tokens), token_ids, token_ids[:, :1])
-        is_used = tf.zeros([num_rows, self.config.vocabulary_size], tf.bool)
+        uses = tf.zeros([num_rows, self.config.vocabulary_size], tf.int32)
         places = tf.stack([rows, ids], axis=-1)
-        return tf.tensor_scatter_nd_update(is_used, places, tf.ones_like(ids, tf.bool))
-
-
-def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
-    """Returns a `tf.function` that several signatures share, so that the export has one copy."""
-    return tf.function(function, input_signature=specs, autograph=False)
+        return tf.tensor_scatter_nd_update(uses, places, tf.ones_like(ids))

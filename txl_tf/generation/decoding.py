@@ -206,5 +206,3 @@ def _with_tokens(
         index=state.index + 1,
         position=state.position + 1,
     )
-
-

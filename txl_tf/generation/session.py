@@ -398,7 +398,10 @@ class GenerationSession:
         while done < max_tokens and not is_finished.all():
             if self._filled == self._capacity:
                 self._settle()
-            filled, count = self._filled, min(max_tokens - done, self._capacity - self._filled, most)
+            filled, count = (
+                self._filled,
+                min(max_tokens - done, self._capacity - self._filled, most),
+            )
             self._state = state = self._writer(
                 self._read_memory,
                 self._constants,
