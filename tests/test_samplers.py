@@ -18,11 +18,12 @@ LOGITS = tf.constant([[3.0, 1.0, -2.0, 0.5], [-1.0, -1.0, 4.0, 9.0]])
 IS_USED = tf.constant([[True, False, True, False], [False, False, False, True]])
 
 
-def test_used_tokens_are_raised_to_the_power_of_the_penalty():
-    probabilities = tf.nn.softmax(LOGITS).numpy()
-    powers = np.where(IS_USED, probabilities**1.5, probabilities)
-    found = tf.nn.softmax(RepetitionPenalty(1.5)(LOGITS, IS_USED))
-    np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
+def test_positive_scores_of_used_tokens_are_divided_and_negative_ones_multiplied():
+    lowered = np.where(LOGITS > 0, LOGITS / np.array([[1.5], [1.0]]), LOGITS * [[1.5], [1.0]])
+    expected = np.where(IS_USED, lowered, LOGITS).astype("float32")
+    found = RepetitionPenalty(tf.constant([1.5, 1.0]))(LOGITS, IS_USED)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(RepetitionPenalty(1.5)(LOGITS, IS_USED)[0], found[0])
 
 
 @pytest.mark.parametrize("penalty", [0.9, 0.0, -1.0, float("nan"), float("inf")])

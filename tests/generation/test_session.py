@@ -5,7 +5,7 @@ import pytest
 
 from tests.generation.models import expressive, greedy_by_reading_again, prompt
 from tests.toy_batches import VOCABULARY_SIZE
-from txl_tf.config.generation import sample_seeds
+from txl_tf.config.generation import SamplingConfig, sample_seeds
 from txl_tf.generation import GenerationSession
 from txl_tf.generation import session as session_module
 from txl_tf.samplers import GreedySampler, RandomSampler
@@ -45,10 +45,12 @@ def test_pieces_make_the_same_text_as_all_at_once(model):
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), at_once)
 
 
-def test_memory_that_takes_over_often_makes_the_same_text(model, greedy, monkeypatch):
-    expected = greedy.sibling().write(prompt(7), max_tokens=14)
+def test_memory_that_takes_over_often_makes_the_same_text(model, monkeypatch):
+    penalties = {"repetition_penalty": 1.2, "frequency_penalty": 0.3}
+    expected = session(model, **penalties).write(prompt(7), max_tokens=14)
     monkeypatch.setattr(session_module, "CAPACITY", 3)
-    np.testing.assert_array_equal(session(model).write(prompt(7), max_tokens=14), expected)
+    found = session(model, **penalties).write(prompt(7), max_tokens=14)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_seeds_of_samples_differ_and_fit_32_bits():
@@ -107,9 +109,10 @@ def test_nothing_is_said_twice_under_a_large_penalty(model):
 
 def test_sessions_with_settings_of_their_own_are_compiled_once(model):
     first = session(model, sampler=None)
-    for sampler in (RandomSampler(0.0), RandomSampler(0.8, top_k=5), RandomSampler(1.5, min_p=0.1)):
-        written = first.sibling(4, sampler).write(RAGGED, max_tokens=8)
-        expected = session(model, sampler, seed=4).write(RAGGED, max_tokens=8)
+    for settings in ({"temperature": 0.0}, {"temperature": 0.8, "top_k": 5}, {"min_p": 0.1}):
+        asked = SamplingConfig(**settings)
+        written = first.sibling(4, asked).write(RAGGED, max_tokens=8)
+        expected = session(model, RandomSampler(**settings), seed=4).write(RAGGED, max_tokens=8)
         np.testing.assert_array_equal(written, expected)
     assert first._writer.experimental_get_tracing_count() == 1
 
@@ -141,7 +144,10 @@ def test_a_model_without_recurrence_sees_the_segment(model):
         ({"seed": [1, 2]}, "Received: seed=.1, 2."),
         ({"stop_token_ids": [VOCABULARY_SIZE]}, r"`stop_token_ids` must be in \[0, 13\)"),
         ({"excluded_token_ids": [-1]}, r"`excluded_token_ids` must be in \[0, 13\)"),
-        ({"repetition_penalty": 0.5}, "`penalty` must be at least 1"),
+        ({"repetition_penalty": 0.5}, "`repetition_penalty` must be at least 1"),
+        ({"logit_bias": {VOCABULARY_SIZE: 1}}, r"`logit_bias` must be in \[0, 13\)"),
+        ({"logit_bias": {1: 101}}, "numbers from -100 to 100"),
+        ({"stop": "."}, "Unknown keys"),
         ({"memory": "mine"}, "Received: memory of type str"),
         ({}, r"A new session needs `prompt_ids`\. Received: prompt_ids=None"),
     ],

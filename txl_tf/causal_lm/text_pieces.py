@@ -108,7 +108,7 @@ class TextPieces:
         """Returns the text that was held back for another token."""
         return "" if self.is_over else self._text[self._num_shown :]
 
-    def token_texts(self, token_ids: np.ndarray) -> list[str]:
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
         """Returns the text that each token would add; bytes that are not UTF-8 are escaped."""
         before, found = self._tokenizer.decode_bytes(self._ids), []
         for token_id in token_ids:

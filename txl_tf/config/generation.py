@@ -54,10 +54,10 @@ class SamplingConfig(FrozenConfig):
         given = self.logit_bias
         if isinstance(given, Mapping):
             try:  # JSON has only strings as keys
-                pairs = tuple((int(token_id), number) for token_id, number in given.items())
+                pairs = [(int(token_id), number) for token_id, number in given.items()]
             except ValueError:
-                pairs = ((),)
-            object.__setattr__(self, "logit_bias", pairs)
+                pairs = [(-1, 0)]
+            object.__setattr__(self, "logit_bias", tuple(pairs))
         super().__post_init__()
 
     def validate(self) -> None:

@@ -397,7 +397,9 @@ class GenerationSession:
             most = TOKENS_PER_CHECK if self._beams is None else 1
         while done < max_tokens and not is_finished.all():
             if self._filled == self._capacity:
+                uses = self._state.uses
                 self._settle()
+                self._state = self._state._replace(uses=uses)
             filled, count = (
                 self._filled,
                 min(max_tokens - done, self._capacity - self._filled, most),
