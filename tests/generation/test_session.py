@@ -99,12 +99,65 @@ def test_compiled_text_is_the_same(model, greedy):
     )
 
 
-def test_nothing_is_said_twice_under_a_large_penalty(model):
-    penalized = session(model, num_rows=1, repetition_penalty=1e6)
-    first = penalized.write([[4, 7]], max_tokens=6)
-    second = penalized.write([[4]], max_tokens=5)
-    said = [4, 7, *first[0], *second[0]]
-    assert sorted(said) == list(range(VOCABULARY_SIZE))
+PENALTIES = [
+    {"repetition_penalty": 1.7},
+    {"frequency_penalty": 0.9},
+    {"presence_penalty": -1.5, "logit_bias": {3: 2.5, 5: -100}},
+    {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2},
+]
+
+
+def greedy_by_the_formulas(model, row, num_tokens, settings):
+    """Repetition as in CTRL, on tokens read and written; the others as OpenAI, on those written."""
+    text, written = list(row), []
+    bias = [settings.get("logit_bias", {}).get(token, 0) for token in range(VOCABULARY_SIZE)]
+    names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+    repetition, frequency, presence = (settings.get(name, name[0] == "r") for name in names)
+    for _ in range(num_tokens):
+        hidden, _ = model(np.array([text]), model.initial_memory(1, 0))
+        logits = np.array(model.logits_of(hidden))[0, -1]
+        for token in set(text):
+            logits[token] *= repetition if logits[token] < 0 else 1 / repetition
+        for token in set(written):
+            logits[token] -= written.count(token) * frequency + presence
+        written.append(int(np.argmax(logits + bias)))
+        text.append(written[-1])
+    return written
+
+
+@pytest.mark.parametrize("settings", PENALTIES, ids=str)
+def test_penalties_and_bias_are_those_of_the_formulas(model, settings):
+    asked = session(model, **settings)
+    found = np.concatenate([asked.write(RAGGED, max_tokens=9), asked.write(max_tokens=9)], axis=1)
+    assert found.tolist() == [greedy_by_the_formulas(model, row, 18, settings) for row in RAGGED]
+
+
+def test_writing_ends_with_the_row_that_is_over_last(model, greedy):
+    free = greedy.sibling().write(RAGGED, max_tokens=200)
+    pairs = [row[k : k + 2] for row, k in zip(free, (3, 20, 9), strict=True)]
+
+    def ends(rows):
+        return [
+            next((k + 2 for k in range(len(row) - 1) if (row[k : k + 2] == pair).all()), 10**6)
+            for row, pair in zip(rows, pairs, strict=True)
+        ]
+
+    stopped = greedy.sibling()
+    written = stopped.write(RAGGED, max_tokens=200, is_over=lambda rows: np.less(ends(rows), 10**6))
+    for row, other, end in zip(written, free, ends(free), strict=True):
+        assert end <= (row >= 0).sum() < end + session_module.TOKENS_PER_CHECK
+        assert row[:end].tolist() == other[:end].tolist()
+
+
+def test_a_session_forgets_what_came_after_a_mark(model):
+    asked, other = (session(model, repetition_penalty=1.3, num_rows=1) for _ in range(2))
+    asked.read(RAGGED[:1])
+    mark = asked.mark()
+    written = asked.write(max_tokens=9)
+    asked.rewind(mark, written[:, :4])
+    text = np.concatenate([RAGGED[0], written[0, :4]])
+    other.read([text])
+    assert asked.write(max_tokens=5).tolist() == other.write(max_tokens=5).tolist()
 
 
 def test_sessions_with_settings_of_their_own_are_compiled_once(model):

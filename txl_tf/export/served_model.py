@@ -5,7 +5,7 @@ D hidden width, L layers, T tokens, K ids that end a row.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ from txl_tf.generation.session import TOKENS_PER_CHECK, token_bias
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.samplers import RandomSampler
+from txl_tf.samplers import SETTINGS
 
 # Biases and norms are a thousandth of the weights, and each matters more.
 _MIN_MATRIX_ELEMENTS = 4096
@@ -78,28 +78,14 @@ def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
     return np.round(array / scale).astype(np.int8), scale
 
 
-class Settings(NamedTuple):
-    """Checked settings of every row, tensors `(B,)`.
-
-    `stop_token_ids` are `(B, K)`, where -1 is no id, and `stop` `(B, K)`, where "" is no text.
-    """
-
-    max_tokens: Any
-    temperature: Any
-    top_k: Any
-    top_p: Any
-    min_p: Any
-    seed: Any
-    stop_token_ids: Any
-    stop: Any
-
-
 class ServedModel:
     """Functions that signatures share, each traced once, so that an export has one copy.
 
     Only the names and shapes of the model's weights matter; `weights` are in their order.
     `excluded_token_ids`, and the penalties and the `logit_bias` of `completion`, hold for all
-    texts. Stop texts need `texts`.
+    texts. Stop texts need `texts`. The settings of a request are tensors `(B,)` by the names of
+    `GenerationConfig`, `stop` `(B, K)`, where "" is no text, and `stop_token_ids` `(B, K)`, where
+    -1 is no id.
     """
 
     def __init__(
@@ -119,8 +105,8 @@ class ServedModel:
         completion = completion or SamplingConfig()
         self._counts_uses = completion.has_penalty
         self._rules = {name: getattr(completion, name) for name in PENALTIES}
-        bias = token_bias(completion, excluded_token_ids, self.config.vocabulary_size)
-        self._rules["bias"] = bias
+        size = self.config.vocabulary_size
+        self._rules["bias"] = token_bias(completion, excluded_token_ids, size)
         # Hidden states are half the size of keys and values on the wire.
         self._engine = InferenceEngine(model, keeps="hidden_states")
         self._writing_engine = InferenceEngine(model)
@@ -128,9 +114,9 @@ class ServedModel:
         states = tf.TensorSpec([None, self.config.effective_memory_length, self.config.hidden_dim])
         memory = Memory((states,) * self.config.num_layers, rows)
         values = [tf.TensorSpec(variable.shape) for variable in model.weights]
-        reals = tf.TensorSpec([None], tf.float32)
-        stop = tf.TensorSpec([None, None], tf.string)
-        settings = Settings(rows, reals, rows, reals, reals, rows, ids, stop)
+        types = {"max_tokens": "int32", **SETTINGS, "seed": "int32"}
+        settings = {name: tf.TensorSpec([None], dtype) for name, dtype in types.items()}
+        settings |= {"stop_token_ids": ids, "stop": tf.TensorSpec([None, None], tf.string)}
         self._read_segment = traced_once(self._segment, [values, ids, rows, memory])
         self.score = traced_once(self._score, [ids, ids, rows, memory])
         self.generate = traced_once(self._generate, [ids, rows, settings, memory])
@@ -243,7 +229,8 @@ class ServedModel:
 
     def _written(self, token_ids, lengths, settings, memory):
         """Writes after the last token of each row, the only one that memory does not contain."""
-        width, constants = tf.reduce_max(settings.max_tokens), self._writing_engine.constants(1)
+        constants, max_tokens = self._writing_engine.constants(1), settings["max_tokens"]
+        width, stop = tf.reduce_max(max_tokens), settings["stop"]
 
         def step(token_ids, _, recent):
             index, inputs, state = recent
@@ -255,23 +242,20 @@ class ServedModel:
             return self._model.logits_of(hidden[-1])[:, 0], (index + 1, inputs, state)
 
         def write(state):
-            left = tf.minimum(settings.max_tokens - state.index, most)
-            state = write_tokens(step, rules, settings.seed, state, left)
-            is_over = state.is_finished | (state.index >= settings.max_tokens)
+            left = tf.minimum(max_tokens - state.index, most)
+            state = write_tokens(step, rules, settings["seed"], state, left)
+            is_over = state.is_finished | (state.index >= max_tokens)
             if self._texts is not None:
                 is_over |= tf.cond(
                     has_stops,
-                    lambda: self._has_new_stop(last_ids, state, settings.stop),
+                    lambda: self._has_new_stop(last_ids, state, stop),
                     lambda: tf.zeros_like(is_over),
                 )
             return (state._replace(is_finished=is_over),)
 
-        rules = TokenRules(
-            RandomSampler(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
-            stop_token_ids=settings.stop_token_ids,
-            **self._rules,
-        )
-        has_stops = tf.reduce_any(settings.stop != "")
+        ends = settings["stop_token_ids"]
+        rules = TokenRules.of_settings({**settings, **self._rules}, stop_token_ids=ends)
+        has_stops = tf.reduce_any(stop != "")
         most = tf.where(has_stops, TOKENS_PER_CHECK, width)
         inputs = tf.TensorArray(
             tf.float32, size=width, element_shape=[len(memory.states), None, self.config.hidden_dim]

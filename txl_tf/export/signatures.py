@@ -17,7 +17,7 @@ from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.export import guards
 from txl_tf.export.graph_texts import GraphTexts, cut_at, long_enough, shortened
-from txl_tf.export.served_model import ServedModel, ServedWeights, Settings
+from txl_tf.export.served_model import ServedModel, ServedWeights
 from txl_tf.generation.decoding import NOTHING
 from txl_tf.models.memory import Memory
 from txl_tf.samplers import SETTINGS
@@ -90,7 +90,7 @@ def signature(
 
 def checked_settings(
     given: Any, stop_token_ids: tf.Tensor, stop: tf.Tensor, max_output_tokens: int
-) -> Settings:
+) -> dict[str, tf.Tensor]:
     """Returns checked settings of all rows; `given` is a request's, in order."""
     num_rows = tf.shape(stop_token_ids)[0]
     ranges = {
@@ -111,7 +111,7 @@ def checked_settings(
     rows["seed"] = tf.where(rows["seed"] == NEW_SEED, drawn, rows["seed"])
     # At least one, which has no effect.
     stop = tf.concat([stop, tf.fill([num_rows, 1], "")], axis=1)
-    return Settings(**rows, stop_token_ids=stop_token_ids, stop=stop)
+    return {**rows, "stop_token_ids": stop_token_ids, "stop": stop}
 
 
 class Signatures:
@@ -253,7 +253,7 @@ class Signatures:
         lengths = written.row_lengths()
         last = tf.gather(written.to_tensor(), lengths - 1, batch_dims=1)
         written = shortened(written, tf.where(last == end[:, 0], lengths - 1, lengths))
-        return {"texts": cut_at(self._texts.text_after(rows, written), settings.stop)}
+        return {"texts": cut_at(self._texts.text_after(rows, written), settings["stop"])}
 
     def _written(self, rows, settings):
         """Writes after rows of tokens; returns the new ones, ragged `(B, S)`."""

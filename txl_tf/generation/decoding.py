@@ -77,29 +77,28 @@ def drawing_seeds(seeds: Any, position: Any) -> Any:
 
 
 class DecodingState(NamedTuple):
-    """State that changes from token to token, see `begin`."""
+    """State that changes from token to token.
+
+    `pending`, int32 `(R,)`, are the newest tokens, which are not read yet, and `recent` the state
+    of the step. `written`, int32 `(C, R)`, are the tokens written, `NOTHING` where a row had ended;
+    the first `index` rows are filled. `nats`, float32 `(C, R)`, are the nats of those tokens, or
+    `()`. `uses`, int32 `(R, V)`, are 0 for tokens that were not used, 1 for those that were read,
+    and 1 more each time they were written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`,
+    are those of beams, or `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`, int32
+    `(R,)`, are the tokens read of each row, and `position` the tokens drawn in the whole text, a
+    number or `(R,)`.
+    """
 
     pending: Any
-    """int32 `(R,)`, the newest tokens, which are not read yet."""
     recent: Any
-    """State of the step."""
     written: Any
-    """int32 `(C, R)`, the tokens written, `NOTHING` where a row had ended."""
     nats: Any
-    """float32 `(C, R)`, the nats of those tokens, or `()`."""
     uses: Any
-    """int32 `(R, V)`: 0 for tokens that were not used, 1 for those that were read, and 1 more each
-    time they were written; `(R, 0)` without penalties."""
     totals: Any
-    """float32 `(R,)`, the totals of beams, or `()`."""
     is_finished: Any
-    """bool `(R,)`, true for rows that ended."""
     lengths: Any
-    """int32 `(R,)`, the tokens read of each row."""
     index: Any
-    """int32, the rows of `written` that are filled."""
     position: Any
-    """The tokens drawn in the whole text, a number or `(R,)`."""
 
     @classmethod
     def begin(

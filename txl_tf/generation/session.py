@@ -296,7 +296,7 @@ class GenerationSession:
             totals=totals,
             position=self._position,
         )
-        self._filled, self._is_ragged = 0, False
+        self._filled, self._is_behind = 0, False
 
     @property
     def memory(self) -> Any:
@@ -316,14 +316,17 @@ class GenerationSession:
             self._memory = self._finish(self._memory, recent, lengths)
             self._unread = list(np.asarray(state.pending)[::width, None])
         if rows is not None:
-            before = self._unread or [np.zeros(0, np.int32)] * self._num_rows
-            pairs = zip(before, rows, strict=True)
-            self._unread = [np.concatenate(pair).astype(np.int32) for pair in pairs]
+            self._append(rows)
         if any(len(row) > 1 for row in self._unread or ()):
             assert self._unread is not None
             self._memory = self._prompt_reader([row[:-1] for row in self._unread], self._memory)
             self._unread = [row[-1:] for row in self._unread]
         self._begin_recent(**options)
+
+    def _append(self, rows: Sequence[np.ndarray]) -> None:
+        before = self._unread or [np.zeros(0, np.int32)] * self._num_rows
+        pairs = zip(before, rows, strict=True)
+        self._unread = [np.concatenate(pair).astype(np.int32) for pair in pairs]
 
     def read(self, prompt_ids: np.ndarray | Sequence[np.ndarray]) -> None:
         """Reads prompts, which `write` continues.
@@ -378,8 +381,8 @@ class GenerationSession:
             raise ValueError("A new session needs `prompt_ids`. Received: prompt_ids=None")
         if self._beams is not None:  # a multiple, so that few programs are compiled
             self._settle(capacity=-(-max_tokens // CAPACITY) * CAPACITY)
-        elif self._is_ragged:
-            self._settle()  # rows that ended continue from their end
+        elif self._is_behind:
+            self._settle()
         written = self._write_tokens(max_tokens, is_over)
         beams = written.reshape(self._num_rows, self._width, max_tokens)
         for uses, row in zip(self._uses, beams[:, 0], strict=True):
@@ -423,7 +426,8 @@ class GenerationSession:
             is_finished = np.array(state.is_finished)
             if is_over is not None:
                 is_finished |= is_over(written[:, :done])
-            self._is_ragged = len(written) > 1 and bool(is_finished.any())
+            # Rows that ended continue from their end.
+            self._is_behind = len(written) > 1 and bool(is_finished.any())
         return written
 
     def mark(self) -> Any:
@@ -437,10 +441,10 @@ class GenerationSession:
         Tokens that are written later have new random numbers.
         """
         self._memory, self._unread, self._uses = mark
-        self._filled = 0
+        self._append(rows)
+        self._filled, self._is_behind = 0, True
         for uses, row in zip(self._uses, rows, strict=True):
             note_written(uses, row)
-        self._settle(rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state of the session, without the weights; replaces a complete file.
