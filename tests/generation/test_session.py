@@ -58,13 +58,11 @@ def test_seeds_of_samples_differ_and_fit_32_bits():
     assert len(seeds) == 5000 and all(-(2**31) <= each < 2**31 for each in seeds)
 
 
-def test_prompts_longer_than_memory_leave_what_fits(model):
-    memory_length, prompt_ids = 7, prompt(17)
-    short = session(model, memory_length=memory_length)
-    written = short.write(prompt_ids, max_tokens=12)
-    memory, pieces = model.initial_memory(3, memory_length), np.split(prompt_ids, [5, 10, 15], 1)
-    pieces = [*pieces[:3], pieces[3][:, :1]]  # the last token of the prompt is read by itself
-    for piece in pieces:
+def test_memory_of_the_model_and_long_prompts_leave_what_fits(model):
+    before, prompt_ids = prompt(5), prompt(17)
+    memory = model(before, model.initial_memory(3, 7))[1]
+    written = session(model, memory_length=7, memory=memory).write(prompt_ids, max_tokens=12)
+    for piece in np.split(prompt_ids[:, :-1], [5, 10, 15], axis=1):
         _, memory = model(piece, memory)
     token, expected = prompt_ids[:, -1:], []
     for _ in range(12):
@@ -167,17 +165,9 @@ def test_sessions_with_settings_of_their_own_are_compiled_once(model):
         written = first.sibling(4, asked).write(RAGGED, max_tokens=8)
         expected = session(model, RandomSampler(**settings), seed=4).write(RAGGED, max_tokens=8)
         np.testing.assert_array_equal(written, expected)
+    first.write(prompt(4), max_tokens=70)
+    first.write(max_tokens=2)
     assert first._writer.experimental_get_tracing_count() == 1
-
-
-def test_nothing_is_compiled_twice(greedy):
-    first = greedy.sibling()
-    first.write(prompt(17), max_tokens=3)
-    before = greedy._writer.experimental_get_tracing_count()
-    for count in (1, 2, 7):
-        first.write(max_tokens=count)
-    greedy.sibling(8).write(prompt(4), max_tokens=70)
-    assert greedy._writer.experimental_get_tracing_count() == before == 1
 
 
 def test_a_model_without_recurrence_sees_the_segment(model):

@@ -93,6 +93,14 @@ def test_beams_find_one_text_and_stop(generated):
     assert printed == generated("--prompt", "some ", "--max-tokens", "4", "--beams", "3")
 
 
+def test_a_bias_writes_a_token_and_a_penalty_ends_its_repetition(generated):
+    common = ("--prompt", "some ", "--temperature", "0", "--max-tokens", "3")
+    assert generated(*common, "--logit-bias", "88=100") == "some XXX\n"
+    biases = ("--logit-bias", "88=100", "--logit-bias", "89=100")
+    assert set(generated(*common, *biases)[5:8]) in ({"X"}, {"Y"})
+    assert set(generated(*common, *biases, "--frequency-penalty", "2")[5:8]) == {"X", "Y"}
+
+
 def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
     lines = iter(["", "some ", "", "text "])
 
@@ -129,6 +137,9 @@ def test_a_prompt_that_is_no_utf_8_is_refused(generated, monkeypatch):
         (["--prompt", "a", "--beams", "2", "--top-k", "3"], 2, "--beams with --top-k"),
         (["--prompt", "a", "--join-marks"], 2, "has no marks like @-@"),
         (["--prompt", "a", "--stop", ""], 2, "--stop"),
+        (["--prompt", "a", "--logit-bias", "256=1"], 2, "--logit-bias 256=1"),
+        (["--prompt", "a", "--logit-bias", "5=nan"], 2, "--logit-bias 5=nan"),
+        (["--prompt", "a", "--presence-penalty", "3"], 2, "--presence-penalty 3.0"),
     ],
 )
 def test_what_cannot_be_done_is_said_at_once(generated, arguments, exit_code, message):
