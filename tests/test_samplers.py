@@ -114,15 +114,6 @@ def test_rare_tokens_are_drawn_as_often_as_they_should():
     assert abs(np.sum(drawn > 0) - 390) < 5 * np.sqrt(390)
 
 
-def test_a_seed_draws_the_same_tokens_and_another_seed_others():
-    sampler = RandomSampler(top_k=5, min_p=0.05)
-    drawn = draw(sampler)
-    np.testing.assert_array_equal(drawn, draw(sampler))
-    for other in ([3, 2], [4, 1]):
-        # Two draws agree with a probability of less than a third.
-        assert np.mean(drawn == draw(sampler, seed=np.array(other, "int32"))) < 0.4
-
-
 def test_neighbouring_seeds_draw_independently():
     # Generation draws the tokens of a text with the seeds (s, 0), (s, 1), ...
     logits = tf.constant(logits_of(PROBABILITIES, 2000))

@@ -8,6 +8,7 @@ from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.config.generation import SamplingConfig, sample_seeds
 from txl_tf.generation import GenerationSession
 from txl_tf.generation import session as session_module
+from txl_tf.generation.decoding import TOKENS_PER_CHECK
 from txl_tf.samplers import GreedySampler, RandomSampler
 
 GREEDY = GreedySampler()
@@ -143,7 +144,7 @@ def test_writing_ends_with_the_row_that_is_over_last(model, greedy):
     stopped = greedy.sibling()
     written = stopped.write(RAGGED, max_tokens=200, is_over=lambda rows: np.less(ends(rows), 10**6))
     for row, other, end in zip(written, free, ends(free), strict=True):
-        assert end <= (row >= 0).sum() < end + session_module.TOKENS_PER_CHECK
+        assert end <= (row >= 0).sum() < end + TOKENS_PER_CHECK
         assert row[:end].tolist() == other[:end].tolist()
 
 

@@ -14,8 +14,14 @@ import tensorflow as tf
 from txl_tf.config.generation import SamplingConfig
 from txl_tf.export import guards
 from txl_tf.export.graph_texts import GraphTexts, cut_at, traced_once
-from txl_tf.generation.decoding import PENALTIES, DecodingState, TokenRules, write_tokens
-from txl_tf.generation.session import TOKENS_PER_CHECK, token_bias
+from txl_tf.generation.decoding import (
+    PENALTIES,
+    TOKENS_PER_CHECK,
+    DecodingState,
+    TokenRules,
+    token_bias,
+    write_tokens,
+)
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL

@@ -3,12 +3,14 @@
 Shape letters used in this module: R rows, C capacity, V vocabulary, K token ids.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from keras import ops
 
+from txl_tf.config.generation import SamplingConfig
+from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.samplers import SETTINGS, BeamSampler, RandomSampler, RepetitionPenalty, restricted
 from txl_tf.stateless_random import mixed
 
@@ -17,6 +19,9 @@ Sampler = Callable[[Any, Any], Any]
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 """Fields of `GenerationConfig` and of `TokenRules` that lower the scores of used tokens."""
+
+TOKENS_PER_CHECK = 16
+"""Tokens written before a text is looked through for its end."""
 
 NOTHING = -1
 """Marks the end of a row in the results."""
@@ -63,6 +68,24 @@ class TokenRules(NamedTuple):
         if not ops.is_tensor(stops):
             stops = ops.convert_to_tensor(np.array([list(stops)], np.int32))
         return ops.any(ops.equal(token_ids[:, None], stops), axis=1)
+
+
+def token_bias(
+    settings: SamplingConfig, excluded_token_ids: Sequence[int], vocabulary_size: int
+) -> np.ndarray | None:
+    """Returns the `logit_bias` of all tokens, float32 `(V,)`, or `None` if nothing is added.
+
+    It is minus infinity for tokens that are never written.
+    """
+    biased = [int(token_id) for token_id, _ in settings.logit_bias]
+    check_token_ids(biased, vocabulary_size, "logit_bias")
+    check_token_ids(list(excluded_token_ids), vocabulary_size, "excluded_token_ids")
+    if not biased and not len(excluded_token_ids):
+        return None
+    bias = np.zeros((vocabulary_size,), np.float32)
+    bias[biased] = [number for _, number in settings.logit_bias]
+    bias[list(excluded_token_ids)] = -np.inf
+    return bias
 
 
 def drawing_seeds(seeds: Any, position: Any) -> Any:
@@ -136,6 +159,17 @@ class DecodingState(NamedTuple):
             written=ops.take(self.written, parents, axis=1),
             **{name: ops.take(getattr(self, name), parents, axis=0) for name in names},
         )
+
+
+def note_read(uses: np.ndarray, token_ids: np.ndarray) -> None:
+    """Counts tokens that were read in `uses` `(V,)`, see `DecodingState`."""
+    uses[token_ids] = np.maximum(uses[token_ids], 1)
+
+
+def note_written(uses: np.ndarray, token_ids: np.ndarray) -> None:
+    """Counts tokens that were written in `uses` `(V,)`, see `DecodingState`."""
+    note_read(uses, token_ids)
+    np.add.at(uses, token_ids, 1)
 
 
 def write_tokens(

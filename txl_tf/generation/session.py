@@ -20,9 +20,13 @@ from txl_tf.config.generation import SamplingConfig, new_seed
 from txl_tf.generation.decoding import (
     NOTHING,
     PENALTIES,
+    TOKENS_PER_CHECK,
     DecodingState,
     Sampler,
     TokenRules,
+    note_read,
+    note_written,
+    token_bias,
     write_tokens,
 )
 from txl_tf.generation.session_file import model_identity, read_session, write_session
@@ -37,8 +41,6 @@ CAPACITY = 64
 """Tokens that are kept beside memory before they are merged into it."""
 FEWEST_COMPILED_TOKENS = 300
 """Fewer tokens take less time than the compilation by XLA."""
-TOKENS_PER_CHECK = 16
-"""Tokens written before a text is looked through for its end."""
 
 # Most tokens that a session of a file has written. Positions are int32, so as many may follow.
 _LAST_POSITION = 2**30
@@ -108,35 +110,6 @@ def common_length(lengths: Any) -> Any:
     lengths = np.asarray(lengths, np.int32)
     is_common = (lengths == lengths[0]).all()
     return ops.convert_to_tensor(lengths[0] if is_common else lengths, "int32")
-
-
-def token_bias(
-    settings: SamplingConfig, excluded_token_ids: Sequence[int], vocabulary_size: int
-) -> np.ndarray | None:
-    """Returns the `logit_bias` of all tokens, float32 `(V,)`, or `None` if nothing is added.
-
-    It is minus infinity for tokens that are never written.
-    """
-    biased = [int(token_id) for token_id, _ in settings.logit_bias]
-    check_token_ids(biased, vocabulary_size, "logit_bias")
-    check_token_ids(list(excluded_token_ids), vocabulary_size, "excluded_token_ids")
-    if not biased and not len(excluded_token_ids):
-        return None
-    bias = np.zeros((vocabulary_size,), np.float32)
-    bias[biased] = [number for _, number in settings.logit_bias]
-    bias[list(excluded_token_ids)] = -np.inf
-    return bias
-
-
-def note_read(uses: np.ndarray, token_ids: np.ndarray) -> None:
-    """Counts tokens that were read in `uses` `(V,)`, see `DecodingState`."""
-    uses[token_ids] = np.maximum(uses[token_ids], 1)
-
-
-def note_written(uses: np.ndarray, token_ids: np.ndarray) -> None:
-    """Counts tokens that were written in `uses` `(V,)`, see `DecodingState`."""
-    note_read(uses, token_ids)
-    np.add.at(uses, token_ids, 1)
 
 
 def _token_writer(engine: InferenceEngine, stop_token_ids: Sequence[int], sampler: Any) -> Any:

@@ -24,14 +24,19 @@ from txl_tf.causal_lm.text_pieces import TextPieces
 from txl_tf.config.base import DEFAULT_NEW_TOKENS, FrozenConfig, not_negative, positive
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
-from txl_tf.generation.decoding import PENALTIES, DecodingState, TokenRules, write_tokens
+from txl_tf.generation.decoding import (
+    PENALTIES,
+    DecodingState,
+    TokenRules,
+    note_read,
+    note_written,
+    token_bias,
+    write_tokens,
+)
 from txl_tf.generation.session import (
     CAPACITY,
     PromptReader,
     joined_rows,
-    note_read,
-    note_written,
-    token_bias,
     writing_engine,
 )
 from txl_tf.samplers import SETTINGS
