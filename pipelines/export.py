@@ -33,7 +33,7 @@ from .arguments import (
     add_model_arguments,
     add_number,
 )
-from .generate import OF_DRAWING, add_generation_arguments, generation_config, option_of
+from .generate import NUMBERS_OF_TEXT, add_generation_arguments, generation_config, option_of
 from .memory_needs import require_reading_memory
 from .progress import with_chosen_step
 
@@ -48,8 +48,8 @@ _LIMITS = {
 }
 # Options that change nothing for a task, which neither generates nor scores text.
 _OF_LANGUAGE_MODELS = (
-    *("data", "memory_length", "max_tokens", "repetition_penalty", "stop"),
-    *OF_DRAWING,
+    *("data", "memory_length", "stop", "logit_bias"),
+    *NUMBERS_OF_TEXT,
 )
 
 
@@ -103,7 +103,7 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
         version=arguments.version,
         data=arguments.data,
         memory_length=memory_length,
-        completion=_completion(arguments),
+        completion=_completion(arguments, model.vocabulary_size),
         options={name: getattr(arguments, name) for name in ("weights", *_LIMITS)},
     )
     if memory_length is None:
@@ -131,9 +131,10 @@ def _check_task(arguments: argparse.Namespace, kind: str) -> None:
         )
 
 
-def _completion(arguments: argparse.Namespace) -> GenerationConfig:
+def _completion(arguments: argparse.Namespace, vocabulary_size: int) -> GenerationConfig:
     most = arguments.max_output_tokens
-    config = generation_config(arguments, max_tokens=min(DEFAULT_NEW_TOKENS, most))
+    max_tokens = min(DEFAULT_NEW_TOKENS, most)
+    config = generation_config(arguments, vocabulary_size, max_tokens=max_tokens)
     if config.max_tokens > most:
         raise UsageError(
             f"--max-tokens must be at most --max-output-tokens, which is {most}.",

@@ -97,7 +97,8 @@ def run(job: ServeJob) -> None:
     from aiohttp import web
 
     import txl_tf
-    from txl_tf.serving.text_server import SHUTDOWN_SECONDS, TextEngine, TextServer
+    from txl_tf.serving.text_engine import TextEngine
+    from txl_tf.serving.text_server import SHUTDOWN_SECONDS, TextServer
 
     arguments = job.arguments
     name = arguments.name or os.path.basename(os.path.normpath(arguments.model))

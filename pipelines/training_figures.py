@@ -30,7 +30,7 @@ from txl_tf.inference.segment_reader import SegmentBatch, read_batches, segments
 from txl_tf.model_folder import RunStart
 from txl_tf.models.memory import Memory
 from txl_tf.models.sizes import num_embedding_parameters, num_parameters, run_flops_per_token
-from txl_tf.random_sampler import RandomSampler
+from txl_tf.samplers import RandomSampler
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.training.ledger import LoopReport
@@ -258,20 +258,10 @@ class SampleWriter:
             log_probs, memory = self._model.log_probs(token_ids[:, None], memory)
             return log_probs[:, 0], memory
 
-        state = DecodingState(
-            pending=newest_ids,
-            is_finished=tf.zeros([1], tf.bool),
-            is_used=tf.zeros([1, 0], tf.bool),
-            lengths=tf.zeros([1], tf.int32),
-            position=tf.constant(0),
-            recent=memory,
-        )
+        state = DecodingState.begin(newest_ids, memory, _SAMPLE_TOKENS, with_nats=True)
         rules = TokenRules(RandomSampler(temperature=0.8, top_p=0.9))
-        limits = _SAMPLE_TOKENS, _SAMPLE_TOKENS
-        written, _ = write_tokens(
-            step, rules, tf.zeros([1], tf.int32), state, *limits, with_nats=True
-        )
-        return written
+        state = write_tokens(step, rules, tf.zeros([1], tf.int32), state, _SAMPLE_TOKENS)
+        return [state.written, state.nats]
 
 
 def memory_figures(memory: Mapping[str, np.ndarray]) -> dict[str, float]:

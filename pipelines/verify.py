@@ -89,7 +89,7 @@ def _is_archive(path: str) -> bool:
 
 
 def _verify_session(path: str, report: ReportBytes) -> Iterator[str]:
-    from txl_tf.generation.session import check_session
+    from txl_tf.generation.session_file import check_session
 
     with open_regular_file(path) as file:
         num_arrays = check_session(file, path)

@@ -18,11 +18,12 @@ LOGITS = tf.constant([[3.0, 1.0, -2.0, 0.5], [-1.0, -1.0, 4.0, 9.0]])
 IS_USED = tf.constant([[True, False, True, False], [False, False, False, True]])
 
 
-def test_used_tokens_are_raised_to_the_power_of_the_penalty():
-    probabilities = tf.nn.softmax(LOGITS).numpy()
-    powers = np.where(IS_USED, probabilities**1.5, probabilities)
-    found = tf.nn.softmax(RepetitionPenalty(1.5)(LOGITS, IS_USED))
-    np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
+def test_positive_scores_of_used_tokens_are_divided_and_negative_ones_multiplied():
+    lowered = np.where(LOGITS > 0, LOGITS / np.array([[1.5], [1.0]]), LOGITS * [[1.5], [1.0]])
+    expected = np.where(IS_USED, lowered, LOGITS).astype("float32")
+    found = RepetitionPenalty(tf.constant([1.5, 1.0]))(LOGITS, IS_USED)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(RepetitionPenalty(1.5)(LOGITS, IS_USED)[0], found[0])
 
 
 @pytest.mark.parametrize("penalty", [0.9, 0.0, -1.0, float("nan"), float("inf")])
@@ -111,15 +112,6 @@ def test_rare_tokens_are_drawn_as_often_as_they_should():
     probabilities[0] = 1.0 - 39e-4
     drawn = draw(RandomSampler(top_p=1.0), probabilities, num_rows=100_000)
     assert abs(np.sum(drawn > 0) - 390) < 5 * np.sqrt(390)
-
-
-def test_a_seed_draws_the_same_tokens_and_another_seed_others():
-    sampler = RandomSampler(top_k=5, min_p=0.05)
-    drawn = draw(sampler)
-    np.testing.assert_array_equal(drawn, draw(sampler))
-    for other in ([3, 2], [4, 1]):
-        # Two draws agree with a probability of less than a third.
-        assert np.mean(drawn == draw(sampler, seed=np.array(other, "int32"))) < 0.4
 
 
 def test_neighbouring_seeds_draw_independently():

@@ -1,6 +1,9 @@
-"""Samplers for generation by name: greedy, random and beam search; the penalty of repetitions.
+"""Samplers, which choose the next token: random, greedy, beam search; and the repetition penalty.
 
-Shape letters used in this module: B rows, W beams of each, V vocabulary.
+A sampler is a function of scores `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`. Beam
+search also chooses which row each of its beams continues.
+
+Shape letters used in this module: B rows, W beams of each, R = B * W, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,8 +11,10 @@ from typing import Any
 
 from keras import ops
 
+from txl_tf import functional
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.errors import did_you_mean
-from txl_tf.random_sampler import RandomSampler, is_per_row, restricted
+from txl_tf.stateless_random import random_bits
 
 IMPOSSIBLE_SCORE = -1e30
 """Score of an unused beam, below all others."""
@@ -17,12 +22,80 @@ IMPOSSIBLE_SCORE = -1e30
 SETTINGS = {"temperature": "float32", "top_k": "int32", "top_p": "float32", "min_p": "float32"}
 """Arguments of `RandomSampler`, and their types as tensors with a value per row."""
 
+_LOWEST_TEMPERATURE = 1e-35
+
+
+class RandomSampler:
+    """Sampler from the softmax of the logits, restricted to the more probable tokens.
+
+    The logits are divided by the temperature. Then `top_k`, `top_p` and `min_p`, in this order,
+    each restrict the candidates; a token that ties with the last candidate is one too. Random
+    numbers are a hash of the seed and the token, so a row's draw depends neither on the other rows
+    nor on the backend.
+
+    A setting may be a tensor or a variable `(B,)` with a value per row, which is not checked.
+
+    Args:
+        temperature: float. Values below 1 sharpen the distribution, values above 1 flatten it; 0
+            always takes the most probable token.
+        top_k: int. Number of candidates; 0 is all.
+        top_p: float in `(0, 1]`. Candidates are the fewest tokens whose probabilities
+            sum to this or more, the nucleus; 1 is all.
+        min_p: float in `[0, 1]`. Candidates have at least this share of the highest
+            probability; 0 is all.
+
+    Call arguments:
+        logits: float tensor `(B, V)`.
+        seed: int32 tensor `(2,)`, or `(B, 2)` from `functional.row_seeds`. The same seed draws
+            the same tokens.
+
+    Returns:
+        Int32 tensor `(B,)`.
+
+    Raises:
+        ValueError: If a setting is out of its range.
+
+    References:
+     - [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), top-p
+     - [Nguyen et al., 2024](https://arxiv.org/abs/2407.01082), min-p
+    """
+
+    def __init__(self, temperature=1.0, top_k=0, top_p=0.9, min_p=0.0):
+        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        GenerationConfig(**{name: each for name, each in settings.items() if not is_per_row(each)})
+        vars(self).update(settings)
+
+    def __call__(self, logits, seed):
+        logits = ops.cast(logits, "float32")
+        most_probable = ops.cast(ops.argmax(logits, axis=-1), "int32")
+        per_row = is_per_row(self.temperature)
+        if not per_row and self.temperature == 0:
+            return most_probable
+        # A smaller divisor would make every logit infinite.
+        temperature = ops.maximum(self.temperature, _LOWEST_TEMPERATURE)
+        if per_row:
+            is_greedy = ops.equal(self.temperature, 0.0)
+            temperature = ops.expand_dims(ops.where(is_greedy, 1.0, temperature), 1)
+        candidates = self.candidates(logits / temperature)
+        if len(seed.shape) == 1:
+            seed = functional.row_seeds(seed, ops.arange(ops.shape(logits)[0], dtype="int32"))
+        # The largest of logits plus Gumbel noise is a draw from their softmax.
+        noise = _gumbel(random_bits(seed, (logits.shape[1],)))  # [B, V]
+        drawn = ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
+        return ops.where(is_greedy, most_probable, drawn) if per_row else drawn
+
+    def candidates(self, logits):
+        """Returns the logits, with excluded tokens at minus infinity."""
+        logits = restricted(logits, self.top_k, 0, _top_k)
+        logits = restricted(logits, self.top_p, 1.0, _top_p)
+        return restricted(logits, self.min_p, 0.0, _min_p)
+
 
 class BeamSampler:
     """Beam search step: keeps the best `num_beams` continuations of each row.
 
-    A beam's score is the sum of the log-probabilities of its tokens. A finished beam keeps its
-    score and competes with the others.
+    A beam's total is the sum of the log-probabilities of its tokens. A finished beam keeps its
+    total and competes with the others.
 
     Args:
         num_beams: int. `W`.
@@ -30,13 +103,14 @@ class BeamSampler:
             otherwise only the best.
 
     Call arguments:
-        log_probs: float tensor `(B, W, V)` of the next token of each beam.
-        scores: float32 tensor `(B, W)`, from `initial_scores` or a call.
-        is_finished: bool tensor `(B, W)`. True for beams that ended.
+        logits: float tensor `(R, V)` of the next token of each beam. The beams of a row are
+            neighbours.
+        totals: float32 tensor `(R,)`, from `initial_totals` or a call.
+        is_finished: bool tensor `(R,)`. True for beams that ended.
 
     Returns:
-        Tuple of `(B, W)` tensors: the scores, best first; the index of the beam that each one
-        continues, int32; and its token, int32, without meaning for a finished beam.
+        Tuple of `(R,)` tensors: the row that each beam continues, int32; its token, int32, without
+        meaning for a finished beam; and its total, the best first.
 
     Raises:
         ValueError: If `num_beams` is not positive.
@@ -48,25 +122,25 @@ class BeamSampler:
         self.num_beams = num_beams
         self.return_all_beams = return_all_beams
 
-    def initial_scores(self, num_rows):
-        """Returns the scores before the first token, float32 `(B, W)`, when beams are equal."""
-        is_first = ops.arange(self.num_beams) == 0
-        scores = ops.where(is_first, 0.0, IMPOSSIBLE_SCORE)
-        return ops.tile(ops.cast(scores, "float32")[None], [num_rows, 1])
+    def initial_totals(self, num_rows):
+        """Returns the totals of `R` beams before the first token, when those of a row are equal."""
+        is_first = ops.arange(num_rows) % self.num_beams == 0
+        return ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE_SCORE), "float32")
 
-    def __call__(self, log_probs, scores, is_finished):
-        vocabulary_size = log_probs.shape[-1]
+    def __call__(self, logits, totals, is_finished):
+        num_rows, vocabulary_size = logits.shape
+        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
         # A finished beam has one continuation, which costs nothing.
         is_first = ops.arange(vocabulary_size) == 0
         unchanged = ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE_SCORE), "float32")
-        log_probs = ops.where(
-            ops.expand_dims(is_finished, 2), unchanged, ops.cast(log_probs, "float32")
-        )
-        totals = ops.expand_dims(scores, 2) + log_probs  # [B, W, V]
-        totals = ops.reshape(totals, [-1, self.num_beams * vocabulary_size])
-        scores, places = ops.top_k(totals, self.num_beams)
+        log_probs = ops.where(is_finished[:, None], unchanged, log_probs)
+        continued = ops.reshape(totals[:, None] + log_probs, [-1, self.num_beams * vocabulary_size])
+        totals, places = ops.top_k(continued, self.num_beams)  # [B, W]
         places = ops.cast(places, "int32")
-        return scores, places // vocabulary_size, places % vocabulary_size
+        first_beams = ops.arange(0, num_rows, self.num_beams, dtype="int32")
+        parents = places // vocabulary_size + first_beams[:, None]
+        chosen = (parents, places % vocabulary_size, totals)
+        return tuple(ops.reshape(each, [-1]) for each in chosen)
 
 
 class GreedySampler:
@@ -81,11 +155,11 @@ class GreedySampler:
 
 
 class RepetitionPenalty:
-    """Penalty that lowers the scores of tokens that were used.
+    """Penalty of Keskar et al. (2019), Section 4.1, on the scores of tokens that were used.
 
-    Keskar et al. (2019), Section 4.1, divide scores by the penalty, which helps a used token with
-    a negative score. Here scores are log-probabilities, which are never positive, and are
-    multiplied by the penalty: a used token always becomes less probable.
+    A positive score is divided by the penalty, a negative one multiplied, so that it always falls.
+    Scores are the logits of the model. With an adaptive softmax over clusters, which has no
+    logits of all tokens, they are log-probabilities.
 
     Args:
         penalty: float, at least 1. 1 changes nothing, 1.2 is usual. Or a tensor `(B,)` with one
@@ -114,12 +188,77 @@ class RepetitionPenalty:
 
     def __call__(self, logits, is_used):
         def lower(logits, penalty):
-            log_probs = ops.log_softmax(logits, axis=-1)
-            lowered = ops.where(is_used, log_probs * penalty, log_probs)
-            # Rounding must not change a row without a penalty.
-            return ops.where(penalty == 1.0, logits, lowered) if is_per_row(penalty) else lowered
+            lowered = ops.where(logits > 0, logits / penalty, logits * penalty)
+            return ops.where(is_used, lowered, logits)
 
         return restricted(ops.cast(logits, "float32"), self.penalty, 1.0, lower)
+
+
+def is_per_row(setting):
+    """Returns True for a tensor with a value per row."""
+    return len(getattr(setting, "shape", ())) > 0
+
+
+def restricted(logits, setting, off, restrict):
+    """Applies `restrict` unless the setting, common or per row, is `off` for every row."""
+    if not is_per_row(setting):
+        return logits if setting == off else restrict(logits, setting)
+    # Sorting a large vocabulary takes longer than the rest of the sampler.
+    return ops.cond(
+        ops.any(ops.not_equal(setting, off)),
+        lambda: restrict(logits, ops.expand_dims(setting, 1)),
+        lambda: logits,
+    )
+
+
+def _top_k(logits, k):
+    vocabulary_size = logits.shape[-1]
+    if not is_per_row(k):
+        return _not_below(ops.top_k(logits, min(k, vocabulary_size))[0][:, -1:], logits)
+    falling = ops.top_k(logits, vocabulary_size)[0]
+    # Without a limit the threshold is the lowest logit, so all tokens are candidates.
+    k = ops.where(k > 0, k, vocabulary_size)
+    is_candidate = ops.arange(vocabulary_size, dtype="int32") < k
+    return _not_below(_lowest(falling, is_candidate), logits)
+
+
+def _top_p(logits, p):
+    if is_per_row(p):
+        # Rounded sums could exclude a token of a row without a limit.
+        p = ops.where(p >= 1.0, float("inf"), p)
+    vocabulary_size = logits.shape[-1]
+    falling = ops.top_k(logits, vocabulary_size)[0]  # [B, V]
+    probabilities = ops.softmax(falling, axis=-1)
+    # A token is a candidate if the tokens before it do not reach p.
+    reached_before = ops.cumsum(probabilities, axis=-1) - probabilities
+    is_candidate = ops.logical_or(reached_before < p, ops.arange(vocabulary_size) == 0)
+    return _not_below(_lowest(falling, is_candidate), logits)
+
+
+def _lowest(falling, is_candidate):
+    return ops.min(ops.where(is_candidate, falling, float("inf")), axis=-1, keepdims=True)
+
+
+def _not_below(lowest, logits):
+    return ops.where(logits >= lowest, logits, -float("inf"))
+
+
+def _min_p(logits, min_p):
+    return _not_below(ops.max(logits, axis=-1, keepdims=True) + ops.log(min_p), logits)
+
+
+def _gumbel(bits):
+    """Returns Gumbel noise from uniform bits.
+
+    The winners come from the small uniform numbers, which float32 resolves best.
+    """
+    # Every backend converts signed integers to floats.
+    high = ops.right_shift(bits, ops.convert_to_tensor(8, dtype="uint32"))
+    low = ops.bitwise_and(bits, ops.convert_to_tensor(255, dtype="uint32"))
+    high, low = (ops.cast(ops.cast(each, "int32"), "float32") for each in (high, low))
+    uniform = (high * 256.0 + low + 0.5) * 2.0**-32
+    uniform = ops.minimum(uniform, 1.0 - 2.0**-24)  # rounding must not reach 1
+    return -ops.log(-ops.log1p(-uniform))
 
 
 _BY_NAME: dict[str, Callable[[], Any]] = {

@@ -86,6 +86,14 @@ def test_a_text_ends_before_a_stop_text_or_token(lm):
     assert lm.generate("a fox", **drawn, stop=full[place]) == full[:place]
     stop = full[4:6]
     assert lm.generate("a fox", **drawn, stop=[stop, "never"]) == full[: full.find(stop)]
+    # Of two, the one that is complete first; each place that writes text has the same rule.
+    stops = [full[1:9], full[5:7]]
+    expected = full[: full.find(stops[1])]
+    assert lm.generate("a fox", **drawn, stop=stops) == expected != full[:1]
+    ids = lm.generate(ids_of("a fox"), **drawn, stop=stops)
+    assert TOKENIZER.decode_text(ids) == expected
+    session = lm.session(sampler="random", seed=5, stop=stops)
+    assert session.write("a fox", max_tokens=12) == expected
 
 
 def test_the_end_of_a_sentence_stops_where_the_tokenizer_marks_it():
@@ -206,6 +214,8 @@ def test_token_ids_are_taken_and_given(lm, model):
         np.testing.assert_array_equal(some.embed(np.array(rows[1])), lm.embed(PROMPTS[1]))
         with pytest.raises(ValueError, match=r"\[0, 27\)"):
             some.generate([27])
+    with pytest.raises(ValueError, match="`stop` needs a tokenizer"):
+        TransformerXLCausalLM(model).generate(rows[0], stop="1")
     stop = lm.tokenizer.decode(expected[0][-1:])
     end = lm.generate(rows[0], **greedy, stop=stop, strip_prompt=True).tolist()
     assert end == expected[0][5:].tolist()[: len(end)] and expected[0][-1] not in end

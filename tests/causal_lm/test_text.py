@@ -3,23 +3,33 @@
 import numpy as np
 import pytest
 
-from txl_tf.causal_lm.causal_lm import TextSession, prompt_tokens, stop_tokens, text_until
+from txl_tf.causal_lm.text_pieces import TextPieces, first_stop, text_until, tokens_until
+from txl_tf.causal_lm.text_session import TextSession, prompt_tokens
 from txl_tf.config.generation import GenerationConfig
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 
 
 class Recited:
-    """A session that writes what it was given."""
+    """A session that writes what it was given, and knows what it would remember."""
 
     def __init__(self, text, tokenizer=None):
         self._tokens = iter((tokenizer or ByteTokenizer()).encode(text.encode()))
-        self.prompts = []
+        self.remembered = []
 
-    def write(self, prompt_ids=None, *, max_tokens):
+    def read(self, prompt_ids):
+        self.remembered += prompt_ids[0].tolist()
+
+    def write(self, *, max_tokens):
         assert max_tokens == 1
-        self.prompts.append(None if prompt_ids is None else prompt_ids[0].tolist())
-        return np.array([[next(self._tokens)]], np.int32)
+        self.remembered.append(int(next(self._tokens)))
+        return np.array([self.remembered[-1:]], np.int32)
+
+    def mark(self):
+        return list(self.remembered)
+
+    def rewind(self, mark, rows):
+        self.remembered = mark + rows[0].tolist()
 
 
 def written(text, num_tokens, stop_texts=(), prompt="say "):
@@ -54,6 +64,9 @@ def test_pieces_of_a_long_text_join_to_it_and_few_tokens_are_decoded_for_each(mo
         (["three", " t"], "one"),
         (["two threads"], "one two three"),
         (["one"], ""),
+        (["wo three", "th"], "one two "),
+        (["e tw", " t"], "one"),
+        (["e t", " t"], "on"),
     ],
 )
 def test_writing_ends_before_the_first_stop_text(stops, expected):
@@ -62,6 +75,48 @@ def test_writing_ends_before_the_first_stop_text(stops, expected):
 
 def test_what_may_begin_a_stop_text_is_held_back():
     assert written("a\nb\n\nc", 6, ["\n\n"]) == ["a", "", "\nb", "", ""]
+
+
+def test_the_stop_text_that_is_complete_first_ends_a_text_also_token_by_token():
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        text = "".join(draw.choice(list("abc"), size=12))
+        stops = ["".join(draw.choice(list("abc"), size=draw.integers(1, 5))) for _ in range(3)]
+        ends = [(k, -len(s), k - len(s)) for k in range(13) for s in stops if text[:k].endswith(s)]
+        assert first_stop(text, stops) == (min(ends)[2] if ends else None)
+        assert "".join(written(text, 12, stops)) == text[: first_stop(text, stops)]
+
+
+def test_memory_ends_where_the_text_ends():
+    session = Recited("one two, three")
+    writer = TextSession(session, ByteTokenizer(), GenerationConfig(stop=[", t", "ee"]))
+    assert writer.write("say ", max_tokens=14) == "one two"
+    assert bytes(session.remembered) == b"say one two"
+    # A token with the end of the text and the beginning of the stop text is written anew.
+    words = WordTokenizer(["say", "one", "oneself", "elf", "two"], WordRule())
+    for text, stop, kept in (("one oneself", "self", [1, 1]), ("one elf", "lf", [1])):
+        pieces = TextPieces(words, words.encode("say"), [stop])
+        for token_id in words.encode(text):
+            pieces.add(token_id)
+        assert pieces.is_over and pieces.kept_ids().tolist() == kept
+
+
+def test_places_of_tokens_are_those_of_their_characters():
+    for text, places in (
+        ("a\u00e9\u20ac b", [0, 1, 1, 2, 2, 2, 3, 4]),
+        (b"a\xc3b\xff\xffc".decode(errors="surrogateescape"), [0, 1, 2, 3, 4, 5]),
+    ):
+        content = text.encode(errors="surrogateescape")
+        pieces, found = TextPieces(ByteTokenizer(), np.zeros(0, np.int32)), []
+        for byte in content:
+            pieces.add(byte)
+            found.append(pieces.offset)
+        assert found == places
+    pieces, tokens = TextPieces(WORDS_IN_FULL, np.array([2])), []
+    for token_id in [0, 3, 1]:
+        tokens += pieces.token_texts([token_id])
+        pieces.add(token_id)
+    assert tokens == [" well", " @-@", " known"]
 
 
 def test_a_stop_text_in_the_prompt_stops_nothing():
@@ -73,10 +128,11 @@ def test_a_turn_without_prompt_goes_on():
     writer = TextSession(session, ByteTokenizer())
     assert writer.write("go ", max_tokens=6) == "first "
     assert writer.write(max_tokens=6) == "second"
-    assert session.prompts == [list(b"go "), *[None] * 11]
+    assert bytes(session.remembered) == b"go first second"
 
 
 WORDS = WordTokenizer(["well", "known", "is", "@-@", "@,@", "@.@", "1", "2", "."], WordRule())
+WORDS_IN_FULL = WordTokenizer([word.decode() for word in WORDS.tokens], WordRule())
 WORDS.joins_marks = True
 
 
@@ -97,14 +153,8 @@ def test_stop_texts_are_those_of_the_joined_text():
     assert TextSession(Recited(text, WORDS), WORDS, settings).write("known") == " is well"
     prompt_ids, row = WORDS.encode(b"known"), WORDS.encode(text.encode())
     assert text_until(WORDS, prompt_ids, row, ["-known"]) == " is well"
-    raw = WordTokenizer([word.decode() for word in WORDS.tokens], WordRule())
-    assert text_until(raw, prompt_ids, row, []) == f" {text}"
-
-
-def test_a_stop_text_of_one_token_is_a_stop_token():
-    assert stop_tokens(ByteTokenizer(), ["\n", "ab", "é"]) == [10]
-    letters = CharacterTokenizer(["a", "b"])
-    assert stop_tokens(letters, ["b", "ab", "z"]) == [letters.encode(b"b")[0]]
+    assert tokens_until(WORDS, prompt_ids, row, ["-known"]).tolist() == row[:2].tolist()
+    assert text_until(WORDS_IN_FULL, prompt_ids, row, []) == f" {text}"
 
 
 def test_a_byte_order_mark_is_no_part_of_a_prompt():

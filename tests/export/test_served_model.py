@@ -24,7 +24,7 @@ def variables():
 @pytest.mark.parametrize("stored_as", ["float32", "bfloat16", "int8"])
 def test_weights_come_back_as_float32_within_their_precision(stored_as):
     given = variables()
-    stored = ServedWeights(given, stored_as)
+    stored = ServedWeights({each.path: each.numpy() for each in given}, stored_as)
     for variable, value in zip(given, stored.values(), strict=True):
         expected, found = variable.numpy(), value.numpy()
         assert found.dtype == np.float32 and found.shape == expected.shape

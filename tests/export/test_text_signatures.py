@@ -9,19 +9,16 @@ from tests.export.test_token_signatures import VARIANTS
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.causal_lm.text_pieces import first_stop
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.export.graph_texts import GraphTexts, cut_at
 from txl_tf.export.served_model import ServedModel, ServedWeights
-from txl_tf.export.signatures import (
-    ExportOptions,
-    GraphTexts,
-    Signatures,
-    cut_at,
-    known_inputs,
-)
+from txl_tf.export.signatures import ExportOptions, Signatures, known_inputs
 from txl_tf.models import create_model
+from txl_tf.models.plain_weights import plain_weights
 
 CHARACTERS = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
 WORDS = ["a", "fox", "sleeps", "the", "dog", ".", "<unk>"]
@@ -51,10 +48,10 @@ def functions(model, tokenizer, **completion):
     options = ExportOptions()
     completion = GenerationConfig(**{"max_tokens": NUM_TOKENS, **completion})
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
-    weights = ServedWeights(model.weights, "float32")
-    served = ServedModel(model, weights, excluded, completion.repetition_penalty)
-    inputs = known_inputs(model.config, completion)
+    weights = ServedWeights(plain_weights(model, "It"), "float32")
     texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
+    served = ServedModel(model, weights, excluded, completion, texts)
+    inputs = known_inputs(model.config, completion)
     return Signatures(served, inputs, options, texts).functions()
 
 
@@ -84,7 +81,8 @@ def lm(model):
 
 @pytest.mark.slow
 def test_each_text_is_continued_as_by_the_model_alone(lm):
-    settings = {"temperature": 0.9, "repetition_penalty": 1.7}
+    settings = {"temperature": 0.9, "repetition_penalty": 1.7, "frequency_penalty": 0.5}
+    settings |= {"logit_bias": {3: 2, 4: -100}}
     found = completed(functions(lm.model, CHARACTERS, seed=7, **settings), TEXTS)
     settings |= {"max_tokens": NUM_TOKENS, "strip_prompt": True, "seed": 7}
     assert found == lm.generate(TEXTS, **settings)
@@ -217,3 +215,29 @@ def test_a_text_ends_before_any_character():
     expected = [f"before {each}".split(each)[0] for each in stops]
     assert [each.decode() for each in found] == expected
     assert cut_at(tf.constant(["a|b"]), tf.constant([["", ""]])).numpy().tolist() == [b"a|b"]
+
+
+def test_the_stop_text_that_is_complete_first_ends_a_text():
+    draw = np.random.default_rng(0)
+    texts = ["".join(draw.choice(list("ab\u00e9"), size=9)) for _ in range(200)]
+    stops = [["".join(draw.choice(list("ab\u00e9"), size=k)) for k in (1, 3, 4)] for _ in texts]
+    found = cut_at(tf.constant(texts), tf.constant(stops)).numpy()
+    expected = [
+        text[: first_stop(text, of_text)] for text, of_text in zip(texts, stops, strict=True)
+    ]
+    assert [each.decode() for each in found] == expected
+
+
+def test_writing_ends_with_the_text_that_is_over_last(lm):
+    texts = GraphTexts(CHARACTERS, 99)
+    model = ServedModel(lm.model, ServedWeights(lm.model.weights, "float32"), texts=texts)
+    full = [lm.generate(text, max_tokens=90, strip_prompt=True, temperature=0) for text in TEXTS]
+    stops = [text[k : k + 2] for text, k in zip(full, (2, 20, 9), strict=True)]
+    ids = texts.ids_of(tf.constant(TEXTS))
+    numbers = {"max_tokens": 900, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    settings = {name: tf.fill([3], each) for name, each in {**numbers, "seed": 1}.items()}
+    settings |= {"stop": tf.constant(stops)[:, None], "stop_token_ids": tf.fill([3, 1], -1)}
+    memory = model.initial_memory(3)
+    _, _, counts, _ = model.generate(ids.to_tensor(), ids.row_lengths(), settings, memory)
+    ends = [text.index(stop) + 2 for text, stop in zip(full, stops, strict=True)]
+    assert all(end <= count < end + 16 for end, count in zip(ends, counts, strict=True))

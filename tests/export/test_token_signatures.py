@@ -9,6 +9,7 @@ import txl_tf
 from tests.export.bad_requests import BAD, GOOD
 from tests.export.conftest import CONFIG
 from tests.export.requests import (
+    SETTINGS,
     generate,
     memory_in,
     nothing_read,
@@ -18,7 +19,8 @@ from tests.export.requests import (
     tensors,
 )
 from tests.toy_batches import SEGMENT_LENGTH, toy_experiment
-from txl_tf.export.served_model import ServedModel, ServedWeights, Settings
+from txl_tf.export.served_model import ServedModel, ServedWeights
+from txl_tf.models.plain_weights import plain_weights
 from txl_tf.samplers import RandomSampler
 
 SEGMENT = CONFIG.segment_length
@@ -176,7 +178,7 @@ def test_generate_writes_each_row_to_its_own_end(model, signatures):
 
 
 def served_functions(model):
-    return ServedModel(model, ServedWeights(model.weights, "float32"))
+    return ServedModel(model, ServedWeights(plain_weights(model, "It"), "float32"))
 
 
 @pytest.mark.slow
@@ -198,7 +200,8 @@ def test_variants_score_and_write_as_the_model_does(name):
     for served_state, state in zip(memory.states, carried.states, strict=True):
         np.testing.assert_allclose(served_state, state, rtol=0, atol=1e-5)
     values = (9, 0.8, 5, 0.9, 0.01, 3)
-    wanted = Settings(*(tf.fill([2], each) for each in values), tf.fill([2, 1], -1))
+    wanted = dict(zip(SETTINGS, (tf.fill([2], each) for each in values), strict=True))
+    wanted |= {"stop_token_ids": tf.fill([2, 1], -1), "stop": tf.fill([2, 1], "")}
     written, *_ = served.generate(ids, lengths, wanted, model.initial_memory(2))
     sampler = RandomSampler(*values[1:5])
     expected, _ = txl_tf.generate(model, text[:, :-1], max_tokens=9, sampler=sampler, seed=3)

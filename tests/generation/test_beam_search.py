@@ -13,13 +13,14 @@ def model():
     return expressive()
 
 
-def by_reading_again(model, row, num_tokens, num_beams, stop=-1):
-    """The best texts, best first; one that has the stop token competes as it is."""
+def by_reading_again(model, row, num_tokens, num_beams, stop=(-1,)):
+    """The best texts, best first; one that ends with the stop competes as it is."""
+    num_stop = len(stop)
     beams = [([], 0.0)]
     for _ in range(num_tokens):
-        found = [beam for beam in beams if stop in beam[0]]
+        found = [beam for beam in beams if beam[0][-num_stop:] == [*stop]]
         for text, score in beams:
-            if stop not in text:
+            if text[-num_stop:] != [*stop]:
                 whole = np.array([[*row, *text]])
                 log_probs = model.log_probs(whole, model.initial_memory(1, 0))[0][0, -1]
                 totals = (score + log_probs).numpy().tolist()
@@ -29,13 +30,19 @@ def by_reading_again(model, row, num_tokens, num_beams, stop=-1):
 
 
 def test_beams_that_end_compete_with_those_that_continue(model):
-    rows, stop = [prompt(4, 1)[0], prompt(9, 1)[0]], 4
-    sampler = BeamSampler(20, return_all_beams=True)
-    written, _ = generate(model, rows, max_tokens=3, sampler=sampler, stop_token_ids=[stop])
-    assert written.shape == (2, 20, 3) and (written == -1).any()
-    for row, beams in zip(rows, written, strict=True):
-        found = [beam[beam >= 0].tolist() for beam in beams]
-        assert found == by_reading_again(model, row, 3, 20, stop)
+    rows, sampler = [prompt(4, 1)[0], prompt(9, 1)[0]], BeamSampler(20, return_all_beams=True)
+    for stop, is_over in (
+        ([4], None),
+        ([4, 7], lambda rows: (rows[:, -2:] == [4, 7]).all(axis=1)),
+    ):
+        session = GenerationSession(
+            model, sampler, num_rows=2, stop_token_ids=() if is_over else stop
+        )
+        written = session.write(rows, max_tokens=3, is_over=is_over)
+        assert written.shape == (2, 20, 3) and (written == -1).any()
+        for row, beams in zip(rows, written, strict=True):
+            found = [beam[beam >= 0].tolist() for beam in beams]
+            assert found == by_reading_again(model, row, 3, 20, stop)
 
 
 def test_memory_goes_with_the_beams(model):

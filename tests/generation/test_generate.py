@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.generation.models import expressive, greedy_by_reading_again, prompt
+from tests.generation.models import expressive, prompt
 from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.generation import generate
 from txl_tf.samplers import GreedySampler
@@ -28,14 +28,6 @@ def test_the_returned_memory_goes_on_where_the_text_stopped(model):
     np.testing.assert_array_equal(memory.valid_length, memory_at_once.valid_length)
     for one, other in zip(memory.keys, memory_at_once.keys, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
-
-
-def test_memory_of_the_model_before_the_prompt_is_read(model):
-    before, prompt_ids = prompt(6), prompt(3)
-    _, memory = model(before, model.initial_memory(3))
-    written, _ = generate(model, prompt_ids, max_tokens=5, sampler=GreedySampler(), memory=memory)
-    whole = np.concatenate([before, prompt_ids], axis=1)
-    np.testing.assert_array_equal(written, greedy_by_reading_again(model, whole, 5))
 
 
 def test_the_sampler_gets_logits_and_a_seed_of_its_own_for_every_token_and_row(model):
@@ -69,7 +61,6 @@ def test_nothing_to_read_or_to_write_is_refused(model, prompt_ids, max_tokens, m
 
 def test_a_memory_of_other_rows_or_length_is_refused(model):
     memory = model.initial_memory(2)
-    with pytest.raises(ValueError, match=r"`memory` must have 3 rows\. Received: 2 rows"):
-        generate(model, prompt(4), max_tokens=1, memory=memory)
-    with pytest.raises(ValueError, match=r"`memory` must be like KeyValueMemory.*Received: .*40"):
-        generate(model, prompt(4, num_rows=2), max_tokens=1, memory=memory, memory_length=7)
+    for num_rows, length, message in ((3, 40, "have 3 rows"), (2, 7, "be like KeyValueMemory")):
+        with pytest.raises(ValueError, match=f"`memory` must.*{message}"):
+            generate(model, prompt(4, num_rows), max_tokens=1, memory=memory, memory_length=length)

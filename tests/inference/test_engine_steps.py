@@ -18,8 +18,8 @@ def token_by_token(model, text, memory_length, capacity, engine=None):
         recent, read = engine.begin(memory, capacity=capacity), engine.memory_of_steps(memory)
         piece = text[:, start : start + capacity]
         for column in piece.T:
-            log_probs, recent = engine.step(int32(column), is_active, read, recent, constants)
-            found.append(ops.convert_to_numpy(log_probs))
+            logits, recent = engine.step(int32(column), is_active, read, recent, constants)
+            found.append(ops.convert_to_numpy(ops.log_softmax(logits)))
         memory = engine.finish(memory, recent, int32(piece.shape[1]))
     return np.stack(found, axis=1), memory
 

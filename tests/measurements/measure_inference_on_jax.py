@@ -144,9 +144,10 @@ class Programs:
         def write_token(state, position):
             pending, recent = state
             with self._using(weights):
-                log_probs, recent = self._engine.step(
+                logits, recent = self._engine.step(
                     pending, is_active, memory, recent, turned(constants)
                 )
+            log_probs = jax.nn.log_softmax(logits)
             seeds = functional.row_seeds(jnp.stack([seed, position]), rows)
             pending = self._sampler(log_probs, seeds)
             of_token = jnp.take_along_axis(log_probs, pending[:, None], axis=1)[:, 0]

@@ -55,6 +55,7 @@ def test_every_model_is_a_language_model_and_scores_alike(config_class):
     nats, _ = model.score(token_ids[:, :-1], token_ids[:, 1:], memory)
     log_probs, _ = model.log_probs(token_ids[:, :-1], memory)
     np.testing.assert_array_equal(log_probs, model.log_probs_of(hidden))
+    np.testing.assert_array_equal(log_probs, ops.log_softmax(model.logits_of(hidden)))
     picked = np.take_along_axis(np.asarray(log_probs), token_ids[:, 1:, None], axis=-1)[..., 0]
     np.testing.assert_allclose(nats, -picked, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match=r"must be in \[0, 9\)"):

@@ -92,6 +92,11 @@ def test_beams_find_one_text_and_stop(generated):
     assert printed == generated("--prompt", "some ", "--max-tokens", "4", "--beams", "3")
 
 
+def test_a_bias_writes_its_token(generated):
+    common = ("--prompt", "some ", "--max-tokens", "3", "--frequency-penalty", "0.5")
+    assert generated(*common, "--logit-bias", "88=100") == "some XXX\n"
+
+
 def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
     lines = iter(["", "some ", "", "text "])
 
@@ -128,6 +133,9 @@ def test_a_prompt_that_is_no_utf_8_is_refused(generated, monkeypatch):
         (["--prompt", "a", "--beams", "2", "--top-k", "3"], 2, "--beams with --top-k"),
         (["--prompt", "a", "--join-marks"], 2, "has no marks like @-@"),
         (["--prompt", "a", "--stop", ""], 2, "--stop"),
+        (["--prompt", "a", "--logit-bias", "256=1"], 2, "--logit-bias 256=1"),
+        (["--prompt", "a", "--logit-bias", "5=nan"], 2, "--logit-bias 5=nan"),
+        (["--prompt", "a", "--presence-penalty", "3"], 2, "--presence-penalty 3.0"),
     ],
 )
 def test_what_cannot_be_done_is_said_at_once(generated, arguments, exit_code, message):

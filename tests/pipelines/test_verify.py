@@ -13,7 +13,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.export.saved_model import write_version
-from txl_tf.generation.session import write_session
+from txl_tf.generation.session_file import write_session
 from txl_tf.storage.untrusted_files import verify_checksums
 
 

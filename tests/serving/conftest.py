@@ -13,7 +13,8 @@ import txl_tf
 from tests.toy_batches import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.models import create_model
-from txl_tf.serving.text_server import TextEngine, TextServer
+from txl_tf.serving.text_engine import TextEngine
+from txl_tf.serving.text_server import TextServer
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,9 @@ import openai
 import pytest
 
 from tests.serving.conftest import running
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.models import create_model
 
 PROMPT = "Once upon a time"
 
@@ -43,7 +46,7 @@ def get(url, body=None, **headers):
     [
         {"temperature": 0.0},
         {"seed": 7, "temperature": 0.8, "top_k": 99, "top_p": 0.8, "repetition_penalty": 1.3},
-        {"seed": 7, "min_p": 0.1},
+        {"seed": 7, "min_p": 0.1, "presence_penalty": 0.5, "logit_bias": {"99": 3, "7": -100}},
     ],
 )
 def test_a_request_writes_the_text_of_generate_beside_any_others(client, lm, settings):
@@ -134,6 +137,35 @@ def test_a_session_equals_one_pass_and_ends(client, lm):
         few.close()
 
 
+def test_a_session_does_not_know_the_stop_text_that_ended_a_text(client, lm):
+    greedy = {"temperature": 0, "frequency_penalty": 0.5}
+    free = lm.generate(PROMPT, max_tokens=30, strip_prompt=True, **greedy)
+    stop = free[9:12]
+    expected = lm.session(stop=stop, **greedy)
+    for prompt in (PROMPT, "then", ""):
+        answer = complete(client, prompt, session="t", stop=stop, max_tokens=30, **greedy)
+        assert answer.choices[0].text == expected.write(prompt or None, max_tokens=30)
+    # What it knows is the prompt and the text before the stop text.
+    first = complete(client, session="u", stop=stop, max_tokens=30, **greedy)
+    assert first.session["tokens"] == len(PROMPT + first.choices[0].text)
+
+
+def test_places_and_texts_of_tokens_are_those_in_the_text(client, lm):
+    prompt = "caf\u00e9 \u65e5"
+    choice = complete(client, prompt, echo=True, logprobs=1, max_tokens=9, seed=1).choices[0]
+    places = choice.logprobs.text_offset
+    assert places[:9] == [0, 1, 2, 3, 3, 4, 5, 5, 5] and places[9] == 6
+    assert places == sorted(places) and places[-1] <= len(choice.text)
+    words = WordTokenizer(list("abcdefgh"), WordRule())
+    config = lm.model.config.replace(vocabulary_size=8)
+    with running(TransformerXLCausalLM(create_model(config), words)) as address:
+        body = {"prompt": "a b", "echo": True, "logprobs": 2, "max_tokens": 5}
+        answer = json.loads(get(f"{address}/v1/completions", json.dumps(body).encode())[1])
+    found, text = answer["choices"][0]["logprobs"], answer["choices"][0]["text"]
+    assert "".join(found["tokens"]) == text and len(found["tokens"]) == 7
+    assert found["text_offset"] == [0, *range(1, 12, 2)]
+
+
 @pytest.mark.parametrize(
     ("settings", "status", "param"),
     [
@@ -143,7 +175,8 @@ def test_a_session_equals_one_pass_and_ends(client, lm):
         ({"max_tokens": 10**6}, 400, "max_tokens"),
         ({"n": 1000}, 400, "prompt"),
         ({"logprobs": 6}, 400, "logprobs"),
-        ({"presence_penalty": 1.0}, 400, "presence_penalty"),
+        ({"presence_penalty": 2.1}, 400, "presence_penalty"),
+        ({"logit_bias": {"300": 1}}, 400, "logit_bias"),
         ({"prompt": ""}, 400, "prompt"),
         ({"prompt": [1, 300]}, 400, "prompt"),
         ({"session": "s", "n": 2}, 400, "session"),
@@ -154,7 +187,7 @@ def test_a_wrong_parameter_is_named(client, settings, status, param):
     with pytest.raises(openai.APIStatusError) as caught:
         complete(client, **settings)
     assert (caught.value.status_code, caught.value.body["param"]) == (status, param)
-    harmless = {"best_of": 1, "logit_bias": {}, "presence_penalty": 0, "suffix": None}
+    harmless = {"best_of": 1, "logit_bias": {}, "suffix": None}
     assert complete(client, max_tokens=1, **harmless).choices
 
 

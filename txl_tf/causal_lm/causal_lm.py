@@ -1,10 +1,8 @@
-"""Language model on text: a model with its tokenizer, sessions, prompts and stop texts."""
+"""Language model on text: a model with its tokenizer."""
 
 import functools
-import itertools
-import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import keras
@@ -12,19 +10,16 @@ import numpy as np
 
 from txl_tf import samplers
 from txl_tf.causal_lm.layer_reader import LayerReader, text_features
+from txl_tf.causal_lm.text_pieces import has_new_stop, text_until, tokens_until
+from txl_tf.causal_lm.text_session import TextSession, prompt_tokens
 from txl_tf.config.base import shown_value
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.text_batches import ordered_batches, token_stream
-from txl_tf.data.tokenizers.tokenizer import (
-    InvalidTextError,
-    Tokenizer,
-    checked_token_ids,
-    excluded_tokens,
-)
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, checked_token_ids, excluded_tokens
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
-from txl_tf.errors import UsageError
 from txl_tf.evaluation.evaluator import Evaluator, score_text
+from txl_tf.generation.decoding import TOKENS_PER_CHECK
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import (
     StepChoice,
@@ -46,10 +41,6 @@ from txl_tf.training.optimizers import WarmupSchedule, create_optimizer, set_lay
 
 # Largest number of sessions, of evaluators and of readers that are kept compiled.
 _MAX_COMPILED = 4
-# The text of a token depends only on a few tokens before it.
-_CONTEXT_TOKENS = 64
-_MAX_SHOWN_WORDS = 8
-_LOGGER = logging.getLogger(__name__)
 Folder = str | os.PathLike[str]
 
 
@@ -355,7 +346,8 @@ class TransformerXLCausalLM:
             storage_dtype: str, see `txl_tf.GenerationSession`.
             **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; excludes
                 `max_length`), `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
-                `seed`, `stop` (one token per text if prompts are token ids) and `allow_unknown`.
+                `frequency_penalty`, `presence_penalty`, `logit_bias`, `seed`, `stop` and
+                `allow_unknown`.
 
         Returns:
             str for a str, int32 vector for token ids. A list of them if `inputs` is a list or
@@ -389,25 +381,35 @@ class TransformerXLCausalLM:
                 "`max_length` must be larger than the shortest prompt. "
                 f"Received: max_length={max_length}, shortest={min(map(len, prompts))}"
             )
+        if asked.stop:
+            self._required_tokenizer("stop")
         ends = self._stop_token_ids(stop_token_ids)
-        stop_ids = (*ends, *stop_tokens(tokenizer, asked.stop))
         session = self._session(
             samplers.choose(sampler, settings, self._sampler),
             seeds,
             asked,
-            stop_token_ids=stop_ids,
+            stop_token_ids=ends,
             memory_length=memory_length,
             jit_compile=None if max(limits) >= FEWEST_COMPILED_TOKENS else False,
             storage_dtype=storage_dtype,
         )
-        written = session.write(prompts, max_tokens=max(limits))
+
+        def is_over(rows: np.ndarray) -> np.ndarray:
+            width = len(rows) // len(prompts)  # of beams
+            pairs = ((prompts[r // width], row[row >= 0]) for r, row in enumerate(rows))
+            parts = TOKENS_PER_CHECK, asked.stop
+            return np.array([has_new_stop(tokenizer, *pair, *parts) for pair in pairs])
+
+        check = is_over if asked.stop else None
+        written = session.write(prompts, max_tokens=max(limits), is_over=check)
         texts: list[str | np.ndarray] = []
         for before, ids, row, limit in zip(befores, prompts, written, limits, strict=True):
+            row = _until(row[:limit], ends)
             if isinstance(before, str):
-                text = text_until(tokenizer, ids, _until(row[:limit], ends), asked.stop)
+                text = text_until(tokenizer, ids, row, asked.stop)
                 texts.append(text if strip_prompt else before + text)
             else:
-                row = _until(row[:limit], stop_ids)
+                row = tokens_until(tokenizer, ids, row, asked.stop)
                 texts.append(row if strip_prompt else np.concatenate([ids, row]))
         return texts[0] if is_one_text(inputs) and num_samples == 1 else texts
 
@@ -488,7 +490,7 @@ class TransformerXLCausalLM:
         memory_length: int | None = None,
         storage_dtype: Literal["auto", "float32"] = "auto",
         **settings: Any,
-    ) -> "TextSession":
+    ) -> TextSession:
         """Begins a text that many calls continue, with its memory.
 
         It takes the arguments of `generate`. `sampler` must not be a `BeamSampler`.
@@ -524,16 +526,19 @@ class TransformerXLCausalLM:
     ) -> GenerationSession:
         """Returns a session with empty rows; it reuses what an earlier call compiled."""
         self._check_compiled()
-        # Settings of a random sampler are inputs: one compiled session serves all of them.
-        is_random = type(sampler) is samplers.RandomSampler
+        if type(sampler) is samplers.RandomSampler:
+            # Its settings are inputs: one compiled session serves all of them.
+            settings = settings.replace(
+                **{name: getattr(sampler, name) for name in samplers.SETTINGS}
+            )
+            sampler = None
         session = self._session_of(
-            None if is_random else sampler,
+            sampler,
             num_rows=len(seeds),
-            repetition_penalty=settings.repetition_penalty,
             excluded_token_ids=excluded_tokens(self.tokenizer, settings.allow_unknown),
             **options,
         )
-        return session.sibling(seeds, sampler) if is_random else session.sibling(seeds)
+        return session.sibling(seeds, settings)
 
     def _required_tokenizer(self, purpose: str, texts: Sequence[Any] = ("",)) -> Tokenizer:
         if self.tokenizer is None and not any(isinstance(each, str) for each in texts):
@@ -569,179 +574,6 @@ def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
     return row[: int(np.argmax(is_end))] if is_end.any() else row
 
 
-class TextSession:
-    """A text that is continued turn by turn, with the memory of all earlier turns.
-
-    Args:
-        session: `GenerationSession` of one row.
-        tokenizer: `Tokenizer` of the model.
-        settings: optional `GenerationConfig`; only `max_tokens` and `stop` are used.
-        stop_token_ids: ints. Generation ends before the first of them.
-
-    Example:
-    ```python
-    session = txl_tf.load("runs/mine").session()
-    print(session.write("Once upon a time", max_tokens=100))
-    print(session.write(max_tokens=100))
-    ```
-    """
-
-    def __init__(
-        self,
-        session: GenerationSession,
-        tokenizer: Tokenizer,
-        settings: GenerationConfig | None = None,
-        stop_token_ids: Sequence[int] = (),
-    ) -> None:
-        self._session = session
-        self._tokenizer = tokenizer
-        self._settings = GenerationConfig() if settings is None else settings
-        self._stop_token_ids = frozenset(stop_token_ids)
-        self._written = np.zeros((0,), np.int32)
-
-    @property
-    def seed(self) -> int:
-        """Seed of the text; after `load`, the seed in the file."""
-        return int(self._session.seeds[0])
-
-    def write(self, prompt: str | None = None, *, max_tokens: int | None = None) -> str:
-        """Reads a prompt and returns its continuation; arguments and errors of `stream`."""
-        return "".join(self.stream(prompt, max_tokens=max_tokens))
-
-    def stream(self, prompt: str | None = None, *, max_tokens: int | None = None) -> Iterator[str]:
-        """Reads a prompt and generates its continuation piece by piece.
-
-        Args:
-            prompt: optional str of at least one token. Defaults to `None`: continue the text.
-            max_tokens: optional int. The most to generate. Defaults to `None`: the setting of the
-                session.
-
-        Yields:
-            Pieces of the text after the prompt, some of them empty. Bytes that are not UTF-8
-            become the replacement character.
-
-        Raises:
-            UsageError: If the tokenizer cannot encode the prompt, or the prompt has no token.
-            ValueError: If there is nothing to continue or to generate.
-        """
-        settings = self._settings
-        if max_tokens is not None:
-            settings = settings.replace(max_tokens=max_tokens)
-        prompt_ids = None if prompt is None else prompt_tokens(self._tokenizer, prompt)
-        self._written = self._written[-_CONTEXT_TOKENS:]
-        if prompt_ids is not None:
-            self._written = np.concatenate([self._written, prompt_ids])
-        pieces = TextPieces(self._tokenizer, self._written, settings.stop)
-        for _ in range(settings.max_tokens):
-            rows = None if prompt_ids is None else prompt_ids[None]
-            token_id, prompt_ids = int(self._session.write(rows, max_tokens=1)[0, 0]), None
-            if token_id in self._stop_token_ids:
-                break
-            piece = pieces.add(token_id)
-            self._written = pieces.newest_ids
-            yield piece
-            if pieces.is_over:
-                return
-        yield pieces.rest()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state of the session, see `GenerationSession.save`."""
-        self._session.save(path)
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Continues from a file that `save` wrote, see `GenerationSession.load`."""
-        self._session.load(path)
-        self._written = np.zeros((0,), np.int32)
-
-
-class TextPieces:
-    """Text of tokens that come one at a time, up to the first stop text.
-
-    `earlier_ids` are tokens whose text is known. `is_over` is true after a stop text;
-    `num_characters` is the length of the text of all tokens, without a stop text.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, earlier_ids: np.ndarray, stop_texts: Sequence[str]
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._stop_texts = stop_texts
-        self._num_before = self.num_characters = 0
-        self.is_over = False
-        self._begin(earlier_ids)
-
-    def _begin(self, ids: np.ndarray) -> None:
-        self._ids, self._num_shown = ids, 0
-        self._num_earlier = len(self._tokenizer.decode(ids))
-
-    @property
-    def newest_ids(self) -> np.ndarray:
-        """The newest tokens, enough to decode the next one."""
-        return self._ids[-_CONTEXT_TOKENS:]
-
-    def add(self, token_id: int) -> str:
-        """Adds a token and returns the text that later tokens cannot change."""
-        self._ids = np.append(self._ids, np.int32(token_id))
-        text = self._text()
-        certain = self._certain(text)
-        piece = text[self._num_shown : certain]
-        self._num_shown = max(self._num_shown, certain)
-        self.num_characters = self._num_before + (certain if self.is_over else len(text))
-        is_long = len(self._ids) >= 2 * _CONTEXT_TOKENS
-        if is_long and certain == len(text) and not self._tokenizer.reads_lines:
-            # Nothing is held back: drop earlier tokens, so that decoding stays cheap.
-            self._num_before = self.num_characters
-            self._begin(self.newest_ids)
-        return piece
-
-    def rest(self) -> str:
-        """Returns the text that was held back for another token."""
-        return "" if self.is_over else self._text()[self._num_shown :]
-
-    def _text(self) -> str:
-        return self._tokenizer.readable(self._tokenizer.decode(self._ids)[self._num_earlier :])
-
-    def _certain(self, text: str) -> int:
-        """Returns the number of characters before any stop text, complete or only begun."""
-        found = _first_stop(text, self._stop_texts)
-        if found is not None:
-            self.is_over = True
-            return found
-        certain = text[: self._tokenizer.num_certain(text)]
-        begun = [
-            len(certain) - length
-            for stop in self._stop_texts
-            for length in range(1, len(stop))
-            if certain.endswith(stop[:length])
-        ]
-        return min([len(certain), *begun])
-
-
-def _first_stop(text: str, stops: Sequence[str]) -> int | None:
-    return min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
-
-
-def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
-    """Returns the ids of those stop texts that are a single token."""
-    found = []
-    for stop in stop_texts:
-        try:
-            ids = tokenizer.encode(stop)
-        except InvalidTextError:
-            continue  # text that cannot be encoded is never generated
-        if len(ids) == 1 and tokenizer.decode_text(ids) == stop:
-            found.append(int(ids[0]))
-    return found
-
-
-def text_until(
-    tokenizer: Tokenizer, prompt_ids: np.ndarray, row: np.ndarray, stops: Sequence[str]
-) -> str:
-    """Decodes the tokens after a prompt, and cuts their text before the first stop text."""
-    text = tokenizer.decode_after(prompt_ids, row)
-    return text[: _first_stop(text, stops)]
-
-
 def is_one_text(value: Any) -> bool:
     """True for a text, or its token ids in a vector or list."""
     if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
@@ -759,36 +591,6 @@ def checked_texts(texts: Any, argument: str) -> list[str | np.ndarray]:
             f"empty. Received: {argument}={shown_value(texts)}"
         )
     return [each if isinstance(each, str) else np.asarray(each) for each in found]
-
-
-def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
-    """Encodes a prompt as an int32 vector; UsageError if that is impossible or gives no token.
-
-    Token ids are returned after a check. A line that the prompt does not end has no token for its
-    end.
-    """
-    if isinstance(prompt, np.ndarray):
-        return checked_token_ids(prompt, tokenizer.vocabulary_size).astype(np.int32)
-    where = f"prompt {prompt[:80]!a}"
-    try:
-        ids = tokenizer.encode(prompt, ends_document=False)
-    except InvalidTextError as error:
-        raise UsageError(error.reason, where=where) from error
-    except UnicodeEncodeError as error:
-        raise UsageError("The prompt is not valid UTF-8.", where=where) from error
-    if not len(ids):
-        raise UsageError("The prompt has no tokens.", where=where, remedy="Give at least a word.")
-    num_unknown = int(np.sum(ids == tokenizer.unknown_id))
-    if num_unknown:
-        words = (
-            word
-            for word in dict.fromkeys(prompt.split())
-            if tokenizer.unknown_id in tokenizer.encode_piece(word.encode(), True, False)
-        )
-        shown = ", ".join(itertools.islice(words, _MAX_SHOWN_WORDS))
-        what = "%d of %d tokens of the prompt are unknown to the model: %s"
-        _LOGGER.warning(what, num_unknown, len(ids), shown)
-    return ids.astype(np.int32)
 
 
 def load(folder: Folder, step: StepChoice = None, **options: Any) -> TransformerXLCausalLM:

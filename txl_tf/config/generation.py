@@ -2,7 +2,7 @@
 
 import dataclasses
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from txl_tf.config.base import (
@@ -15,21 +15,21 @@ from txl_tf.config.base import (
 )
 
 _GOLDEN_RATIO = 0x9E3779B9  # the fractional part in 32 bits
+MOST_BIAS = 100
+"""Limit of a number in `logit_bias`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerationConfig(FrozenConfig):
-    """Settings of written text.
+class SamplingConfig(FrozenConfig):
+    """Settings of the choice of each token.
 
-    First the scores of repeated tokens are lowered, then all are divided by the temperature. Then
-    `top_k`, `top_p` and `min_p`, in this order, each exclude tokens.
+    First the scores of used tokens are lowered and the bias is added, then all are divided by the
+    temperature. Then `top_k`, `top_p` and `min_p`, in this order, each exclude tokens.
 
     Raises:
-        ValueError: If a value is out of its range, or a stop text is empty.
+        ValueError: If a value is out of its range.
     """
 
-    max_tokens: Annotated[int, positive(2**31 - 1)] = DEFAULT_NEW_TOKENS
-    """Most tokens to write."""
     temperature: Annotated[float, not_negative()] = 1.0
     """Divisor of the logits; 0 always writes the most probable token."""
     top_k: Annotated[int, not_negative(2**31 - 1)] = 0
@@ -39,11 +39,54 @@ class GenerationConfig(FrozenConfig):
     min_p: Annotated[float, FRACTION] = 0.0
     """Least probability of a token, as a share of the highest probability; 0 means all tokens."""
     repetition_penalty: Annotated[float, Range(1)] = 1.0
-    """Lowers the scores of tokens that were read or written; 1 is off, 1.2 is usual."""
+    """Divides the positive logits of tokens that were read or written, and multiplies the negative
+    ones; 1 is off, 1.2 is usual."""
+    frequency_penalty: Annotated[float, Range(-2, 2)] = 0.0
+    """Subtracted from the logit of a token each time that it was written; 0 is off."""
+    presence_penalty: Annotated[float, Range(-2, 2)] = 0.0
+    """Subtracted from the logits of tokens that were written; 0 is off."""
+    logit_bias: tuple[tuple[int | float, ...], ...] = ()
+    """Numbers from -100 to 100 that are added to the logits of tokens, by id: a dict or pairs."""
     seed: Annotated[int | None, Range(-(2**31), 2**31 - 1)] = None
     """The same seed writes the same text; None draws a new seed each time."""
+
+    def __post_init__(self) -> None:
+        given = self.logit_bias
+        if isinstance(given, Mapping):
+            try:  # JSON has only strings as keys
+                pairs = [(int(token_id), number) for token_id, number in given.items()]
+            except ValueError:
+                pairs = [(-1, 0)]
+            object.__setattr__(self, "logit_bias", tuple(pairs))
+        super().__post_init__()
+
+    def validate(self) -> None:
+        pairs = self.logit_bias
+        are_pairs = all(len(each) == 2 and type(each[0]) is int and each[0] >= 0 for each in pairs)
+        is_valid = are_pairs and all(abs(number) <= MOST_BIAS for _, number in pairs)
+        rule = f"have token ids and numbers from -{MOST_BIAS} to {MOST_BIAS}"
+        self.require("logit_bias", is_valid, rule)
+
+    @property
+    def has_penalty(self) -> bool:
+        """True if a penalty changes scores, so that used tokens must be known."""
+        others = (self.frequency_penalty, self.presence_penalty)
+        return self.repetition_penalty != 1 or any(others)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerationConfig(SamplingConfig):
+    """Settings of written text: those of each token, and where a text ends.
+
+    Raises:
+        ValueError: If a value is out of its range, or a stop text is empty.
+    """
+
+    max_tokens: Annotated[int, positive(2**31 - 1)] = DEFAULT_NEW_TOKENS
+    """Most tokens to write."""
     stop: tuple[str, ...] = ()
-    """The written text ends before the first of these texts."""
+    """The written text ends before the stop text that is complete first; of several that end at
+    the same place, before the longest."""
     allow_unknown: bool = False
     """True to allow the token that stands for unknown words."""
 

@@ -16,11 +16,13 @@ from txl_tf.config.experiment import SERVED_KINDS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
 from txl_tf.errors import StorageError
+from txl_tf.export.graph_texts import GraphTexts
 from txl_tf.export.served_model import ServedModel, ServedWeights
-from txl_tf.export.signatures import ExportOptions, GraphTexts, Input, Signatures, known_inputs
+from txl_tf.export.signatures import ExportOptions, Input, Signatures, known_inputs
 from txl_tf.model_folder import EXTRA, GRAPH_FILE, ModelDescription
 from txl_tf.models.headed import TransformerXLWithHead
 from txl_tf.models.language_model import language_model_of
+from txl_tf.models.plain_weights import plain_weights
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import (
@@ -96,6 +98,7 @@ def export_saved_model(
     if description is not None:
         kept = ("evaluation", "document_boundaries", "step", *(["task"] if head else []))
         known = {name: getattr(description, name) for name in kept}
+    weights = plain_weights(language_model, "A SavedModel")
     described = ModelDescription.of_model(
         language_model, tokenizer, **known, stored_as=options.weights
     )
@@ -107,13 +110,15 @@ def export_saved_model(
             f"{', '.join(SERVED_KINDS)}. Received: tokenizer={tokenizer}, task={task}"
         )
     root = tf.Module()
-    root.weights = ServedWeights(language_model.weights, options.weights)
+    root.weights = ServedWeights(weights, options.weights)
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
-    served = ServedModel(language_model, root.weights, excluded, completion.repetition_penalty)
-    inputs = known_inputs(language_model.config, completion)
     root.texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
-    root.head = None if head is None else ServedWeights(head.weights, "float32")
-    parts = (root.texts, root.head, task)
+    served = ServedModel(language_model, root.weights, excluded, completion, root.texts)
+    inputs = known_inputs(language_model.config, completion)
+    if head is not None:
+        of_head = {variable.path: variable.numpy() for variable in head.weights}
+        root.head = ServedWeights(of_head, "float32")
+    parts = (root.texts, getattr(root, "head", None), task)
     signatures = Signatures(served, inputs, options, *parts).functions()
     write_version(os.fspath(folder), root, signatures, inputs, files)
     return folder

@@ -4,20 +4,29 @@ Shape letters used in this module: B rows, V vocabulary, S tokens to write, M me
 D hidden width, L layers, T tokens, K ids that end a row.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.generation import SamplingConfig
 from txl_tf.export import guards
-from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
+from txl_tf.export.graph_texts import GraphTexts, cut_at, traced_once
+from txl_tf.generation.decoding import (
+    PENALTIES,
+    TOKENS_PER_CHECK,
+    DecodingState,
+    TokenRules,
+    token_bias,
+    write_tokens,
+)
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.graph_reader import read_in_graph
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.samplers import RandomSampler, RepetitionPenalty
+from txl_tf.samplers import SETTINGS
 
 # Biases and norms are a thousandth of the weights, and each matters more.
 _MIN_MATRIX_ELEMENTS = 4096
@@ -33,22 +42,26 @@ class ServedWeights(tf.Module):
     the scale times a number in [-127, 127]. `values` are always float32.
     """
 
-    def __init__(self, variables: list[keras.Variable], stored_as: str) -> None:
+    def __init__(self, weights: Mapping[str, np.ndarray], stored_as: str) -> None:
         super().__init__(name="weights")
         # By path, which is their name in the SavedModel too.
         self._numbers: dict[str, tf.Variable] = {}
         self._scales: dict[str, tf.Variable] = {}
-        for variable in variables:
-            array = np.asarray(variable.numpy(), np.float32)
-            numbers, scale = _stored(array, stored_as)
-            name = variable.path.replace("/", ".")
-            self._numbers[variable.path] = tf.Variable(numbers, trainable=False, name=name)
+        for path, weight in weights.items():
+            numbers, scale = _stored(np.asarray(weight, np.float32), stored_as)
+            name = path.replace("/", ".")
+            self._numbers[path] = tf.Variable(numbers, trainable=False, name=name)
             if scale is not None:
                 named = f"{name}.scale"
-                self._scales[variable.path] = tf.Variable(scale, trainable=False, name=named)
+                self._scales[path] = tf.Variable(scale, trainable=False, name=named)
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the weights."""
+        return list(self._numbers)
 
     def values(self) -> list[tf.Tensor]:
-        """Returns the weights, float32, in the order of `variables`."""
+        """Returns the weights, float32, in the order of `paths`."""
         return [
             tf.cast(numbers, tf.float32) * self._scales.get(path, 1.0)
             if numbers.dtype != tf.float32
@@ -76,23 +89,14 @@ def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
     return np.round(array / scale).astype(np.int8), scale
 
 
-class Settings(NamedTuple):
-    """Checked settings of every row, tensors `(B,)`; `stop_token_ids` `(B, K)`, -1 is no id."""
-
-    max_tokens: Any
-    temperature: Any
-    top_k: Any
-    top_p: Any
-    min_p: Any
-    seed: Any
-    stop_token_ids: Any
-
-
 class ServedModel:
     """Functions that signatures share, each traced once, so that an export has one copy.
 
     Only the names and shapes of the model's weights matter; `weights` are in their order.
-    `excluded_token_ids` and the penalty hold for all texts.
+    `excluded_token_ids`, and the penalties and the `logit_bias` of `completion`, hold for all
+    texts. Stop texts need `texts`. The settings of a request are tensors `(B,)` by the names of
+    `GenerationConfig`, `stop` `(B, K)`, where "" is no text, and `stop_token_ids` `(B, K)`, where
+    -1 is no id.
     """
 
     def __init__(
@@ -100,15 +104,21 @@ class ServedModel:
         model: TransformerXL,
         weights: ServedWeights,
         excluded_token_ids: Sequence[int] = (),
-        repetition_penalty: float = 1.0,
+        completion: SamplingConfig | None = None,
+        texts: GraphTexts | None = None,
     ) -> None:
-        if model.compute_dtype != "float32":
+        if model.compute_dtype != "float32" or [v.path for v in model.weights] != weights.paths:
+            # Weights may have been rounded, or adapters merged into them.
             model = TransformerXL(model.config, dtype="float32")
         self.config = model.config
         self._model = model
         self._weights = weights
-        self._excluded_token_ids = excluded_token_ids
-        self._penalty = RepetitionPenalty(repetition_penalty)
+        self._texts = texts
+        completion = completion or SamplingConfig()
+        self._counts_uses = completion.has_penalty
+        self._rules = {name: getattr(completion, name) for name in PENALTIES}
+        size = self.config.vocabulary_size
+        self._rules["bias"] = token_bias(completion, excluded_token_ids, size)
         # Hidden states are half the size of keys and values on the wire.
         self._engine = InferenceEngine(model, keeps="hidden_states")
         self._writing_engine = InferenceEngine(model)
@@ -116,8 +126,9 @@ class ServedModel:
         states = tf.TensorSpec([None, self.config.effective_memory_length, self.config.hidden_dim])
         memory = Memory((states,) * self.config.num_layers, rows)
         values = [tf.TensorSpec(variable.shape) for variable in model.weights]
-        reals = tf.TensorSpec([None], tf.float32)
-        settings = Settings(rows, reals, rows, reals, reals, rows, ids)
+        types = {"max_tokens": "int32", **SETTINGS, "seed": "int32"}
+        settings = {name: tf.TensorSpec([None], dtype) for name, dtype in types.items()}
+        settings |= {"stop_token_ids": ids, "stop": tf.TensorSpec([None, None], tf.string)}
         self._read_segment = traced_once(self._segment, [values, ids, rows, memory])
         self.score = traced_once(self._score, [ids, ids, rows, memory])
         self.generate = traced_once(self._generate, [ids, rows, settings, memory])
@@ -224,7 +235,8 @@ class ServedModel:
 
     def _written(self, token_ids, lengths, settings, memory):
         """Writes after the last token of each row, the only one that memory does not contain."""
-        width, constants = tf.reduce_max(settings.max_tokens), self._writing_engine.constants(1)
+        constants, max_tokens = self._writing_engine.constants(1), settings["max_tokens"]
+        width, stop = tf.reduce_max(max_tokens), settings["stop"]
 
         def step(token_ids, _, recent):
             index, inputs, state = recent
@@ -233,50 +245,65 @@ class ServedModel:
             )
             # The inputs of each layer, from which the memory is made.
             inputs = inputs.write(index, tf.stack([each[:, 0] for each in hidden[:-1]]))
-            return self._model.log_probs_of(hidden[-1])[:, 0], (index + 1, inputs, state)
+            return self._model.logits_of(hidden[-1])[:, 0], (index + 1, inputs, state)
 
-        rules = TokenRules(
-            RandomSampler(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
-            self._penalty,
-            settings.stop_token_ids,
-            self._excluded_token_ids,
-        )
-        zeros = tf.zeros_like(lengths)
+        def write(state):
+            left = tf.minimum(max_tokens - state.index, most)
+            state = write_tokens(step, rules, settings["seed"], state, left)
+            is_over = state.is_finished | (state.index >= max_tokens)
+            if self._texts is not None:
+                is_over |= tf.cond(
+                    has_stops,
+                    lambda: self._has_new_stop(last_ids, state, stop),
+                    lambda: tf.zeros_like(is_over),
+                )
+            return (state._replace(is_finished=is_over),)
+
+        ends = settings["stop_token_ids"]
+        rules = TokenRules.of_settings({**settings, **self._rules}, stop_token_ids=ends)
+        has_stops = tf.reduce_any(stop != "")
+        most = tf.where(has_stops, TOKENS_PER_CHECK, width)
         inputs = tf.TensorArray(
             tf.float32, size=width, element_shape=[len(memory.states), None, self.config.hidden_dim]
         )
-        state = DecodingState(
-            pending=tf.gather(token_ids, lengths - 1, batch_dims=1),
-            is_finished=tf.equal(zeros, 1),
-            is_used=self._used(token_ids, lengths),
-            lengths=zeros,
-            position=tf.constant(0),
-            recent=(tf.constant(0), inputs, self._writing_engine.adopt(memory)),
-        )
-        written, state = write_tokens(
-            step, rules, settings.seed, state, settings.max_tokens, width, with_nats=True
+        last_ids = tf.gather(token_ids, lengths - 1, batch_dims=1)
+        recent = tf.constant(0), inputs, self._writing_engine.adopt(memory)
+        uses = self._uses(token_ids, lengths) if self._counts_uses else None
+        state = DecodingState.begin(last_ids, recent, width, uses=uses, with_nats=True)
+        (state,) = tf.while_loop(
+            lambda state: tf.logical_not(tf.reduce_all(state.is_finished)), write, (state,)
         )
         steps, inputs, _ = state.recent
         memory = memory.extended(
             tf.unstack(tf.transpose(inputs.gather(tf.range(steps)), [1, 2, 0, 3])), state.lengths
         )
         is_written = tf.sequence_mask(state.lengths, width)
-        token_ids, nll = (tf.where(is_written, tf.transpose(each), 0) for each in written)
-        return token_ids, guards.finite(nll, "nll"), state.lengths, memory
+        written, nll = (
+            tf.where(is_written, tf.transpose(each), 0) for each in (state.written, state.nats)
+        )
+        return written, guards.finite(nll, "nll"), state.lengths, memory
 
-    def _used(self, token_ids, lengths):
-        """Marks the tokens that occur in each row, bool `(B, V)`; `(B, 0)` without a penalty."""
+    def _has_new_stop(self, last_ids, state, stop):
+        """Marks the rows in which one of the newest tokens completes a stop text, bool `(B,)`."""
+        # A token has at least a byte.
+        count = TOKENS_PER_CHECK + tf.reduce_max(tf.strings.length(stop))
+        start = tf.maximum(state.index - count, 0)
+        # Rows that ended have no token, and any will do.
+        tokens = tf.maximum(tf.concat([last_ids[None], state.written], axis=0), 0)
+        pair = tokens[start : start + 1], tokens[start + 1 : state.index + 1]
+        rows = (
+            tf.RaggedTensor.from_tensor(tf.transpose(each), row_splits_dtype=tf.int32)
+            for each in pair
+        )
+        texts = self._texts.text_after(*rows)
+        return tf.not_equal(cut_at(texts, stop), texts)
+
+    def _uses(self, token_ids, lengths):
+        """Returns the uses of tokens after rows were read, int32 `(B, V)`."""
         num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
-        if self._penalty.penalty == 1.0:
-            return tf.zeros([num_rows, 0], tf.bool)
         rows = tf.tile(tf.range(num_rows)[:, None], [1, num_tokens])
         # After a row's end, repeat its first token.
         ids = tf.where(tf.sequence_mask(lengths, num_tokens), token_ids, token_ids[:, :1])
-        is_used = tf.zeros([num_rows, self.config.vocabulary_size], tf.bool)
+        uses = tf.zeros([num_rows, self.config.vocabulary_size], tf.int32)
         places = tf.stack([rows, ids], axis=-1)
-        return tf.tensor_scatter_nd_update(is_used, places, tf.ones_like(ids, tf.bool))
-
-
-def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
-    """Returns a `tf.function` that several signatures share, so that the export has one copy."""
-    return tf.function(function, input_signature=specs, autograph=False)
+        return tf.tensor_scatter_nd_update(uses, places, tf.ones_like(ids))

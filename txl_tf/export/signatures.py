@@ -15,10 +15,9 @@ from txl_tf.config.base import FrozenConfig, positive
 from txl_tf.config.experiment import TaskConfig
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.export import guards
-from txl_tf.export.graph_tokenizers import graph_tokenizer
-from txl_tf.export.served_model import ServedModel, ServedWeights, Settings, traced_once
+from txl_tf.export.graph_texts import GraphTexts, cut_at, long_enough, shortened
+from txl_tf.export.served_model import ServedModel, ServedWeights
 from txl_tf.generation.decoding import NOTHING
 from txl_tf.models.memory import Memory
 from txl_tf.samplers import SETTINGS
@@ -89,7 +88,9 @@ def signature(
     return tf.function(signature_function, input_signature=specs, autograph=False)
 
 
-def checked_settings(given: Any, stop_token_ids: tf.Tensor, max_output_tokens: int) -> Settings:
+def checked_settings(
+    given: Any, stop_token_ids: tf.Tensor, stop: tf.Tensor, max_output_tokens: int
+) -> dict[str, tf.Tensor]:
     """Returns checked settings of all rows; `given` is a request's, in order."""
     num_rows = tf.shape(stop_token_ids)[0]
     ranges = {
@@ -108,96 +109,9 @@ def checked_settings(given: Any, stop_token_ids: tf.Tensor, max_output_tokens: i
     # Neither a seed of the exporting program nor a state of the server may decide it.
     drawn = tf.raw_ops.NonDeterministicInts(shape=num_rows[None], dtype=tf.int32)
     rows["seed"] = tf.where(rows["seed"] == NEW_SEED, drawn, rows["seed"])
-    return Settings(**rows, stop_token_ids=stop_token_ids)
-
-
-class GraphTexts(tf.Module):
-    """Checked texts as token ids and back; the root of the export must own it."""
-
-    def __init__(self, tokenizer: Tokenizer, max_text_bytes: int) -> None:
-        super().__init__(name="texts")
-        self._tokenizer = graph_tokenizer(tokenizer)
-        self.end_token_id = NOTHING if tokenizer.end_token_id is None else tokenizer.end_token_id
-        self._only_utf8 = tokenizer.kind != "bytes"
-        self._max_bytes = max_text_bytes
-        self._vocabulary_size = tokenizer.vocabulary_size
-        ids = np.arange(tokenizer.vocabulary_size, dtype=np.int32)[:, None]
-        texts = self._tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)).numpy().tolist()
-        numbers = {text: number for number, text in enumerate(texts) if text}
-        table = tf.lookup.KeyValueTensorInitializer(
-            list(numbers), list(numbers.values()), tf.string, tf.int64
-        )
-        self._ids_of_tokens = tf.lookup.StaticHashTable(table, default_value=NOTHING)
-        rows, padded = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
-        self.ids_of = traced_once(self._tokenized, [tf.TensorSpec([None], tf.string)])
-        self._text_of = traced_once(self._detokenized, [padded, rows])
-
-    def checked(self, texts: tf.Tensor, name: str) -> tf.Tensor:
-        """Refuses texts that are not `(B,)`, too long or not UTF-8."""
-        texts = guards.not_empty(guards.of_rank(texts, name, ("rows",)), name)
-        return guards.texts(texts, name, self._max_bytes, only_utf8=self._only_utf8)
-
-    def _tokenized(self, texts):
-        """Returns the int32 ids of checked texts; refuses ids outside the vocabulary."""
-        ids = self._tokenizer.tokenize(texts)
-        values = guards.in_range(ids.values, "tokens of texts", 0, self._vocabulary_size - 1)
-        splits = tf.cast(ids.row_splits, tf.int32)
-        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-
-    def prompt_ids_of(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of unfinished texts: without the token for the end of the last line."""
-        ids = self.ids_of(texts)
-        if not self._tokenizer.marks_lines:
-            return ids
-        is_line = tf.strings.regex_full_match(texts, r"(?s).*[\n\r]")
-        is_open = tf.cast(tf.logical_not(is_line), tf.int32)
-        return shortened(ids, tf.maximum(ids.row_lengths() - is_open, 0))
-
-    def text_of(self, rows: tf.RaggedTensor) -> tf.Tensor:
-        """Returns texts in UTF-8, with U+FFFD for invalid bytes."""
-        return self._text_of(rows.to_tensor(), rows.row_lengths())
-
-    def _detokenized(self, token_ids, lengths):
-        rows = tf.RaggedTensor.from_tensor(token_ids, lengths=tf.cast(lengths, tf.int64))
-        texts = self._tokenizer.detokenize(rows)
-        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-    def single_tokens(self, texts: tf.Tensor) -> tf.Tensor:
-        """Returns the ids of texts that are a token, -1 for all others."""
-        return tf.cast(self._ids_of_tokens.lookup(texts), tf.int32)
-
-
-def shortened(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the first tokens of each row."""
-    return tf.RaggedTensor.from_tensor(rows.to_tensor(), lengths, row_splits_dtype=tf.int32)
-
-
-def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTensor:
-    """Refuses rows of fewer tokens; `what` they have instead is a part of the message."""
-    is_short = rows.row_lengths() < fewest
-    place = tf.argmax(tf.cast(is_short, tf.uint8))
-    values = guards.refuse_unless(
-        tf.logical_not(tf.reduce_any(is_short)),
-        lambda: tf.strings.join(["texts[", tf.strings.as_string(place), f"] has {what}."]),
-        rows.values,
-    )
-    return rows.with_values(values)
-
-
-def cut_at(texts: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-    """Returns texts `(B,)` up to their first stop text `(B, K)`; an empty one has no effect."""
-    # Every character of ASCII that is not a letter, digit or `_` may be escaped.
-    escaped = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")
-    impossible = r"[^\x{0}-\x{10ffff}]"
-    either = tf.strings.reduce_join(
-        tf.where(stop == "", impossible, escaped), axis=1, separator="|"
-    )
-    patterns = tf.strings.join(["(?s)(?:", either, ").*"])
-    return tf.map_fn(
-        lambda row: tf.strings.regex_replace(row[0], row[1], ""),
-        (texts, patterns),
-        fn_output_signature=tf.TensorSpec([], tf.string),
-    )
+    # At least one, which has no effect.
+    stop = tf.concat([stop, tf.fill([num_rows, 1], "")], axis=1)
+    return {**rows, "stop_token_ids": stop_token_ids, "stop": stop}
 
 
 class Signatures:
@@ -282,7 +196,8 @@ class Signatures:
         highest = self._served.config.vocabulary_size - 1
         stops = guards.row_lists(stops, "stop_token_ids", num_rows)
         stops = guards.in_range(stops, "stop_token_ids", NOTHING, highest)
-        settings = checked_settings(given, stops, self._options.max_output_tokens)
+        no_texts = tf.fill([num_rows, 0], "")
+        settings = checked_settings(given, stops, no_texts, self._options.max_output_tokens)
         memory = self._taken(memory_states, memory_valid_length, num_rows)
         written, nll, counts, memory = self._served.generate(token_ids, lengths, settings, memory)
         return {"token_ids": written, "lengths": counts, "nll": nll, **self._given(memory)}
@@ -327,29 +242,18 @@ class Signatures:
         return {STATES: states, VALID_LENGTH: memory.valid_length}
 
     def complete(self, texts, *settings_and_stop):
-        """Continues texts `(B,)` up to the first of the stop texts `(B, K)`; returns `texts`.
-
-        A stop text that is a single token also ends the sampling loop.
-        """
+        """Continues texts `(B,)` up to the first of the stop texts `(B, K)`; returns `texts`."""
         *given, stop = settings_and_stop
         rows = self._texts.prompt_ids_of(self._texts.checked(texts, "texts"))
         rows = long_enough(rows, 1, "no tokens")
         stop = guards.row_lists(stop, "stop", rows.nrows())
         end = tf.fill([rows.nrows(), 1], self._texts.end_token_id)
-        stop_token_ids = tf.concat([end, self._texts.single_tokens(stop)], axis=1)
-        settings = checked_settings(given, stop_token_ids, self._options.max_output_tokens)
+        settings = checked_settings(given, end, stop, self._options.max_output_tokens)
         written = self._written(rows, settings)
         lengths = written.row_lengths()
         last = tf.gather(written.to_tensor(), lengths - 1, batch_dims=1)
         written = shortened(written, tf.where(last == end[:, 0], lengths - 1, lengths))
-        # A tokenizer may decode a token differently after another one.
-        whole, before = (
-            self._texts.text_of(each) for each in (tf.concat([rows, written], 1), rows)
-        )
-        start = tf.strings.length(before, unit="UTF8_CHAR")
-        rest = tf.strings.length(whole, unit="UTF8_CHAR") - start
-        after = tf.strings.substr(whole, start, tf.maximum(rest, 0), unit="UTF8_CHAR")
-        return {"texts": cut_at(after, stop)}
+        return {"texts": cut_at(self._texts.text_after(rows, written), settings["stop"])}
 
     def _written(self, rows, settings):
         """Writes after rows of tokens; returns the new ones, ragged `(B, S)`."""

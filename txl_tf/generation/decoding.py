@@ -1,59 +1,91 @@
-"""The sampling loop, and the rules that choose and end its tokens.
+"""The decoding loop, and the rules that choose and end its tokens.
 
 Shape letters used in this module: R rows, C capacity, V vocabulary, K token ids.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from keras import ops
 
+from txl_tf.config.generation import SamplingConfig
+from txl_tf.layers.adaptive_softmax import check_token_ids
+from txl_tf.samplers import SETTINGS, BeamSampler, RandomSampler, RepetitionPenalty, restricted
 from txl_tf.stateless_random import mixed
 
 Sampler = Callable[[Any, Any], Any]
 """A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""
+
+PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+"""Fields of `GenerationConfig` and of `TokenRules` that lower the scores of used tokens."""
+
+TOKENS_PER_CHECK = 16
+"""Tokens written before a text is looked through for its end."""
 
 NOTHING = -1
 """Marks the end of a row in the results."""
 
 
 class TokenRules(NamedTuple):
-    """Choice of tokens, and the tokens that end a text, for all rows or for each.
+    """Choice of tokens, and the tokens that end a text; numbers for all rows, or tensors `(R,)`.
 
-    Ids are a sequence, or a tensor `(R, K)` in which -1 stands for no id.
+    Stop ids are a sequence, or a tensor `(R, K)` in which -1 stands for no id. The bias is `(V,)`
+    or `(R, V)`; tokens with minus infinity are never written.
     """
 
     sampler: Any
-    penalty: Any = None
+    repetition_penalty: Any = 1.0
+    frequency_penalty: Any = 0.0
+    presence_penalty: Any = 0.0
+    bias: Any = None
     stop_token_ids: Any = ()
-    excluded_token_ids: Any = ()
 
-    def apply(self, logits: Any, is_used: Any) -> Any:
-        """Returns the scores `(R, V)` to choose by; `is_used` is `(R, 0)` without penalty."""
-        if self.penalty is not None:
-            logits = self.penalty(logits, is_used)
-        excluded = _id_rows(self.excluded_token_ids)
-        if excluded.shape[1] == 0:
-            return logits
-        token_ids = ops.arange(logits.shape[-1], dtype="int32")[:, None]
-        is_excluded = ops.any(ops.equal(token_ids, excluded[:, None]), axis=2)
-        return ops.where(is_excluded, -float("inf"), logits)
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, Any], **rules: Any) -> Self:
+        """Returns the rules of `SETTINGS`, of `PENALTIES` and of a `bias`, by name."""
+        random = RandomSampler(*(settings[name] for name in SETTINGS))
+        penalties = {name: settings[name] for name in PENALTIES}
+        return cls(**{"sampler": random, **penalties, "bias": settings.get("bias"), **rules})
+
+    def scores(self, logits: Any, uses: Any) -> Any:
+        """Returns the scores `(R, V)` to choose by; `uses` is that of a `DecodingState`."""
+        logits = ops.cast(logits, "float32")
+        if uses.shape[1] > 0:
+            counts = ops.cast(ops.maximum(uses - 1, 0), "float32")
+            is_written = ops.cast(counts > 0, "float32")
+            logits = RepetitionPenalty(self.repetition_penalty)(logits, uses > 0)
+            for penalty, amount in (
+                (self.frequency_penalty, counts),
+                (self.presence_penalty, is_written),
+            ):
+                logits = restricted(logits, penalty, 0.0, lambda x, p, a=amount: x - p * a)
+        return logits if self.bias is None else logits + self.bias
 
     def is_stop(self, token_ids: Any) -> Any:
         """Marks the tokens that end their texts, bool `(R,)`."""
-        return ops.any(ops.equal(token_ids[:, None], _id_rows(self.stop_token_ids)), axis=1)
+        stops = self.stop_token_ids
+        if not ops.is_tensor(stops):
+            stops = ops.convert_to_tensor(np.array([list(stops)], np.int32))
+        return ops.any(ops.equal(token_ids[:, None], stops), axis=1)
 
 
-def _id_rows(token_ids: Any) -> Any:
-    if ops.is_tensor(token_ids):
-        return token_ids
-    return ops.convert_to_tensor(np.array([list(token_ids)], np.int32))
+def token_bias(
+    settings: SamplingConfig, excluded_token_ids: Sequence[int], vocabulary_size: int
+) -> np.ndarray | None:
+    """Returns the `logit_bias` of all tokens, float32 `(V,)`, or `None` if nothing is added.
 
-
-def is_id(token_ids: Any, vocabulary_size: int) -> Any:
-    """Marks tokens `(R,)` among all ids, bool `(R, V)`."""
-    return ops.equal(token_ids[:, None], ops.arange(vocabulary_size, dtype="int32"))
+    It is minus infinity for tokens that are never written.
+    """
+    biased = [int(token_id) for token_id, _ in settings.logit_bias]
+    check_token_ids(biased, vocabulary_size, "logit_bias")
+    check_token_ids(list(excluded_token_ids), vocabulary_size, "excluded_token_ids")
+    if not biased and not len(excluded_token_ids):
+        return None
+    bias = np.zeros((vocabulary_size,), np.float32)
+    bias[biased] = [number for _, number in settings.logit_bias]
+    bias[list(excluded_token_ids)] = -np.inf
+    return bias
 
 
 def drawing_seeds(seeds: Any, position: Any) -> Any:
@@ -68,20 +100,76 @@ def drawing_seeds(seeds: Any, position: Any) -> Any:
 
 
 class DecodingState(NamedTuple):
-    """State that changes from token to token."""
+    """State that changes from token to token.
+
+    `pending`, int32 `(R,)`, are the newest tokens, which are not read yet, and `recent` the state
+    of the step. `written`, int32 `(C, R)`, are the tokens written, `NOTHING` where a row had ended;
+    the first `index` rows are filled. `nats`, float32 `(C, R)`, are the nats of those tokens, or
+    `()`. `uses`, int32 `(R, V)`, are 0 for tokens that were not used, 1 for those that were read,
+    and 1 more each time they were written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`,
+    are those of beams, or `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`, int32
+    `(R,)`, are the tokens read of each row, and `position` the tokens drawn in the whole text, a
+    number or `(R,)`.
+    """
 
     pending: Any
-    """int32 `(R,)`, the newest tokens, which are not read yet."""
-    is_finished: Any
-    """bool `(R,)`, true for rows that ended."""
-    is_used: Any
-    """bool `(R, V)`, true for tokens that were read or written; `(R, 0)` without a penalty."""
-    lengths: Any
-    """int32 `(R,)`, the tokens read of each row."""
-    position: Any
-    """The tokens written, a number or `(R,)`."""
     recent: Any
-    """State of the step."""
+    written: Any
+    nats: Any
+    uses: Any
+    totals: Any
+    is_finished: Any
+    lengths: Any
+    index: Any
+    position: Any
+
+    @classmethod
+    def begin(
+        cls,
+        pending: Any,
+        recent: Any,
+        capacity: Any,
+        *,
+        uses: Any = None,
+        totals: Any = (),
+        position: Any = 0,
+        with_nats: bool = False,
+    ) -> Self:
+        """Returns the state before the first token."""
+        num_rows = ops.shape(pending)[0]
+        shape = [capacity, num_rows]
+        return cls(
+            pending=pending,
+            recent=recent,
+            written=ops.full(shape, NOTHING, "int32"),
+            nats=ops.full(shape, 0.0, "float32") if with_nats else (),
+            uses=ops.zeros([num_rows, 0], "int32") if uses is None else uses,
+            totals=totals,
+            is_finished=ops.zeros([num_rows], "bool"),
+            lengths=ops.zeros([num_rows], "int32"),
+            index=ops.convert_to_tensor(0, "int32"),
+            position=ops.convert_to_tensor(position, "int32"),
+        )
+
+    def reordered(self, parents: Any, select: Callable[[Any, Any], Any]) -> Self:
+        """Returns the state with its rows in the order of `parents`, int32 `(R,)`."""
+        names = ("pending", "uses", "is_finished", "lengths")
+        return self._replace(
+            recent=select(self.recent, parents),
+            written=ops.take(self.written, parents, axis=1),
+            **{name: ops.take(getattr(self, name), parents, axis=0) for name in names},
+        )
+
+
+def note_read(uses: np.ndarray, token_ids: np.ndarray) -> None:
+    """Counts tokens that were read in `uses` `(V,)`, see `DecodingState`."""
+    uses[token_ids] = np.maximum(uses[token_ids], 1)
+
+
+def note_written(uses: np.ndarray, token_ids: np.ndarray) -> None:
+    """Counts tokens that were written in `uses` `(V,)`, see `DecodingState`."""
+    note_read(uses, token_ids)
+    np.add.at(uses, token_ids, 1)
 
 
 def write_tokens(
@@ -90,56 +178,64 @@ def write_tokens(
     seeds: Any,
     state: DecodingState,
     max_tokens: Any,
-    capacity: Any,
-    *,
-    with_nats: bool = False,
-) -> tuple[list[Any], DecodingState]:
-    """Samples tokens: reads the newest of each row, samples the next, and repeats.
+    select: Callable[[Any, Any], Any] | None = None,
+) -> DecodingState:
+    """Writes tokens: reads the newest of each row, chooses the next, and repeats.
 
-    `step` maps tokens `(R,)`, the rows that have not ended, bool `(R,)`, and `recent` to
-    log-probabilities `(R, V)` and the next `recent`. `max_tokens`, a number or `(R,)`, is at most
-    `capacity`; the loop stops earlier when all rows have ended. Returns int32 tokens `(C, R)`,
-    `NOTHING` where a row had ended; with nats their float32 `(C, R)` too.
+    `step` maps tokens `(R,)`, the rows that have not ended, bool `(R,)`, and `recent` to logits
+    `(R, V)` and the next `recent`. `max_tokens`, a number or `(R,)`, is at most the rest of the
+    capacity; the loop stops earlier when all rows have ended. A `BeamSampler` also needs `select`,
+    which reorders the rows of `recent`.
     """
 
-    def is_active(index: Any, state: DecodingState) -> Any:
-        return ops.logical_and(ops.logical_not(state.is_finished), index < max_tokens)
+    def is_active(count: Any, state: DecodingState) -> Any:
+        return ops.logical_and(ops.logical_not(state.is_finished), count < max_tokens)
 
-    def continues(index: Any, state: DecodingState, _: Any) -> Any:
-        return ops.any(is_active(index, state))
+    def continues(count: Any, state: DecodingState) -> Any:
+        return ops.any(is_active(count, state))
 
-    def body(index: Any, state: DecodingState, written: list[Any]) -> Any:
-        is_written = is_active(index, state)
-        log_probs, recent = step(state.pending, is_written, state.recent)
-        scores = rules.apply(log_probs, state.is_used)
-        token_ids = rules.sampler(scores, drawing_seeds(seeds, state.position))
-        pending = ops.where(is_written, token_ids, state.pending)
-        is_pending = is_id(pending, log_probs.shape[-1])
-        new = [ops.where(is_written, pending, NOTHING)]
-        if with_nats:
-            nats = -ops.sum(ops.where(is_pending, log_probs, 0.0), axis=-1)
-            new.append(ops.where(is_written, nats, 0.0))
-        state = DecodingState(
-            pending=pending,
-            is_finished=ops.logical_or(state.is_finished, rules.is_stop(pending)),
-            is_used=with_used(state.is_used, is_pending),
-            lengths=state.lengths + ops.cast(is_written, "int32"),
-            position=state.position + 1,
-            recent=recent,
-        )
-        row = ops.reshape(index, [1, 1])
-        pairs = zip(written, new, strict=True)
-        return index + 1, state, [ops.scatter_update(all_, row, one[None]) for all_, one in pairs]
+    def body(count: Any, state: DecodingState) -> tuple[Any, DecodingState]:
+        is_written = is_active(count, state)
+        logits, recent = step(state.pending, is_written, state.recent)
+        lengths = state.lengths + ops.cast(is_written, "int32")
+        state = state._replace(recent=recent, lengths=lengths)
+        scores = rules.scores(logits, state.uses)
+        if isinstance(rules.sampler, BeamSampler):
+            is_finished = ops.logical_not(is_written)
+            parents, token_ids, totals = rules.sampler(scores, state.totals, is_finished)
+            state = state.reordered(parents, select)._replace(totals=totals)  # type: ignore[arg-type]
+            is_written, logits = (ops.take(each, parents, axis=0) for each in (is_written, logits))
+        else:
+            token_ids = rules.sampler(scores, drawing_seeds(seeds, state.position))
+        return count + 1, _with_tokens(rules, state, logits, token_ids, is_written)
 
-    shape = [capacity, ops.shape(state.pending)[0]]
-    written = [ops.full(shape, NOTHING, "int32")]
-    if with_nats:
-        written.append(ops.full(shape, 0.0, "float32"))
     first = ops.convert_to_tensor(0, "int32")
-    _, state, written = ops.while_loop(continues, body, (first, state, written))
-    return written, state
+    return ops.while_loop(continues, body, (first, state))[1]
 
 
-def with_used(is_used: Any, is_pending: Any) -> Any:
-    """Marks further tokens as used, unless there is no penalty."""
-    return is_used if is_used.shape[1] == 0 else ops.logical_or(is_used, is_pending)
+def _with_tokens(
+    rules: TokenRules, state: DecodingState, logits: Any, token_ids: Any, is_written: Any
+) -> DecodingState:
+    """Returns the state after one token of each row that has not ended."""
+    vocabulary = ops.arange(logits.shape[-1], dtype="int32")
+    is_token = ops.equal(token_ids[:, None], vocabulary)  # [R, V]
+    place = ops.reshape(state.index, [1, 1])
+    written = ops.where(is_written, token_ids, NOTHING)
+    nats, uses = state.nats, state.uses
+    if not isinstance(nats, tuple):
+        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+        new = -ops.sum(ops.where(is_token, log_probs, 0.0), axis=-1)
+        nats = ops.scatter_update(nats, place, ops.where(is_written, new, 0.0)[None])
+    if uses.shape[1] > 0:
+        is_new = ops.logical_and(is_token, is_written[:, None])
+        uses = ops.where(is_new, ops.maximum(uses, 1) + 1, uses)
+    is_stop = ops.logical_and(rules.is_stop(token_ids), is_written)
+    return state._replace(
+        pending=ops.where(is_written, token_ids, state.pending),
+        written=ops.scatter_update(state.written, place, written[None]),
+        nats=nats,
+        uses=uses,
+        is_finished=ops.logical_or(state.is_finished, is_stop),
+        index=state.index + 1,
+        position=state.position + 1,
+    )

@@ -285,7 +285,7 @@ class InferenceEngine:
         return memory if self._stacked is None else self._stacked.memory_of_steps(memory)
 
     def step(self, token_ids, is_active, memory, recent, constants):
-        """Reads one token `(R,)` per row; returns log-probabilities `(R, V)` and the next `recent`.
+        """Reads one token `(R,)` per row; returns logits `(R, V)` and the next `recent`.
 
         `is_active`, bool `(R,)`, is false for rows whose tokens are not kept; with keys and values
         `finish` drops them. `memory` comes from `memory_of_steps`, `recent` from `begin` or
@@ -307,7 +307,7 @@ class InferenceEngine:
             both = MemoryBesideRecent(memory, recent)
             hidden, both = self.model(ops.expand_dims(token_ids, 1), both, reading=reading)
             recent = both.recent
-        return ops.squeeze(self.model.log_probs_of(hidden), axis=1), recent
+        return ops.squeeze(self.model.logits_of(hidden), axis=1), recent
 
     def select(self, recent, rows):
         """Returns `recent` with its rows in the order of `rows`, int32 `(R,)`; a row may recur."""

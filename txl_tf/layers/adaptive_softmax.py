@@ -275,6 +275,17 @@ class AdaptiveSoftmax(VocabularyLayer):
         """Shape of the log-probabilities, shown in Keras' summary."""
         return (None, None, self.vocabulary_size)
 
+    def logits(self, hidden, tables=None, projections=None):
+        """Returns scores whose softmax are the probabilities; arguments and shape as in a call.
+
+        They are the products with the table. With `cutoffs` the tails have no scores beside those
+        of the head, and all scores are log-probabilities.
+        """
+        if self.cutoffs:
+            return self.call(hidden, tables, projections)
+        (weights,) = self._cluster_weights(tables, projections)
+        return self._head_logits(ops.cast(hidden, self.compute_dtype), weights)
+
     def call(self, hidden, tables=None, projections=None):
         hidden = ops.cast(hidden, self.compute_dtype)
         head, *tails = self._cluster_weights(tables, projections)

@@ -62,11 +62,7 @@ def merged_weights(arrays: Mapping[str, np.ndarray], alpha: float | None) -> dic
     `arrays` are all float32 weights and factors by variable path. The result has no factors, and
     gives the same model without adapters.
     """
-    merged = {
-        path: array
-        for path, array in arrays.items()
-        if not is_factor(path)
-    }
+    merged = {path: array for path, array in arrays.items() if not is_factor(path)}
     for path, first in arrays.items():
         layer, _, name = path.rpartition("/")
         if name != _FIRST:

@@ -135,6 +135,10 @@ class LanguageModel(keras.Model):
         # `__call__` would add a scope, which lengthens every name in an export's graph.
         return self.softmax.call(hidden, **self._tied())
 
+    def logits_of(self, hidden):
+        """Returns scores of the next tokens, `(B, T, V)`, as `AdaptiveSoftmax.logits` does."""
+        return self.softmax.logits(hidden, **self._tied())
+
     def _tied(self):
         return {
             "tables": self.embedding.tables if self.softmax.tie_weights else None,
@@ -149,7 +153,8 @@ class LanguageModel(keras.Model):
     def get_config(self):
         config = {**super().get_config(), "config": self.config.to_dict()}
         modes = {getattr(each, "quantization_mode", None) for each in self._flatten_layers()}
-        return config | {"quantization_mode": mode for mode in modes if mode is not None}
+        modes.discard(None)
+        return {**config, "quantization_mode": modes.pop()} if modes else config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
