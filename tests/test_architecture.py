@@ -316,10 +316,9 @@ def test_every_package_is_installed_and_none_is_called_pipelines():
 
 
 # Totals that may only fall: a change that lowers one lowers its number here too, and a feature
-# that adds lines takes others away.
-MOST_SOURCE_LINES = 37_464
-MOST_SOURCE_FILES = 160
-MOST_TEST_LINES = 31_297
+# that adds lines takes others away. Logical lines are counted, which no formatting changes.
+MOST_SOURCE_LINES = 22_800
+MOST_TEST_LINES = 20_300
 MOST_MARKER_PHRASES = 3.0
 """Per 10,000 words of docstrings and comments."""
 
@@ -342,14 +341,19 @@ def words_of(path):
     return " ".join(" ".join(filter(None, texts)).split())
 
 
+def num_logical_lines(path):
+    """Statements and headers of blocks; docstrings count as one, comments and blank lines not."""
+    with path.open("rb") as file:
+        return sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(file.readline))
+
+
 def test_totals_only_fall():
     def count_lines(paths):
-        return sum(len(path.read_text().splitlines()) for path in paths)
+        return sum(num_logical_lines(path) for path in paths)
 
     texts = [words_of(path) for path in SOURCES]
     num_phrases = sum(len(MARKER_PHRASES.findall(text)) for text in texts)
     num_words = sum(len(text.split()) for text in texts)
     assert count_lines(SOURCES) <= MOST_SOURCE_LINES
-    assert len(SOURCES) <= MOST_SOURCE_FILES
     assert count_lines(TESTS) <= MOST_TEST_LINES
     assert 10_000 * num_phrases / num_words <= MOST_MARKER_PHRASES

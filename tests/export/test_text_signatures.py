@@ -230,7 +230,9 @@ def test_the_stop_text_that_is_complete_first_ends_a_text():
 
 def test_writing_ends_with_the_text_that_is_over_last(lm):
     texts = GraphTexts(CHARACTERS, 99)
-    model = ServedModel(lm.model, ServedWeights(lm.model.weights, "float32"), texts=texts)
+    model = ServedModel(
+        lm.model, ServedWeights(plain_weights(lm.model, "It"), "float32"), texts=texts
+    )
     full = [lm.generate(text, max_tokens=90, strip_prompt=True, temperature=0) for text in TEXTS]
     stops = [text[k : k + 2] for text, k in zip(full, (2, 20, 9), strict=True)]
     ids = texts.ids_of(tf.constant(TEXTS))
