@@ -27,16 +27,15 @@ from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.generation.decoding import (
     PENALTIES,
     DecodingState,
-    TokenRules,
     note_read,
     note_written,
     token_bias,
-    write_tokens,
 )
 from txl_tf.generation.session import CAPACITY, writing_engine
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader, joined_rows
 from txl_tf.samplers import SETTINGS
+from txl_tf.serving.batch_programs import BatchPrograms
 
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
 _SESSION_SECONDS = 5.0  # that a request waits for the text before it
@@ -221,19 +220,15 @@ class TextEngine:
         self._num_prompt_tokens = self._num_written_tokens = 0
         self._max_rows, self._max_waiting = max_rows, max_waiting
         self._max_sessions, self._session_seconds = max_sessions, session_seconds
-        self._engine = writing_engine(lm.model, None, max_rows)
-        self._reader = SegmentReader(self._engine)
+        reading = writing_engine(lm.model, None, max_rows)
+        self._reader = SegmentReader(reading)
         evaluator = lm.evaluator()
         scoring = InferenceEngine(evaluator.model, config=evaluator.config, num_rows=1)
         self._scorer = SegmentReader(scoring)
-        self._finish = tf.function(self._engine.finish, autograph=False)
-        compiles = self._engine.plan.compile_step
-        self._step = tf.function(self._next_tokens, autograph=False, jit_compile=compiles)
         self._log_probs_of = tf.function(evaluator.model.log_probs_of, autograph=False)
         # A program for a single text and one for a full batch.
-        self._sizes = sorted({1, max_rows})
-        self._constants = {size: self._engine.step_constants(size) for size in self._sizes}
-        self._empty_memory = self._engine.initial_memory(1)
+        self._programs_of = {size: BatchPrograms(lm.model, size) for size in {1, max_rows}}
+        self._empty_memory = reading.initial_memory(1)
         unused = np.zeros((self.vocabulary_size,), np.int32)
         self._new_session = SessionState(self._empty_memory, unused, scoring.initial_memory(1))
         self._changed = threading.Condition()
@@ -245,7 +240,7 @@ class TextEngine:
         self._is_closed = False
         # Compiles the programs, so that the first request need not wait for them.
         next(self._reader.read_next([np.zeros((2,), np.int32)], self._empty_memory))
-        for size in self._sizes:
+        for size in self._programs_of:
             self._begin_batch([self._empty_memory] * size)
             self._write_tokens()
         self._num_recent = 0
@@ -469,8 +464,7 @@ class TextEngine:
         """Brings memories up to date, and makes the batch of other texts."""
         memories = []
         if self._rows:
-            count = tf.constant(self._num_recent, tf.int32)
-            settled = self._finish(self._memory, self._state.recent[0], count)
+            settled = self._programs.finish(self._state, self._num_recent)
         for place, row in enumerate(self._rows):
             memory = tf.nest.map_structure(lambda each, k=place: each[k : k + 1], settled)
             if row in staying:
@@ -484,7 +478,7 @@ class TextEngine:
             row.memory = None
         self._rows = [*staying, *joining]
         if memories:
-            size = next(size for size in self._sizes if size >= len(memories))
+            size = min(size for size in self._programs_of if size >= len(memories))
             self._begin_batch(memories + [self._empty_memory] * (size - len(memories)))
 
     def _begin_batch(self, memories: list[Any]) -> None:
@@ -493,7 +487,7 @@ class TextEngine:
         def tensor(values: list[Any], dtype: str = "int32") -> tf.Tensor:
             return tf.constant(np.array(values + [1] * (size - len(rows)), dtype))
 
-        self._memory, self._num_recent = joined_rows(memories), 0
+        self._programs, self._num_recent = self._programs_of[size], 0
         uses = np.zeros((size, self.vocabulary_size), np.int32)
         bias = np.zeros(uses.shape, np.float32)
         for place, row in enumerate(rows):
@@ -503,7 +497,7 @@ class TextEngine:
             for name, dtype in _SETTINGS.items()
         }
         self._settings |= {"seed": tensor([row.seed for row in rows]), "bias": tf.constant(bias)}
-        recent = self._engine.begin(self._memory, capacity=CAPACITY)
+        recent = self._programs.begin(joined_rows(memories))
         self._state = DecodingState.begin(
             tensor([row.newest for row in rows]),
             (recent, tf.zeros(uses.shape)),
@@ -513,24 +507,13 @@ class TextEngine:
         )
 
     def _write_tokens(self) -> None:
-        constants = self._constants[self._state.pending.shape[0]]
-        self._state = self._step(self._memory, constants, self._state, self._settings)
+        self._state = self._programs.write_token(self._state, self._settings)
         self._num_recent += 1
         logits = self._state.recent[1]
         token_ids = self._state.pending.numpy().tolist()
         for place, (row, token_id) in enumerate(zip(self._rows, token_ids, strict=False)):
             of_token = None if row.settings.logprobs is None else logits[place]
             self._take_token(row, token_id, of_token)
-
-    def _next_tokens(
-        self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, tf.Tensor]
-    ) -> DecodingState:
-        def step(token_ids: tf.Tensor, is_active: tf.Tensor, recent: Any) -> tuple[Any, Any]:
-            logits, recent = self._engine.step(token_ids, is_active, memory, recent[0], constants)
-            return logits, (recent, logits)
-
-        # XLA would compile a step outside a loop again for each number of recent tokens.
-        return write_tokens(step, TokenRules.of_settings(settings), settings["seed"], state, 1)
 
     def _take_token(self, row: Completion, token_id: int, logits: tf.Tensor | None) -> None:
         row.newest = token_id
