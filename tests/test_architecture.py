@@ -57,7 +57,7 @@ WITHOUT_TENSORFLOW = {
     *("stateless_random", "tasks"),
 }
 # All other kernels may import JAX at their top, and nobody may import them there.
-WITHOUT_JAX = {"__init__", "attention_plan"}
+WITHOUT_JAX = {"__init__", "attention_plan", "on_chip_attention"}
 # Recomputing activations takes an interface of each backend, compiling a part that of TensorFlow.
 FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their

@@ -123,7 +123,7 @@ class BeamSampler:
         self.return_all_beams = return_all_beams
 
     def initial_totals(self, num_rows):
-        """Returns the totals of `R` beams before the first token, when those of a row are equal."""
+        """Returns the totals of `R` beams before the first token, when a row's beams are equal."""
         is_first = ops.arange(num_rows) % self.num_beams == 0
         return ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE_SCORE), "float32")
 

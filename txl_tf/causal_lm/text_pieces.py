@@ -135,7 +135,7 @@ class TextPieces:
         return np.append(self._written, kept).astype(np.int32)
 
     def _decoded(self, token_ids: np.ndarray) -> str:
-        """Returns the text that tokens add to that of the earlier ones among them."""
+        """Returns the text that tokens add to the earlier ones among them."""
         return self._tokenizer.readable(self._tokenizer.decode(token_ids)[self._num_known :])
 
     def _certain(self, text: str) -> int:

@@ -76,7 +76,7 @@ class SamplingConfig(FrozenConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationConfig(SamplingConfig):
-    """Settings of written text: those of each token, and where a text ends.
+    """Settings of written text: how each token is chosen, and where a text ends.
 
     Raises:
         ValueError: If a value is out of its range, or a stop text is empty.

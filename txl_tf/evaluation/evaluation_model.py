@@ -45,7 +45,7 @@ def create_evaluation_model(
 def model_in_policy(model: LanguageModel, dtype_policy: str) -> LanguageModel:
     """Returns a model that computes with the weights of `model` in a Keras dtype policy.
 
-    It is the model itself, with all that Keras or its user changed in its layers, if the policies
+    It is the model itself, with what Keras or its user changed in its layers, if the policies
     are equal. Otherwise only a model as `create_model` builds it has an equal one.
     """
     if model.dtype_policy.name == dtype_policy:

@@ -486,7 +486,7 @@ def evaluate_split(
     num_words: int | None = None,
     max_tokens: int | None = None,
 ) -> EvaluationResult:
-    """Evaluates a split of a prepared data set, or a sample of it; see `Evaluator.evaluate`."""
+    """Evaluates a split of a prepared data set, or its sample; see `Evaluator.evaluate`."""
     text = EvaluationText.of_split(dataset, split)
     if num_words is not None:
         text = dataclasses.replace(text, num_words=num_words)

@@ -90,7 +90,7 @@ class Stretches(NamedTuple):
 
     @classmethod
     def sample(cls, num_tokens: int, most_tokens: int, config: AnyModelConfig) -> "Stretches":
-        """Spreads stretches evenly over a text, which read at most `most_tokens` of it.
+        """Spreads stretches evenly over a text, which read at most `most_tokens`.
 
         Each scores as many tokens as fill the memory, after a warm-up of as many, in whole
         segments: many places represent a text better than long stretches do.

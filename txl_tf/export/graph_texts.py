@@ -59,7 +59,7 @@ class GraphTexts(tf.Module):
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def text_after(self, earlier: tf.RaggedTensor, rows: tf.RaggedTensor) -> tf.Tensor:
-        """Returns the texts that rows add to those of earlier tokens."""
+        """Returns the texts that rows add to the earlier tokens."""
         # A tokenizer may decode a token differently after another one.
         both = tf.concat([earlier, rows], axis=1)
         whole, before = self.text_of(both), self.text_of(earlier)

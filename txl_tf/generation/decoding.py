@@ -49,7 +49,7 @@ class TokenRules(NamedTuple):
         return cls(**{"sampler": random, **penalties, "bias": settings.get("bias"), **rules})
 
     def scores(self, logits: Any, uses: Any) -> Any:
-        """Returns the scores `(R, V)` to choose by; `uses` is that of a `DecodingState`."""
+        """Returns the scores `(R, V)` to choose by; `uses` is as in a `DecodingState`."""
         logits = ops.cast(logits, "float32")
         if uses.shape[1] > 0:
             counts = ops.cast(ops.maximum(uses - 1, 0), "float32")
@@ -107,8 +107,8 @@ class DecodingState(NamedTuple):
     the first `index` rows are filled. `nats`, float32 `(C, R)`, are the nats of those tokens, or
     `()`. `uses`, int32 `(R, V)`, are 0 for tokens that were not used, 1 for those that were read,
     and 1 more each time they were written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`,
-    are those of beams, or `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`, int32
-    `(R,)`, are the tokens read of each row, and `position` the tokens drawn in the whole text, a
+    are the sums of beams, or `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`,
+    int32 `(R,)`, are the tokens read of each row, and `position` the tokens drawn in the whole text, a
     number or `(R,)`.
     """
 

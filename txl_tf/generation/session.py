@@ -60,7 +60,7 @@ def writing_engine(
 
 
 def _token_writer(engine: InferenceEngine, stop_token_ids: Sequence[int], sampler: Any) -> Any:
-    """Returns `write_tokens` as a graph function of tensors; its settings are those of each row."""
+    """Returns `write_tokens` as a graph function of tensors; its settings have a value per row."""
     rules: dict[str, Any] = {"stop_token_ids": stop_token_ids}
     if sampler is not None:
         rules["sampler"] = sampler
@@ -197,7 +197,7 @@ class GenerationSession:
 
         Args:
             seed: as for the constructor.
-            settings: optional `GenerationConfig`. Those of a `RandomSampler` have no effect on a
+            settings: optional `GenerationConfig`. Settings of a `RandomSampler` have no effect on a
                 session with a sampler.
         """
         session = copy.copy(self)

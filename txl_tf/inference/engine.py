@@ -1,7 +1,7 @@
 """Inference engine, which reads and writes tokens with fixed weights.
 
 Shape letters used in this module:
-  B rows of memory, R rows that read, some of which may share one of these, T tokens, M memory
+  B rows of memory, R rows that read and may share one of these, T tokens, M memory
   length, C capacity for recent tokens, D hidden width, V vocabulary, L layers.
 """
 
@@ -41,10 +41,10 @@ class InferenceEngine:
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
             `StatefulTransformerXL` its inner model is used.
-        memory_length: optional int. `M`, if not that of `config`.
+        memory_length: optional int. `M`, if not as in `config`.
         keeps: str. `"keys_and_values"`, `"hidden_states"`, which is the model's
             own memory and lets weights change between reads, or `"auto"`.
-        segment_length: optional int. Tokens of a segment, if not those of `config`.
+        segment_length: optional int. Tokens of a segment, if not as in `config`.
         config: optional `ModelConfig` with the lengths to read with, if not the model's.
         plan: optional `ExecutionPlan`, if not the plan of the model's device.
         **choice: arguments of `ExecutionPlan.choose`, such as `num_rows`.

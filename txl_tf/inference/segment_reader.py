@@ -131,7 +131,7 @@ def segments(
     first_length: int | None = None,
     pads: bool = False,
 ) -> Iterator[SegmentBatch]:
-    """Cuts rows into segments, the first and the last of which may be shorter.
+    """Cuts rows into segments, where the first and the last may be shorter.
 
     With `pads` their sizes are powers of two below a whole segment: each costs one more program.
     """

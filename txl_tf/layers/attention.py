@@ -84,7 +84,7 @@ class MemoryAttention(ConfiguredLayer):
         attend: optional function of `layers.attention_operators` in the place of `attention_mask`.
 
     Returns:
-        Float tensor `(B, T, D)`; with `kept` a tuple of it and the next `KeysAndValues`.
+        Float tensor `(B, T, D)`; with `kept` a tuple with the next `KeysAndValues`.
     """
 
     _arguments: tuple[str, ...] = ("num_heads", "head_dim", "dropout", "kernel_initializer")
@@ -185,7 +185,7 @@ class MemoryAttention(ConfiguredLayer):
     def keys_and_values(self, projections):
         """Returns the `KeysAndValues` of memory and segment, of length K."""
         key_BTNH, value_BTNH = map(self.split_heads, (projections.key, projections.value))
-        # As two transpositions, of which the product takes the second.
+        # As two transpositions: the product takes over the second.
         key_BNHT = ops.transpose(ops.transpose(key_BTNH, [0, 2, 1, 3]), [0, 1, 3, 2])
         value_BNTH = ops.transpose(value_BTNH, [0, 2, 1, 3])
         if projections.kept is None:
@@ -280,7 +280,7 @@ class RelativeAttention(MemoryAttention):
             call arguments, and several layers can share them.
         **kwargs: other arguments of `MemoryAttention`.
 
-    Call arguments, besides those of `MemoryAttention`:
+    Call arguments besides the ones of `MemoryAttention`:
         position_encoding: float tensor `(K, D)`; row `j` encodes the distance
             `K - 1 - j`. Not needed with `distances`.
         content_bias: float tensor `(N, H)`, without `own_biases`.

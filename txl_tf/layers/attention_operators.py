@@ -181,7 +181,7 @@ class OneToken(AllHeads):
         farthest = reach if visible.farthest is None else visible.farthest
         places = ops.arange(num_places + self.capacity, dtype="int32")
         distances = num_places + self.position - places
-        nearest = 1 if num_places > 0 else 0  # a token in place is one of its own keys
+        nearest = 1 if num_places > 0 else 0  # a token in place is also its own key
         in_reach = ops.logical_and(distances >= nearest, distances <= farthest)
         first_filled = reach - visible.valid_length
         repeats = self.num_rows // visible.valid_length.shape[0]
@@ -258,7 +258,7 @@ class OneToken(AllHeads):
 
 
 def written(recent: KeysAndValues, position: Any, key: Any, value: Any) -> KeysAndValues:
-    """Returns recent keys `(..., H, C)` and values `(..., C, H)` with those of one token."""
+    """Returns recent keys `(..., H, C)` and values `(..., C, H)` with one more token."""
     keys, values = recent
     outer = [0] * (len(keys.shape) - 2)
     return KeysAndValues(

@@ -110,7 +110,7 @@ class DecoderBlock(keras.layers.Layer):
         kept, distances, attend: optional, see `MemoryAttention`.
 
     Returns:
-        Float tensor `(B, T, D)`; with `kept` a tuple of it and the next `KeysAndValues`.
+        Float tensor `(B, T, D)`; with `kept` a tuple with the next `KeysAndValues`.
 
     Raises:
         ValueError: If a stateful block has a memory of length 0, is called with a
@@ -299,7 +299,7 @@ class DecoderBlock(keras.layers.Layer):
         return self.attention.key(states), self.attention.value(states)
 
     def _transform(self, inputs, attended, seed, training):
-        """Adds the result of attention to the inputs, then that of the feed-forward layer."""
+        """Adds the results of attention and then of the feed-forward layer to the inputs."""
         # The matrix products of gates are faster outside of compiled parts.
         part = compiled_part if self.attention_gate is None else lambda method, weights: method
         # A compiled part copies a result that it returns twice, so post norm returns one tensor.

@@ -52,7 +52,7 @@ class Adapters:
 
 
 def is_factor(path: str) -> bool:
-    """True if the path of a variable is that of a low-rank factor."""
+    """True if a path belongs to a low-rank factor."""
     return path.rpartition("/")[2] in (_FIRST, _SECOND)
 
 

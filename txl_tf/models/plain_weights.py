@@ -1,4 +1,4 @@
-"""Weights of a model as files hold them: those of the layers that its configuration describes."""
+"""Weights of a model as files hold them, for the layers that its configuration describes."""
 
 import keras
 import numpy as np

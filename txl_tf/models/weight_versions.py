@@ -49,7 +49,7 @@ class WeightVersion:
         self._values: list[Any] = []
 
     def has_changed(self) -> bool:
-        """Returns true if a weight differs from that of the last call, or there was no call."""
+        """Returns true if a weight has changed since the last call, or there was no call."""
         before = self._weights, self._values
         self._weights = _weights_of(self._model)
         self._values = self._weights.read()
@@ -79,8 +79,8 @@ def _address(tensor: Any) -> int:
 class ComputedFromWeights:
     """Function of the weights of a model that remembers its last result.
 
-    The arguments must be hashable. A result is computed again if they differ from those of the
-    last call, or if a weight has changed.
+    The arguments must be hashable. A result is computed again if they differ from the last
+    call, or if a weight has changed.
     """
 
     def __init__(self, function: Callable[..., Any], model: keras.Model) -> None:

@@ -13,7 +13,7 @@ from txl_tf.generation.session import CAPACITY, writing_engine
 
 
 class BatchPrograms:
-    """Programs for a number of rows, and the engine that is fastest for so many.
+    """Programs for a number of rows, and the fastest engine for them.
 
     They read the weights as they are when the server starts. Nothing is rounded, so that a text
     does not depend on the number of texts beside it.

@@ -106,11 +106,11 @@ class TextPiece(NamedTuple):
 
 
 class SessionState(NamedTuple):
-    """What is kept of a session between its texts.
+    """State of a session between its texts.
 
-    Memory ends before the `unread` tokens, which end with the newest one. `uses` `(V,)` are those
-    of a `DecodingState`. `known_ids` are the newest tokens, which the text of others depends on.
-    `position` counts the tokens drawn, and `num_tokens` all tokens, those of prompts too. Scores
+    Memory ends before the `unread` tokens, which end with the newest one. `uses` `(V,)` are as
+    in a `DecodingState`. `known_ids` are the newest tokens, which the text of others depends on.
+    `position` counts the tokens drawn, and `num_tokens` all tokens, prompts included. Scores
     have a memory of their own, of the lengths of evaluations, which ends before the `unscored`
     tokens.
     """
@@ -131,7 +131,7 @@ class Completion:
     """One text of a request and its progress.
 
     The thread of the engine calls `deliver` with each `TextPiece`. `owner` is the client and its
-    request. `state` is that of the session when the prompt was read. `memory`, of a text outside
+    request. `state` is the session's when the prompt was read. `memory`, of a text outside
     of the batch, ends before `newest`. `kept_ids` are the tokens of a text that ended before a
     stop text. `is_over` is true if the text ended or was cancelled.
     """
@@ -167,7 +167,7 @@ class Completion:
 
     @property
     def num_tokens(self) -> int:
-        """The tokens of the session, with those of this text."""
+        """The tokens of the session, this text included."""
         kept_ids = self.kept_ids
         return self.state.num_tokens + (self.num_written if kept_ids is None else len(kept_ids))
 
@@ -188,7 +188,7 @@ class Completion:
             )
         uses = state.uses.copy()
         note_written(uses, self.kept_ids)
-        # Memory is that of the prompt: the next request reads the text, faster than it was written.
+        # Memory ends with the prompt: the next request reads the text, faster than it was written.
         return state._replace(
             uses=uses,
             unread=np.append(state.unread, self.kept_ids),
@@ -404,7 +404,7 @@ class TextEngine:
         return len(row.state.unread) == 1
 
     def _score_piece(self, row: Completion) -> None:
-        """Reads a segment for scores, and adds those of the tokens of the prompt."""
+        """Reads a segment for scores, and adds the ones of the prompt."""
         unscored = row.state.unscored
         batch, hidden, memory = next(
             self._scorer.read_next([unscored[:-1]], row.state.score_memory)
