@@ -7,6 +7,8 @@ from keras import ops
 from tests.inference.variants import VARIANTS, T, engine_of, int32, made, tokens
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.stacked_steps import StackedSteps
+from txl_tf.models.transformer_xl import TransformerXL
 
 
 def token_by_token(model, text, memory_length, capacity, engine=None):
@@ -86,6 +88,16 @@ def test_stacked_layers_are_exact_and_close_if_rounded(variant):
     rounded = stacked(rounds_steps=True)
     np.testing.assert_allclose(rounded, exact, atol=0.1)
     assert abs(rounded - exact).max() > 1e-5
+
+
+@pytest.mark.parametrize("layer, name", [("inner", "activation"), ("norm", "epsilon")])
+def test_stacked_layers_leave_changed_layers_to_the_model(layer, name):
+    model = TransformerXL(made().config)
+    assert StackedSteps.is_possible(model)
+    block = model.blocks[-1]
+    changed = block.feed_forward.inner if layer == "inner" else block.attention_norm
+    setattr(changed, name, 0.5 if name == "epsilon" else ops.tanh)
+    assert not StackedSteps.is_possible(model)
 
 
 def test_half_precision_is_close():

@@ -70,9 +70,11 @@ class StackedSteps:
             if type(block.feed_forward) is not FeedForward:
                 return False
             norms = block.attention_norm, block.feed_forward_norm
-            if any(type(norm) is not keras.layers.LayerNormalization for norm in norms):
+            if not all(_is_plain_norm(norm, model.config.layer_norm_epsilon) for norm in norms):
                 return False
             if not all(map(_is_plain_product, _products(block))):
+                return False
+            if any(layer.use_bias for layer in _products(block)[:4]):
                 return False
         return True
 
@@ -191,8 +193,16 @@ def _value(weight: Any) -> Any:
 
 def _is_plain_product(layer: Any) -> bool:
     """True for a `Dense` layer that multiplies by its float32 kernel, adapters included."""
-    is_float = layer.dtype_policy.name == "float32" and layer.quantization_mode is None
-    return type(layer) is keras.layers.Dense and is_float
+    if type(layer) is not keras.layers.Dense or layer.activation is not keras.activations.linear:
+        return False
+    return layer.dtype_policy.name == "float32" and layer.quantization_mode is None
+
+
+def _is_plain_norm(layer: Any, epsilon: float) -> bool:
+    """True for a `LayerNormalization` with gain, offset and the epsilon of all layers."""
+    if type(layer) is not keras.layers.LayerNormalization or layer.epsilon != epsilon:
+        return False
+    return layer.scale and layer.center and not layer.rms_scaling
 
 
 class _TokenOfStored(OneToken):
