@@ -1,5 +1,7 @@
 """Keras' own loops with the memory inside: what they read, and what they leave alone."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -224,3 +226,15 @@ def test_a_call_goes_on_with_the_memory_of_training(trained):
     expected = log_probs_of_rows(trained, batches)
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
     np.testing.assert_array_equal(trained.memory.valid_length, [7, 7, 5, 5])
+
+
+def test_a_file_has_the_layers_that_filters_quantized(tmp_path):
+    model = StatefulTransformerXL(toy_experiment().model, 1)
+    for block in model.transformer_xl.blocks:
+        block.attention.query.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    copied = copy.deepcopy(model.transformer_xl)
+    for other in (loaded.transformer_xl, copied):
+        for mine, theirs in zip(other.weights, model.transformer_xl.weights, strict=True):
+            np.testing.assert_array_equal(mine, theirs)

@@ -3,7 +3,7 @@
 Shape letters used in this module: B rows, T segment length, D hidden width, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -152,18 +152,31 @@ class LanguageModel(keras.Model):
 
     def get_config(self):
         config = {**super().get_config(), "config": self.config.to_dict()}
-        modes = {getattr(each, "quantization_mode", None) for each in self._flatten_layers()}
-        modes.discard(None)
-        return {**config, "quantization_mode": modes.pop()} if modes else config
+        return {**config, **quantized_layers(self)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        mode = config.pop("quantization_mode", None)
+        modes = config.pop("quantization_modes", ())
         model = cls(**config)
-        if mode is not None:  # before its weights are loaded, which are stored so
-            model.quantize(mode)
+        quantize_layers(model, modes)
         return model
+
+
+def quantized_layers(model: keras.Model) -> dict[str, Any]:
+    """Returns the `quantization_modes` of all layers in their order, or nothing if all are None.
+
+    Filters may choose some layers. Keras 3 has no public list of nested layers.
+    """
+    modes = [getattr(each, "quantization_mode", None) for each in model._flatten_layers()]
+    return {"quantization_modes": modes} if any(modes) else {}
+
+
+def quantize_layers(model: keras.Model, modes: Sequence[str | None]) -> None:
+    """Quantizes the layers of a new model, before its weights are loaded, which are stored so."""
+    for layer, mode in zip(model._flatten_layers(), modes, strict=bool(modes)):
+        if mode is not None:
+            layer.quantize(mode)
 
 
 def language_model_of(model: keras.Model) -> LanguageModel:

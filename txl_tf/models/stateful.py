@@ -12,7 +12,7 @@ from keras import ops
 
 from txl_tf.layers.adaptive_softmax import check_rank
 from txl_tf.layers.decoder_block import clear_state, create_state, read_state, write_state
-from txl_tf.models.language_model import ModelWithLoss
+from txl_tf.models.language_model import ModelWithLoss, quantize_layers, quantized_layers
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -203,4 +203,13 @@ class StatefulTransformerXL(ModelWithLoss):
 
     def get_config(self):
         config = self.config.to_dict()
-        return {**super().get_config(), "config": config, "batch_size": self.batch_size}
+        options = {"config": config, "batch_size": self.batch_size}
+        return {**super().get_config(), **options, **quantized_layers(self.transformer_xl)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        modes = config.pop("quantization_modes", ())
+        model = cls(**config)
+        quantize_layers(model.transformer_xl, modes)
+        return model
