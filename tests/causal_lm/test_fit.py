@@ -1,5 +1,8 @@
 """`fit` of a language model on texts: the trainer's losses, in place, and what is refused."""
 
+import copy
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -91,3 +94,25 @@ def test_only_a_transformer_xl_and_ids_of_its_vocabulary_are_trained():
         lm.fit(np.full(99, 13), **QUIET)
     with pytest.raises(ValueError, match="must be a `Tokenizer` for texts"):
         lm.fit(TEXT, **QUIET)
+
+
+def test_copies_train_on_with_the_state_of_the_optimizer():
+    lm = text_lm()
+    lm.fit(TEXT, **QUIET)
+    copies = [copy.deepcopy(lm), pickle.loads(pickle.dumps(lm))]
+    lm.fit(TEXT, **QUIET)
+    for other in copies:
+        other.fit(TEXT, **QUIET)
+        assert other.step == lm.step
+        for mine, theirs in zip(other.model.weights, lm.model.weights, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+def test_layers_frozen_between_two_fits_keep_their_weights():
+    lm = text_lm()
+    lm.fit(TEXT, **QUIET)
+    block, before = lm.model.blocks[0], lm.model.blocks[0].get_weights()
+    block.trainable = False
+    lm.fit(TEXT, **QUIET)
+    for mine, theirs in zip(block.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

@@ -79,6 +79,8 @@ class TransformerXLCausalLM:
 
     _trained: StatefulTransformerXL | None
     """The model with the memory of `fit`, kept from one to the next."""
+    _trained_variables: Sequence[Any] = ()
+    """The weights that its program trains; Keras fixes them, and layers may be frozen later."""
 
     def __init__(
         self,
@@ -114,13 +116,26 @@ class TransformerXLCausalLM:
             self._trained = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a copy or pickle holds: the model and the optimizer, no programs."""
-        compiled = ("_compiled_for", "_evaluator_of", "_session_of", "_reader_of", "_trained")
-        state = {name: value for name, value in vars(self).items() if name not in compiled}
+        """Returns what a copy or pickle holds: the model, and the optimizer with its state."""
+        compiled = ("_compiled_for", "_evaluator_of", "_session_of", "_reader_of")
+        dropped = (*compiled, "_trained", "_trained_variables")
+        state = {name: value for name, value in vars(self).items() if name not in dropped}
+        # Keras copies and pickles an optimizer without its state.
+        if not isinstance(self._optimizer, OptimizerConfig):
+            values: dict[str, Any] = {}
+            if self._optimizer.built:
+                self._optimizer.save_own_variables(values)
+            state["_optimizer"] = keras.saving.serialize_keras_object(self._optimizer), values
         return {**state, "_counted": None, "_step_before": self.step}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _trained=None)
+        if not isinstance(self._optimizer, OptimizerConfig):
+            config, values = state["_optimizer"]
+            self._optimizer = keras.saving.deserialize_keras_object(config)
+            if values:
+                self._optimizer.build(self.model.trainable_variables)
+                self._optimizer.load_own_variables(values)
         self._forget_compiled()
 
     @property
@@ -278,10 +293,13 @@ class TransformerXLCausalLM:
         if validation_data is not None:
             held_out = self._batches(validation_data, batch_size, length, takes_fewer_rows=True)
             num_rows = max(num_rows, _num_rows(held_out, batch_size))
+        variables = self.model.trainable_variables
+        if list(map(id, variables)) != list(map(id, self._trained_variables)):
+            self._trained, self._trained_variables = None, variables
         steps_per_epoch = options.get("steps_per_epoch")
         optimizer = self._optimizer
         if isinstance(optimizer, OptimizerConfig):
-            config, variables = optimizer, self.model.trainable_variables
+            config = optimizer
             num_steps = epochs * (steps_per_epoch or len(batches))
             optimizer = create_optimizer(WarmupSchedule(config, num_steps), variables)
             optimizer.global_clipnorm = config.clip_norm  # as the trainer clips
