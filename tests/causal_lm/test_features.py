@@ -9,6 +9,7 @@ from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.config.model import LSTMConfig
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models import create_model
+from txl_tf.models.transformer_xl import TransformerXL
 
 TOKENIZER = CharacterTokenizer(list("abcdefghij "))
 # Shorter than a segment, as long as one, and longer than what is read at once.
@@ -120,3 +121,28 @@ def test_a_recurrent_model_has_its_last_output():
 def test_a_wrong_argument_is_refused(relative, call, error, message):
     with pytest.raises(error, match=message):
         call(relative)
+
+
+@pytest.mark.parametrize("takes_more", [False, True])
+def test_a_call_of_the_users_counts_in_features_and_text(takes_more):
+    """Also one with `kwargs`, in which Keras passes no objects."""
+
+    class Doubled(TransformerXL):
+        def call(self, token_ids, memory, dropout_seed=None, training=False):
+            hidden, memory = super().call(token_ids, memory, dropout_seed, training=training)
+            return 2 * hidden, memory
+
+    class DoubledByName(Doubled):
+        def call(self, token_ids, memory, **kwargs):
+            return super().call(token_ids, memory, **kwargs)
+
+    plain = drawn(CONFIGS["relative"])
+    model = (DoubledByName if takes_more else Doubled)(plain.config)
+    model.set_weights(plain.get_weights())
+    expected, found = (TransformerXLCausalLM(each, TOKENIZER) for each in (plain, model))
+    features = expected.embed("dig a bag")
+    np.testing.assert_allclose(found.embed("dig a bag"), 2 * features, rtol=1e-4, atol=1e-5)
+    memory = model.initial_memory(1)
+    nats, _ = model.score(np.array([[1, 2, 3]]), np.array([[2, 3, 4]]), memory)
+    np.testing.assert_allclose(found.score(np.arange(1, 5)).nats[-3:], nats[0], atol=1e-4)
+    assert len(found.generate(np.arange(1, 5), max_tokens=3, stop_token_ids=None)) == 7

@@ -30,15 +30,20 @@ class LayerReader:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={num_rows}")
         self._engine = InferenceEngine(model, num_rows=num_rows)
         self._num_rows = num_rows
-        layer = hidden_layer(model.config, layer)
+        self._layer = hidden_layer(model.config, layer)
         # A recurrent model only returns its last output.
-        self._index = layer if isinstance(model.config, ModelConfig) else -1
+        is_recurrent = not isinstance(model.config, ModelConfig)
+        self._is_output = is_recurrent or self._layer == model.config.num_layers
         self._reader = SegmentReader(self._engine, self._hidden)
         self.segment_length = self._engine.segment_length
 
     def _hidden(self, token_ids: Any, memory: Any, constants: Any) -> tuple[Any, Any]:
-        states, memory = self._engine.hidden_states(token_ids, memory, constants=constants)
-        return ops.cast(states[self._index], "float32"), memory
+        if self._is_output:  # of `call`, which a class of the user's may change
+            outputs, memory = self._engine.read(token_ids, memory, constants=constants)
+        else:
+            states, memory = self._engine.hidden_states(token_ids, memory, constants=constants)
+            outputs = states[self._layer]
+        return ops.cast(outputs, "float32"), memory
 
     def groups(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
         """Yields the indices of at most `B` texts of similar length, to limit padding."""

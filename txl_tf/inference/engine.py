@@ -342,10 +342,8 @@ class InferenceEngine:
 
 
 def _takes_reading(model_class):
-    """True if `call` of a class of models takes the argument `reading`."""
-    parameters = inspect.signature(model_class.call).parameters
-    kinds = {each.kind for each in parameters.values()}
-    return "reading" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+    """True if `call` of a class of models names `reading`; Keras passes no objects as `kwargs`."""
+    return "reading" in inspect.signature(model_class.call).parameters
 
 
 def _kept_where(is_active, new, old):
