@@ -77,6 +77,8 @@ class TransformerXLCausalLM:
     ```
     """
 
+    _optimizer: Any
+    """A Keras optimizer, or an `OptimizerConfig`."""
     _trained: StatefulTransformerXL | None
     """The model with the memory of `fit`, kept from one to the next."""
     _trained_variables: Sequence[Any] = ()
