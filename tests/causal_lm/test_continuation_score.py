@@ -7,6 +7,7 @@ from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models import create_model
 
@@ -33,6 +34,15 @@ def continuation(context, text):
 
 def test_nats_are_those_of_the_whole_text(lm):
     scorer = ContinuationScorer(lm.model, 2)
+    check_scores(lm, scorer)
+    # Also with the lengths of evaluations in place of the model's.
+    longer = EvaluationConfig(segment_length=7, memory_length=21)
+    lm = TransformerXLCausalLM(lm.model, TOKENIZER, longer)
+    evaluator = lm.evaluator()
+    check_scores(lm, ContinuationScorer(evaluator.model, 2, evaluator.config))
+
+
+def check_scores(lm, scorer):
     found = dict(scorer([continuation(*each) for each in TEXTS]))
     assert sorted(found) == [0, 1, 2]
     for place, (context, text) in enumerate(TEXTS):

@@ -13,6 +13,7 @@ from keras import ops
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.evaluator import exact_products
+from txl_tf.evaluation.reading_order import AnyModelConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader
 from txl_tf.layers.compiled_parts import compiled
@@ -23,12 +24,21 @@ _POSITIONS_AT_ONCE = 64
 
 
 class LayerReader:
-    """Reader of texts, `B` side by side, that keeps one layer, see `hidden_layer`."""
+    """Reader of texts, `B` side by side, that keeps one layer, see `hidden_layer`.
 
-    def __init__(self, model: keras.Model, num_rows: int, layer: int | None = None) -> None:
+    `config` has the lengths to read with, by default the model's.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        num_rows: int,
+        layer: int | None = None,
+        config: AnyModelConfig | None = None,
+    ) -> None:
         if num_rows < 1:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={num_rows}")
-        self._engine = InferenceEngine(model, num_rows=num_rows)
+        self._engine = InferenceEngine(model, config=config, num_rows=num_rows)
         self._num_rows = num_rows
         self._layer = hidden_layer(model.config, layer)
         # A recurrent model only returns its last output.
@@ -116,14 +126,16 @@ class ContinuationScore(NamedTuple):
 class ContinuationScorer:
     """Scorer of continuations, several side by side, each read from an empty memory.
 
-    With the model of an `Evaluator`, its numbers agree with the scores of whole texts. A call
-    yields the index of each continuation and its `ContinuationScore`; texts of similar length come
-    together.
+    With model and `config` of an `Evaluator`, its numbers agree with the scores of whole texts. A
+    call yields the index of each continuation and its `ContinuationScore`; texts of similar length
+    come together.
     """
 
-    def __init__(self, model: keras.Model, batch_size: int = 8) -> None:
+    def __init__(
+        self, model: keras.Model, batch_size: int = 8, config: AnyModelConfig | None = None
+    ) -> None:
         self._model = model
-        self._reader = LayerReader(model, batch_size)
+        self._reader = LayerReader(model, batch_size, config=config)
         self._step = compiled(self._score_positions, model)
 
     def __call__(

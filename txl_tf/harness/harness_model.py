@@ -116,8 +116,8 @@ class HarnessModel(LM):
         self._max_length = max_length
         self._batch_size = int(batch_size)
         self._seeds = itertools.count(seed)
-        self._evaluator = self._lm.evaluator(memory_length, segment_length)
-        self._scorer = ContinuationScorer(self._evaluator.model, self._batch_size)
+        evaluator = self._evaluator = self._lm.evaluator(memory_length, segment_length)
+        self._scorer = ContinuationScorer(evaluator.model, self._batch_size, evaluator.config)
 
     def get_model_info(self) -> dict[str, Any]:
         """Returns lengths and precision of scoring, for the harness's results."""
