@@ -80,7 +80,7 @@ def test_the_average_of_frozen_weights_is_the_weights():
 def test_a_trainer_takes_up_weights_and_nothing_else():
     source, _ = trained(None, average_weights_from_step=2)
     weights = source.state.inference_weights()
-    experiment = source.config
+    experiment = source.experiment
     batches = ToyBatches(toy_tokens(), experiment.training.global_batch_size)
     trainer = Trainer(experiment, strategy_of(1), batches.dataset_function)
     initial = trainer.arrays()

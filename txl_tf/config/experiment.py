@@ -433,7 +433,9 @@ class FrozenParts:
                 raise ValueError(f"`freeze` must {reason}. Received: {shown_value(pattern)}")
             if match is not None:
                 layers |= set(range(first, last + 1))
-        parts = cls("embedding" in patterns, "softmax" in patterns, frozenset(layers))
+        # A head does not read the softmax, which then has no gradient.
+        has_softmax = "softmax" not in patterns and not has_head
+        parts = cls("embedding" in patterns, not has_softmax, frozenset(layers))
         is_whole = parts.embedding and parts.softmax and len(parts.layers) == num_layers
         if is_whole and not has_head:
             received = f"Received: freeze={shown_value(list(patterns))}"

@@ -169,12 +169,12 @@ class FeedForward(ConfiguredLayer):
     def call(self, inputs, dropout_seed=None, training=False):
         shape = ops.shape(inputs)
         # On a plain matrix of rows, TensorFlow fuses bias and ReLU into the product.
-        inner = self.inner(ops.reshape(inputs, [-1, shape[-1]]))
+        inner = self.inner(ops.reshape(inputs, [-1, self.outer.units]))
         if training and self.dropout > 0:
             inner = ops.reshape(inner, [*shape[:-1], self.intermediate_dim])
             inner = compiled_part(self._activate)(inner, dropout_seed, training)
             return self.outer(inner)  # [B, T, D]
-        return ops.reshape(self.outer(ops.relu(inner)), shape)
+        return ops.reshape(self.outer(ops.relu(inner)), [*shape[:-1], self.outer.units])
 
     def _activate(self, inner, dropout_seed, training):
         inner = ops.relu(inner)  # [B, T, F]
@@ -228,14 +228,10 @@ class GRUGate(ConfiguredLayer):
         )
 
     def call(self, inputs, outputs):
-        return self.mix(inputs, outputs, lambda dense, tensor: dense(tensor))
-
-    def mix(self, inputs, outputs, apply):
-        """Computes the gate, where `apply(dense, tensor)` computes each product."""
-        of_outputs = apply(self.of_outputs, ops.relu(outputs))
+        of_outputs = self.of_outputs(ops.relu(outputs))
         reset, update, candidate = ops.split(of_outputs, 3, axis=-1)
-        reset_of_inputs, update_of_inputs = ops.split(apply(self.of_inputs, inputs), 2, axis=-1)
+        reset_of_inputs, update_of_inputs = ops.split(self.of_inputs(inputs), 2, axis=-1)
         reset = ops.sigmoid(reset + reset_of_inputs)
         update = ops.sigmoid(update + update_of_inputs - ops.cast(self.bias, inputs.dtype))
-        candidate = ops.tanh(candidate + apply(self.of_reset, reset * inputs))
+        candidate = ops.tanh(candidate + self.of_reset(reset * inputs))
         return inputs + update * (candidate - inputs)
