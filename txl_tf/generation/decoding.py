@@ -108,8 +108,8 @@ class DecodingState(NamedTuple):
     `()`. `uses`, int32 `(R, V)`, are 0 for tokens that were not used, 1 for those that were read,
     and 1 more each time they were written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`,
     are the sums of beams, or `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`,
-    int32 `(R,)`, are the tokens read of each row, and `position` the tokens drawn in the whole text, a
-    number or `(R,)`.
+    int32 `(R,)`, are the tokens read of each row, and `position` the tokens drawn in the whole text,
+    a number or `(R,)`.
     """
 
     pending: Any

@@ -167,14 +167,13 @@ class FeedForward(ConfiguredLayer):
         self.outer = projection_of(self, outer, "outer", inner, use_bias=True)
 
     def call(self, inputs, dropout_seed=None, training=False):
-        shape = ops.shape(inputs)
-        # On a plain matrix of rows, TensorFlow fuses bias and ReLU into the product.
-        inner = self.inner(ops.reshape(inputs, [-1, self.outer.units]))
-        if training and self.dropout > 0:
-            inner = ops.reshape(inner, [*shape[:-1], self.intermediate_dim])
-            inner = compiled_part(self._activate)(inner, dropout_seed, training)
+        if training:
+            inner = compiled_part(self._activate)(self.inner(inputs), dropout_seed, training)
             return self.outer(inner)  # [B, T, D]
-        return ops.reshape(self.outer(ops.relu(inner)), [*shape[:-1], self.outer.units])
+        # On a plain matrix of rows, TensorFlow fuses bias and ReLU into the product.
+        rows = ops.reshape(inputs, [-1, self.outer.units])
+        outputs = self.outer(ops.relu(self.inner(rows)))
+        return ops.reshape(outputs, [*ops.shape(inputs)[:-1], self.outer.units])
 
     def _activate(self, inner, dropout_seed, training):
         inner = ops.relu(inner)  # [B, T, F]
