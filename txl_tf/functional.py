@@ -147,19 +147,6 @@ def causal_memory_mask(segment_length, memory_length, valid_length=None, farthes
     return ops.logical_and(allowed, filled)
 
 
-def same_document_mask(document_starts, memory_length):
-    """Computes which keys belong to the document of each query, bool `(B, 1, T, K)`.
-
-    `document_starts`, bool `(B, T)`, is true for the first token of each document. Tokens before
-    the first start continue the document in memory, of length `M`.
-    """
-    documents = ops.cumsum(ops.cast(document_starts, "int32"), axis=1)  # [B, T]
-    memory = ops.zeros((ops.shape(documents)[0], memory_length), dtype="int32")
-    keys = ops.concatenate([memory, documents], axis=1)  # [B, K]
-    same = ops.equal(ops.expand_dims(documents, 2), ops.expand_dims(keys, 1))
-    return ops.expand_dims(same, 1)
-
-
 def mask_scores(scores, allowed):
     """Replaces scores `(B, N, T, K)` where `allowed` is false, so that softmax gives exactly 0."""
     # Not minus infinity: a query without keys would give NaN, and so would all gradients.

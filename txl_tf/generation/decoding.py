@@ -44,7 +44,7 @@ class TokenRules(NamedTuple):
     @classmethod
     def of_settings(cls, settings: Mapping[str, Any], **rules: Any) -> Self:
         """Returns the rules of `SETTINGS`, of `PENALTIES` and of a `bias`, by name."""
-        random = RandomSampler(*(settings[name] for name in SETTINGS))
+        random = RandomSampler(**{name: settings[name] for name in SETTINGS})
         penalties = {name: settings[name] for name in PENALTIES}
         return cls(**{"sampler": random, **penalties, "bias": settings.get("bias"), **rules})
 
@@ -108,8 +108,8 @@ class DecodingState(NamedTuple):
     `()`. `uses`, int32 `(R, V)`, are 0 for tokens that were not used, 1 for those that were read,
     and 1 more each time they were written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`,
     are the sums of beams, or `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`,
-    int32 `(R,)`, are the tokens read of each row, and `position` the tokens drawn in the whole text,
-    a number or `(R,)`.
+    int32 `(R,)`, are the tokens read of each row. `position`, a number or `(R,)`, are the tokens
+    drawn in the whole text.
     """
 
     pending: Any
