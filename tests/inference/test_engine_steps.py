@@ -14,7 +14,7 @@ from txl_tf.models.transformer_xl import TransformerXL
 def token_by_token(model, text, memory_length, capacity, engine=None):
     """Log-probabilities `(B, T, V)`; memory takes over every `capacity` tokens."""
     engine, num_rows = engine or engine_of(model, memory_length=memory_length), len(text)
-    memory, constants = engine.initial_memory(num_rows), engine.step_constants(num_rows)
+    memory, constants = engine.initial_memory(num_rows), engine.step_constants()
     is_active, found = np.ones(num_rows, bool), []
     for start in range(0, text.shape[1], capacity):
         recent, read = engine.begin(memory, capacity=capacity), engine.memory_of_steps(memory)
@@ -61,7 +61,7 @@ def test_rows_that_share_a_memory_read_as_if_each_had_its_own():
         values=tuple(ops.repeat(each, 3, axis=0) for each in memory.values),
         valid_length=ops.repeat(memory.valid_length, 3),
     )
-    constants, is_active = engine.step_constants(6), np.ones(6, bool)
+    constants, is_active = engine.step_constants(), np.ones(6, bool)
     shared, alone = engine.begin(memory, 3, capacity=4), engine.begin(own, capacity=4)
     for column in map(int32, tokens(3, 6, seed=1).T):
         found, shared = engine.step(column, is_active, memory, shared, constants)

@@ -83,7 +83,7 @@ class Programs:
         dtypes = [model.compute_dtype if len(each.shape) > 1 else None for each in model.weights]
         values = [jnp.asarray(*each) for each in zip(model.weights, dtypes, strict=True)]
         self._weights = jax.jit(turned)(values)
-        self._step_constants = self._constants(self._engine.step_constants, num_rows)
+        self._step_constants = self._constants(self._engine.step_constants)
         self._read_constants = {}
         self._score = jax.jit(self._scored, donate_argnums=2)
         self._write = jax.jit(self._written, static_argnums=4)
@@ -97,11 +97,11 @@ class Programs:
         pairs = zip(self._variables, turned(weights), strict=True)
         return keras.StatelessScope(list(pairs))
 
-    def _constants(self, function, size):
+    def _constants(self, function, *sizes):
         @jax.jit
         def constants(weights):
             with self._using(weights):
-                return turned(function(size))
+                return turned(function(*sizes))
 
         return constants(self._weights)
 

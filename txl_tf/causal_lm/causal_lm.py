@@ -37,6 +37,7 @@ from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.sizes import Pooling
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.models.weight_versions import same_variables
 from txl_tf.training.optimizers import WarmupSchedule, create_optimizer, set_layer_rates
 
 # Largest number of sessions, of evaluators and of readers that are kept compiled.
@@ -112,8 +113,7 @@ class TransformerXLCausalLM:
 
     def _check_compiled(self) -> None:
         """Drops the programs if layers have other variables, as after `quantize`."""
-        weights = self.model.weights
-        if list(map(id, weights)) != list(map(id, self._compiled_for)):
+        if not same_variables(self.model.weights, self._compiled_for):
             self._forget_compiled()
             self._trained = None
 
@@ -296,7 +296,7 @@ class TransformerXLCausalLM:
             held_out = self._batches(validation_data, batch_size, length, takes_fewer_rows=True)
             num_rows = max(num_rows, _num_rows(held_out, batch_size))
         variables = self.model.trainable_variables
-        if list(map(id, variables)) != list(map(id, self._trained_variables)):
+        if not same_variables(variables, self._trained_variables):
             self._trained, self._trained_variables = None, variables
         steps_per_epoch = options.get("steps_per_epoch")
         optimizer = self._optimizer

@@ -29,17 +29,30 @@ def create_evaluation_model(
     variables: Mapping[str, keras.Variable] | None = None,
 ) -> keras.Model:
     """Builds a model; with `variables` it reads existing ones, on TensorFlow."""
-    if variables is not None and keras.backend.backend() == "tensorflow":
-        # On the host and without memory: its own variables are replaced at once.
-        with tf.device("CPU:0"), unallocated_variables():
-            model = create_model(config, dtype=dtype_policy)
-        for variable in model.weights:
-            variable._initialize(variables[variable.path].value)
+    if variables is not None:
+        model = _model_to_share(config, dtype_policy)
+        _share_variables(model, variables)
         return model
     if strategy is None:
         return create_model(config, dtype=dtype_policy)
     with strategy.scope():
         return create_model(config, dtype=dtype_policy)
+
+
+def _model_to_share(config: AnyModelConfig, dtype_policy: str) -> LanguageModel:
+    """Builds a model for `_share_variables`."""
+    if keras.backend.backend() != "tensorflow":
+        return create_model(config, dtype=dtype_policy)
+    # On the host and without memory: its own variables are replaced at once.
+    with tf.device("CPU:0"), unallocated_variables():
+        return create_model(config, dtype=dtype_policy)
+
+
+def _share_variables(model: LanguageModel, variables: Mapping[str, keras.Variable]) -> None:
+    """Lets a model read the variables of others, on TensorFlow; elsewhere values are copied."""
+    if keras.backend.backend() == "tensorflow":
+        for variable in model.weights:
+            variable._initialize(variables[variable.path].value)
 
 
 def model_in_policy(model: LanguageModel, dtype_policy: str) -> LanguageModel:
@@ -50,15 +63,15 @@ def model_in_policy(model: LanguageModel, dtype_policy: str) -> LanguageModel:
     """
     if model.dtype_policy.name == dtype_policy:
         return model
-    created = create_model(model.config, dtype=dtype_policy)
-    weights = {variable.path: variable for variable in model.weights}
-    is_equal = type(model) is type(created) and [
-        (variable.path, variable.shape, variable.dtype) for variable in created.weights
-    ] == [(path, variable.shape, variable.dtype) for path, variable in weights.items()]
-    if not is_equal:
+    other = _model_to_share(model.config, dtype_policy)
+    described = [
+        [(each.path, each.shape, each.dtype) for each in one.weights] for one in (model, other)
+    ]
+    if type(model) is not type(other) or described[0] != described[1]:
         raise ValueError(
             "A model whose layers were changed, as by `quantize`, `enable_lora` or a subclass, is "
             "only read in its own dtype policy: set `dtype_policy` of the `EvaluationConfig` to "
             f"{model.dtype_policy.name!r}. Received: dtype_policy={dtype_policy!r}"
         )
-    return create_evaluation_model(model.config, dtype_policy, variables=weights)
+    _share_variables(other, {variable.path: variable for variable in model.weights})
+    return other

@@ -36,7 +36,7 @@ from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, Memory
-from txl_tf.models.weight_versions import ComputedFromWeights
+from txl_tf.models.weight_versions import ComputedFromWeights, same_variables
 from txl_tf.samplers import BeamSampler
 
 CAPACITY = 64
@@ -133,7 +133,7 @@ class GenerationSession:
         **settings: Any,
     ) -> None:
         self._model = model = language_model_of(model)
-        self._variables = [id(variable) for variable in model.weights]
+        self._variables = model.weights
         self._vocabulary_size = model.config.vocabulary_size
         if num_rows < 1:
             raise ValueError(f"`num_rows` must be positive. Received: num_rows={num_rows}")
@@ -286,13 +286,13 @@ class GenerationSession:
     def _constants(self) -> Any:
         if self._fixed_constants is not None:
             return self._fixed_constants
-        if self._variables != [id(variable) for variable in self._model.weights]:
+        if not same_variables(self._variables, self._model.weights):
             raise ValueError(
                 "Layers of the model have other variables than when the session began, as after "
                 "`quantize` or `enable_lora`: begin a new session. "
                 f"Received: model={self._model}"
             )
-        return self._step_constants(self._num_rows * self._width)
+        return self._step_constants()
 
     def write(
         self,
@@ -348,10 +348,8 @@ class GenerationSession:
                 uses = self._state.uses
                 self._settle()
                 self._state = self._state._replace(uses=uses)
-            filled, count = (
-                self._filled,
-                min(max_tokens - done, self._capacity - self._filled, most),
-            )
+            filled = self._filled
+            count = min(max_tokens - done, self._capacity - filled, most)
             self._state = state = self._writer(
                 self._read_memory,
                 constants,

@@ -255,7 +255,7 @@ class InferenceEngine:
         hidden, memory = self.read(token_ids, memory, **as_read)
         return self.model.negative_log_likelihood(hidden, target_ids), memory
 
-    def step_constants(self, num_rows):
+    def step_constants(self):
         """Computes the tensors for `step` that depend only on the weights."""
         if self._stacked is not None:
             return self._stacked.constants()

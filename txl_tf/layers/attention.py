@@ -122,7 +122,7 @@ class MemoryAttention(ConfiguredLayer):
         attend=None,
     ):
         return self._attended(
-            self._projections(inputs, memory, kept),
+            self._projections(inputs, memory, kept, distances),
             attention_mask,
             attend,
             dropout_seed,
@@ -130,11 +130,12 @@ class MemoryAttention(ConfiguredLayer):
             return_probabilities,
         )
 
-    def _projections(self, inputs, memory, kept):
+    def _projections(self, inputs, memory, kept, distances):
         return Projections(
             self.query(inputs),
             self.project(self.key, inputs, memory),
             self.project(self.value, inputs, memory),
+            distances=distances,
             kept=kept,
         )
 
@@ -323,8 +324,8 @@ class RelativeAttention(MemoryAttention):
         if distances is None:
             # All rows share the distances: K projections, where keys need B * K.
             distances = self.keys_of_distances(ops.shape(position_encoding)[0], position_encoding)
-        projections = self._projections(inputs, memory, kept)._replace(
-            content_bias=content_bias_NH, position_bias=position_bias_NH, distances=distances
+        projections = self._projections(inputs, memory, kept, distances)._replace(
+            content_bias=content_bias_NH, position_bias=position_bias_NH
         )
         return self._attended(
             projections, attention_mask, attend, dropout_seed, training, return_probabilities
@@ -389,33 +390,15 @@ class ShawAttention(MemoryAttention):
         if self.has_biases:
             self.distance_bias = self._weight("distance_bias", (num_positions, self.num_heads))
 
-    def call(
-        self,
-        inputs,
-        memory=None,
-        attention_mask=None,
-        dropout_seed=None,
-        training=False,
-        return_probabilities=False,
-        kept=None,
-        distances=None,
-        attend=None,
-    ):
-        projections = self._projections(inputs, memory, kept)
+    def _projections(self, inputs, memory, kept, distances):
+        projections = super()._projections(inputs, memory, kept, distances)
         if distances is None:
             memory_length = 0 if kept is None else kept.keys.shape[-1]
             distances = self.keys_of_distances(memory_length + ops.shape(projections.key)[1])
-        if self.has_biases:
-            bias_NH = ops.cast(self.content_bias, self.compute_dtype)
-            projections = projections._replace(content_bias=bias_NH)
-        return self._attended(
-            projections._replace(distances=distances),
-            attention_mask,
-            attend,
-            dropout_seed,
-            training,
-            return_probabilities,
-        )
+            projections = projections._replace(distances=distances)
+        if not self.has_biases:
+            return projections
+        return projections._replace(content_bias=ops.cast(self.content_bias, self.compute_dtype))
 
     def keys_of_distances(self, key_length, position_encoding=None):
         """Computes the `DistanceKeys` of `K` distances from the learned tables."""

@@ -19,7 +19,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.layers.attention import KeysAndValues
-from txl_tf.layers.visible_keys import VisibleKeys
+from txl_tf.layers.visible_keys import VisibleKeys, mask_of_first_keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +84,8 @@ class HeadByHead(AllHeads):
             length = min(together, visible.num_tokens - start)
             # Counted from the first key of this part.
             first = ops.maximum(first_keys[:, start : start + length] - start, 0)
-            first_columns = first + (length - ops.arange(length, dtype="int32"))
-            columns = ops.arange(visible.num_places + length + 1, dtype="int32")
-            allowed = columns >= ops.expand_dims(first_columns, 2)  # [B, C, M + C + 1]
-            masks.append(functional.mask_scores(ops.zeros((), dtype), allowed))
+            key_length = visible.num_places + length  # M + C
+            masks.append(mask_of_first_keys(first, length, key_length, dtype))
 
         def attend(layer, projections, dropout_seed=None, training=False):
             attended, together = _attend_by_head(layer, projections, masks)

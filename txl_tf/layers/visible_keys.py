@@ -75,12 +75,8 @@ class VisibleKeys:
         They are 0 where attention is allowed and very negative elsewhere. Column `j` belongs to the
         key `t - T + j` of query `t`. `B` may be 1.
         """
-        queries = ops.arange(self.num_tokens, dtype="int32")
-        first_columns = self.first_keys() + (self.num_tokens - queries)  # [B, T]
-        # Built from ranges: compilers compute it where it is used and store no matrix.
-        columns = ops.arange(self.num_places + self.num_tokens + 1, dtype="int32")
-        allowed = columns >= ops.expand_dims(first_columns, 2)  # [B, T, J]
-        scores = functional.mask_scores(ops.zeros((), dtype), allowed)
+        key_length = self.num_places + self.num_tokens
+        scores = mask_of_first_keys(self.first_keys(), self.num_tokens, key_length, dtype)
         return ops.expand_dims(scores, 1)
 
     def mask_over_keys(self) -> Any:
@@ -97,6 +93,16 @@ class VisibleKeys:
         return functional.next_valid_length(
             self.valid_length, self.memory_length, num_read, self.document_starts
         )
+
+
+def mask_of_first_keys(first_keys: Any, num_tokens: Any, key_length: Any, dtype: Any) -> Any:
+    """Returns scores over distances `(B, T, J)` that hide the keys before the first `(B, T)`."""
+    queries = ops.arange(num_tokens, dtype="int32")
+    first_columns = first_keys + (num_tokens - queries)  # [B, T]
+    # Built from ranges: compilers compute it where it is used and store no matrix.
+    columns = ops.arange(key_length + 1, dtype="int32")
+    allowed = columns >= ops.expand_dims(first_columns, 2)
+    return functional.mask_scores(ops.zeros((), dtype), allowed)
 
 
 def _latest_starts(document_starts: Any) -> Any:

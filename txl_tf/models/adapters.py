@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from txl_tf.models.language_model import LanguageModel
+from txl_tf.models.language_model import LanguageModel, nested_layers
 
 _FIRST, _SECOND = "lora_kernel_a", "lora_kernel_b"
 
@@ -27,9 +27,7 @@ class Adapters:
     """
 
     def __init__(self, model: LanguageModel, rank: int, alpha: float | None = None) -> None:
-        layers = [
-            layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dense)
-        ]
+        layers = [layer for layer in nested_layers(model) if isinstance(layer, keras.layers.Dense)]
         if not layers:
             raise ValueError(
                 "Adapters need a model with layers of the class `keras.layers.Dense`. "

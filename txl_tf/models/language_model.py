@@ -163,19 +163,27 @@ class LanguageModel(keras.Model):
         return model
 
 
+def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Returns a model and all layers in it, in their order."""
+    return list(model._flatten_layers())  # private: Keras 3.15 has no public list of them
+
+
 def quantized_layers(model: keras.Model) -> dict[str, Any]:
     """Returns the `quantization_modes` of all layers in their order, or nothing if all are None.
 
-    Filters may choose some layers. Keras 3 has no public list of nested layers.
+    Filters may choose some layers.
     """
-    modes = [getattr(each, "quantization_mode", None) for each in model._flatten_layers()]
+    modes = [getattr(each, "quantization_mode", None) for each in nested_layers(model)]
     return {"quantization_modes": modes} if any(modes) else {}
 
 
 def quantize_layers(model: keras.Model, modes: Sequence[str | None]) -> None:
-    """Quantizes the layers of a new model, before its weights are loaded, which are stored so."""
-    for layer, mode in zip(model._flatten_layers(), modes, strict=bool(modes)):
-        if mode is not None:
+    """Quantizes the layers of a new model, before its weights are loaded, which are stored so.
+
+    A `DTypePolicyMap` has quantized its layers already.
+    """
+    for layer, mode in zip(nested_layers(model), modes, strict=bool(modes)):
+        if mode not in (None, getattr(layer, "quantization_mode", None)):
             layer.quantize(mode)
 
 

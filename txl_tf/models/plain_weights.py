@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from txl_tf.models.adapters import is_factor
-from txl_tf.models.language_model import LanguageModel
+from txl_tf.models.language_model import LanguageModel, nested_layers
 
 
 def plain_weights(model: LanguageModel, purpose: str) -> dict[str, np.ndarray]:
@@ -13,7 +13,7 @@ def plain_weights(model: LanguageModel, purpose: str) -> dict[str, np.ndarray]:
     Raises ValueError for a model that its configuration does not describe, as its layers are
     quantized or of a class of the user's; `purpose` is what then is not possible.
     """
-    for layer in model._flatten_layers():
+    for layer in nested_layers(model):
         own_package = type(layer).__module__.partition(".")[0] in ("txl_tf", "keras")
         if not own_package or getattr(layer, "quantization_mode", None) is not None:
             kind = f"{type(layer).__name__} of the policy {layer.dtype_policy.name!r}"
@@ -23,12 +23,12 @@ def plain_weights(model: LanguageModel, purpose: str) -> dict[str, np.ndarray]:
                 f"`quantize`, or save the model with Keras. Received: layer {layer.path!r}, {kind}"
             )
     weights = {
-        variable.path: np.asarray(keras.ops.convert_to_numpy(variable.value))
+        variable.path: keras.ops.convert_to_numpy(variable)
         for variable in model.weights
         if not is_factor(variable.path)
     }
-    for layer in model._flatten_layers():
+    for layer in nested_layers(model):
         if getattr(layer, "lora_enabled", False):
             path = f"{layer.lora_kernel_a.path.rpartition('/')[0]}/kernel"
-            weights[path] = np.asarray(keras.ops.convert_to_numpy(layer.kernel))
+            weights[path] = keras.ops.convert_to_numpy(layer.kernel)
     return weights

@@ -11,6 +11,11 @@ from keras import ops
 from txl_tf.imports import tensorflow as tf
 
 
+def same_variables(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """True for the same variables, whatever their values, in the same order."""
+    return list(map(id, one)) == list(map(id, other))
+
+
 class _Weights:
     """Weights of a model, and the function that reads their values without copying them."""
 
@@ -30,7 +35,7 @@ _WEIGHTS: weakref.WeakKeyDictionary[keras.Model, _Weights] = weakref.WeakKeyDict
 def _weights_of(model: keras.Model) -> _Weights:
     """Returns the weights that a model has now; layers have others after `quantize`."""
     variables, weights = model.weights, _WEIGHTS.get(model)
-    if weights is None or list(map(id, variables)) != list(map(id, weights.variables)):
+    if weights is None or not same_variables(variables, weights.variables):
         weights = _WEIGHTS[model] = _Weights(variables)
     return weights
 

@@ -21,7 +21,7 @@ class BatchPrograms:
 
     def __init__(self, model: keras.Model, num_rows: int) -> None:
         self._engine = engine = writing_engine(model, None, num_rows, storage_dtype="float32")
-        self._constants = engine.step_constants(num_rows)
+        self._constants = engine.step_constants()
         compiles = engine.plan.compile_step
         self._step = tf.function(self._next_tokens, autograph=False, jit_compile=compiles)
         self._memory_of_steps = tf.function(engine.memory_of_steps, autograph=False)
