@@ -15,6 +15,7 @@ from tests.tpu_kernels.attention_cases import (
     computed,
     differences,
 )
+from txl_tf.layers.attention import MemoryAttention
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels import attention_call
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan
@@ -57,8 +58,12 @@ def test_bfloat16_is_no_further_from_the_truth_than_plain_operations():
 
 
 @pytest.mark.slow
-def test_a_model_with_the_kernel_is_the_model():
-    """Two segments with memory, documents and dropout; shared biases; pre norm; recomputed."""
+def test_a_model_with_the_kernel_is_the_model(monkeypatch):
+    """Two segments with memory, documents and dropout; shared biases; pre norm; recomputed.
+
+    The scale of the scores is the layer's, for both.
+    """
+    monkeypatch.setattr(MemoryAttention, "score_scale", 0.7)
     config = small_config(
         6, 8, num_layers=1, dropout=0.1, attention_dropout=0.2, pre_norm=True, same_length=True
     )

@@ -195,11 +195,11 @@ def score_terms(
     content_bias: Any = None,
     position_bias: Any = None,
 ) -> tuple[Any, ...]:
-    """Returns the terms (a) to (d) of the scores, `(B, N, T, K)` each, divided by `sqrt(H)`.
+    """Returns the terms (a) to (d) of the scores, `(B, N, T, K)` each, with the layer's scale.
 
     Dai et al. (2019), Section 3.3. Their sum is the input of the softmax before the mask.
     """
-    scale = attention.head_dim**-0.5
+    scale = attention.score_scale
     query = attention.split_heads(attention.query(inputs)) * scale  # [B, T, N, H]
     key = attention.split_heads(attention.project(attention.key, inputs, memory))  # [B, K, N, H]
     position = attention.split_heads(attention.position(position_encoding[None]))[0]

@@ -99,6 +99,11 @@ class MemoryAttention(ConfiguredLayer):
             dropout, dtype=self.dtype_policy, name="probability_dropout"
         )
 
+    @property
+    def score_scale(self):
+        """Factor of all terms of the scores, for every operator and kernel."""
+        return self.head_dim**-0.5
+
     def build(self, inputs_shape, **other_shapes):
         hidden_dim, width = inputs_shape[-1], self.num_heads * self.head_dim
         self.query = projection_of(self, width, "query", hidden_dim)
@@ -176,10 +181,10 @@ class MemoryAttention(ConfiguredLayer):
     def queries(self, projections):
         """Returns the scaled queries for contents and for distances, `(B, T, N, H)` each."""
         query_BTNH = self.split_heads(projections.query)
-        scale = self.head_dim**-0.5  # on queries: there are K / H times as many scores
 
         def scaled(bias_NH):
-            return (query_BTNH if bias_NH is None else query_BTNH + bias_NH) * scale
+            # On queries: there are K / H times as many scores.
+            return (query_BTNH if bias_NH is None else query_BTNH + bias_NH) * self.score_scale
 
         return scaled(projections.content_bias), scaled(projections.position_bias)
 
@@ -406,7 +411,7 @@ class ShawAttention(MemoryAttention):
         scores_N1K = None
         if self.has_biases:
             bias_KN = self._of_distances(self.distance_bias, key_length)
-            scores_N1K = _before_first(ops.transpose(bias_KN)[:, None] * self.head_dim**-0.5)
+            scores_N1K = _before_first(ops.transpose(bias_KN)[:, None] * self.score_scale)
         return DistanceKeys(_before_first(ops.transpose(keys_KNH, [1, 2, 0])), scores_N1K)
 
     def _of_distances(self, table, key_length):

@@ -43,7 +43,7 @@ class Tile:
     def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any = None) -> None:
         self.plan = plan
         self.dtype = jnp.dtype(plan.dtype)
-        self.scale = plan.head_dim**-0.5
+        self.scale = plan.score_scale
         is_exact = plan.dtype == "float32" and not plan.kernel.rounds_products
         self._precision = jax.lax.Precision.HIGHEST if is_exact else jax.lax.Precision.DEFAULT
         group, self.row, self.block = (pl.program_id(axis) for axis in range(3))
@@ -82,7 +82,7 @@ class Tile:
         )
 
     def queries(self, query: Any, bias: Any) -> Any:
-        """Adds a bias `(1, G)` to queries `(A, G)` and divides by `sqrt(H)`."""
+        """Adds a bias `(1, G)` to queries `(A, G)` and scales them."""
         return ((query.astype(jnp.float32) + bias) * self.scale).astype(self.dtype)
 
     def zeros(self) -> Any:

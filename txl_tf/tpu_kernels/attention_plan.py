@@ -64,6 +64,8 @@ class AttentionPlan:
     memory_length: int  # M, may be 0
     num_heads: int  # N
     head_dim: int  # H
+    score_scale: float = 1.0
+    """Factor of the scores, of the layer; no size depends on it."""
     dtype: str
     """Dtype of queries, keys, values and distances, `bfloat16` or `float32`."""
     dropout: float = 0.0

@@ -64,6 +64,7 @@ class OnChipAttention:
                 "memory_length": visible.num_places,
                 "num_heads": layer.num_heads,
                 "head_dim": layer.head_dim,
+                "score_scale": layer.score_scale,
                 "dtype": keras.backend.standardize_dtype(query.dtype),
                 "farthest": visible.farthest,
                 "has_query_starts": visible.differs_by_query,
