@@ -168,20 +168,21 @@ def at_least_float32(tensor):
     return tensor if is_double else ops.cast(tensor, "float32")
 
 
-def next_memory(memory, inputs):
+def next_memory(memory, inputs, lengths=None):
     """Returns the last `M` positions of memory and segment, without a gradient, `(B, M, D)`.
 
     Dai et al. (2019), Section 3.2: `SG(h)`. Memory is `(B, M, D)`, the segment's `inputs` of the
-    layer are `(B, T, D)`.
+    layer are `(B, T, D)`. `lengths`, int32 `(B,)` or `()`, are the tokens of each row to remember;
+    `None` is all of them.
     """
     memory_length, segment_length = memory.shape[1], inputs.shape[1]
     if memory_length == 0:
         return memory
     inputs = ops.cast(inputs, memory.dtype)
     # A segment as long as the memory replaces it, without copying both.
-    if segment_length is None or segment_length < memory_length:
+    if lengths is not None or segment_length is None or segment_length < memory_length:
         inputs = ops.concatenate([memory, inputs], axis=1)
-    return ops.stop_gradient(last_positions(inputs, 1, None, memory_length))
+    return ops.stop_gradient(last_positions(inputs, 1, lengths, memory_length))
 
 
 def last_positions(tensor, axis, lengths, memory_length):

@@ -75,11 +75,7 @@ class Memory(NamedTuple):
 
     def advanced(self, inputs: list[Any], kept: list[Any], visible: VisibleKeys) -> Self:
         """Returns the next memory from the inputs `(B, T, D)` of every block."""
-        if visible.lengths is not None:
-            return self.extended(inputs, visible.lengths)
-        pairs = zip(self.states, inputs, strict=True)
-        states = tuple(functional.next_memory(state, new) for state, new in pairs)
-        return Memory(states, visible.next_valid_length())
+        return Memory(self._next_states(inputs, visible.lengths), visible.next_valid_length())
 
     def extended(self, inputs: Iterable[Any], lengths: Any) -> Self:
         """Returns the memory with the first `lengths` new tokens.
@@ -87,17 +83,12 @@ class Memory(NamedTuple):
         `inputs` are `L` float tensors `(B, T, D)`, the inputs of every block; `lengths` int32
         `(B,)`, or a scalar, the same for all rows.
         """
-        states = tuple(
-            functional.last_positions(
-                ops.concatenate([state, ops.cast(new, state.dtype)], axis=1),
-                1,
-                lengths,
-                self.memory_length,
-            )
-            for state, new in zip(self.states, inputs, strict=True)
-        )
         valid_length = functional.next_valid_length(self.valid_length, self.memory_length, lengths)
-        return self._replace(states=states, valid_length=valid_length)
+        return Memory(self._next_states(inputs, lengths), valid_length)
+
+    def _next_states(self, inputs: Iterable[Any], lengths: Any) -> tuple[Any, ...]:
+        pairs = zip(self.states, inputs, strict=True)
+        return tuple(functional.next_memory(state, new, lengths) for state, new in pairs)
 
     def filled(self) -> Self:
         """Returns the memory with valid length `M`: every state counts, zeros too."""
