@@ -1,6 +1,7 @@
 """Figures and texts of a run as it trains, its profile, and the peak speed of its devices."""
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import math
@@ -197,8 +198,8 @@ class AttentionMass:
             token_ids = tf.constant(batch.token_ids)
             return on_first_replica(self._strategy, self._step, token_ids, memory)
 
-        memory = self._model.initial_memory(num_rows)
-        *_, last = read_batches(measure, order.batches(text), memory)
+        begin = functools.partial(self._model.initial_memory, num_rows)
+        *_, last = read_batches(measure, order.batches(text), begin)
         return last.outputs.numpy().tolist()
 
     def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
@@ -245,11 +246,11 @@ class SampleWriter:
             token_ids = tf.constant(batch.token_ids)
             return on_first_replica(self._strategy, self._read, token_ids, memory)
 
-        memory = self._model.initial_memory(1, *lengths)
-        for piece in read_batches(read, segments([prompt_ids[:-1]], config.segment_length), memory):
-            memory = piece.memory
+        begin = functools.partial(self._model.initial_memory, 1, *lengths)
+        batches = segments([prompt_ids[:-1]], config.segment_length)
+        *_, last = read_batches(read, batches, begin)
         newest = tf.constant(prompt_ids[-1:], tf.int32)
-        written = on_first_replica(self._strategy, self._write, newest, memory)
+        written = on_first_replica(self._strategy, self._write, newest, last.memory)
         tokens, nats = (each.numpy()[:, 0] for each in written)
         return tokens, perplexity(float(np.mean(nats)))
 

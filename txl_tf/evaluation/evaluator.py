@@ -270,8 +270,12 @@ class Evaluator:
         """
         rows = ReplicaRows(self.strategy, order.batch_size)
         step = step_of(rows.rows_per_replica)
-        begin = self._begin if self.strategy is None else self._begin_function
-        memory, constants = begin(rows.rows_per_replica, order.segments_per_step)
+        begin = functools.partial(
+            self._begin_here if self.strategy is None else self._begin_function,
+            rows.rows_per_replica,
+            order.segments_per_step,
+        )
+        _, constants = begin()
 
         def read(batch: EvaluationBatch, memory: Any) -> tuple[Any, Any]:
             for token_ids in (batch.token_ids, batch.target_ids):
@@ -279,7 +283,7 @@ class Evaluator:
             return step(*rows.split(batch.arrays()), memory, constants)
 
         before = None
-        for batch, nll, _ in read_batches(read, batches, memory):
+        for batch, nll, _ in read_batches(read, batches, lambda: begin()[0]):
             if before is not None:
                 yield before[0], rows.join(before[1])
             before = batch, nll
@@ -370,6 +374,12 @@ class Evaluator:
         """Returns initial memory and constants of a replica, which depend on the weights only."""
         engine = self._engine(num_rows)
         constants = engine.constants(segments_per_read * self.config.segment_length)
+        return engine.initial_memory(num_rows), constants
+
+    def _begin_here(self, num_rows: int, segments_per_read: int) -> tuple[Any, Any]:
+        """Returns what `_begin` does, outside of a program and without a strategy."""
+        engine = self._engine(num_rows)
+        constants = engine.cached_constants(segments_per_read * self.config.segment_length)
         return engine.initial_memory(num_rows), constants
 
     def _run_begin(self, num_rows: int, segments_per_read: int) -> Any:

@@ -122,7 +122,8 @@ class InferenceEngine:
     def _empty(self, num_rows, num_places):
         shape = (num_rows, num_places, self.config.num_heads, self.config.head_dim)
         zeros = ops.zeros(shape, self.model.compute_dtype)
-        empty = [self.plan.operator.arranged(zeros, zeros) for _ in self.model.blocks]
+        # All layers share the zeros, which are never written in place.
+        empty = [self.plan.operator.arranged(zeros, zeros)] * len(self.model.blocks)
         return KeyValueMemory(*zip(*empty, strict=True), ops.zeros((num_rows,), "int32"))
 
     def adopt(self, memory):

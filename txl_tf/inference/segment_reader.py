@@ -38,15 +38,20 @@ class Piece(NamedTuple):
 
 
 def read_batches(
-    step: Callable[[Any, Any], tuple[Any, Any]], batches: Iterable[Any], memory: Any
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    batches: Iterable[Any],
+    initial_memory: Callable[[], Any],
 ) -> Iterator[Piece]:
     """Reads batches in order; `step` maps a batch and a memory to outputs and the next memory.
 
-    Rows begin with `memory` in each batch whose `start` is 0.
+    Rows begin with the `initial_memory` in each batch whose `start` is 0. It is made anew then: a
+    copy that is kept could be as large as all else.
     """
-    initial = memory
+    memory = None
     for batch in batches:
-        outputs, memory = step(batch, initial if batch.start == 0 else memory)
+        if batch.start == 0:
+            memory = initial_memory()
+        outputs, memory = step(batch, memory)
         yield Piece(batch, outputs, memory)
 
 
@@ -89,7 +94,8 @@ class SegmentReader:
             return self._read_whole(ids, memory, constants=constants)
 
         batches = (_batch(rows, start, size, size) for start in range(0, longest, size))
-        yield from read_batches(step, batches, engine.initial_memory(num_rows))
+        begin = functools.partial(engine.initial_memory, num_rows)
+        yield from read_batches(step, batches, begin)
 
     def read_next(
         self, rows: Sequence[np.ndarray], memory: Any, first_length: int | None = None
@@ -111,7 +117,7 @@ class SegmentReader:
             return self._read_next(ids, memory, lengths=lengths, constants=constants)
 
         batches = segments(rows, engine.segment_length, first_length, not engine.keeps_states)
-        yield from read_batches(step, batches, memory)
+        yield from read_batches(step, batches, lambda: memory)
 
     def memory_after(self, rows: Sequence[np.ndarray], memory: Any) -> Any:
         """Returns the memory after the text of each row, which may be of different lengths."""
