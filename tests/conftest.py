@@ -50,8 +50,8 @@ if keras.backend.backend() == "tensorflow":
     # again for each. That is for random operations with a state of their own, of which are none.
     pywrap_tfe.TFE_ContextClearCaches = lambda context: None
 
-    # The thread that tunes an iterator may miss that it ends: who frees the iterator then waits
-    # until its next round, up to a minute. Ours have none, those of replicas and of Keras have.
+    # Tuning is off for the reason that `TrainingSegments` gives; iterators of replicas and of Keras
+    # have it on.
     _UNTUNED = tf.data.Options()
     _UNTUNED.autotune.enabled = False
     # It is for what every iterator takes up, and there is no other default that can be set.

@@ -63,7 +63,7 @@ class ToyBatches:
                 parts.append({name: array[share] for name, array in batch.items()})
         stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
         options = tf.data.Options()
-        options.autotune.enabled = False  # or to drop it may take a minute, see `TrainingSegments`
+        options.autotune.enabled = False  # as in `TrainingSegments`
         return tf.data.Dataset.from_tensor_slices(stacked).with_options(options)
 
 

@@ -174,8 +174,7 @@ _MAGIC = 0xDB4775248B80FB57
 def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
     """Reads the weights of a checkpoint; raises DataDamagedError if it is not whole.
 
-    TensorFlow verifies the checksums of index blocks and tensors. But it allocates the memory that
-    the end of the index and the shapes ask for, so both are compared with the files first.
+    Sizes are compared with the files before TensorFlow reads them.
     """
     folder, name = os.path.split(prefix)
     try:
@@ -200,7 +199,7 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
 
 
 def _check_footer(content: bytes) -> None:
-    """Checks the positions and sizes of two blocks in a table's footer, which has no checksum."""
+    """Checks that the two blocks of a table's footer are inside the file."""
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or int.from_bytes(footer[-8:], "little") != _MAGIC:
         raise ValueError("the last bytes of its .index file are not valid")

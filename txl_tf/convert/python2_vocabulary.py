@@ -46,12 +46,12 @@ class InertObject:
         self.state = state
 
 
-# Objects that another library registered, and as many bytes as the file asks for.
+# Operations that no vocabulary has.
 _REFUSED = pickle.EXT1 + pickle.EXT2 + pickle.EXT4 + pickle.BYTEARRAY8
 
 
 def _load_tuple(unpickler: Any, count: int | None = None) -> None:
-    """Puts a list where a pickle has a tuple: hashing a deep tuple would overflow the stack."""
+    """Puts a list where a pickle has a tuple, so nothing nested is hashed."""
     items = unpickler.pop_mark() if count is None else unpickler.stack[-count:]
     if count is not None:
         del unpickler.stack[-count:]
@@ -65,7 +65,7 @@ def _refuse(unpickler: Any) -> None:
 class _DataUnpickler(pickle._Unpickler):
     """Unpickler with an allow-list of names, which it does not import.
 
-    Unlike the C unpickler it does not allocate a memo as large as an index in the file.
+    It is Python's own, whose memory stays within the size of the file.
     """
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -126,7 +126,7 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
         with path.open("rb") as file:
-            # Reads from a map are limited to the file's size, whatever length the pickle declares.
+            # Reads from a map are limited to the file's size.
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             root = _DataUnpickler(content, encoding="bytes").load()
         return _vocabulary(root)

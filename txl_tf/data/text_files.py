@@ -41,8 +41,7 @@ from txl_tf.storage.files import first_line, open_regular_file
 from txl_tf.storage.untrusted_files import storage_errors
 
 _BLOCK_BYTES = 1 << 20
-# Four bytes of zstd can stand for 128 KiB, and its decoder does not limit its output: small inputs
-# keep the output small.
+# Small inputs keep the output of every decoder small.
 _COMPRESSED_BYTES = 2048
 _MEMORY_BYTES = 1 << 27
 
@@ -263,8 +262,7 @@ def _blocks(path: str) -> Iterator[bytes]:
             yield block
 
 
-# Not `lzma.open`, which has no memory limit and skips what follows the data, nor `zstandard.open`,
-# which does not report truncated data.
+# Own loops over the decoders limit memory and report a file that was cut.
 def _decoder_of(start: bytes) -> Callable[[], Any] | None:
     """Returns a function that makes a decoder of one compressed part; `None` for plain text."""
     if start.startswith(b"\x1f\x8b"):
@@ -301,7 +299,7 @@ def _decompressed(file: IO[bytes], path: str, make_decoder: Callable[[], Any]) -
 
 
 def _decoded(decoder: Any, data: bytes) -> Iterator[bytes]:
-    """Yields the output for an input; a few bytes can stand for any length in bzip2 and xz."""
+    """Yields the output for an input, in blocks of limited size where the decoder allows it."""
     if not hasattr(decoder, "needs_input"):
         yield decoder.decompress(data)
         return

@@ -17,8 +17,7 @@ from txl_tf.distribution.server_address import within
 _ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 _SILENCE_SECONDS = 120.0
-# Executors are never freed: a gRPC thread notes the end of an operation in its executor after the
-# answer has arrived, when a freed executor may be gone.
+# Executors are never freed, because TensorFlow may use one after its last answer has arrived.
 _idle_executors: list[executor.Executor] = []
 
 

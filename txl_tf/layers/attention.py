@@ -222,7 +222,7 @@ class MemoryAttention(ConfiguredLayer):
         """Multiplies queries with keys; keys with `B = 1` serve all rows."""
         if self.num_heads > 1:
             return ops.matmul(ops.transpose(query_BTNH, [0, 2, 1, 3]), key_BNHK)
-        # TensorFlow 2.20 cannot fuse this product of one head with a sum on a CPU.
+        # Without an axis of heads, because TensorFlow 2.20 crashed on CPUs with it.
         return ops.matmul(query_BTNH[:, :, 0], key_BNHK[:, 0])[:, None]
 
     def _weights(self, scores_BNTK, dropout_seed, training):

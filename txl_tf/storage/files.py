@@ -83,8 +83,7 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
         _as_os_errors(path),
         tf.io.gfile.GFile(path, "rb") if is_remote(path) else open_regular_file(path) as file,
     ):
-        # In blocks to the end, because the file may have grown. A read without a size would take as
-        # much memory as the size that a store's client remembers.
+        # In blocks to the end, because the file may have grown since its size was read.
         return b"".join(iter(functools.partial(file.read, _BLOCK_BYTES), b""))
 
 
@@ -325,7 +324,7 @@ def _read_store_blocks(path: str, num_bytes: int) -> Iterator[bytes]:
     `tf.errors.OpError` if the file cannot be read or has another size than `num_bytes`.
     """
     options = tf.data.Options()
-    # The autotuning thread may sleep for a minute after the last block.
+    # Off for the reason that `TrainingSegments` gives.
     options.autotune.enabled = False
     count = -(-num_bytes // _REQUEST_BYTES)
     size = num_bytes // max(count, 1)
