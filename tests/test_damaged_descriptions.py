@@ -14,6 +14,7 @@ from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.model_folder import Workdir
+from txl_tf.storage.untrusted_files import MAX_DEPTH
 
 
 def make_data(folder):
@@ -51,8 +52,8 @@ CONTENTS = {
     "cut": lambda content: content[: len(content) // 2],
     "not text": lambda content: bytes(range(256)),
     "field twice": lambda content: content.replace(b"{", b'{"a": 1, "a": 2, ', 1),
-    "nested deep": lambda content: b"[" * 100_000,
-    "many digits": lambda content: b'{"step": ' + b"9" * 5000 + b"}",
+    "nested deep": lambda content: b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
+    "many digits": lambda content: b'{"step": ' + b"9" * 400 + b"}",
     "another value": lambda content: content.replace(b'"', b"1", 1),
 }
 PLACES = {"pipe": os.mkfifo, "folder": os.mkdir}

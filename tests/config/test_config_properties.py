@@ -3,6 +3,8 @@
 import json
 import math
 import time
+import tomllib
+from unittest import mock
 
 import pytest
 
@@ -11,6 +13,7 @@ from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
 from pipelines.exit_codes import printed_error
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.storage.untrusted_files import MAX_DEPTH
 
 BASES = {name: make().to_dict() for name, make in NAMED_EXPERIMENTS.items()}
 EXTREMES = [
@@ -63,8 +66,8 @@ FOUND = {
     "rows.json": STUDY + b'[1], "rows": [1, 2]}',
     "bits.json": STUDY + b'[18446744073709551615], "rows": [{}]}',
     "name.json": STUDY + b'[1], "rows": [{"name": "' + b"a" * 300 + b'"}]}',
-    "inline.toml": b"a = " + b"{b = " * 50_000,
-    "digits.toml": b"[model]\ndropout = " + b"9" * 5000,
+    "inline.toml": b"a = " + b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
+    "digits.toml": b"[model]\ndropout = " + b"9" * 400,
     "nan.toml": b"[model]\ndropout = nan\n[training]\nnum_steps = inf",
     "twice.toml": b"[model]\na = 1\na = 2",
     "date.toml": b"[model]\nnum_layers = 1979-05-27T07:32:00Z\n[training]",
@@ -75,3 +78,11 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_files_that_were_found_wrong(tmp_path, name):
     assert_read_or_refused(tmp_path / name, FOUND[name])
+
+
+def test_a_file_that_the_parser_gives_up_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.toml"
+    path.write_bytes(b"a = 1")
+    monkeypatch.setattr(tomllib, "loads", mock.Mock(side_effect=RecursionError))
+    with pytest.raises(UsageError, match="nested too deep"):
+        load_experiment(str(path), [])

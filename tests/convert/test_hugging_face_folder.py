@@ -9,6 +9,7 @@ from tests.convert.goldens import NUM_SEGMENTS, Golden
 from tests.convert.models import assert_same_weights, family_config, random_model
 from txl_tf.convert import load_hugging_face, save_hugging_face
 from txl_tf.errors import DataDamagedError, OutputExistsError, UsageError
+from txl_tf.storage.untrusted_files import MAX_DEPTH
 
 FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
 
@@ -76,7 +77,7 @@ def test_damaged_folders(tmp_path):
         with pytest.raises(DataDamagedError):
             load_hugging_face(folder)
     weights.write_bytes(content)
-    for text in ("[]", "{", "[" * 100_000):
+    for text in ("[]", "{", "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)):
         (folder / "config.json").write_text(text)
         with pytest.raises(DataDamagedError):
             load_hugging_face(folder)

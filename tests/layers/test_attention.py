@@ -139,6 +139,17 @@ def test_matches_the_oracle_of_relative(relative, segment_length, memory_length)
         assert max_difference(outputs, expected) <= 1e-5, options
 
 
+@pytest.mark.parametrize("compile_call", [False, True])
+def test_one_head_matches_the_oracle(compile_call):
+    layer = built(RelativeAttention(1, H), D)
+    inputs, memory = random(B, 5, D), random(B, 3, D, seed=1)
+    expected = reference_variants.attention(
+        inputs, memory, reference_variants.attention_weights(layer)
+    )
+    attend = tf.function(attend_relative) if compile_call else attend_relative
+    assert max_difference(attend(layer, inputs, memory), expected) <= 1e-5
+
+
 def test_given_biases_take_the_place_of_own_biases(relative):
     shared = RelativeAttention(N, H, own_biases=False)
     shared.build((None, None, D))

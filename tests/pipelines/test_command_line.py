@@ -98,7 +98,7 @@ _MISUSES = [
     ("prepare --corpus enwiki8 --out o", 2, "mean enwik8"),
     # Values of another kind, or out of range.
     (f"{_QUICKSTART} --set training.num_steps", 2, "--set"),
-    (f"{_QUICKSTART} --set model.dropout={'[' * 100_000}", 2, "model.dropout"),
+    (f"{_QUICKSTART} --set model.dropout={'[' * 33}{']' * 33}", 2, "model.dropout"),
     (f"{_QUICKSTART} --cpu-replicas 1000000", 2, "--cpu-replicas"),
     (f"{_QUICKSTART} --tpu grpc://a", 2, "--tpu"),
     (f"{_QUICKSTART} --init-vocabulary shared", 2, "need --init-from"),

@@ -105,8 +105,7 @@ def test_a_session_is_verified(tmp_path, capsys):
     arrays = {"model": np.array("a"), "memory": np.ones((2, 3), np.float32)}
     write_session(str(path), arrays)
     assert "verified: session" in verified(path, capsys)
-    with path.open("r+b") as file:
-        file.truncate(64 << 30)  # a hole, which takes no disk
+    path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(DataDamagedError, match="damaged or no session"):
         verified(path, capsys)
 

@@ -20,6 +20,7 @@ from txl_tf.serving import (
     RestTransport,
     ServingSession,
 )
+from txl_tf.storage.untrusted_files import MAX_DEPTH
 
 CONFIG = toy_experiment(model={"num_layers": 2, "vocabulary_size": 256}).model
 IDS = list(b"Two roads diverged in a yellow wood")
@@ -89,9 +90,12 @@ def test_a_server_that_is_not_ready_is_asked_again(served, kind):
         transport.close()
 
 
+DEEP = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(200, b""), (200, b"\xff"), (200, b"[]"), (200, b"[" * 100_000), (302, b"{}"), (500, b"3")]
+    [(200, b""), (200, b"\xff"), (200, b"[]"), (200, DEEP), (302, b"{}"), (500, b"3")]
     + [(200, b'{"outputs": %s}' % each) for each in (b"3", b'{"nll": [[1], 2]}', b'{"a": "b"}')],
 )
 def test_a_server_that_talks_nonsense_is_named(status, body):

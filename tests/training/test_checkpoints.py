@@ -191,13 +191,13 @@ def test_a_file_with_a_flipped_bit_cut_or_missing_is_found(store_and_folder, fil
 
 @pytest.mark.parametrize(
     "entry",
-    [["f4", [2**50], 0], ["f4", [-(2**50)], 0], ["O", [1], 0], ["f4", [1.5], 0], ["f4", [9]], 3],
+    [["f4", [1000], 0], ["f4", [-1], 0], ["O", [1], 0], ["f4", [1.5], 0], ["f4", [9]], 3],
 )
-def test_a_manifest_of_a_stranger_takes_no_memory(store_and_folder, entry):
+def test_a_manifest_of_other_sizes_than_the_file_is_refused(store_and_folder, entry):
     store, folder = store_and_folder
     values = json.loads((folder / "manifest.json").read_text())
     del values["sha256"]
-    values["arrays"] = {"x": entry, "y": ["f4", [2**50], 0]}
+    values["arrays"] = {"x": entry, "y": ["f4", [1000], 0]}
     (folder / "manifest.json").write_text(json.dumps(values | {"sha256": json_sha256(values)}))
     with pytest.raises(DataDamagedError):
         store.load(10)
