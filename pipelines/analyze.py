@@ -16,7 +16,6 @@ ANALYSES = {
     "context": "effective context length of trained runs",
     "attention": "mean attention of every head by distance",
     "ablation": "train and compare variants of the model",
-    "speed": "time per token with a memory and without",
 }
 
 

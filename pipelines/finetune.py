@@ -15,15 +15,14 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.config.experiment import ExperimentConfig, TaskConfig, TaskKind
+from txl_tf.config.experiment import ExperimentConfig, TaskConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import Workdir, open_model, tokenizer_from
 from txl_tf.tasks.answers import check_predictions_file, write_predictions
-from txl_tf.tasks.examples import TASK_KINDS, Columns, Example, TaskData, read_own_data
+from txl_tf.tasks.examples import TASK_KINDS, Columns, TaskData, read_own_data
 from txl_tf.tasks.metrics import compute_metrics
-from txl_tf.tasks.published import GLUE_TASKS, read_glue, read_race, read_squad
 
 from .arguments import (
     add_config_argument,
@@ -52,12 +51,7 @@ if TYPE_CHECKING:
     from txl_tf.evaluation.task_evaluator import TaskEvaluator
 
 _MAX_EPOCHS = 100_000
-_GLUE = "glue/"
-_FORMATS = ("own", "race", "squad", *(f"{_GLUE}{name}" for name in GLUE_TASKS))
-_SPLITS = ("train", "valid")
-_OWN_OPTIONS = ("task", "text_columns", "label_column", "choice_columns", "id_column")
-# Options of the files, by format; GLUE and RACE are in the folder of `--data`.
-_OPTIONS = {"own": (*_OWN_OPTIONS, *_SPLITS), "squad": _SPLITS}
+_SPLITS = {"train": "to train on", "valid": "to evaluate"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,36 +75,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the files of a task and of its predictions."""
     data = parser.add_argument_group("data")
-    data.add_argument(
-        "--format",
-        choices=_FORMATS,
-        default="own",
-        metavar="NAME",
-        help="own, race, squad or glue/TASK (default: own)",
-    )
-    data.add_argument("--data", metavar="DIR", help="folder of the files of GLUE or RACE")
-    for split, use in zip(_SPLITS, ("to train on", "to evaluate"), strict=True):
-        meaning = f"examples {use}: .jsonl, .tsv, .csv"
+    for split, use in _SPLITS.items():
+        meaning = f"examples {use}: .jsonl, .csv, .tsv"
         data.add_argument(f"--{split}", metavar="FILE", help=meaning)
-    own = parser.add_argument_group("own files")
-    own.add_argument(
-        "--task", choices=TASK_KINDS, metavar="KIND", help=f"one of {', '.join(TASK_KINDS)}"
-    )
-    own.add_argument(
-        "--text-columns", metavar="NAME", nargs="+", help="columns of the texts (default: text)"
-    )
-    own.add_argument(
-        "--label-column", metavar="NAME", help="column of the label or answer (default: label)"
-    )
-    own.add_argument(
-        "--choice-columns", metavar="NAME", nargs="+", help="columns of the texts to choose from"
-    )
-    own.add_argument("--id-column", metavar="NAME", help="column that names the examples")
+    meaning = f"one of {', '.join(TASK_KINDS)} (default: classification)"
+    data.add_argument("--task", choices=TASK_KINDS, metavar="KIND", help=meaning)
+    meaning = "columns of the texts (default: text)"
+    data.add_argument("--text-columns", metavar="NAME", nargs="+", help=meaning)
+    meaning = "column of the label or answer (default: label)"
+    data.add_argument("--label-column", metavar="NAME", help=meaning)
+    meaning = "columns of the texts to choose from"
+    data.add_argument("--choice-columns", metavar="NAME", nargs="+", help=meaning)
+    data.add_argument("--id-column", metavar="NAME", help="column that names the examples")
     group = parser.add_argument_group("predictions")
-    group.add_argument(
-        "--predict", metavar="FILE|SPLIT", help="examples to answer; for GLUE and RACE a split"
-    )
-    group.add_argument("--out", metavar="FILE", help="file for the answers: .jsonl, .tsv, .json")
+    group.add_argument("--predict", metavar="FILE", help="examples to answer")
+    group.add_argument("--out", metavar="FILE", help="file for the answers: .jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +101,7 @@ class FineTuning:
     data: TaskData | None
     experiment: ExperimentConfig | None
     initial: InitialWeights | None
-    asked: tuple[TaskData, list[Example]] | None
+    questions: TaskData | None
 
 
 def check_arguments(arguments: argparse.Namespace) -> FineTuning:
@@ -130,116 +109,81 @@ def check_arguments(arguments: argparse.Namespace) -> FineTuning:
     require_extra("finetune", "sklearn", "scipy", purpose="Fine-tuning")
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
-    begun = workdir.describe().experiment if workdir.has_run() else None
-    task = None if begun is None else begun.task
-    if begun is not None and task is None:
+    earlier = workdir.describe().experiment if workdir.has_run() else None
+    task = None if earlier is None else earlier.task
+    if earlier is not None and task is None:
         raise MismatchError(
             "The folder has a run of language modelling, not of a task.",
             where=arguments.workdir,
             remedy="Choose a new --workdir; this folder can be its --init-from.",
         )
+    if task is not None and arguments.task not in (None, task.kind):
+        raise MismatchError(
+            f"The run is of a task of kind {task.kind}.",
+            where=f"--task {arguments.task}",
+            remedy="Leave --task out, or choose a new --workdir.",
+        )
     data = experiment = initial = None
-    if any(getattr(arguments, name) is not None for name in ("data", *_SPLITS)):
-        paths = {split: getattr(arguments, split) for split in _SPLITS}
-        labels = None if task is None else task.labels
-        data = _read_task_data(arguments, paths, arguments.task, labels)
-        if "train" not in data.splits:
-            raise InputMissingError(
-                "There are no examples to train on.", where="--train", remedy="Give a file."
-            )
-        experiment = _finetuning_experiment(arguments, data, begun)
+    paths = {split: getattr(arguments, split) for split in _SPLITS}
+    paths = {split: path for split, path in paths.items() if path is not None}
+    if "train" in paths:
+        data = _read_task_data(arguments, paths, task)
+        experiment = _finetuning_experiment(arguments, data, earlier)
         task = experiment.task
         initial = initial_weights(arguments, workdir, experiment)
         require_training_memory(experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu)
-    elif task is None or arguments.predict is None:
+    elif task is None or arguments.predict is None or paths:
         raise InputMissingError(
             "There are no examples to train on, and no run to predict with.",
             where=arguments.workdir,
             remedy="Name examples with --train, or a run with --workdir and --predict.",
         )
     assert task is not None
-    asked = _examples_to_predict(arguments, data, task)
-    return FineTuning(workdir, arguments, data, experiment, initial, asked)
+    questions = _examples_to_predict(arguments, task)
+    return FineTuning(workdir, arguments, data, experiment, initial, questions)
 
 
-def _examples_to_predict(
-    arguments: argparse.Namespace, data: TaskData | None, task: TaskConfig
-) -> tuple[TaskData, list[Example]] | None:
-    """Returns the examples of `--predict` with their data, after a check of `--out`."""
-    named, out = arguments.predict, arguments.out
-    if named is None:
-        if out is not None:
+def _examples_to_predict(arguments: argparse.Namespace, task: TaskConfig) -> TaskData | None:
+    """Returns the examples of `--predict`, as a split `test`, after a check of `--out`."""
+    if arguments.out is not None:
+        if arguments.predict is None:
             raise UsageError("--out needs --predict.", where="--out", remedy="Add --predict.")
+        check_predictions_file(arguments.out)
+    if arguments.predict is None:
         return None
-    if arguments.format in ("own", "squad"):
-        data = _read_task_data(arguments, {"test": named}, task.kind, task.labels)
-        named = "test"
-    elif data is None or named not in data.splits:
-        raise UsageError(
-            f"There is no split {named} in the files of --data.",
-            where=f"--predict {named}",
-            remedy=f"Choose one of {', '.join(data.splits)}." if data else "Give --data DIR.",
-        )
-    if out is not None:
-        check_predictions_file(out, data.kind)
-    return data, data.splits[named]
+    return _read_task_data(arguments, {"test": arguments.predict}, task)
 
 
 def _read_task_data(
-    arguments: argparse.Namespace,
-    paths_by_split: dict[str, str | None],
-    task_kind: TaskKind | None,
-    labels: tuple[str, ...] | None,
+    arguments: argparse.Namespace, paths: dict[str, str], task: TaskConfig | None
 ) -> TaskData:
-    """Reads the files of a task in their format.
-
-    `labels` are the classes of an existing model, by default those in the training examples.
-    """
-    usable = _OPTIONS.get(arguments.format, ("data",))
-    for name in (*_OWN_OPTIONS, "data", *_SPLITS):
-        if name not in usable and getattr(arguments, name) is not None:
-            raise UsageError(
-                f"The format {arguments.format} does not use {_option(name)}.",
-                where=_option(name),
-                remedy=f"Leave it out; the format's options are {', '.join(map(_option, usable))}.",
-            )
-    if usable == ("data",):
-        if arguments.data is None:
-            raise UsageError(f"The format {arguments.format} needs --data DIR.", where="--data")
-        if arguments.format == "race":
-            return read_race(arguments.data)
-        return read_glue(arguments.data, arguments.format.removeprefix(_GLUE))
-    paths = {split: path for split, path in paths_by_split.items() if path is not None}
-    if arguments.format == "squad":
-        return read_squad(paths)
-    given: dict[str, Any] = {
+    """Reads the files of a task, by split; an existing run decides its kind and classes."""
+    names: dict[str, Any] = {
         "text": arguments.text_columns and tuple(arguments.text_columns),
         "label": arguments.label_column,
         "choices": arguments.choice_columns and tuple(arguments.choice_columns),
         "id": arguments.id_column,
     }
     try:
-        columns = Columns(**{name: value for name, value in given.items() if value})
+        columns = Columns(**{name: value for name, value in names.items() if value})
     except ValueError as error:
         raise UsageError(f"{error}", where="--text-columns") from error
-    return read_own_data(paths, task_kind or "classification", columns, labels)
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    if task is None:
+        return read_own_data(paths, arguments.task or "classification", columns)
+    return read_own_data(paths, task.kind, columns, task.labels)
 
 
 def _finetuning_experiment(
-    arguments: argparse.Namespace, data: TaskData, begun: ExperimentConfig | None
+    arguments: argparse.Namespace, data: TaskData, earlier: ExperimentConfig | None
 ) -> ExperimentConfig:
-    """Returns the settings of a run; a begun one keeps its own, but for `--set` and `--epochs`.
+    """Returns the settings of a run; a earlier one keeps its own, but for `--set` and `--epochs`.
 
     A new run takes the model of `--init-from` or `--config`; without either it is a UsageError.
     Steps, warm-up and periods follow from the epochs, unless `--set` names them.
     """
     overrides = overrides_of(arguments)
-    if begun is not None:
-        experiment = override(begun, overrides)
+    if earlier is not None:
+        experiment = override(earlier, overrides)
         if arguments.epochs is not None:
             num_steps = _steps_of(arguments.epochs, data, experiment)
             experiment = override(experiment, [f"training.num_steps={num_steps}"])
@@ -323,7 +267,7 @@ class FineTuningData:
         self._metrics = list(dict.fromkeys([experiment.task.metric, *data.metrics]))
         self.identity = {
             "fingerprint": fingerprint_of(self._encoded.values()),
-            "corpus": data.name,
+            "corpus": "own",
             "tokenizer": tokenizer.kind,
             "tokenizer_sha256": tokenizer.fingerprint,
             "vocabulary_size": num_ids,
@@ -377,8 +321,8 @@ def run(job: FineTuning) -> None:
     if job.data is not None:
         with PreemptionWatcher() as watcher:
             _train(job, job.data, watcher)
-    if job.asked is not None:
-        _predict(job, *job.asked)
+    if job.questions is not None:
+        _predict(job, job.questions)
 
 
 def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
@@ -406,11 +350,11 @@ def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
     print(job.workdir.tensorboard_line)
 
 
-def _predict(job: FineTuning, data: TaskData, examples: list[Example]) -> None:
+def _predict(job: FineTuning, data: TaskData) -> None:
     """Predicts the examples, prints figures if they have labels, and writes the answers."""
     from txl_tf.causal_lm.text_task import load_task
 
-    path = job.arguments.out
+    path, examples = job.arguments.out, data.splits["test"]
     predictions, scores = load_task(job.workdir.folder).answer(examples)
     if all(each.is_labelled for each in examples):
         figures = compute_metrics(data.metrics, data.kind, data.labels, examples, predictions)

@@ -279,26 +279,17 @@ def _memory(
 
 
 def group_report(group: "ModelGroup", names: Sequence[str], step_size: int) -> list[dict[str, Any]]:
-    """Reports the RECL of each run, and the gains of all steps, for each share of hard tokens."""
+    """Returns the RECL of each run for each share of hard tokens."""
 
-    def run_report(model: int, ratio: float) -> dict[str, Any]:
-        found = group.relative_effective_context_length(model, ratio=ratio, step_size=step_size)
-        gains = [
-            {
-                "short": short,
-                "long": long,
-                "relative_gain": group.relative_gain(model, short, long, ratio),
-                "perplexity_gain": group.perplexity_gain(model, short, long, ratio),
-            }
-            for short, long in itertools.pairwise(group.contexts)
-        ]
-        return {**found._asdict(), "gains": gains}
+    def length(model: int, ratio: float) -> dict[str, Any]:
+        recl = group.relative_effective_context_length(model, ratio=ratio, step_size=step_size)
+        return recl._asdict()
 
     return [
         {
             "ratio": ratio,
             "num_hard_tokens": len(group.hard_tokens(group.contexts[0], ratio)),
-            "runs": {name: run_report(model, ratio) for model, name in enumerate(names)},
+            "runs": {name: length(model, ratio) for model, name in enumerate(names)},
         }
         for ratio in RATIOS
     ]

@@ -60,7 +60,7 @@ def test_without_a_job_the_help_is_printed(capsys):
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("txl ", set(JOBS)), ("txl analyze speed --rep", {"--repeats"})],
+    [("txl ", set(JOBS)), ("txl analyze ablation --stu", {"--study"})],
 )
 def test_bash_completes(line, expected, capsys):
     pytest.importorskip("shtab")

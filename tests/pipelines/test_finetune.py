@@ -205,33 +205,12 @@ def test_an_export_answers_texts_as_the_run_does(finetune, tmp_path):
         np.testing.assert_array_equal(variable.numpy(), weights[variable.path])
 
 
-GLUE = {
-    "train.tsv": "sentence\tlabel\n" + "".join(f"good {n}\t1\nbad {n}\t0\n" for n in range(9)),
-    "dev.tsv": "sentence\tlabel\ngood film\t1\nbad film\t0\n",
-    "test.tsv": "index\tsentence\n0\tgood one\n1\tbad one\n",
-}
-
-
-@pytest.mark.slow
-def test_a_task_of_glue_is_trained_and_submitted(tmp_path, model_file):
-    for name, content in GLUE.items():
-        (tmp_path / name).write_text(content)
-    finished = run_txl(
-        *("finetune", "--config", model_file, "--format", "glue/sst2", "--data", tmp_path),
-        *("--workdir", tmp_path / "run", *SETTINGS, "--predict", "test"),
-        *("--out", tmp_path / "SST-2.tsv"),
-    )
-    assert finished.returncode == 0, finished.stderr
-    lines = (tmp_path / "SST-2.tsv").read_text().splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["index", "0", "1"]
-
-
 @pytest.mark.parametrize(
     ("rows", "options", "code", "message"),
     [
-        (None, ("--format", "glue/sst2"), 2, "--task"),
         (None, ("--set", "training.loss_positions=last_half"), 2, "training.loss_positions"),
         (None, ("--out", "a.jsonl"), 2, "--predict"),
+        (None, ("--predict", "a.jsonl", "--out", "a.tsv"), 2, ".jsonl"),
         (None, ("--label-column", "lable"), 78, "line 1"),
         ([{"text": "a", "label": "x"}, {"text": "", "label": "y"}], (), 65, "line 2"),
         ([{"text": "a", "label": "x"}] * 3, (), 78, "train.jsonl"),

@@ -1,4 +1,4 @@
-"""Answers from outputs, the most probable class, label and span; and their files."""
+"""Predictions from outputs: class, number, choice and span; and their file."""
 
 import itertools
 import json
@@ -6,14 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from tests.tasks.task_files import squad_document, write_glue, write_json
 from tests.tasks.test_example_encoding import BYTES, PASSAGE, example, task_of
 from txl_tf.errors import OutputExistsError, StorageError, UsageError
 from txl_tf.tasks.answers import answers_of, write_predictions
 from txl_tf.tasks.encoding import ExampleEncoder
 from txl_tf.tasks.examples import Example, TaskData
-from txl_tf.tasks.metrics import compute_metrics
-from txl_tf.tasks.published import read_glue, read_squad
 
 
 def encoded(kind, *examples, **settings):
@@ -21,17 +18,13 @@ def encoded(kind, *examples, **settings):
     return task, ExampleEncoder(task, BYTES).encode(examples)
 
 
-def softmax(logits):
-    return np.exp(logits) / np.exp(logits).sum()
-
-
 def test_classes_and_choices_have_probabilities():
     task, found = encoded("classification", example("a"), example("b"))
     logits = [np.array([1.0, 3.0]), np.array([2.0, -1.0])]
     predictions, scores = answers_of(task, found, logits)
     assert predictions == [1, 0]
-    np.testing.assert_allclose(scores, [softmax(each) for each in logits])
-    # What pads the choices of an example is not among its answers.
+    np.testing.assert_allclose(scores, [np.exp(each) / np.exp(each).sum() for each in logits])
+    # Padding of the choices is no answer.
     task, found = encoded("choice", example("a", choices=("x", "y")))
     predictions, scores = answers_of(task, found, [np.array([1.0, 2.0, 9.0])])
     assert (predictions, len(scores[0])) == ([1], 2)
@@ -75,7 +68,7 @@ EXAMPLES = [
 
 
 def data_of(kind, labels=()):
-    return TaskData(name="own", kind=kind, labels=labels, splits={}, metrics=())
+    return TaskData(kind=kind, labels=labels, splits={}, metrics=())
 
 
 def lines_of(path):
@@ -109,48 +102,18 @@ def test_other_kinds_are_written_as_they_are(tmp_path, kind, predictions, expect
     assert all(set(each) == {"name", "prediction"} for each in lines_of(path))
 
 
-@pytest.mark.parametrize(
-    "task, predictions, expected",
-    [
-        ("mnli", np.array([2]), "index\tprediction\n9\tcontradiction\n"),
-        ("stsb", np.array([7.25], np.float32), "index\tprediction\n0\t5.000\n"),
-        ("stsb", np.array([1.23456]), "index\tprediction\n0\t1.235\n"),
-    ],
-)
-def test_a_submission_to_glue_has_index_and_prediction(tmp_path, task, predictions, expected):
-    data = read_glue(str(write_glue(tmp_path / task, task)), task)
-    path = tmp_path / "out.tsv"
-    write_predictions(str(path), data, data.splits["test"], predictions)
-    assert path.read_text() == expected
-
-
-def test_answers_are_written_by_id_and_read_by_the_evaluation(tmp_path):
-    data = read_squad({"valid": write_json(tmp_path / "dev.json", squad_document())})
-    examples = data.splits["valid"]
-    texts = [each.answers[0].text if each.answers else "" for each in examples]
-    path = tmp_path / "out.json"
-    write_predictions(str(path), data, examples, texts)
-    answers = json.loads(path.read_text())
-    assert answers == {"56ddde6b": "Rollo", "56ddde6c": "Normandy", "5ad39d53": ""}
-    given = [answers[each.name] for each in examples]
-    assert compute_metrics(("span_f1",), "span", (), examples, given)["span_f1"] == 1.0
-
-
 def test_what_cannot_be_written_is_refused(tmp_path):
-    path, span = tmp_path / "out.json", data_of("span")
+    path, span = tmp_path / "out.jsonl", data_of("span")
     path.write_text("mine")
     with pytest.raises(OutputExistsError):
         write_predictions(str(path), span, EXAMPLES, ["", ""])
     assert path.read_text() == "mine"
     with pytest.raises(StorageError, match="predictions cannot be written"):
-        write_predictions(str(tmp_path / "no" / "out.json"), span, EXAMPLES, ["", ""])
-    with pytest.raises(UsageError, match="Predictions of kind span"):
+        write_predictions(str(tmp_path / "no" / "out.jsonl"), span, EXAMPLES, ["", ""])
+    with pytest.raises(UsageError, match="are written as JSON Lines"):
         write_predictions(str(tmp_path / "out.tsv"), span, EXAMPLES, ["", ""])
-    path, classes = str(tmp_path / "out.jsonl"), data_of("classification", ("0", "1"))
+    path, classes = str(tmp_path / "new.jsonl"), data_of("classification", ("0", "1"))
     with pytest.raises(ValueError, match="shorter"):
         write_predictions(path, classes, EXAMPLES, [0])
     with pytest.raises(ValueError, match="Out of range"):
         write_predictions(path, data_of("regression"), EXAMPLES, np.array([0.0, np.inf]))
-    named = [Example(name="x", where="f", texts=("t",))]
-    with pytest.raises(ValueError, match="must be numeric"):
-        write_predictions(str(tmp_path / "out.tsv"), classes, named, [0])

@@ -71,16 +71,9 @@ def test_figures_of_numbers(seed):
     assert {"mean_squared_error"} == LOWER_IS_BETTER
 
 
-def test_figures_of_choices_by_level():
-    names = ("middle/1-0", "middle/1-1", "high/1-0", "own")
-    examples = [
-        Example(name=name, where="f", texts=("t",), choices=("x", "y", "z"), label=label)
-        for name, label in zip(names, (0, 1, 2, 0), strict=True)
-    ]
-    figures = compute_metrics(
-        ("accuracy", "accuracy_by_level"), "choice", (), examples, [0, 2, 2, 1]
-    )
-    assert figures == {"accuracy": 0.5, "accuracy_middle": 0.5, "accuracy_high": 1.0}
+def test_the_accuracy_of_choices_is_the_share_of_right_ones():
+    figures = compute_metrics(("accuracy",), "choice", (), examples_of([0, 1, 2, 0]), [0, 2, 2, 1])
+    assert figures == {"accuracy": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -147,18 +147,16 @@ class ModelGroup:
         losses = np.minimum(self.baseline(short), self._of(long)[model])
         return float(losses[self.hard_tokens(short, ratio)].mean())
 
-    def perplexity_gain(self, model: int, short: int, long: int, ratio: float) -> float:
-        """Returns how far a long context lowers the baseline's perplexity.
-
-        The gain is absolute and never negative: `exp f_i(c, c) - exp f_i(c, c')`.
-        """
-        before = perplexity(self.relative_loss(model, short, short, ratio))
-        return before - perplexity(self.relative_loss(model, short, long, ratio))
-
     def relative_gain(self, model: int, short: int, long: int, ratio: float) -> float:
-        """Returns the gain as a fraction of the baseline's perplexity: `g_i(c, c')`."""
-        before = perplexity(self.relative_loss(model, short, short, ratio))
-        return self.perplexity_gain(model, short, long, ratio) / before
+        """Returns the fraction by which a long context lowers the baseline's perplexity.
+
+        It is never negative: `g_i(c, c')`.
+        """
+        before, after = (
+            perplexity(self.relative_loss(model, short, context, ratio))
+            for context in (short, long)
+        )
+        return (before - after) / before
 
     def relative_effective_context_length(
         self, model: int, *, ratio: float, step_size: int, threshold: float = 0.01

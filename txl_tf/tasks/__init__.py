@@ -1,4 +1,4 @@
-"""Data of fine-tuning: examples, readers of published formats, metrics, predictions."""
+"""Data of fine-tuning: examples in files, metrics, predictions."""
 
 from txl_tf.imports import lazy_names
 

@@ -7,6 +7,3 @@ from txl_tf.tasks.examples import Example as Example
 from txl_tf.tasks.examples import TaskData as TaskData
 from txl_tf.tasks.examples import read_own_data as read_own_data
 from txl_tf.tasks.metrics import compute_metrics as compute_metrics
-from txl_tf.tasks.published import read_glue as read_glue
-from txl_tf.tasks.published import read_race as read_race
-from txl_tf.tasks.published import read_squad as read_squad

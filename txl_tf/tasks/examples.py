@@ -100,9 +100,8 @@ class TaskData:
     """All examples of a task, by split.
 
     Args:
-        name: str. Such as `"glue/sst2"`, `"race"`, `"squad"` or `"own"`.
         kind: str. One of `TASK_KINDS`.
-        labels: tuple of str. Classes in the published order, otherwise sorted, or none.
+        labels: tuple of str. Classes in their order, or none.
         splits: dict of lists of `Example`. `"train"`, `"valid"` and others, such as `"test"`.
         metrics: tuple of str. Names for `compute_metrics`; the first one selects the best weights.
 
@@ -111,7 +110,6 @@ class TaskData:
         MismatchError: If the label of an example is not one of the classes.
     """
 
-    name: str
     kind: TaskKind
     labels: tuple[str, ...]
     splits: dict[str, list[Example]]
@@ -166,8 +164,6 @@ class Record:
     def text(self, column: str, *, may_be_empty: bool = False) -> str:
         """Returns the text of a column; raises DataDamagedError if it is missing or blank."""
         value = self.values.get(column)
-        if value is None and may_be_empty:
-            return ""
         if not isinstance(value, str):
             problem = "is missing." if value is None else f"must be text, not {shown_value(value)}."
             raise self.damaged(f"The field {column!r} {problem}")
@@ -210,7 +206,7 @@ def read_own_data(
             "train" split, or of all splits without a "train" split.
 
     Returns:
-        `TaskData` called "own".
+        `TaskData`.
 
     Raises:
         UsageError: If the columns do not fit the kind, or a file ending is unknown.
@@ -235,13 +231,7 @@ def read_own_data(
     }
     if kind == "classification":
         labels = _labels_of(splits) if labels is None else labels
-    return TaskData(
-        name="own",
-        kind=kind,
-        labels=labels or (),
-        splits=splits,
-        metrics=DEFAULT_METRICS[kind],
-    )
+    return TaskData(kind=kind, labels=labels or (), splits=splits, metrics=DEFAULT_METRICS[kind])
 
 
 def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | None) -> None:
@@ -263,37 +253,22 @@ def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | N
     raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
 
 
-def read_split(
-    path: str,
-    kind: TaskKind,
-    columns: Columns,
-    *,
-    needs_label: bool,
-    may_be_empty: bool = False,
-    **options: Any,
-) -> list[Example]:
-    """Reads a file as examples; `options` are passed to `read_records`.
-
-    `may_be_empty` accepts an empty text, unless all texts of an example are empty.
-    """
+def read_split(path: str, kind: TaskKind, columns: Columns, *, needs_label: bool) -> list[Example]:
+    """Reads a file as examples."""
     if needs_label and columns.label is None:
         what = "The file needs labels, but no label column is named."
         raise UsageError(what, where=path, remedy="Name the column of the labels.")
     names = [*columns.text, *columns.choices, columns.id, columns.label if needs_label else None]
-    records = read_records(path, [name for name in names if name is not None], **options)
-    return [_example(record, kind, columns, needs_label, may_be_empty) for record in records]
+    records = read_records(path, [name for name in names if name is not None])
+    return [_example(record, kind, columns, needs_label) for record in records]
 
 
-def _example(
-    record: Record, kind: TaskKind, columns: Columns, needs_label: bool, may_be_empty: bool
-) -> Example:
+def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool) -> Example:
     name = str(record.number)
     if columns.id is not None:
         value = record.values[columns.id]
         name = str(value) if type(value) is int else record.text(columns.id)
-    texts = tuple(record.text(each, may_be_empty=may_be_empty) for each in columns.text)
-    if may_be_empty and not any(text.strip() for text in texts):
-        raise record.damaged("All texts of the record are empty or blank.")
+    texts = tuple(record.text(each) for each in columns.text)
     choices = _choices(record, columns.choices) if kind == "choice" else ()
     example = Example(name=name, where=record.where, texts=texts, choices=choices)
     column = str(columns.label)
@@ -364,7 +339,7 @@ def _index_of(record: Record, column: str, label: Any, num_choices: int) -> int:
 def _answers(record: Record, column: str, passage: str) -> tuple[Answer, ...]:
     value = record.values[column]
     if isinstance(value, list):
-        return checked_answers(record, value, passage)
+        return tuple(_answer(record, each, passage) for each in value)
     text = record.text(column, may_be_empty=True)
     if not text.strip():
         return ()
@@ -374,40 +349,26 @@ def _answers(record: Record, column: str, passage: str) -> tuple[Answer, ...]:
     return (Answer(text=text, start=start),)
 
 
-def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[Answer, ...]:
-    """Returns the answers of JSON objects with `text` and `answer_start`.
-
-    Raises DataDamagedError if an answer does not occur in the passage at its start.
-    """
-    answers = []
-    for value in values:
-        text = value.get("text") if isinstance(value, dict) else None
-        start = value.get("answer_start") if isinstance(value, dict) else None
-        if not isinstance(text, str) or not text.strip() or type(start) is not int:
-            raise record.damaged(
-                "An answer must have a `text` that is not blank and an integer `answer_start`. "
-                f"Received: {shown_value(value)}"
-            )
-        if start < 0 or not passage.startswith(text, start):
-            raise record.damaged(
-                f"The passage has no {shown_value(text)} at character {start}, counted from 0."
-            )
-        answers.append(Answer(text=text, start=start))
-    return tuple(answers)
+def _answer(record: Record, value: Any, passage: str) -> Answer:
+    text = value.get("text") if isinstance(value, dict) else None
+    start = value.get("answer_start") if isinstance(value, dict) else None
+    if not isinstance(text, str) or not text.strip() or type(start) is not int:
+        raise record.damaged(
+            "An answer must have a `text` that is not blank and an integer `answer_start`. "
+            f"Received: {shown_value(value)}"
+        )
+    if start < 0 or not passage.startswith(text, start):
+        raise record.damaged(
+            f"The passage has no {shown_value(text)} at character {start}, counted from 0."
+        )
+    return Answer(text=text, start=start)
 
 
-def read_records(
-    path: str,
-    columns: Sequence[str],
-    *,
-    header: Sequence[str] | None = None,
-    max_broken_lines: int = 0,
-) -> Iterator[Record]:
+def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
     """Reads the records of a local file in order, one at a time, which have at least `columns`.
 
-    `header` names the columns of a TSV or CSV file without a header line. At most
-    `max_broken_lines` lines with too few fields are skipped. Raises MismatchError for a missing
-    column, UsageError for an unknown file ending, DataDamagedError for a damaged or empty file.
+    Raises MismatchError for a missing column, UsageError for an unknown file ending,
+    DataDamagedError for a damaged or empty file.
     """
     if (form := _FORM.search(path)) is None:
         remedy = "Name a .jsonl, .json, .tsv or .csv file; .gz, .xz or .zst may follow."
@@ -420,7 +381,7 @@ def read_records(
             if line.strip()
         )
     else:
-        rows = _with_header(_fields(path, form[1] == "csv"), header, max_broken_lines)
+        rows = _with_header(_fields(path, form[1] == "csv"))
     number = 0
     for where, values in rows:
         if missing := [name for name in columns if name not in values]:
@@ -475,9 +436,9 @@ def _fields(path: str, has_commas: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def _with_header(
-    rows: Iterator[tuple[str, list[str]]], header: Sequence[str] | None, max_broken_lines: int
+    rows: Iterator[tuple[str, list[str]]],
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    num_broken = 0
+    header: list[str] | None = None
     for where, fields in rows:
         if fields in ([], [""]):
             continue
@@ -486,8 +447,6 @@ def _with_header(
             if doubled := next((name for name in fields if fields.count(name) > 1), None):
                 what = f"The column {shown_value(doubled)} occurs twice in the header."
                 raise DataDamagedError(what, where=where, remedy="Rename one of the columns.")
-        elif len(fields) < len(header) and num_broken < max_broken_lines:
-            num_broken += 1
         elif len(fields) != len(header):
             what = f"The record must have {len(header)} fields, not {len(fields)}."
             raise DataDamagedError(what, where=where, remedy=CORRECT)

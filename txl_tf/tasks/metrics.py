@@ -4,7 +4,7 @@
 |---|---|---|
 | classification | indices of classes | `accuracy`, `f1`, `f1_macro`, `matthews` |
 | regression | numbers | `pearson`, `spearman`, `mean_squared_error` |
-| choice | indices of choices | `accuracy`, `accuracy_by_level` |
+| choice | indices of choices | `accuracy` |
 | span | texts, empty for "no answer" | `exact_match`, `span_f1` |
 
 `f1` is the F1 of the second of two classes, as in GLUE; `f1_macro` is the mean over all classes.
@@ -28,7 +28,6 @@ from txl_tf.config.base import shown_value
 from txl_tf.errors import did_you_mean
 from txl_tf.imports import require_extra
 from txl_tf.tasks.examples import Example, TaskKind
-from txl_tf.tasks.published import level_of
 
 
 def compute_metrics(
@@ -48,8 +47,8 @@ def compute_metrics(
         predictions: sequence or array with a prediction for each example.
 
     Returns:
-        Dict of floats by name. `accuracy_by_level` gives `accuracy_middle` and `accuracy_high`.
-        "span" adds values by kind of question if some question has no answer.
+        Dict of floats by name. "span" adds values by kind of question if some question has no
+        answer.
 
     Raises:
         UsageError: If scikit-learn or SciPy is not installed.
@@ -146,12 +145,7 @@ def _correlation(
 
 def _choice_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
     is_right = np.asarray(predictions) == np.array([example.label for example in examples])
-    levels = np.array([level_of(example) for example in examples])
-    by_level = {
-        f"accuracy_{level}": float(is_right[levels == level].mean())
-        for level in filter(None, np.unique(levels).tolist())
-    }
-    return {"accuracy": {"accuracy": float(is_right.mean())}, "accuracy_by_level": by_level}
+    return {"accuracy": {"accuracy": float(is_right.mean())}}
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
