@@ -41,7 +41,6 @@ JOBS = {
     "convert": "convert official and Hugging Face weights",
     "download": "download the official weights, as a converted model",
     "compile": "compile the training step for a TPU topology, without a TPU",
-    "benchmark": "measure speed and memory, also against Hugging Face",
     "doctor": "check this installation, and suggest a fix for each problem",
     "launch": "print the commands that run a training job on Cloud TPU",
 }

@@ -80,7 +80,6 @@ _LONGEST_FILES = (
     "pipelines/test_serve",
     "pipelines/test_quickstart",
     "data/test_preparation_interruption",
-    "pipelines/test_benchmark",
     "export/test_clean_process",
     "tpu_compiler/test_traced_training",
     "training/test_task_objective",

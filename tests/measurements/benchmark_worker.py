@@ -1,13 +1,13 @@
 """Process that repeats the work of one side of a benchmark.
 
-    python -m pipelines.benchmark_worker own            this project
-    PYTHON pipelines/benchmark_worker.py hugging_face   the peer, in a Python that has it
+    PYTHONPATH=CHECKOUT python tests/measurements/benchmark_worker.py own
+    PYTHON tests/measurements/benchmark_worker.py hugging_face
 
-The peer is `TransfoXLLMHeadModel` with its full softmax. It needs `torch` and `transformers`
-4.34.1, but no package of this project. The first line of the standard input is a request in JSON,
-answered when the work can begin. Each further line is a number of repetitions. The answer has
-their seconds, their tokens and the peak memory of the process. Tokens and weights are random: the
-time does not depend on them.
+`own` is this project, in any checkout. The peer is `TransfoXLLMHeadModel` with its full softmax. It
+needs `torch` and `transformers` 4.34.1, but no package of this project. The first line of the
+standard input is a request in JSON, answered when the work can begin. Each further line is a number
+of repetitions. The answer has their seconds, their tokens and the peak memory of the process.
+Tokens and weights are random: the time does not depend on them.
 
 Shape letters used in this module: B rows, T segment length, M memory length, D width.
 """
@@ -33,6 +33,7 @@ def create_txl_work(request: dict[str, Any]) -> Work:
     from txl_tf.config.experiment import ExperimentConfig
 
     experiment = ExperimentConfig.from_dict(request["experiment"])
+    experiment = experiment.with_overrides(request["overrides"])
     if request["work"] == "train":
         return _train(experiment, request["folder"])
     if request["work"] == "evaluate":
@@ -44,12 +45,11 @@ def _train(experiment: Any, folder: str) -> Work:
     """Creates the loop of `txl train` without its ledger and checkpoints."""
     import tensorflow as tf
 
+    from pipelines.training_data import TrainingData
+    from pipelines.training_figures import with_faster_policy
     from txl_tf.config.base import MAX_STEPS_PER_LOOP
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.training.trainer import Trainer
-
-    from .training_data import TrainingData
-    from .training_figures import with_faster_policy
 
     # As in a training run.
     tf.config.experimental.enable_op_determinism()
