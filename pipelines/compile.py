@@ -282,7 +282,8 @@ def _figures(program: CompiledProgram, topology: Topology, num_tokens: int) -> d
 def checkpoint_cost(experiment: ExperimentConfig) -> dict[str, Any]:
     """Returns the most bytes of a checkpoint, its upload seconds, and if a notice is enough."""
     model, training = experiment.model, experiment.training
-    copies = 1 + optimizer_copies(experiment.optimizer) + training.averages_weights
+    has_average = training.average_weights_from_step is not None
+    copies = 1 + optimizer_copies(experiment.optimizer) + has_average
     num_stored = num_parameters(model)
     if training.adapter_rank is not None and isinstance(model, ModelConfig):
         num_stored = num_adapter_parameters(model, training.adapter_rank)

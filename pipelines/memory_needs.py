@@ -77,7 +77,8 @@ def require_reading_memory(
 def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[MemoryNeed]:
     """Lists the lower bounds of memory for training on a CPU machine."""
     model, training, optimizer = experiment.model, experiment.training, experiment.optimizer
-    copies = 2 + optimizer_copies(optimizer) + training.averages_weights
+    has_average = training.average_weights_from_step is not None
+    copies = 2 + optimizer_copies(optimizer) + has_average
     # Muon has fewer copies of kernels. Frozen weights have neither gradients nor slots.
     copies -= optimizer.name == "muon"
     if training.freeze or training.adapter_rank is not None:

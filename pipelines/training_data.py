@@ -136,7 +136,7 @@ def tokens_before_the_end(experiment: ExperimentConfig, num_steps: int) -> int |
     training, evaluation = experiment.training, experiment.evaluation
     if isinstance(training.evaluate_tokens, int):
         return training.evaluate_tokens
-    decides = experiment.is_led_by_evaluations or training.stop_after_evaluations is not None
+    decides = training.stop_after_evaluations is not None
     if decides or training.evaluate_tokens == "all" or experiment.task is not None:
         return None
     period = training.replace(num_steps=num_steps).evaluation_period

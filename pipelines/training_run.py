@@ -16,7 +16,7 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.remote_hosts import watched_hosts
 from txl_tf.distribution.strategy import is_chief
-from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, UsageError
+from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
 from txl_tf.model_folder import CHECKPOINTS, RunDescription, Workdir, read_base, write_base
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import locked_folder
@@ -84,12 +84,6 @@ class TrainingRun:
 
     def __init__(self, job: TrainingJob) -> None:
         data = job.data
-        if job.experiment.optimizer.schedule == "plateau" and not data.has_valid:
-            raise UsageError(
-                "The learning rate follows evaluations, but the data has no split `valid`.",
-                where="optimizer.schedule=plateau",
-                remedy="Choose another schedule, or prepare data with a split `valid`.",
-            )
         self._is_chief = is_chief(job.strategy)
         self._saved_step = 0
         self.result: Any = None
@@ -118,7 +112,7 @@ class TrainingRun:
                 data.count_tokens,
                 data.objective_class,
             )
-            self._history = EvaluationHistory(*self.trainer.state.observers)
+            self._history = EvaluationHistory()
             self._store = CheckpointStore(
                 workdir.files.subfolder(CHECKPOINTS),
                 begun.identity(),

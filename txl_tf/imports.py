@@ -24,7 +24,7 @@ _KERAS_CLASSES = {
     "txl_tf.models.recurrent": ("LSTMLanguageModel", "QRNNLanguageModel"),
     "txl_tf.models.stateful": ("StatefulTransformerXL",),
     "txl_tf.models.transformer_xl": ("TransformerXL",),
-    "txl_tf.training.optimizers": ("Adafactor", "Lamb", "Muon", "WarmupSchedule"),
+    "txl_tf.training.optimizers": ("Lamb", "Muon", "WarmupSchedule"),
 }
 
 

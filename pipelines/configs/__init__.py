@@ -29,8 +29,7 @@ def _experiment(name: str) -> ExperimentConfig:
 
 
 NAMED_EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {
-    **{name: functools.partial(_experiment, name) for name in _SECTIONS},
-    "enwik8_hour": functools.partial(_experiment, "hour"),
+    name: functools.partial(_experiment, name) for name in _SECTIONS
 }
 """Experiments by name."""
 

@@ -29,7 +29,6 @@ def test_every_number_has_a_range(config_class):
         ("learning_rate", 1e-6, 0.0),
         ("beta_1", 0.0, 1.0),
         ("final_learning_rate_fraction", 1.0, 1.000001),
-        ("layer_rate_decay", 0.999999, 1.0),
         ("epsilon", 1.0, math.inf),
     ],
 )

@@ -77,7 +77,7 @@ def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
     ledger = workdir / "ledger.jsonl"
     content = ledger.read_text()
     # Every line is one of a ledger still; the checkpoints know better.
-    ledger.write_text(content.replace('"applied"', '"skipped_spike"', 1))
+    ledger.write_text(content.replace('"applied"', '"skipped_non_finite"', 1))
     with pytest.raises(DataDamagedError, match="not what was written"):
         verified(workdir, capsys)
     ledger.write_text(content)

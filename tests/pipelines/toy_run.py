@@ -51,7 +51,6 @@ def toy_run_experiment(**changes) -> ExperimentConfig:
 class ToyTrainer:
     """Stands for `Trainer`: the same methods, and numbers instead of a model."""
 
-    state = SimpleNamespace(observers=())
     num_workers = 1
 
     def __init__(self, experiment, *unused) -> None:

@@ -61,42 +61,19 @@ def lamb(beta_1, beta_2, epsilon, max_weight_norm=np.inf):
     return step_of
 
 
-def sgd(momentum=0.0, nesterov=False):
-    """Sutskever et al. (2013), equations 1 to 4."""
+def sgd(momentum):
+    """Sutskever et al. (2013), equations 1 and 2."""
 
     def step_of(path, weight):
         velocity = np.zeros_like(weight)
 
         def step(gradient, weight, rate, number):
             velocity[...] = momentum * velocity - rate * gradient
-            return -(momentum * velocity - rate * gradient) if nesterov else -velocity
+            return -velocity
 
         return step
 
     return step_of
-
-
-def adafactor(path, weight):
-    """Algorithms 4 and 5 of Shazeer and Stern (2018), the latter for all that has axes enough."""
-    rows = np.zeros(weight.shape[:-1])
-    columns = np.zeros((*weight.shape[:-2], *weight.shape[-1:]))
-    squares = np.zeros_like(weight)
-
-    def step(gradient, weight, rate, number):
-        beta = 1.0 - number**-0.8
-        regulated = gradient**2 + 1e-30
-        if weight.ndim < 2:
-            squares[...] = beta * squares + (1 - beta) * regulated
-            update = gradient / np.sqrt(squares)
-        else:
-            rows[...] = beta * rows + (1 - beta) * regulated.sum(axis=-1)
-            columns[...] = beta * columns + (1 - beta) * regulated.sum(axis=-2)
-            product = rows[..., :, None] * columns[..., None, :]
-            update = gradient / np.sqrt(product / rows.sum(axis=-1)[..., None, None])
-        update = update / max(1.0, np.sqrt(np.mean(update**2)))
-        return rate * max(1e-3, np.sqrt(np.mean(weight**2))) * update
-
-    return step
 
 
 def muon(momentum, beta_1, beta_2, epsilon):

@@ -1,22 +1,11 @@
-"""Learning-rate schedules: rates after the warm-up, and the scale that falls at a plateau."""
+"""Learning-rate schedules: the rate of every step."""
 
 import keras
 import numpy as np
 import pytest
 
 from txl_tf.config.experiment import OptimizerConfig
-from txl_tf.training.optimizers import PlateauScale, WarmupSchedule
-
-
-def plateau_scale(factor, patience=0, minimum=0.0):
-    return PlateauScale(
-        OptimizerConfig(
-            schedule="plateau",
-            plateau_factor=factor,
-            plateau_patience=patience,
-            final_learning_rate_fraction=minimum,
-        )
-    )
+from txl_tf.training.optimizers import WarmupSchedule
 
 
 def schedule_of(name, peak, warmup_steps, num_steps=100, **settings):
@@ -24,55 +13,6 @@ def schedule_of(name, peak, warmup_steps, num_steps=100, **settings):
         schedule=name, learning_rate=peak, warmup_steps=warmup_steps, **settings
     )
     return WarmupSchedule(config, num_steps)
-
-
-def scales_after(plateau, losses):
-    scales = []
-    for loss in losses:
-        before = float(plateau.scale.numpy())
-        has_fallen = plateau.observe(loss)
-        scales.append(float(plateau.scale.numpy()))
-        assert has_fallen == (scales[-1] < before)
-    return scales
-
-
-@pytest.mark.parametrize(
-    ("arguments", "losses", "scales"),
-    [
-        # It falls at the first evaluation that is no better.
-        ({"factor": 0.5}, [3.0, 2.0, 2.5, 1.9, 1.9], [1.0, 1.0, 0.5, 0.5, 0.25]),
-        # Patience is the number of evaluations in a row that change nothing.
-        (
-            {"factor": 0.5, "patience": 2},
-            [2.0, 2.1, 2.1, 1.9, *[2.0] * 6],
-            [1.0] * 6 + [0.5] * 3 + [0.25],
-        ),
-        # One part in ten thousand is no improvement.
-        ({"factor": 0.5}, [2.0, 1.9999, 1.999], [1.0, 0.5, 0.5]),
-        # Reaching the floor again is no fall.
-        ({"factor": 0.1, "minimum": 0.03}, [2.0] * 5, [1.0, 0.1, 0.03, 0.03, 0.03]),
-        ({"factor": 0.5}, [np.nan, 2.0, np.inf], [0.5, 0.5, 0.25]),
-    ],
-)
-def test_a_plateau_lowers_the_rate(arguments, losses, scales):
-    assert scales_after(plateau_scale(**arguments), losses) == pytest.approx(scales)
-
-
-def test_resuming_at_any_evaluation_continues_exactly():
-    losses = 2.0 + 0.3 * np.random.default_rng(5).standard_normal(20) - 0.02 * np.arange(20)
-    arguments = {"factor": 0.7, "patience": 1, "minimum": 0.05}
-    whole = plateau_scale(**arguments)
-    states, scales = [], []
-    for loss in losses:
-        states.append({name: each.numpy() for name, each in whole.variables.items()})
-        whole.observe(loss)
-        scales.append(float(whole.scale.numpy()))
-    assert len(set(scales)) > 3
-    for first, state in enumerate(states):
-        resumed = plateau_scale(**arguments)
-        for name, array in state.items():
-            resumed.variables[name].assign(array)
-        assert scales_after(resumed, losses[first:]) == scales[first:]
 
 
 # Rates by step, by hand.

@@ -138,7 +138,7 @@ def test_a_report_turns_its_figures_into_others():
     report = LoopReport(
         records=(
             record_of(9, math.log(7.0) - 1.0, StepStatus.APPLIED),
-            record_of(10, 1000.0, StepStatus.SKIPPED_SPIKE),
+            record_of(10, 1000.0, StepStatus.SKIPPED_NON_FINITE),
             record_of(11, math.log(7.0) + 1.0, StepStatus.APPLIED),
         ),
         num_tokens=600,

@@ -38,7 +38,7 @@ from txl_tf.models.sizes import Pooling
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.models.weight_versions import same_variables
-from txl_tf.training.optimizers import WarmupSchedule, create_optimizer, set_layer_rates
+from txl_tf.training.optimizers import WarmupSchedule, create_optimizer
 
 # Largest number of sessions, of evaluators and of readers that are kept compiled.
 _MAX_COMPILED = 4
@@ -305,8 +305,6 @@ class TransformerXLCausalLM:
             num_steps = epochs * (steps_per_epoch or len(batches))
             optimizer = create_optimizer(WarmupSchedule(config, num_steps), variables)
             optimizer.global_clipnorm = config.clip_norm  # as the trainer clips
-            if config.layer_rate_decay is not None:
-                set_layer_rates(optimizer, self.model, variables, config.layer_rate_decay)
         if self._trained is None or self._trained.batch_size != num_rows:
             self._trained = StatefulTransformerXL(self.model, num_rows)
         trained = self._trained

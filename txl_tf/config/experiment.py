@@ -45,8 +45,8 @@ class TrainingConfig(FrozenConfig):
     about a tenth of the run."""
     evaluate_tokens: Annotated[int | Literal["all"] | None, positive()] = None
     """Tokens that evaluations before the last step read, at places spread evenly over the split.
-    None means a tenth of the tokens since the previous evaluation, or all tokens if evaluations
-    control the learning rate, the average or the end of the run."""
+    None means a tenth of the tokens since the previous evaluation, or all tokens with
+    `stop_after_evaluations`."""
     num_kept_checkpoints: Annotated[int, positive()] = 3
     """Number of newest checkpoints to keep."""
     rotate_epochs: bool = True
@@ -68,9 +68,6 @@ class TrainingConfig(FrozenConfig):
     later. "auto" uses it only where the scores are large."""
     on_non_finite: Literal["stop", "skip"] = "stop"
     """Whether a loss or gradient that is not finite stops the run or skips its step."""
-    spike_deviations: Annotated[float | None, positive()] = None
-    """A step is skipped if its loss or gradient norm exceeds the running mean by this number of
-    standard deviations. None disables skipping."""
     jit_compile: bool | None = None
     """Whether a run on one CPU or GPU compiles the whole step with XLA. None means that it compiles
     the parts that run faster compiled, see `StepCompilation`."""
@@ -80,9 +77,6 @@ class TrainingConfig(FrozenConfig):
     """Whether attention and memory cross into earlier documents ("ignore") or not ("mask")."""
     average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
     """First step of the average of the weights, see `WeightAverage`. None disables averaging."""
-    average_weights_after_evaluations: Annotated[int | None, positive(MAX_STEPS_PER_LOOP)] = None
-    """Evaluations without improvement after which averaging begins, see `NonMonotoneTrigger`. A
-    usual value is 5. None means that `average_weights_from_step` alone decides."""
     average_weights_decay: Annotated[float | None, FRACTION_WITHIN] = None
     """Decay of an exponential average. None means an average with equal weights."""
     stop_after_evaluations: Annotated[int | None, positive()] = None
@@ -107,26 +101,16 @@ class TrainingConfig(FrozenConfig):
         if self.adapter_rank is not None and self.freeze is not None:
             reason = "`freeze` must be None with an `adapter_rank`, which freezes the rest."
             self.refuse(reason, "freeze", "adapter_rank")
-        start, evaluations = "average_weights_from_step", "average_weights_after_evaluations"
-        first = self.average_weights_from_step
+        start, first = "average_weights_from_step", self.average_weights_from_step
         is_within = first is None or first <= self.num_steps
         self.require(start, is_within, f"be at most `num_steps`, {self.num_steps}")
-        if None not in (first, self.average_weights_after_evaluations):
-            self.refuse(f"`{start}` and `{evaluations}` exclude each other.", start, evaluations)
-        if self.average_weights_decay is not None and not self.averages_weights:
-            reason = f"`average_weights_decay` needs `{start}` or `{evaluations}`."
-            self.refuse(reason, "average_weights_decay")
+        if self.average_weights_decay is not None and first is None:
+            self.refuse(f"`average_weights_decay` needs `{start}`.", "average_weights_decay")
 
     @property
     def may_compile(self) -> bool:
         """True unless the setting rules XLA out."""
         return self.jit_compile is not False
-
-    @property
-    def averages_weights(self) -> bool:
-        """True if the model is used with an average of its weights."""
-        starts = (self.average_weights_from_step, self.average_weights_after_evaluations)
-        return any(start is not None for start in starts)
 
     @property
     def evaluation_period(self) -> int:
@@ -154,16 +138,14 @@ _FIELDS_OF_OPTIMIZER = {
     "adam": _ADAM_FIELDS,
     "adamw": _ADAM_FIELDS | {"weight_decay"},
     "lamb": _ADAM_FIELDS | {"weight_decay", "max_weight_norm"},
-    "adafactor": frozenset({"weight_decay"}),
     "muon": _ADAM_FIELDS | {"weight_decay", "momentum"},
-    "sgd": frozenset({"weight_decay", "momentum", "nesterov"}),
+    "sgd": frozenset({"weight_decay", "momentum"}),
 }
 _FIELDS_OF_SCHEDULE = {
     "cosine": frozenset({"final_learning_rate_fraction"}),
     "wsd": frozenset({"final_learning_rate_fraction", "decay_fraction"}),
     "inverse_square_root": frozenset(),
     "constant": frozenset(),
-    "plateau": frozenset({"final_learning_rate_fraction", "plateau_factor", "plateau_patience"}),
 }
 
 
@@ -178,51 +160,38 @@ class OptimizerConfig(FrozenConfig):
         ValueError: If a value is out of its range, or is set but not used.
     """
 
-    name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
+    name: Literal["adam", "adamw", "lamb", "muon", "sgd"] = "adam"
     """The optimizer."""
-    schedule: Literal["cosine", "wsd", "inverse_square_root", "constant", "plateau"] = "cosine"
-    """Learning rate after the warm-up. "wsd" is constant and falls at the end. "plateau" falls when
-    the validation loss no longer improves."""
+    schedule: Literal["cosine", "wsd", "inverse_square_root", "constant"] = "cosine"
+    """Learning rate after the warm-up. "wsd" is constant and falls at the end."""
     learning_rate: Annotated[float, positive()] = 2.5e-4
     """Peak of the learning rate, at the end of the warm-up."""
     warmup_steps: Annotated[int, not_negative()] = 0
     """Steps `W` over which the learning rate rises linearly: step `k`, from 1, applies `k / W` of
     the peak."""
     final_learning_rate_fraction: Annotated[float, FRACTION] = 0.004
-    """Lowest learning rate of "cosine", "wsd" and "plateau", as a fraction of the peak. The last
-    step of "cosine" and "wsd" applies it."""
+    """Learning rate of the last step of "cosine" and "wsd", as a fraction of the peak."""
     decay_fraction: Annotated[float, FRACTION_WITHIN] = 0.2
     """Fraction of the steps, at the end, in which "wsd" lowers the learning rate."""
-    plateau_factor: Annotated[float, FRACTION_WITHIN] = 0.5
-    """Factor by which "plateau" lowers the learning rate."""
-    plateau_patience: Annotated[int, not_negative()] = 0
-    """Evaluations without improvement before "plateau" lowers the learning rate."""
     clip_norm: Annotated[float, positive()] = 0.25
     """Largest global norm of the gradients. It applies after the sum over replicas."""
     beta_1: Annotated[float, FRACTION_BELOW_ONE] = 0.9
-    """Decay of the running mean of gradients. Unused by "adafactor" and "sgd"."""
+    """Decay of the running mean of gradients. Unused by "sgd"."""
     beta_2: Annotated[float, FRACTION_BELOW_ONE] = 0.999
-    """Decay of the running mean of squared gradients. Unused by "adafactor" and "sgd"."""
+    """Decay of the running mean of squared gradients. Unused by "sgd"."""
     epsilon: Annotated[float, positive()] = 1e-8
-    """Added to the root of the mean of squares. Unused by "adafactor" and "sgd"."""
+    """Added to the root of the mean of squares. Unused by "sgd"."""
     weight_decay: Annotated[float, not_negative()] = 0.0
     """Each step shrinks the weights by this times the learning rate, except biases and scales of
     normalisation layers. Unused by "adam"."""
     momentum: Annotated[float | None, FRACTION_BELOW_ONE] = None
     """Decay of the momentum, only for "muon" and "sgd". None means 0.95 for "muon", 0 for "sgd"."""
-    nesterov: bool = False
-    """Whether Nesterov momentum is used, only for "sgd"."""
     max_weight_norm: Annotated[float | None, positive()] = None
     """Limit of a variable's norm in the trust ratio of "lamb". None means no limit."""
-    layer_rate_decay: Annotated[float | None, FRACTION_WITHIN] = None
-    """Factor of a layer's learning rate relative to the layer above it. The embedding counts as the
-    lowest layer. None means one rate for all."""
 
     def validate(self) -> None:
         self.require_use("name", _FIELDS_OF_OPTIMIZER)
         self.require_use("schedule", _FIELDS_OF_SCHEDULE)
-        if self.nesterov and not self.momentum:
-            self.refuse("`nesterov` needs a `momentum` above 0.", "momentum")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -476,25 +445,10 @@ class ExperimentConfig(FrozenConfig):
                 self.refuse(reason, "training.adapter_rank")
         if self.task is not None:
             self._require_defaults(_LANGUAGE_MODELLING_ONLY, "a task")
-            if self.optimizer.schedule == "plateau":
-                reason = '`optimizer.schedule` must not be "plateau" for a task.'
-                self.refuse(reason, "optimizer.schedule")
         _ = self.frozen_parts  # raises for parts that the model does not have
         if self.optimizer.warmup_steps >= self.training.num_steps:
             reason = "`optimizer.warmup_steps` must be less than `training.num_steps`."
             self.refuse(reason, "optimizer.warmup_steps", "training.num_steps")
-        if self.is_led_by_evaluations and self.training.evaluate_every_steps is None:
-            reason = (
-                '`optimizer.schedule="plateau"` and `training.average_weights_after_evaluations` '
-                "need `training.evaluate_every_steps`."
-            )
-            self.refuse(reason, "training.evaluate_every_steps")
-
-    @property
-    def is_led_by_evaluations(self) -> bool:
-        """True if evaluations decide how the run continues."""
-        has_trigger = self.training.average_weights_after_evaluations is not None
-        return self.optimizer.schedule == "plateau" or has_trigger
 
     @property
     def resolved_evaluation(self) -> EvaluationConfig:

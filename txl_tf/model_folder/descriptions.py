@@ -153,10 +153,6 @@ def deciding_settings(
         deciding["task"] = values["task"]
     if start is not None:
         deciding["start"] = start.to_dict()
-    if experiment.is_led_by_evaluations:
-        for name in ("evaluate_every_steps", "evaluate_tokens"):
-            training[name] = values["training"][name]
-        deciding["evaluation"] = values["evaluation"]
     return deciding
 
 

@@ -18,7 +18,6 @@ def _sizes(name: str) -> dict[str, Any]:
 
 PRESETS = {name: ModelConfig.from_dict(_sizes(name)) for name in sorted(_TABLES)}
 """Models by name."""
-PRESETS["enwik8_hour"] = PRESETS["hour"]
 
 
 def preset(name: str) -> ModelConfig:

@@ -207,8 +207,7 @@ def num_scored(experiment: ExperimentConfig) -> int:
     return segment - (segment // 2 if is_half else 0)
 
 
-# Adafactor keeps sums over rows and columns.
-_OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2, "sgd": 1}
+_OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "muon": 2, "sgd": 1}
 
 
 def optimizer_copies(optimizer: OptimizerConfig) -> int:

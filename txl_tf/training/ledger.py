@@ -27,8 +27,7 @@ class StepStatus(enum.IntEnum):
 
     APPLIED = 1
     SKIPPED_NON_FINITE = 2
-    SKIPPED_SPIKE = 3
-    STOPPED = 4
+    STOPPED = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
     "Optimisation": {
         "optimizer/learning_rate": "Learning rate that was applied in this step.",
         "optimizer/gradient_norm": "Global norm of the gradients before clipping, loop mean.",
-        "optimizer/skipped_steps": "Steps of a loop that were skipped: not finite, or a spike.",
+        "optimizer/skipped_steps": "Steps of a loop that were skipped: not finite.",
     },
     "Throughput": {
         "performance/tokens_per_second": "Tokens of all replicas per second, compiling included.",

@@ -292,7 +292,9 @@ class TrainStep:
         gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
         status, is_applied, is_advanced = self._judge(loss, norm)
         guarded_update(self._changed, lambda: self._update(gradients, rows.step), is_applied)
-        self._advance(rows.step, loss, norm, is_advanced)
+        # Skipped or not: the count decides which batch comes next.
+        count = self._state.optimizer.iterations.value
+        assign_everywhere([count], [rows.step + 1], is_advanced)
         finite_rows = tf.math.is_finite(rows.row_losses)
 
         def next_state(after: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
@@ -325,18 +327,13 @@ class TrainStep:
         """Returns the status, True if weights change, and True if the run continues."""
         # One entry that is not finite makes the norm so, which spares a check of each gradient.
         is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
-        is_spike = tf.constant(False)
-        if self._state.spike_detector is not None:
-            is_spike = self._state.spike_detector.is_spike(loss, norm)
         stops = self._training.on_non_finite == "stop"
         not_finite = StepStatus.STOPPED if stops else StepStatus.SKIPPED_NON_FINITE
-        status = tf.where(is_spike, int(StepStatus.SKIPPED_SPIKE), int(StepStatus.APPLIED))
-        status = tf.where(is_finite, status, int(not_finite))
+        status = tf.where(is_finite, int(StepStatus.APPLIED), int(not_finite))
         # A choice of values, not a branch: the replicas' collectives must all run.
         continues = tf.not_equal(status, int(StepStatus.STOPPED))
         is_advanced = tf.logical_and(continues, tf.logical_not(self._records.is_stopped()))
-        is_applied = tf.logical_and(is_advanced, tf.equal(status, int(StepStatus.APPLIED)))
-        return status, is_applied, is_advanced
+        return status, tf.logical_and(is_advanced, is_finite), is_advanced
 
     def _update(self, gradients: list[tf.Tensor], step: tf.Tensor) -> None:
         # Not `apply`, which also increments `iterations`: each replica would ask the first for it.
@@ -344,22 +341,6 @@ class TrainStep:
         self._state.optimizer._backend_apply_gradients(gradients, self._variables)
         if self._state.weight_average is not None:
             self._state.weight_average.update(step + 1)
-
-    def _advance(
-        self, step: tf.Tensor, loss: tf.Tensor, norm: tf.Tensor, is_advanced: tf.Tensor
-    ) -> None:
-        """Counts the step, skipped or not: the count decides which batch comes next."""
-        variables, values = [self._state.optimizer.iterations.value], [step + 1]
-        if self._state.spike_detector is not None:
-            variables += [each.value for each in self._state.spike_detector.variables.values()]
-            values += self._state.spike_detector.next_values(loss, norm)
-            is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
-            # A running mean that is not finite would never recover.
-            values[1:] = [
-                tf.where(is_finite, value, variable)
-                for variable, value in zip(variables[1:], values[1:], strict=True)
-            ]
-        assign_everywhere(variables, values, is_advanced)
 
 
 def _drawn_once(seed: int) -> int:
