@@ -58,35 +58,21 @@ def weights_by_kind(position_encoding, **changes):
     return numbers
 
 
-def assert_normal(values, stddev):
-    """Mean, spread and share beyond one standard deviation, within five errors."""
-    count = values.size
-    assert abs(values.mean()) < 5 * stddev / count**0.5
-    assert abs(values.std() / stddev - 1.0) < 5 / (2 * count) ** 0.5
-    beyond = np.mean(np.abs(values) > stddev)
-    assert abs(beyond - 0.3173) < 5 * (0.3173 * 0.6827 / count) ** 0.5
-
-
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
-def test_normal_weights_have_their_standard_deviations(position_encoding):
-    numbers = weights_by_kind(position_encoding, initializer_stddev=0.05, projection_stddev=0.3)
-    for kind, stddev in ((TABLES, 0.05), (KERNELS, 0.05), (PROJECTIONS, 0.3)):
-        for values in numbers[kind].values():
-            assert_normal(values, stddev)
-    assert all(np.all(values == 0.0) for values in numbers[ZEROS].values())
-    assert all(np.all(values == 1.0) for values in numbers[ONES].values())
-
-
-@pytest.mark.parametrize("position_encoding", ENCODINGS)
-def test_uniform_weights_fill_their_range_and_nothing_else(position_encoding):
-    numbers = weights_by_kind(position_encoding, initializer="uniform", initializer_range=0.2)
-    for kind in (TABLES, PROJECTIONS, KERNELS):
+@pytest.mark.parametrize("initializer", ["normal", "uniform"])
+def test_weights_have_the_distribution_of_their_kind(position_encoding, initializer):
+    settings = {"initializer_stddev": 0.05, "projection_stddev": 0.3, "initializer_range": 0.2}
+    numbers = weights_by_kind(position_encoding, initializer=initializer, **settings)
+    is_uniform = initializer == "uniform"
+    for kind, normal_stddev in ((TABLES, 0.05), (KERNELS, 0.05), (PROJECTIONS, 0.3)):
         for path, values in numbers[kind].items():
-            assert np.abs(values).max() <= 0.2, path
-            # Five errors of the variance of a uniform distribution, range^2 / 3.
-            bound = 5 * (0.8 / values.size) ** 0.5
-            assert abs(np.mean(values**2) * 3 / 0.2**2 - 1.0) < bound, path
-            assert abs(values.mean()) < 5 * 0.2 / (3 * values.size) ** 0.5, path
+            stddev = 0.2 / 3**0.5 if is_uniform else normal_stddev
+            beyond = 1 - 3**-0.5 if is_uniform else 0.3173
+            error = values.size**-0.5
+            assert abs(values.mean()) < 5 * stddev * error, path
+            assert abs(values.std() / stddev - 1.0) < 5 * error / 2**0.5, path
+            assert abs(np.mean(np.abs(values) > stddev) - beyond) < 2.5 * error, path
+            assert not is_uniform or np.abs(values).max() <= 0.2, path
     assert all(np.all(values == 0.0) for values in numbers[ZEROS].values())
     assert all(np.all(values == 1.0) for values in numbers[ONES].values())
 

@@ -1,13 +1,10 @@
 """Models by name: their sizes, and a count of parameters that needs no model."""
 
 import itertools
-import subprocess
-import sys
 
 import keras
 import pytest
 
-import txl_tf
 from tests.small_models import small_config
 from txl_tf.models.presets import preset
 from txl_tf.models.sizes import num_parameters
@@ -82,15 +79,3 @@ def test_the_count_is_that_of_the_built_model_for_every_vocabulary(cutoffs, embe
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"enwik8_base, .*wikitext103_large. Received: enwik9"):
         preset("enwik9")
-
-
-def test_presets_are_public_and_start_no_tensorflow():
-    assert txl_tf.preset is preset
-    program = (
-        "import sys, txl_tf; print(txl_tf.preset('lm1b_large').num_layers, "
-        "{'tensorflow', 'keras'} & set(sys.modules))"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert finished.stdout.strip() == "24 set()", finished.stderr

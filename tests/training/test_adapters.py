@@ -166,21 +166,6 @@ def test_the_average_is_of_the_factors():
     assert all(np.array_equal(found[path], array) for path, array in expected.items())
 
 
-def test_nothing_is_added_to_what_has_no_change():
-    kernel = np.array([[-0.0, 1.0]], np.float32)
-    arrays = {
-        "query/kernel": kernel,
-        "query/lora_kernel_a": np.ones((1, 1), np.float32),
-        "query/lora_kernel_b": np.array([[0.0, 2.0]], np.float32),
-        "norm/gamma": kernel,
-    }
-    merged = merged_weights(arrays, 0.5)
-    assert merged.keys() == {"query/kernel", "norm/gamma"}
-    assert np.signbit(merged["query/kernel"][0, 0])
-    assert merged["query/kernel"][0, 1] == 2.0
-    assert merged["query/kernel"].dtype == np.float32
-
-
 def test_a_model_without_projections_has_no_adapters():
     config = LSTMConfig(vocabulary_size=13, num_layers=1, hidden_dim=8, segment_length=5)
     keras.utils.set_random_seed(0)

@@ -141,21 +141,6 @@ def test_a_resumed_run_repeats_no_line(path):
     assert steps_of(path) == [*expected, ("valid", 20)]
 
 
-def test_a_resumed_run_has_one_point_for_each_step(tmp_path):
-    for value, until in ((0.5, 30), (0.25, 40)):
-        log = MetricsLog(tmp_path / "metrics.jsonl")
-        board = TensorBoardWriter(tmp_path / "board", log)
-        log.resume(20, evaluated_step=10)
-        done = {line["step"] for line in log.read().lines if line["run"] == "train"}
-        for step in sorted({*range(10, until + 1, 10)} - done):
-            board.write_figures(step, "train", {"loss/perplexity": value})
-        board.write_figures(20, "valid", {"loss/perplexity": value})
-    for run, expected in (("train", {10: 0.5, 20: 0.5, 30: 0.5, 40: 0.25}), ("valid", {20: 0.5})):
-        events = EventAccumulator(str(tmp_path / "board" / run)).Reload().Tensors("loss/perplexity")
-        found = [(event.step, tf.make_ndarray(event.tensor_proto).item()) for event in events]
-        assert found == [*expected.items()]
-
-
 def test_lines_of_a_finished_run_are_kept_and_the_last_figure_counts(tmp_path):
     path = f"file://{tmp_path}/metrics"
     for number in range(3):
