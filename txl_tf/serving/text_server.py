@@ -16,17 +16,16 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from txl_tf.causal_lm.text_session import prompt_tokens
-from txl_tf.data.tokenizers.tokenizer import checked_token_ids
-from txl_tf.errors import UsageError, did_you_mean
-from txl_tf.serving.text_engine import (
-    Completion,
+from txl_tf.errors import UsageError
+from txl_tf.serving.completion import Completion, TextPiece, TokenScore
+from txl_tf.serving.completion_request import (
     CompletionRequest,
     RequestError,
-    TextEngine,
-    TextPiece,
-    TokenScore,
+    json_object,
+    parse_request,
+    require,
 )
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.serving.text_engine import TextEngine
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page.html")
 _BODY_SECONDS = 30.0
@@ -34,29 +33,7 @@ SHUTDOWN_SECONDS = 2.0
 """Time for requests and for the engine to end."""
 _MAX_SESSION_LETTERS = 100
 _MAX_TEXTS = 64  # prompts of a request times `n`
-# Parameters of OpenAI's interface that are not supported, with the values that change nothing.
-_NEUTRAL: dict[str, Any] = {"best_of": 1, "suffix": ""}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def parse_request(body: bytes) -> CompletionRequest:
-    """Reads the body of a request, without nulls; RequestError names the first wrong parameter."""
-    values = {
-        name: value
-        for name, value in _json_object(body).items()
-        if value is not None and name != "user" and _NEUTRAL.get(name) != value
-    }
-    known = list(CompletionRequest.__dataclass_fields__)
-    for name in values:
-        if name not in known:
-            suggestion = did_you_mean(name, known)
-            what = f"The server does not support the parameter `{name[:60]}`.{suggestion}"
-            raise RequestError(400, what, name[:60])
-    try:
-        return CompletionRequest.from_dict(values)
-    except ValueError as error:
-        param = str(error).partition("`")[2].partition("`")[0]
-        raise RequestError(400, str(error), param or None) from error
 
 
 class TextServer:
@@ -125,15 +102,15 @@ class TextServer:
         if not self._api_key or request.path in ("/", "/health"):
             return
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._api_key):
-            raise RequestError(401, "The API key is missing or wrong.")
+        is_right = hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._api_key)
+        require(is_right, "The API key is missing or wrong.", status=401)
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(_PAGE)
 
     async def _health(self, request: web.Request) -> web.Response:
-        if not self._engine.thread.is_alive():
-            raise RequestError(500, "The engine has stopped; restart the server.")
+        what = "The engine has stopped; restart the server."
+        require(self._engine.thread.is_alive(), what, status=500)
         return web.json_response({"status": "ok"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -144,34 +121,37 @@ class TextServer:
         return web.Response(text="\n".join([*lines, ""]))
 
     async def _models(self, request: web.Request) -> web.Response:
-        description: dict[str, Any] = {"id": self._model_name, "object": "model"}
-        description |= {"created": self._created, "owned_by": "txl-tf"}
+        description = {
+            "id": self._model_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "txl-tf",
+        }
         return web.json_response({"object": "list", "data": [description]})
 
     async def _tokenizer_info(self, request: web.Request) -> web.Response:
         return web.json_response({"eos_token": None, "bos_token": None})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        prompt = _json_object(await _body_of(request)).get("prompt")
-        if not isinstance(prompt, str):
-            raise RequestError(400, "`prompt` must be a text.", "prompt")
+        prompt: Any = json_object(await _body_of(request)).get("prompt")
+        require(isinstance(prompt, str), "`prompt` must be a text.", "prompt")
         ids = await asyncio.to_thread(self._token_ids, prompt)
         return web.json_response({"tokens": ids.tolist(), "count": len(ids)})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
-        tokens = _json_object(await _body_of(request)).get("tokens")
-        if not isinstance(tokens, list) or not all(type(each) is int for each in tokens):
-            raise RequestError(400, "`tokens` must be a list of token ids.", "tokens")
+        tokens: Any = json_object(await _body_of(request)).get("tokens")
+        are_ids = isinstance(tokens, list) and all(type(each) is int for each in tokens)
+        require(are_ids, "`tokens` must be a list of token ids.", "tokens")
         ids = self._token_ids(tuple(tokens))
         return web.json_response({"prompt": self._engine.tokenizer.decode_text(ids)})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         asked = parse_request(await _body_of(request))
-        if asked.model is not None and asked.model != self._model_name:
-            what = f"The server has no model `{asked.model[:60]}`, only `{self._model_name}`."
-            raise RequestError(404, what, "model")
+        model = asked.model or self._model_name
+        what = f"The server has no model `{model[:60]}`, only `{self._model_name}`."
+        require(model == self._model_name, what, "model", status=404)
         owner = (str(request.remote), f"cmpl-{secrets.token_hex(12)}")
-        prompts = await self._prompts(asked, owner[0])
+        prompts = await self._prompts(asked)
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[TextPiece] = asyncio.Queue()
 
@@ -179,8 +159,12 @@ class TextServer:
             loop.call_soon_threadsafe(queue.put_nowait, piece)
 
         completions = self._engine.submit(asked, prompts, owner, deliver)
-        answer: dict[str, Any] = {"id": owner[1], "object": "text_completion"}
-        answer |= {"created": int(time.time()), "model": self._model_name}
+        answer: dict[str, Any] = {
+            "id": owner[1],
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self._model_name,
+        }
         pieces = _pieces(queue, len(completions))
         try:
             if asked.stream:
@@ -194,48 +178,37 @@ class TextServer:
         choices = [_choice(asked, each) for each in texts]
         answer |= {"choices": choices, "usage": _usage(completions)}
         if asked.session:
-            answer["session"] = {"name": asked.session, "tokens": completions[0].num_tokens}
+            num_tokens = completions[0].next_state().num_tokens
+            answer["session"] = {"name": asked.session, "tokens": num_tokens}
         return web.json_response(answer)
 
-    async def _prompts(self, asked: CompletionRequest, client: str) -> list[np.ndarray]:
+    async def _prompts(self, asked: CompletionRequest) -> list[np.ndarray]:
         """Checks the limits of a request; returns the tokens of each prompt, perhaps none."""
         prompts: Any = asked.prompt
         if isinstance(prompts, str) or isinstance((*prompts, "")[0], int):
             prompts = [prompts]
         count = len(prompts) * asked.n
-        if asked.max_tokens > self._max_tokens:
-            what = f"`max_tokens` must be at most {self._max_tokens} on this server."
-            raise RequestError(400, what, "max_tokens")
-        if not 1 <= count <= _MAX_TEXTS:
-            what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
-            raise RequestError(400, what, "prompt")
-        if asked.session and (count > 1 or len(asked.session) > _MAX_SESSION_LETTERS):
-            what = f"`session` needs one text and a name of at most {_MAX_SESSION_LETTERS} letters."
-            raise RequestError(400, what, "session")
-        self._engine.check_place(client)  # before the prompts are read
-
-        def read() -> list[np.ndarray]:
-            self._engine.wait_for(asked.session)
-            return [self._token_ids(prompt) for prompt in prompts]
-
-        return await asyncio.to_thread(read)
+        what = f"`max_tokens` must be at most {self._max_tokens} on this server."
+        require(asked.max_tokens <= self._max_tokens, what, "max_tokens")
+        what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
+        require(1 <= count <= _MAX_TEXTS, what, "prompt")
+        what = f"`session` needs one text and a name of at most {_MAX_SESSION_LETTERS} letters."
+        is_valid = count == 1 and len(asked.session) <= _MAX_SESSION_LETTERS
+        require(is_valid or not asked.session, what, "session")
+        ids = await asyncio.to_thread(lambda: [self._token_ids(prompt) for prompt in prompts])
+        has_tokens = bool(asked.session) or all(map(len, ids))
+        require(has_tokens, "The prompt must have a token.", "prompt")
+        return ids
 
     def _token_ids(self, prompt: str | tuple[int, ...]) -> np.ndarray:
         """Returns the tokens of a prompt, none for an empty one."""
+        given = prompt if isinstance(prompt, str) else np.array(prompt)
         try:
-            if not prompt:
-                ids = np.zeros(0)
-            elif isinstance(prompt, str):
-                ids = prompt_tokens(self._engine.tokenizer, prompt)
-            else:
-                ids = checked_token_ids(prompt, self._engine.vocabulary_size)
+            ids = prompt_tokens(self._engine.tokenizer, given) if prompt else np.zeros(0)
         except (UsageError, ValueError, OverflowError) as error:
-            what = error.what if isinstance(error, UsageError) else str(error)
-            raise RequestError(400, what, "prompt") from error
-        if len(ids) > self._max_prompt_tokens:
-            most = self._max_prompt_tokens
-            what = f"A prompt must have at most {most} tokens. Received: {len(ids)}"
-            raise RequestError(400, what, "prompt")
+            raise RequestError(400, getattr(error, "what", str(error)), "prompt") from error
+        what = f"A prompt must have at most {self._max_prompt_tokens} tokens. Received: {len(ids)}"
+        require(len(ids) <= self._max_prompt_tokens, what, "prompt")
         return ids.astype(np.int32)
 
 
@@ -244,7 +217,7 @@ async def _pieces(queue: asyncio.Queue[TextPiece], num_texts: int) -> AsyncItera
     while num_texts:
         piece = await queue.get()
         if piece.error is not None:
-            raise RequestError(500, f"The text cannot be written: {piece.error}")
+            raise piece.error
         num_texts -= piece.finish_reason is not None
         yield piece
 
@@ -253,8 +226,7 @@ def _choice(asked: CompletionRequest, pieces: Sequence[TextPiece]) -> dict[str, 
     """Returns successive pieces of a text in OpenAI's form."""
     scores = [score for piece in pieces for score in piece.scores]
     # The fields of a score have the names of OpenAI's lists.
-    names = TokenScore._fields
-    logprobs = {name: [getattr(each, name) for each in scores] for name in names}
+    logprobs = {name: [getattr(each, name) for each in scores] for name in TokenScore._fields}
     choice = {
         "index": pieces[0].choice,
         "text": "".join(piece.text for piece in pieces),
@@ -269,7 +241,7 @@ def _choice(asked: CompletionRequest, pieces: Sequence[TextPiece]) -> dict[str, 
 def _usage(completions: Sequence[Completion]) -> dict[str, int]:
     # Several texts of one prompt count it once.
     read = sum(len(row.prompt_ids) for row in completions[:: completions[0].settings.n])
-    written = sum(row.num_written for row in completions)
+    written = sum(len(row.written_ids) for row in completions)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
@@ -328,13 +300,3 @@ def _is_not_malformed(record: logging.LogRecord) -> bool:
     """Returns False for a malformed request, whose traceback aiohttp would log."""
     faults = (HttpProcessingError, web.RequestPayloadError)
     return not (record.exc_info and isinstance(record.exc_info[1], faults))
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        values = parse_json(body)
-        if not isinstance(values, dict):
-            raise ValueError(f"Received: {type(values).__name__}")
-    except ValueError as error:
-        raise RequestError(400, f"The body must be a JSON object. {error}") from error
-    return values

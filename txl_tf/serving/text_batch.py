@@ -1,0 +1,119 @@
+"""Batch of the text server: texts that are written side by side, a token of each at a time.
+
+Shape letters used in this module: R rows, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.generation.decoding import PENALTIES, DecodingState, TokenRules, write_tokens
+from txl_tf.generation.session import CAPACITY, writing_engine
+from txl_tf.inference.segment_reader import joined_rows
+from txl_tf.samplers import SETTINGS
+from txl_tf.serving.completion import Completion
+
+_SETTINGS = {**SETTINGS, **dict.fromkeys(PENALTIES, "float32")}
+
+
+class BatchPrograms:
+    """Programs for a number of rows, and the fastest engine for them.
+
+    They read the weights as they are when the server starts. Nothing is rounded, so that a text
+    does not depend on the number of texts beside it.
+    """
+
+    def __init__(self, model: keras.Model, num_rows: int) -> None:
+        self.engine = engine = writing_engine(model, None, num_rows, storage_dtype="float32")
+        self.constants = engine.step_constants()
+        compiles = engine.plan.compile_step
+        self.write_tokens = tf.function(self._write, autograph=False, jit_compile=compiles)
+        self.memory_of_steps = tf.function(engine.memory_of_steps, autograph=False)
+        self.finish = tf.function(engine.finish, autograph=False)
+
+    def _write(
+        self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, tf.Tensor]
+    ) -> DecodingState:
+        """Writes one token of every row; `recent` of a state holds recent tokens and logits."""
+
+        def step(token_ids: tf.Tensor, is_active: tf.Tensor, recent: Any) -> tuple[Any, Any]:
+            logits, recent = self.engine.step(token_ids, is_active, memory, recent[0], constants)
+            return logits, (recent, logits)
+
+        # XLA would compile a step outside a loop again for each number of recent tokens.
+        return write_tokens(step, TokenRules.of_settings(settings), settings["seed"], state, 1)
+
+
+class TextBatch:
+    """The texts of the batch, `rows`, and the state of the decoding loop.
+
+    There is a program for a single text and one for `max_rows` texts. `empty_memory` fills the
+    places without a text.
+    """
+
+    def __init__(self, model: keras.Model, max_rows: int, empty_memory: Any) -> None:
+        self.rows: list[Completion] = []
+        self._vocabulary_size = model.config.vocabulary_size
+        self._programs_of = {size: BatchPrograms(model, size) for size in {1, max_rows}}
+        self._empty_memory = empty_memory
+        # Compiles the programs, so that the first request need not wait for them.
+        for size in self._programs_of:
+            self._begin([empty_memory] * size)
+            list(self.write_tokens())
+
+    def regroup(self, rows: Sequence[Completion]) -> None:
+        """Makes the batch of other texts; those that leave it keep their memory."""
+        if self.rows:
+            memory = self._programs.finish(self._memory, self._state.recent[0], self._state.index)
+        for place, row in enumerate(self.rows):
+            row.memory = tf.nest.map_structure(lambda each, k=place: each[k : k + 1], memory)
+        self.rows = list(rows)
+        if rows:
+            size = min(size for size in self._programs_of if size >= len(rows))
+            empty = [self._empty_memory] * (size - len(rows))
+            self._begin([*(row.memory for row in rows), *empty])
+        for row in rows:
+            row.memory = None
+
+    def _begin(self, memories: list[Any]) -> None:
+        rows, size = self.rows, len(memories)
+
+        def tensor(values: list[Any], dtype: str = "int32") -> tf.Tensor:
+            return tf.constant(np.array(values + [1] * (size - len(rows)), dtype))
+
+        self._programs = programs = self._programs_of[size]
+        self._memory = memory = joined_rows(memories)
+        self._read_memory = programs.memory_of_steps(memory)
+        uses = np.zeros((size, self._vocabulary_size), np.int32)
+        bias = np.zeros(uses.shape, np.float32)
+        for place, row in enumerate(rows):
+            uses[place] = row.state.after_writing(np.array(row.written_ids, np.int32)).uses
+            bias[place] = 0.0 if row.bias is None else row.bias
+        self._settings = {
+            name: tensor([getattr(row.settings, name) for row in rows], dtype)
+            for name, dtype in _SETTINGS.items()
+        }
+        self._settings |= {"seed": tensor([row.seed for row in rows]), "bias": tf.constant(bias)}
+        self._state = DecodingState.begin(
+            tensor([[*row.state.unread, *row.written_ids][-1] for row in rows]),
+            (programs.engine.begin(memory, capacity=CAPACITY), tf.zeros(uses.shape)),
+            CAPACITY,
+            uses=tf.constant(uses),
+            position=tensor([row.state.position + len(row.written_ids) for row in rows]),
+        )
+
+    def write_tokens(self) -> Iterator[tuple[Completion, int, tf.Tensor | None]]:
+        """Writes a token of every text; yields text, token and the logits `(V,)` for its scores."""
+        if int(self._state.index) == CAPACITY:
+            self.regroup(self.rows)  # recent tokens become memory
+        programs = self._programs
+        self._state = programs.write_tokens(
+            self._read_memory, programs.constants, self._state, self._settings
+        )
+        logits = self._state.recent[1]
+        token_ids = self._state.pending.numpy().tolist()
+        for place, (row, token_id) in enumerate(zip(self.rows, token_ids, strict=False)):
+            yield row, token_id, None if row.settings.logprobs is None else logits[place]
