@@ -194,7 +194,7 @@ def run(job: EvaluateJob) -> None:
 
 
 def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
-    from txl_tf.evaluation.evaluator import evaluate_split
+    from txl_tf.evaluation.scores import evaluate_split
     from txl_tf.training.metrics import TensorBoardWriter
 
     dataset, split, path = job.open_dataset(), job.split, job.arguments.per_document
@@ -204,7 +204,8 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
     nats = np.zeros(0 if path is None else dataset.num_tokens(split))
     observe = None if path is None else nats.__setitem__
     num_words = job.arguments.num_words
-    result = evaluate_split(evaluator, dataset, split, step, show_progress, observe, num_words)
+    options = {"track": show_progress, "observe": observe}
+    result = evaluate_split(evaluator, dataset, split, step=step, num_words=num_words, **options)
     if not is_chief:
         return
     if path is not None:
@@ -216,7 +217,7 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
 
 
 def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
-    from txl_tf.evaluation.evaluator import evaluate_split
+    from txl_tf.evaluation.scores import evaluate_split
 
     from .checkpoint_watch import watch_checkpoints
 
@@ -230,14 +231,17 @@ def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
 
     def evaluate(step: int, weights: dict[str, np.ndarray], track: "Track") -> EvaluationResult:
         evaluator.load_arrays(weights)
-        return evaluate_split(evaluator, dataset, split, step, track, num_words=arguments.num_words)
+        num_words = arguments.num_words
+        return evaluate_split(
+            evaluator, dataset, split, step=step, num_words=num_words, track=track
+        )
 
     workdir, patience = Workdir(job.source.folder), arguments.watch_seconds
     watch_checkpoints(workdir, split, conditions, evaluate, job.print_result, patience)
 
 
 def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
-    from txl_tf.evaluation.evaluator import score_text, statistics_text
+    from txl_tf.evaluation.scores import score_text, statistics_text
 
     arguments, dataset, tokenizer = job.arguments, None, job.source.tokenizer()
     if arguments.data is not None:
@@ -279,7 +283,7 @@ def _create_evaluator(
     evaluator = create_evaluator(job.experiment, strategy)
     # Only TPUs have more than one implementation.
     if isinstance(strategy, tf.distribute.TPUStrategy) and is_chief:
-        say(f"attention: {evaluator.attention(job.experiment.evaluation.batch_size).reason}")
+        say(f"attention: {evaluator.attention_choice(job.experiment.evaluation.batch_size).reason}")
     return evaluator
 
 

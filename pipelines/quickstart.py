@@ -82,8 +82,8 @@ def run(job: Quickstart) -> None:
     import tensorflow as tf
 
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.evaluation.evaluator import evaluate_split
     from txl_tf.evaluation.result import result_table
+    from txl_tf.evaluation.scores import evaluate_split
 
     from .training_data import TrainingData
     from .training_run import TrainingJob, train
@@ -120,7 +120,7 @@ def run(job: Quickstart) -> None:
     evaluator = trained.ready_evaluator()
     results = [] if trained.result is None else [trained.result]
     results += [
-        evaluate_split(evaluator, dataset, split, step, track=show_progress)
+        evaluate_split(evaluator, dataset, split, step=step, track=show_progress)
         for split in ("valid", "test")[len(results) :]
     ]
 

@@ -11,8 +11,9 @@ from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
 from txl_tf.errors import DataDamagedError
-from txl_tf.evaluation.evaluator import Evaluator, Track, create_evaluator, evaluate_split
+from txl_tf.evaluation.evaluator import Evaluator, Track, create_evaluator
 from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
+from txl_tf.evaluation.scores import evaluate_split
 from txl_tf.model_folder import check_dataset, data_identity
 from txl_tf.models.sizes import reading_flops_per_token
 from txl_tf.storage.files import is_remote
@@ -102,8 +103,9 @@ class TrainingData:
     def evaluate(
         self, evaluator: Evaluator, step: int, track: Track, max_tokens: int | None = None
     ) -> EvaluationResult:
-        dataset = self.language_text
-        return evaluate_split(evaluator, dataset, "valid", step, track, max_tokens=max_tokens)
+        return evaluate_split(
+            evaluator, self.language_text, "valid", step=step, track=track, max_tokens=max_tokens
+        )
 
     @contextlib.contextmanager
     def errors_explained(self) -> Iterator[None]:

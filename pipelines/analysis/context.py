@@ -61,7 +61,7 @@ class AnalyzedRun:
 
     def load_model(self, memory_length: int | None = None) -> "tuple[int, LanguageModel]":
         """Builds the model in float32 with the run's evaluation lengths; returns its step too."""
-        from txl_tf.evaluation.evaluator import config_of_evaluation
+        from txl_tf.evaluation.evaluation_model import config_of_evaluation
 
         step, weights = self.source.read_weights()
         experiment = self.source.experiment
@@ -245,7 +245,8 @@ def _memory(
 ) -> dict[str, Any] | None:
     """Measures the longest useful memory of a run in tokens; `None` for a model without memory."""
     from txl_tf.evaluation.context import effective_memory_length
-    from txl_tf.evaluation.evaluator import create_evaluator, evaluate_split
+    from txl_tf.evaluation.evaluator import create_evaluator
+    from txl_tf.evaluation.scores import evaluate_split
 
     if not run.has_memory:
         return None
@@ -266,7 +267,7 @@ def _memory(
         )
         evaluator = create_evaluator(run.source.experiment.replace(evaluation=evaluation))
         evaluator.load_arrays(weights)
-        return evaluate_split(evaluator, dataset, arguments.split, step or 0).perplexity
+        return evaluate_split(evaluator, dataset, arguments.split, step=step or 0).perplexity
 
     tracked = show_progress(lengths, len(lengths), f"{run.name}, memory")
     found, perplexities = effective_memory_length(tracked, perplexity)

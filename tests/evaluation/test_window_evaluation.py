@@ -11,7 +11,8 @@ from tests.small_models import arrays_of
 from tests.toy_batches import strategy_of
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
-from txl_tf.evaluation.evaluator import EvaluationWindows, Evaluator
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.reading_order import EvaluationWindows
 from txl_tf.evaluation.result import EvaluationText
 
 WITHOUT_MEMORY = {"recurrence": False, "memory_length": 0}

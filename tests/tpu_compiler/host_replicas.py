@@ -77,7 +77,7 @@ def relative_difference(runs, experiment, weights, text, masks_documents):
         )
         for name, strategy in runs.strategies.items()
     }
-    has_kernel = evaluators["tpu"].attention(NUM_ROWS).kernel is not None
+    has_kernel = evaluators["tpu"].attention_choice(NUM_ROWS).kernel is not None
     assert has_kernel == (experiment.training.attention_kernel == "always")
     for evaluator in evaluators.values():
         evaluator.load_arrays(weights)

@@ -65,7 +65,7 @@ def test_an_evaluation_attends_by_a_kernel_where_the_chip_can_and_it_pays(values
     evaluation = EvaluationConfig(batch_size=NUM_ROWS, **values)
     try:
         evaluator = Evaluator(MODEL, evaluation, strategy=strategy, masks_documents=True)
-        reason = evaluator.attention(NUM_ROWS).reason
+        reason = evaluator.attention_choice(NUM_ROWS).reason
         _, step = evaluator.trace(NUM_ROWS)
         program = through_the_bridge(step)
     finally:

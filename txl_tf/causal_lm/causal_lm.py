@@ -18,7 +18,8 @@ from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, checked_token_ids, excluded_tokens
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
-from txl_tf.evaluation.evaluator import Evaluator, score_text
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.scores import score_text
 from txl_tf.generation.decoding import TOKENS_PER_CHECK
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import (

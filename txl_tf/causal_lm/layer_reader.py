@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.evaluation.evaluator import exact_products
+from txl_tf.evaluation.exact_products import exact_products
 from txl_tf.evaluation.reading_order import AnyModelConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader

@@ -1,6 +1,7 @@
 """Models of evaluations: lengths and precision of their own, weights of their own or of others."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 
@@ -13,6 +14,13 @@ from txl_tf.models.language_model import LanguageModel
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
+_REPORTED = (
+    "dtype_policy",
+    "window_stride_tokens",
+    "dynamic_learning_rate",
+    "dynamic_decay",
+    "dynamic_statistics_segments",
+)
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
 
 
@@ -20,6 +28,18 @@ def config_of_evaluation(config: AnyModelConfig, evaluation: EvaluationConfig) -
     """Returns a model's configuration with the lengths of an evaluation, where they are set."""
     lengths = {name: getattr(evaluation, name) for name in _LENGTHS}
     return config.replace(**{name: each for name, each in lengths.items() if each is not None})
+
+
+def evaluation_conditions(config: AnyModelConfig, evaluation: EvaluationConfig) -> dict[str, Any]:
+    """Returns the fields of `EvaluationResult` that are evaluation settings."""
+    return {
+        "segment_length": config.segment_length,
+        "memory_length": config.effective_memory_length,
+        "clamp_length": config.clamp_length,
+        "same_length": config.same_length,
+        "same_length_keys": config.same_length_keys if config.same_length else None,
+        **{name: getattr(evaluation, name) for name in _REPORTED},
+    }
 
 
 def create_evaluation_model(

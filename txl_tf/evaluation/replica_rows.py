@@ -18,7 +18,7 @@ class ReplicaRows:
 
     def __init__(self, strategy: "tf.distribute.Strategy | None", num_rows: int) -> None:
         self._strategy = strategy
-        self._num_rows = num_rows
+        self.num_rows = num_rows
         num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
         self.rows_per_replica = -(-num_rows // num_replicas)
         self._num_padded = self.rows_per_replica * num_replicas - num_rows
@@ -46,4 +46,4 @@ class ReplicaRows:
         else:
             parts = self._strategy.experimental_local_results(values)
             rows = np.concatenate([part.numpy() for part in parts])
-        return rows[: self._num_rows]
+        return rows[: self.num_rows]

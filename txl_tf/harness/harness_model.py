@@ -13,7 +13,8 @@ from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean
-from txl_tf.evaluation.evaluator import evaluation_conditions, score_text
+from txl_tf.evaluation.evaluation_model import evaluation_conditions
+from txl_tf.evaluation.scores import score_text
 from txl_tf.imports import require_extra
 
 require_extra("harness", "lm_eval", purpose="The harness")

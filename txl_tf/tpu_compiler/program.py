@@ -21,7 +21,8 @@ from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.strategy import set_chip
-from txl_tf.evaluation.evaluator import Evaluator, exact_products
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.exact_products import exact_products
 from txl_tf.evaluation.unallocated_variables import unallocated_variables
 from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
@@ -361,7 +362,7 @@ def evaluation_program(trainer: Trainer) -> LoweredProgram:
     return dataclasses.replace(
         lowered,
         variable_bytes=sum(each.shape.num_elements() * each.dtype.size for each in variables),
-        attention=evaluator.attention(num_rows).reason,
+        attention=evaluator.attention_choice(num_rows).reason,
         num_tokens=num_rows * segments * evaluator.config.segment_length,
     )
 

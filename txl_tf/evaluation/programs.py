@@ -1,0 +1,186 @@
+"""Programs of an evaluation: scores of a batch, on one device or the replicas of a strategy.
+
+Shape letters used in this module: B rows or windows of a replica, T segment or window length,
+S stride.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+from keras import ops
+
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.evaluation.reading_order import AnyModelConfig, empty_batch
+from txl_tf.evaluation.replica_rows import ReplicaRows
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import tokens_on_chip
+from txl_tf.layers.compiled_parts import compiled
+from txl_tf.models.language_model import LanguageModel
+from txl_tf.tpu_kernels.attention_plan import AttentionChoice
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    from txl_tf.distribution.strategy import chip_of
+if TYPE_CHECKING:
+    from txl_tf.evaluation.dynamic import DynamicEvaluation
+
+Learn = Callable[[list[Any]], None]
+
+
+class EvaluationPrograms:
+    """Engines and steps of a model, by the number of rows of a replica; each is traced once.
+
+    `config` has the lengths of the evaluation. In dynamic evaluation memory holds hidden states.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        config: AnyModelConfig,
+        settings: EvaluationConfig,
+        strategy: "tf.distribute.Strategy | None",
+        jit_compile: bool | None,
+        masks_documents: bool,
+        dynamic: "DynamicEvaluation | None",
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._settings = settings
+        self._strategy = strategy
+        self._jit_compile = jit_compile
+        self._masks_documents = masks_documents
+        self._dynamic = dynamic
+        self._engine = functools.cache(self._create_engine)
+        self.step = functools.cache(self._create_step)
+        self._begin_function = compiled(self._run_begin, model)
+
+    def segments_per_read(self, num_rows: int) -> int:
+        """Returns how many segments of a row are read at once in a long text."""
+        if self._settings.window_stride_tokens is not None:
+            return 1
+        return self._engine(num_rows).plan.segments_per_read(num_rows, self._config.segment_length)
+
+    def attention_choice(self, num_rows: int) -> AttentionChoice:
+        """Returns how replicas with `num_rows` rows attend, and why."""
+        if self._strategy is None:
+            return AttentionChoice.plain("there is no TPU")
+        if self._dynamic is not None:
+            return AttentionChoice.plain("memory holds hidden states, the kernel needs keys")
+        at_once = self._config.segment_length
+        if self._settings.window_stride_tokens is None:
+            at_once = tokens_on_chip(num_rows, at_once)
+        return AttentionChoice.for_model(
+            self._config,
+            setting=self._settings.attention_kernel or "auto",
+            chip=chip_of(self._strategy),
+            num_rows=num_rows,
+            num_tokens=at_once,
+            dtype=self._model.compute_dtype,
+            rounds_products=tf.config.experimental.tensor_float_32_execution_enabled(),
+            is_differentiated=False,
+        )
+
+    def begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
+        """Returns initial memory and constants, which depend on the weights only."""
+        if self._strategy is not None:
+            return self._begin_function(num_rows, segments_per_step)
+        engine = self._engine(num_rows)
+        constants = engine.cached_constants(segments_per_step * self._config.segment_length)
+        return engine.initial_memory(num_rows), constants
+
+    def trace(
+        self, rows: ReplicaRows, segments_per_step: int
+    ) -> "tuple[tf.types.experimental.ConcreteFunction, ...]":
+        """Traces `begin`, and the step for the rows of all replicas."""
+        begin = self._begin_function.get_concrete_function(rows.rows_per_replica, segments_per_step)
+        carried = tf.nest.map_structure(
+            lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
+            begin.structured_outputs,
+        )
+        num_tokens = segments_per_step * self._config.segment_length
+        batch = empty_batch(rows.num_rows, num_tokens, self._settings.window_stride_tokens)
+        step = self.step(rows.rows_per_replica)
+        return begin, step.get_concrete_function(*rows.split(batch.arrays()), *carried)
+
+    def _begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
+        engine = self._engine(num_rows)
+        constants = engine.constants(segments_per_step * self._config.segment_length)
+        return engine.initial_memory(num_rows), constants
+
+    def _run_begin(self, num_rows: int, segments_per_step: int) -> Any:
+        if self._strategy is None:
+            return self._begin(num_rows, segments_per_step)
+        # Bound here: as arguments of `run` the numbers would become tensors on a TPU.
+        return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_step))
+
+    def _create_engine(self, num_rows: int) -> InferenceEngine:
+        return InferenceEngine(
+            self._model,
+            keeps="auto" if self._dynamic is None else "hidden_states",
+            config=self._config,
+            num_rows=num_rows,
+            is_distributed=self._strategy is not None,
+            jit_compile=self._jit_compile,
+            attention_kernel=self.attention_choice(num_rows).kernel,
+        )
+
+    def _create_step(self, num_rows: int, learn: Learn | None = None) -> Callable[..., Any]:
+        """Compiles the scoring of `num_rows` rows of a replica.
+
+        In dynamic evaluation `learn` gets the gradients of a segment, by default to update the
+        weights.
+        """
+        compiles = self._jit_compile is not False
+        if self._dynamic is None:
+            compiles = self._engine(num_rows).plan.compile_read
+        score = functools.partial(self._score, learn)
+        if self._strategy is None:
+            return compiled(score, self._model, compiles)
+
+        # A TPU names its program after the function, so it needs a name.
+        def run_on_replicas(*arguments: Any) -> Any:
+            return self._strategy.run(score, args=arguments)
+
+        # TPUStrategy compiles anyway; XLA would read a mirrored variable of the wrong device.
+        return compiled(run_on_replicas, self._model)
+
+    def _score(
+        self,
+        learn: Learn | None,
+        token_ids: Any,
+        target_ids: Any,
+        is_scored: Any,
+        document_starts: Any,
+        *carried: Any,
+    ) -> tuple[Any, Any]:
+        """Scores segments `(B, T)` of every row, or positions `(B, S)` of windows `(B, T)`.
+
+        `is_scored` is false for padding and warm-up. `carried` ends with memory, from `begin` or a
+        call, and constants; for windows `positions` come first, and only they go through the
+        softmax. Returns the nats, float32, 0 where nothing is scored, and the next memory; windows
+        keep the empty memory.
+        """
+        *positions, memory, constants = carried
+        engine, starts = self._engine(token_ids.shape[0]), None
+        if self._masks_documents:
+            starts = document_starts
+        if self._dynamic is not None:
+            nll, memory, gradients = self._dynamic.score(
+                token_ids, target_ids, is_scored, memory, starts
+            )
+            # Program order puts the assignments after the reads.
+            (learn or self._dynamic.apply)(gradients)
+        elif positions:
+            hidden, _ = engine.read(token_ids, memory, constants=constants, document_starts=starts)
+            num_rows, num_tokens, width = hidden.shape
+            places = ops.arange(num_rows, dtype="int32")[:, None] * num_tokens + positions[0]
+            hidden = ops.take(ops.reshape(hidden, [-1, width]), places, axis=0)  # [B, S, D]
+            nll = self._model.negative_log_likelihood(hidden, target_ids)
+        else:
+            nll, memory = engine.score(
+                token_ids, target_ids, memory, constants=constants, document_starts=starts
+            )
+        return ops.where(is_scored, nll, 0.0), memory

@@ -1,0 +1,77 @@
+"""Scores of splits and of texts by an evaluator."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.errors import DataDamagedError, UsageError
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TextScore
+
+
+def evaluate_split(
+    evaluator: Evaluator,
+    dataset: PreparedDataset,
+    split: str,
+    *,
+    step: int,
+    num_words: int | None = None,
+    **options: Any,
+) -> EvaluationResult:
+    """Evaluates a split of a prepared data set; `options` are passed to `Evaluator.evaluate`."""
+    text = EvaluationText.of_split(dataset, split)
+    if num_words is not None:
+        text = dataclasses.replace(text, num_words=num_words)
+    if text.num_tokens < 2:
+        raise DataDamagedError(
+            f"The split {split} has less than two tokens: there is nothing to score.",
+            where=dataset.folder,
+            remedy="Prepare a longer text.",
+        )
+    training_text = statistics_text(evaluator, dataset)
+    return evaluator.evaluate(text, step=step, statistics_text=training_text, **options)
+
+
+def score_text(
+    evaluator: Evaluator,
+    tokenizer: Tokenizer,
+    text: str | bytes | np.ndarray,
+    *,
+    step: int = 0,
+    num_words: int | None = None,
+    **options: Any,
+) -> TextScore:
+    """Scores a text, or token ids; `options` are passed to `Evaluator.evaluate`.
+
+    Raises InvalidTextError if it has no encoding or less than 2 tokens.
+    """
+    if isinstance(text, np.ndarray):
+        content, token_ids = tokenizer.decode_bytes(text), text.astype(np.int32)
+    else:
+        content = text.encode() if isinstance(text, str) else text
+        token_ids = tokenizer.encode(content).astype(np.int32)
+    if len(token_ids) < 2:
+        reason = "A text must have at least 2 tokens, because the first token has no score."
+        raise InvalidTextError(reason, content, len(content))
+    read = EvaluationText.of_content(content, token_ids, tokenizer)
+    if num_words is not None:
+        read = dataclasses.replace(read, num_words=num_words)
+    nats = np.full(len(token_ids), np.nan)
+    result = evaluator.evaluate(read, step=step, observe=nats.__setitem__, **options)
+    return TextScore(**vars(result), token_ids=token_ids, nats=nats, tokenizer=tokenizer)
+
+
+def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
+    """Returns the split `train`, whose gradients scale dynamic evaluation; `None` if unscaled."""
+    if not evaluator.needs_statistics:
+        return None
+    if dataset is None or "train" not in dataset.manifest.split_names:
+        raise UsageError(
+            "evaluation.dynamic_statistics_segments needs the split `train` of the data set.",
+            where="--data" if dataset is None else dataset.folder,
+            remedy="Name a data set with this split, or leave the setting out.",
+        )
+    return EvaluationText.of_split(dataset, "train")
