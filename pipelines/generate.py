@@ -27,7 +27,7 @@ from .memory_needs import require_reading_memory
 from .progress import say, with_chosen_step
 
 if TYPE_CHECKING:
-    from txl_tf.causal_lm.text_session import TextSession
+    from txl_tf.causal_lm.text_generator import TextSession
 
 _MOST = 1e6
 NUMBERS_OF_TEXT = {
@@ -206,7 +206,7 @@ def _check_combinations(job: GenerateJob, drawing: list[str]) -> None:
 
 def run(job: GenerateJob) -> None:
     """Generates, and prints the text piece by piece."""
-    from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+    from txl_tf.causal_lm.text_generator import TextGenerator
     from txl_tf.samplers import BeamSampler
 
     source = with_chosen_step(job.source)
@@ -215,7 +215,7 @@ def run(job: GenerateJob) -> None:
         tokenizer = IdTokenizer(source.description.model.vocabulary_size)
     if tokenizer is not None and job.join_marks:
         tokenizer.joins_marks = True
-    lm = TransformerXLCausalLM(source.load_model(), tokenizer)
+    lm = TextGenerator(source.load_model(), tokenizer)
     draws = job.settings.temperature > 0 and job.beams is None  # by the seed
     words: dict[str, Any] = job.settings.to_dict()
     words |= {"memory_length": job.memory_length, "storage_dtype": job.storage_dtype}

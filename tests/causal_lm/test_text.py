@@ -5,8 +5,14 @@ import contextlib
 import numpy as np
 import pytest
 
-from txl_tf.causal_lm.text_pieces import TextPieces, first_stop, text_until, tokens_until
-from txl_tf.causal_lm.text_session import TextSession, prompt_tokens
+from txl_tf.causal_lm.text_generator import TextSession
+from txl_tf.causal_lm.text_pieces import (
+    TextPieces,
+    first_stop,
+    prompt_tokens,
+    text_until,
+    tokens_until,
+)
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer

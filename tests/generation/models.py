@@ -5,20 +5,16 @@ import numpy as np
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment, weight_of
 from txl_tf.models.transformer_xl import TransformerXL
 
+SIZES = {"hidden_dim": 16, "head_dim": 8, "intermediate_dim": 32, "layer_norm_epsilon": 1e-6}
 # Memory for all that the tests read and write; segments of 5.
-CONFIG = toy_experiment(
-    model={
-        "hidden_dim": 16,
-        "head_dim": 8,
-        "intermediate_dim": 32,
-        "memory_length": 40,
-        "layer_norm_epsilon": 1e-6,
-    }
-).model
+CONFIG = toy_experiment(model={**SIZES, "memory_length": 40}).model
 
 
 def prompt(length, num_rows=3):
     return np.random.default_rng(length).integers(0, VOCABULARY_SIZE, size=(num_rows, length))
+
+
+RAGGED = [prompt(3, 1)[0], prompt(17, 1)[0], prompt(9, 1)[0]]
 
 
 def expressive(**changes):
@@ -41,3 +37,16 @@ def greedy_by_reading_again(model, prompt_ids, num_tokens):
         log_probs, _ = model.log_probs(text, model.initial_memory(len(text), 0))
         text = np.concatenate([text, np.argmax(log_probs[:, -1:], axis=-1)], axis=1)
     return text[:, prompt_ids.shape[1] :]
+
+
+def greedy_by_the_model(model, row, num_tokens, memory=None):
+    """The same by segments of the prompt but its last token, and then token by token."""
+    memory, length = memory or model.initial_memory(1), model.config.segment_length
+    for start in range(0, len(row) - 1, length):
+        _, memory = model(row[None, start : min(start + length, len(row) - 1)], memory)
+    token, written = row[None, -1:], []
+    for _ in range(num_tokens):
+        log_probs, memory = model.log_probs(token, memory)
+        token = np.argmax(log_probs, axis=-1)
+        written.append(int(token[0, 0]))
+    return written

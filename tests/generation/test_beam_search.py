@@ -5,7 +5,7 @@ import pytest
 
 from tests.generation.models import expressive, prompt
 from txl_tf.generation import GenerationSession, generate
-from txl_tf.samplers import BeamSampler
+from txl_tf.samplers import BeamSampler, GreedySampler
 
 
 @pytest.fixture(scope="module")
@@ -15,17 +15,16 @@ def model():
 
 def by_reading_again(model, row, num_tokens, num_beams, stop=(-1,)):
     """The best texts, best first; one that ends with the stop competes as it is."""
-    num_stop = len(stop)
-    beams = [([], 0.0)]
+    num_stop, beams = len(stop), [([], 0.0)]
     for _ in range(num_tokens):
-        found = [beam for beam in beams if beam[0][-num_stop:] == [*stop]]
+        ended = [beam for beam in beams if beam[0][-num_stop:] == [*stop]]
         for text, score in beams:
             if text[-num_stop:] != [*stop]:
                 whole = np.array([[*row, *text]])
                 log_probs = model.log_probs(whole, model.initial_memory(1, 0))[0][0, -1]
                 totals = (score + log_probs).numpy().tolist()
-                found += [([*text, token], total) for token, total in enumerate(totals)]
-        beams = sorted(found, key=lambda beam: -beam[1])[:num_beams]
+                ended += [([*text, token], total) for token, total in enumerate(totals)]
+        beams = sorted(ended, key=lambda beam: -beam[1])[:num_beams]
     return [text for text, _ in beams]
 
 
@@ -35,32 +34,31 @@ def test_beams_that_end_compete_with_those_that_continue(model):
         ([4], None),
         ([4, 7], lambda rows: (rows[:, -2:] == [4, 7]).all(axis=1)),
     ):
-        session = GenerationSession(
-            model, sampler, num_rows=2, stop_token_ids=() if is_over else stop
-        )
+        stops = () if is_over else stop
+        session = GenerationSession(model, sampler, num_rows=2, stop_token_ids=stops)
         written = session.write(rows, max_tokens=3, is_over=is_over)
         assert written.shape == (2, 20, 3) and (written == -1).any()
         for row, beams in zip(rows, written, strict=True):
-            found = [beam[beam >= 0].tolist() for beam in beams]
-            assert found == by_reading_again(model, row, 3, 20, stop)
+            texts = [beam[beam >= 0].tolist() for beam in beams]
+            assert texts == by_reading_again(model, row, 3, 20, stop)
 
 
-def test_memory_goes_with_the_beams(model):
-    row = prompt(6, 1)[0]
-    session = GenerationSession(
-        model, BeamSampler(4, return_all_beams=True), num_rows=1, jit_compile=False
-    )
+def test_memory_goes_with_the_best_beam(model):
+    row, further = prompt(6, 1)[0], prompt(3, 1)[0]
+    sampler = BeamSampler(4, return_all_beams=True)
+    session = GenerationSession(model, sampler, num_rows=1, jit_compile=False)
     beams = session.write([row], max_tokens=9)[0]
     assert beams.tolist() == by_reading_again(model, row, 9, 4)
-    # What was written since stays with the best beam.
-    further = prompt(3, 1)[0]
     more = session.write([further], max_tokens=2)[0]
     text = np.concatenate([row, beams[0], further])
     assert more.tolist() == by_reading_again(model, text, 2, 4)
 
 
-def test_nothing_is_said_twice_under_a_large_penalty(model):
-    written, _ = generate(
-        model, [[4, 7]], max_tokens=8, sampler=BeamSampler(3), repetition_penalty=1e6
-    )
+def test_one_beam_is_greedy_and_writes_no_token_twice_under_a_large_penalty(model):
+    options = {"max_tokens": 8, "repetition_penalty": 1e6}
+    written, _ = generate(model, [[4, 7]], sampler=BeamSampler(3), **options)
     assert len({4, 7, *written[0].tolist()}) == 10
+    # One row that XLA compiles is read by the loop over stacked layers.
+    one, _ = generate(model, [[4, 7]], sampler=BeamSampler(1), jit_compile=True, **options)
+    greedy, _ = generate(model, [[4, 7]], sampler=GreedySampler(), **options)
+    np.testing.assert_array_equal(one, greedy)

@@ -2,17 +2,26 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.generation.models import expressive, greedy_by_reading_again, prompt
-from tests.toy_batches import VOCABULARY_SIZE
+from tests.generation.models import (
+    RAGGED,
+    expressive,
+    greedy_by_reading_again,
+    greedy_by_the_model,
+    prompt,
+)
+from tests.layer_checks import randomize_weights
+from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE
 from txl_tf.config.generation import SamplingConfig, sample_seeds
-from txl_tf.generation import GenerationSession
+from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.generation import GenerationSession, generate
 from txl_tf.generation import session as session_module
 from txl_tf.generation.decoding import TOKENS_PER_CHECK
+from txl_tf.models import create_model
 from txl_tf.samplers import GreedySampler, RandomSampler
 
 GREEDY = GreedySampler()
-RAGGED = [prompt(3, 1)[0], prompt(17, 1)[0], prompt(9, 1)[0]]
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +47,37 @@ def test_greedy_text_is_that_of_full_passes_over_the_text_so_far(model, greedy, 
     assert len(np.unique(written)) > 3  # it is not one token over and over
 
 
-def test_pieces_make_the_same_text_as_all_at_once(model):
-    random = session(model, RandomSampler(), seed=3)
-    at_once = random.sibling(3).write(prompt(7), max_tokens=12)
-    pieces = [random.write(prompt(7), max_tokens=1)]
-    pieces += [random.write(max_tokens=count) for count in (1, 4, 6)]
+def recurrent(config_class):
+    sizes = {"num_layers": 1, "hidden_dim": 6, "segment_length": SEGMENT_LENGTH, "dropout": 0.0}
+    model = create_model(config_class(vocabulary_size=VOCABULARY_SIZE, **sizes))
+    randomize_weights(model)
+    return model
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: expressive(position_encoding="sinusoidal"),
+        lambda: expressive(position_encoding="learned", num_positions=9),
+        lambda: recurrent(LSTMConfig),
+        lambda: recurrent(QRNNConfig),
+    ],
+)
+def test_rows_of_several_lengths_are_those_of_the_model_alone(made):
+    model = made()
+    written, memory = generate(model, RAGGED, max_tokens=7, sampler=GREEDY)
+    assert written.tolist() == [greedy_by_the_model(model, row, 7) for row in RAGGED]
+    assert isinstance(memory, type(model.initial_memory(1)))
+
+
+def test_pieces_make_the_same_text_as_all_at_once(model, monkeypatch):
+    options = {"seed": 3, "repetition_penalty": 1.2, "frequency_penalty": 0.3}
+    at_once = session(model, RandomSampler(), **options).write(prompt(7), max_tokens=14)
+    monkeypatch.setattr(session_module, "CAPACITY", 3)  # so that memory takes over often
+    asked = session(model, RandomSampler(), **options)
+    pieces = [asked.write(prompt(7), max_tokens=1)]
+    pieces += [asked.write(max_tokens=count) for count in (1, 4, 8)]
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), at_once)
-
-
-def test_memory_that_takes_over_often_makes_the_same_text(model, monkeypatch):
-    penalties = {"repetition_penalty": 1.2, "frequency_penalty": 0.3}
-    expected = session(model, **penalties).write(prompt(7), max_tokens=14)
-    monkeypatch.setattr(session_module, "CAPACITY", 3)
-    found = session(model, **penalties).write(prompt(7), max_tokens=14)
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_seeds_of_samples_differ_and_fit_32_bits():
@@ -59,43 +85,40 @@ def test_seeds_of_samples_differ_and_fit_32_bits():
     assert len(seeds) == 5000 and all(-(2**31) <= each < 2**31 for each in seeds)
 
 
-def test_memory_of_the_model_and_long_prompts_leave_what_fits(model):
-    before, prompt_ids = prompt(5), prompt(17)
-    memory = model(before, model.initial_memory(3, 7))[1]
-    written = session(model, memory_length=7, memory=memory).write(prompt_ids, max_tokens=12)
-    for piece in np.split(prompt_ids[:, :-1], [5, 10, 15], axis=1):
-        _, memory = model(piece, memory)
-    token, expected = prompt_ids[:, -1:], []
-    for _ in range(12):
-        log_probs, memory = model.log_probs(token, memory)
-        token = np.argmax(log_probs, axis=-1)
-        expected.append(token)
-    np.testing.assert_array_equal(written, np.concatenate(expected, axis=1))
+def test_a_memory_of_the_model_or_of_a_text_before_is_continued(model):
+    memory = model(prompt(5), model.initial_memory(3, 7))[1]
+    first, after = generate(model, prompt(17), max_tokens=6, sampler=GREEDY, memory=memory)
+    # The sixth token is the next prompt.
+    second, _ = generate(model, first[:, -1:], max_tokens=6, sampler=GREEDY, memory=after)
+    for row in range(3):
+        states = tuple(each[row : row + 1] for each in memory.states)
+        own = memory._replace(states=states, valid_length=memory.valid_length[row : row + 1])
+        expected = greedy_by_the_model(model, prompt(17)[row], 12, own)
+        assert [*first[row], *second[row]] == expected
 
 
-def test_a_row_ends_with_a_stop_token_and_goes_on_from_it(model, greedy):
-    free = greedy.sibling().write(RAGGED, max_tokens=10)
-    stop = free[1, 3]  # so the second row ends there, or before
+@pytest.mark.parametrize("kind", ["keys and values", "recurrent"])
+def test_a_row_ends_with_a_stop_token_and_continues_from_it(model, kind):
+    model = recurrent(LSTMConfig) if kind == "recurrent" else model
+    free = [greedy_by_the_model(model, row, 10) for row in RAGGED]
+    stop = free[1][3]  # so the second row ends there, or before
     stopping = session(model, stop_token_ids=[stop])
     written = stopping.write(RAGGED, max_tokens=10)
-    ends = [(row == stop).argmax() + 1 if stop in row else len(row) for row in free]
-    assert min(ends) < 10
-    for row, expected, end in zip(written, free, ends, strict=True):
-        np.testing.assert_array_equal(row[:end], expected[:end])
-        assert (row[end:] == -1).all()
-    # Each row goes on from its own end, also those that had ended long before the others.
+    texts = [row[: row.index(stop) + 1] if stop in row else row for row in free]
+    assert min(map(len, texts)) < 10
+    assert written.tolist() == [[*text, *[-1] * (10 - len(text))] for text in texts]
+    # Each row continues from its own end, also those that had ended long before the others.
     more = stopping.write([row[:3] for row in RAGGED], max_tokens=1)
-    for row, begun, further, end in zip(RAGGED, free, more, ends, strict=True):
-        text = np.concatenate([row, begun[:end], row[:3]])[None]
-        np.testing.assert_array_equal(further[None], greedy_by_reading_again(model, text, 1))
+    for row, text, further in zip(RAGGED, texts, more, strict=True):
+        text = np.concatenate([row, text, row[:3]])
+        assert further.tolist() == greedy_by_the_model(model, text, 1)
 
 
 @pytest.mark.slow
 def test_compiled_text_is_the_same(model, greedy):
-    compiled = GenerationSession(model, GreedySampler(), num_rows=3, jit_compile=True)
-    np.testing.assert_array_equal(
-        compiled.write(RAGGED, max_tokens=9), greedy.sibling().write(RAGGED, max_tokens=9)
-    )
+    compiled = GenerationSession(model, GREEDY, num_rows=3, jit_compile=True)
+    expected = greedy.sibling().write(RAGGED, max_tokens=9)
+    np.testing.assert_array_equal(compiled.write(RAGGED, max_tokens=9), expected)
 
 
 PENALTIES = [
@@ -127,25 +150,29 @@ def greedy_by_the_formulas(model, row, num_tokens, settings):
 @pytest.mark.parametrize("settings", PENALTIES, ids=str)
 def test_penalties_and_bias_are_those_of_the_formulas(model, settings):
     asked = session(model, **settings)
-    found = np.concatenate([asked.write(RAGGED, max_tokens=9), asked.write(max_tokens=9)], axis=1)
-    assert found.tolist() == [greedy_by_the_formulas(model, row, 18, settings) for row in RAGGED]
+    pieces = [asked.write(RAGGED, max_tokens=9), asked.write(max_tokens=9)]
+    written = np.concatenate(pieces, axis=1).tolist()
+    assert written == [greedy_by_the_formulas(model, row, 18, settings) for row in RAGGED]
 
 
-def test_writing_ends_with_the_row_that_is_over_last(model, greedy):
+def test_writing_ends_with_the_row_that_is_over_last(greedy):
     free = greedy.sibling().write(RAGGED, max_tokens=200)
     pairs = [row[k : k + 2] for row, k in zip(free, (3, 20, 9), strict=True)]
 
-    def ends(rows):
-        return [
-            next((k + 2 for k in range(len(row) - 1) if (row[k : k + 2] == pair).all()), 10**6)
-            for row, pair in zip(rows, pairs, strict=True)
-        ]
+    def is_over(rows):
+        return np.array(
+            [
+                (np.lib.stride_tricks.sliding_window_view(row, 2) == pair).all(axis=1).any()
+                for row, pair in zip(rows, pairs, strict=True)
+            ]
+        )
 
-    stopped = greedy.sibling()
-    written = stopped.write(RAGGED, max_tokens=200, is_over=lambda rows: np.less(ends(rows), 10**6))
-    for row, other, end in zip(written, free, ends(free), strict=True):
-        assert end <= (row >= 0).sum() < end + TOKENS_PER_CHECK
-        assert row[:end].tolist() == other[:end].tolist()
+    written = greedy.sibling().write(RAGGED, max_tokens=200, is_over=is_over)
+    for row, other in zip(written, free, strict=True):
+        count = (row >= 0).sum()
+        assert row[:count].tolist() == other[:count].tolist() and count < 200
+    assert is_over(written).all() and not is_over(free[:, : written.shape[1] // 50]).all()
+    assert (written >= 0).any(axis=0).sum() % TOKENS_PER_CHECK == 0
 
 
 def test_a_session_forgets_what_came_after_a_mark(model):
@@ -154,16 +181,14 @@ def test_a_session_forgets_what_came_after_a_mark(model):
     mark = asked.mark()
     written = asked.write(max_tokens=9)
     asked.rewind(mark, written[:, :4])
-    text = np.concatenate([RAGGED[0], written[0, :4]])
-    other.read([text])
+    other.read([np.concatenate([RAGGED[0], written[0, :4]])])
     assert asked.write(max_tokens=5).tolist() == other.write(max_tokens=5).tolist()
 
 
 def test_sessions_with_settings_of_their_own_are_compiled_once(model):
     first = session(model, sampler=None)
     for settings in ({"temperature": 0.0}, {"temperature": 0.8, "top_k": 5}, {"min_p": 0.1}):
-        asked = SamplingConfig(**settings)
-        written = first.sibling(4, asked).write(RAGGED, max_tokens=8)
+        written = first.sibling(4, SamplingConfig(**settings)).write(RAGGED, max_tokens=8)
         expected = session(model, RandomSampler(**settings), seed=4).write(RAGGED, max_tokens=8)
         np.testing.assert_array_equal(written, expected)
     first.write(prompt(4), max_tokens=70)
@@ -180,6 +205,20 @@ def test_a_model_without_recurrence_sees_the_segment(model):
     np.testing.assert_array_equal(written, greedy_by_reading_again(model, prompt(2), 4))
 
 
+def test_a_sampler_gets_logits_and_a_seed_of_its_own_for_every_token_and_row(model):
+    calls = []
+
+    def sampler(logits, seeds):
+        tf.py_function(
+            lambda *each: calls.append([part.numpy() for part in each]), (logits, seeds), []
+        )
+        return tf.zeros([2], tf.int32)
+
+    generate(model, prompt(4, num_rows=2), max_tokens=3, sampler=sampler, seed=[9, 10])
+    assert [logits.shape for logits, _ in calls] == [(2, VOCABULARY_SIZE)] * 3
+    assert len({tuple(row) for _, seeds in calls for row in seeds}) == 6
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -194,8 +233,28 @@ def test_a_model_without_recurrence_sees_the_segment(model):
         ({"stop": "."}, "Unknown keys"),
         ({"memory": "mine"}, "`memory` must be like KeyValueMemory"),
         ({}, r"A new session needs `prompt_ids`\. Received: prompt_ids=None"),
+        *(
+            ({"prompt_ids": rows}, "a vector of token ids per row")
+            for rows in ([[1], []], [], [0], [[[1]]])
+        ),
+        ({"prompt_ids": [[1], [-1], [2**40]]}, r"`prompt_ids` must be in \[0, 13\)"),
     ],
 )
 def test_values_out_of_range_are_refused(model, options, message):
+    options, prompt_ids = dict(options), options.get("prompt_ids")
+    options.pop("prompt_ids", None)
     with pytest.raises(ValueError, match=message):
-        session(model, **options).write(max_tokens=1)
+        session(model, **options).write(prompt_ids, max_tokens=1)
+
+
+def test_a_memory_of_another_model_rows_or_length_is_refused(model):
+    memory, lstm = model.initial_memory(2), recurrent(LSTMConfig)
+    for call, message in (
+        (lambda: session(model, memory=memory, memory_length=40), "have 3 rows"),
+        (lambda: session(model, memory=memory, memory_length=7), "be like KeyValueMemory"),
+        (lambda: session(lstm, memory=memory), "be like Memory"),
+        (lambda: session(lstm, memory_length=7), "a recurrent model. Received: memory_length=7"),
+        (lambda: generate(model, [[1]], max_tokens=0), "Received: max_tokens=0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -1,10 +1,12 @@
-"""Small models of every variant with relative positions, texts, and engines of each operator."""
+"""Small models of every variant, their scores by the formulas, and engines of each operator."""
 
 import functools
+import itertools
 
 import numpy as np
 from keras import ops
 
+from tests import reference_variants
 from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
 from txl_tf.inference.engine import InferenceEngine
@@ -15,15 +17,8 @@ from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
 B, T, V = 2, 4, 11
-CONFIG = small_config(
-    T,
-    6,
-    vocabulary_size=V,
-    width=6,
-    dropout=0.0,
-    # Normalising six nearly equal numbers by 1e-12 would magnify what rounding leaves.
-    layer_norm_epsilon=1e-6,
-)
+# Normalising six nearly equal numbers by 1e-12 would magnify what rounding leaves.
+CONFIG = small_config(T, 6, vocabulary_size=V, width=6, dropout=0.0, layer_norm_epsilon=1e-6)
 VARIANTS = {
     "plain": {},
     "shared biases": {"share_attention_biases": True},
@@ -34,7 +29,10 @@ VARIANTS = {
     "clusters": {"cutoffs": (3, 7), "division_factor": 2},
     "shaw": {"position_encoding": "shaw", "num_positions": 5},
     "shaw two terms": {"position_encoding": "shaw_two_terms", "num_positions": 5},
+    "sinusoidal": {"position_encoding": "sinusoidal"},
+    "learned": {"position_encoding": "learned", "num_positions": 10},
 }
+RELATIVE = [name for name in VARIANTS if name not in ("sinusoidal", "learned")]
 OPERATORS = {
     "all heads": AllHeads(),
     # Two segments of four tokens attend together.
@@ -45,22 +43,20 @@ ON_CPU = "all heads", "head by head"
 
 
 @functools.cache
-def made(dtype="float32", **changes):
+def made(variant="plain", dtype="float32", **changes):
     """A model that tests share, whose weights are always the same."""
-    model = TransformerXL(CONFIG.replace(**changes), dtype=dtype)
+    model = TransformerXL(CONFIG.replace(**VARIANTS[variant], **changes), dtype=dtype)
     randomize_weights(model)
     return model
 
 
-def made_for(variant, memory_length):
-    changes = VARIANTS[variant]
-    if memory_length == 0 and "same length" in variant:
-        changes = {**changes, "same_length": False}
-    return made(**changes)
-
-
 def engine_of(model, operator="all heads", memory_length=None):
     plan = ExecutionPlan(operator=OPERATORS[operator], compile_read=False)
+    return InferenceEngine(model, memory_length, plan=plan)
+
+
+def stacked(model, memory_length, **choice):
+    plan = ExecutionPlan(compile_read=False, stacks_layers=True, **choice)
     return InferenceEngine(model, memory_length, plan=plan)
 
 
@@ -69,27 +65,57 @@ def tokens(length, num_rows=B, seed=0):
     return generator.integers(0, V, size=(num_rows, length)).astype("int32")
 
 
-def read(reader, text, lengths, memory, **arguments):
-    """Scores a text in segments of these lengths; returns `(B, sum(lengths))` nats."""
-    start, found = 0, []
-    for length in lengths:
-        stop = start + length
-        of_segment = {name: each[:, start:stop] for name, each in arguments.items()}
-        nll, memory = reader.score(
-            text[:, start:stop], text[:, start + 1 : stop + 1], memory, **of_segment
-        )
-        found.append(ops.convert_to_numpy(nll))
-        start = stop
-    return np.concatenate(found, axis=1), memory
-
-
 def int32(values):
     return ops.convert_to_tensor(values, dtype="int32")
 
 
-def assert_equal_memory(found, expected, atol=1e-6):
-    """Compares two memories of keys and values with the same kernel."""
-    np.testing.assert_array_equal(found.valid_length, expected.valid_length)
-    pairs = zip((*found.keys, *found.values), (*expected.keys, *expected.values), strict=True)
+@functools.cache
+def by_the_formulas(variant, memory_length, lengths, num_rows=B):
+    """Nats `(B, sum(lengths))` of a text that is read in segments, and the valid lengths."""
+    model, text = made(variant), tokens(sum(lengths) + 1, num_rows)
+    weights = reference_variants.model_weights(model)
+    states = [np.zeros((num_rows, memory_length, CONFIG.hidden_dim))] * CONFIG.num_layers
+    start, nats, valid_length = 0, [], [0] * num_rows
+    for length in lengths:
+        piece = text[:, start : start + length + 1]
+        nll, _, states, valid_length = reference_variants.language_model(
+            weights, model.config, piece[:, :-1], piece[:, 1:], states, valid_length
+        )
+        nats.append(nll)
+        start += length
+    return np.concatenate(nats, axis=1), valid_length
+
+
+def read(engine, text, lengths, **arguments):
+    """Scores a text in pieces of these lengths; returns nats `(B, sum(lengths))` and memory."""
+    memory, start, nats = engine.initial_memory(len(text)), 0, []
+    for length in lengths:
+        piece = slice(start, start + length)
+        of_piece = {name: each[:, piece] for name, each in arguments.items()}
+        nll, memory = engine.score(text[:, piece], text[:, 1:][:, piece], memory, **of_piece)
+        nats.append(ops.convert_to_numpy(nll))
+        start += length
+    return np.concatenate(nats, axis=1), memory
+
+
+def read_by_token(engine, text, capacity):
+    """The same token by token; memory takes over every `capacity` tokens."""
+    steps, memory, nats = engine.steps, engine.initial_memory(len(text)), []
+    is_active, constants = np.ones(len(text), bool), steps.step_constants()
+    for start in range(0, text.shape[1] - 1, capacity):
+        state, before = steps.begin(memory, capacity=capacity), steps.memory_of_steps(memory)
+        columns = text.T[start : start + capacity + 1]
+        for token_ids, targets in itertools.pairwise(columns):
+            logits, state = steps.step(int32(token_ids), is_active, before, state, constants)
+            log_probs = ops.convert_to_numpy(ops.log_softmax(ops.cast(logits, "float32")))
+            nats.append(-np.take_along_axis(log_probs, targets[:, None], axis=1))
+        memory = steps.finish(memory, state, int32(len(columns) - 1))
+    return np.concatenate(nats, axis=1), memory
+
+
+def assert_equal_memory(memory, expected, atol=1e-6):
+    """Compares two memories of keys and values with the same operator."""
+    np.testing.assert_array_equal(memory.valid_length, expected.valid_length)
+    pairs = zip((*memory.keys, *memory.values), (*expected.keys, *expected.values), strict=True)
     for one, other in pairs:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=atol)

@@ -83,7 +83,7 @@ class Programs:
         dtypes = [model.compute_dtype if len(each.shape) > 1 else None for each in model.weights]
         values = [jnp.asarray(*each) for each in zip(model.weights, dtypes, strict=True)]
         self._weights = jax.jit(turned)(values)
-        self._step_constants = self._constants(self._engine.step_constants)
+        self._step_constants = self._constants(self._engine.steps.step_constants)
         self._read_constants = {}
         self._score = jax.jit(self._scored, donate_argnums=2)
         self._write = jax.jit(self._written, static_argnums=4)
@@ -144,7 +144,7 @@ class Programs:
         def write_token(state, position):
             pending, recent = state
             with self._using(weights):
-                logits, recent = self._engine.step(
+                logits, recent = self._engine.steps.step(
                     pending, is_active, memory, recent, turned(constants)
                 )
             log_probs = jax.nn.log_softmax(logits)

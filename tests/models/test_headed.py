@@ -15,11 +15,6 @@ from txl_tf.models import create_model
 from txl_tf.models.headed import TransformerXLWithHead, pad_token_ids
 
 T = 4
-HEADS = {
-    "classes": lambda: PooledHead(3),
-    "mean": lambda: PooledHead(1, pooling="mean"),
-    "span": lambda: SpanHead(),
-}
 
 
 def made(head, **changes):
@@ -34,14 +29,20 @@ def texts(*lengths):
     return [random.integers(0, 11, length).tolist() for length in lengths]
 
 
-@pytest.mark.parametrize("kind", HEADS)
-def test_a_text_in_a_batch_equals_the_text_alone(kind):
-    model, lengths = made(HEADS[kind]()), (1, T, T + 1, 5 * T, 7)
+def assert_close(one, other, atol=1e-5):
+    np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "head", [PooledHead(3), PooledHead(1, pooling="mean"), SpanHead()], ids=repr
+)
+def test_a_text_in_a_batch_equals_the_text_alone(head):
+    model, lengths = made(head), (1, T, T + 1, 5 * T, 7)
     together = model(pad_token_ids(texts(*lengths), multiple_of=T)).numpy()
-    for row, (length, text) in enumerate(zip(lengths, texts(*lengths), strict=True)):
+    for row, text in enumerate(texts(*lengths)):
         alone = model(np.array([text])).numpy()[0]
-        found = together[row][..., :length] if kind == "span" else together[row]
-        np.testing.assert_allclose(found, alone, rtol=0, atol=1e-5)
+        length = len(text) if isinstance(head, SpanHead) else None
+        assert_close(together[row][..., :length], alone)
 
 
 def test_the_hidden_states_are_those_of_the_model_with_memory():
@@ -51,21 +52,20 @@ def test_the_hidden_states_are_those_of_the_model_with_memory():
     for begin in range(0, 3 * T, T):
         hidden, memory = model.language_model(np.array([text[begin : begin + T]]), memory)
         states.append(hidden.numpy())
-    found = model.read(np.array([text])).numpy()
-    np.testing.assert_allclose(found, np.concatenate(states, axis=1), rtol=0, atol=1e-6)
+    read = model.read(np.array([text])).numpy()
+    assert_close(read, np.concatenate(states, axis=1), 1e-6)
     # The first segment reaches the last one through memory alone.
     changed = np.array([[(text[0] + 1) % 11, *text[1:]]])
-    assert np.abs(model.read(changed).numpy()[:, -1] - found[:, -1]).max() > 1e-4
+    assert np.abs(model.read(changed).numpy()[:, -1] - read[:, -1]).max() > 1e-4
 
 
 def test_choices_of_a_row_are_texts_of_their_own():
     model = made(ChoiceHead())
     flat = pad_token_ids(texts(5, 9, 2, 7))
-    choices = {name: array.reshape(2, 2, -1) for name, array in flat.items()}
-    found = model(choices).numpy()
-    assert found.shape == (2, 2)
-    scored = [model({name: array[None] for name, array in flat.items()}).numpy()[0]]
-    np.testing.assert_allclose(found.ravel(), scored[0], rtol=0, atol=1e-5)
+    choices = model({name: array.reshape(2, 2, -1) for name, array in flat.items()}).numpy()
+    assert choices.shape == (2, 2)
+    one_row = model({name: array[None] for name, array in flat.items()}).numpy()
+    assert_close(choices.ravel(), one_row[0])
 
 
 def test_dropout_differs_between_segments_and_calls():
@@ -74,8 +74,7 @@ def test_dropout_differs_between_segments_and_calls():
     first = model.read(same, training=True).numpy()
     assert np.abs(first - model.read(same, training=True).numpy()).max() > 1e-3
     zeros = first == 0.0
-    assert zeros.any()
-    assert not np.array_equal(zeros[:, :T], zeros[:, T:])
+    assert zeros.any() and not np.array_equal(zeros[:, :T], zeros[:, T:])
 
 
 def test_only_what_the_task_uses_is_trained():
@@ -84,25 +83,20 @@ def test_only_what_the_task_uses_is_trained():
     assert not any("softmax" in name for name in names)
     assert any("block_0" in name for name in names)
     model.language_model.trainable = False
-    assert {variable.path.split("/")[-1] for variable in model.trainable_variables} == {
-        "kernel",
-        "bias",
-    }
+    names = {variable.path.split("/")[-1] for variable in model.trainable_variables}
+    assert names == {"kernel", "bias"}
 
 
-@pytest.mark.parametrize(
-    ("inputs", "words"),
-    [
-        ({"token_ids": np.array([[1, 11]])}, "must be in"),
-        (
-            {"token_ids": np.ones((1, 2)), "padding_mask": ~np.eye(1, 2, dtype=bool)},
-            "before a token",
-        ),
-    ],
-)
-def test_bad_inputs_are_refused(inputs, words):
-    with pytest.raises(ValueError, match=words):
-        made(PooledHead(3))(inputs)
+def test_bad_inputs_and_a_head_that_does_not_tell_the_loss_are_refused():
+    padded_first = {"token_ids": np.ones((1, 2)), "padding_mask": ~np.eye(1, 2, dtype=bool)}
+    for call, message in (
+        (lambda: made(PooledHead(3))({"token_ids": np.array([[1, 11]])}), "must be in"),
+        (lambda: made(PooledHead(3))(padded_first), "before a token"),
+        (lambda: made(PooledHead(1)).compile("adam"), r"needs a `loss` .*loss=None, head="),
+        (lambda: made(keras.layers.Identity()).compile("adam"), "needs a `loss`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -116,8 +110,7 @@ def test_a_head_of_classes_tells_the_loss(head, shape):
         inputs = {name: np.stack([each, each], axis=1) for name, each in inputs.items()}
     targets, outputs = np.zeros(shape, int), model(inputs)
     expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, outputs)
-    found = model.compute_loss(y=targets, y_pred=outputs)
-    assert float(found) == pytest.approx(float(expected), abs=1e-5)
+    assert float(model.compute_loss(y=targets, y_pred=outputs)) == pytest.approx(float(expected))
 
 
 def test_an_export_takes_texts_of_any_length_as_the_model_was_called(tmp_path):
@@ -125,51 +118,35 @@ def test_an_export_takes_texts_of_any_length_as_the_model_was_called(tmp_path):
     model.compile("adam", run_eagerly=True)
     model.fit(inputs, np.zeros((2, 2), int), verbose=0)
     model.export(tmp_path / "model", verbose=False)
-    served = tf.saved_model.load(tmp_path / "model")
-    longer = pad_token_ids(texts(5, 9, 22))
-    found = served.serve({name: tf.constant(each) for name, each in longer.items()})
-    np.testing.assert_allclose(found, model(longer), rtol=0, atol=1e-5)
+    served, longer = tf.saved_model.load(tmp_path / "model"), pad_token_ids(texts(5, 9, 22))
+    answers = served.serve({name: tf.constant(each) for name, each in longer.items()})
+    assert_close(answers, model(longer))
     token_ids = np.array(texts(2 * T), np.int32)
     expected = model(token_ids)
     model.export(tmp_path / "unpadded", verbose=False)
     served = tf.saved_model.load(tmp_path / "unpadded")
-    np.testing.assert_allclose(served.serve(token_ids), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("head", [PooledHead(1), keras.layers.Identity()])
-def test_a_head_that_does_not_tell_the_loss_needs_one(head):
-    with pytest.raises(ValueError, match=r"`compile` needs a `loss` .*Received: loss=None, head="):
-        made(head).compile("adam")
+    assert_close(served.serve(token_ids), expected)
 
 
 MASK = np.array([[True, True, False], [True, True, True], [False, False, False]])
 STATES = np.random.default_rng(0).normal(size=(3, 3, 2)).astype(np.float32)
 
 
-def without_projection(head, width):
-    """The head with a projection that passes on the first features."""
-    head.build((None, None, width), (None, None))
+def without_projection(head):
+    """The head with a projection that passes on both features."""
+    head.build((None, None, 2), (None, None))
     bias = [np.zeros(head.num_outputs)] if head.projection.use_bias else []
-    head.projection.set_weights([np.eye(width, head.num_outputs), *bias])
-    return head
+    head.projection.set_weights([np.eye(2, head.num_outputs), *bias])
+    return np.array(head(STATES, MASK))
 
 
-def test_the_last_token_and_the_mean_leave_padding_out():
-    last = without_projection(PooledHead(2), 2)(STATES, MASK)
+def test_heads_leave_padding_out_and_return_float32():
+    last = without_projection(PooledHead(2))
     np.testing.assert_array_equal(last, [STATES[0, 1], STATES[1, 2], [0.0, 0.0]])
-    mean = without_projection(PooledHead(2, pooling="mean"), 2)(STATES, MASK)
-    expected = [STATES[0, :2].mean(axis=0), STATES[1].mean(axis=0), [0.0, 0.0]]
-    np.testing.assert_allclose(mean, expected, atol=1e-6)
-
-
-def test_spans_are_never_in_the_padding():
-    spans = np.array(without_projection(SpanHead(), 2)(STATES, MASK))
+    mean = without_projection(PooledHead(2, pooling="mean"))
+    assert_close(mean, [STATES[0, :2].mean(axis=0), STATES[1].mean(axis=0), [0.0, 0.0]])
+    spans = without_projection(SpanHead())
     np.testing.assert_array_equal(spans[1], STATES[1].T)
-    chances = np.array(keras.ops.softmax(spans[:2]))
-    assert (chances[0, :, 2] == 0.0).all()
-    np.testing.assert_allclose(chances.sum(axis=-1), 1.0, rtol=1e-6)
-
-
-def test_logits_are_float32_whatever_the_model_computes_in():
-    head = PooledHead(2, dtype="mixed_bfloat16")
-    assert head(keras.ops.cast(STATES, "bfloat16"), MASK).dtype == "float32"
+    assert (np.array(keras.ops.softmax(spans[0]))[:, 2] == 0.0).all()
+    half = PooledHead(2, dtype="mixed_bfloat16")
+    assert half(keras.ops.cast(STATES, "bfloat16"), MASK).dtype == "float32"

@@ -1,31 +1,23 @@
-"""Language model on text: a model with its tokenizer."""
+"""Language model on text: a model with its tokenizer, which trains, writes, scores and embeds."""
 
-import functools
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import keras
 import numpy as np
 
 from txl_tf import samplers
 from txl_tf.causal_lm.layer_reader import LayerReader, text_features
-from txl_tf.causal_lm.text_pieces import has_new_stop, text_until, tokens_until
-from txl_tf.causal_lm.text_session import TextSession, prompt_tokens
-from txl_tf.config.base import shown_value
+from txl_tf.causal_lm.text_generator import TextGenerator, checked_texts, is_one_text
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
-from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.text_batches import ordered_batches, token_stream
-from txl_tf.data.tokenizers.tokenizer import Tokenizer, checked_token_ids, excluded_tokens
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, checked_token_ids
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.scores import score_text
-from txl_tf.generation.decoding import TOKENS_PER_CHECK
-from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import (
     StepChoice,
     build_model,
-    check_vocabulary_size,
     is_keras_file,
     load_model,
     open_model,
@@ -33,7 +25,6 @@ from txl_tf.model_folder import (
     write_model_folder,
 )
 from txl_tf.models import create_model
-from txl_tf.models.language_model import language_model_of
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.sizes import Pooling
 from txl_tf.models.stateful import StatefulTransformerXL
@@ -41,12 +32,10 @@ from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.models.weight_versions import same_variables
 from txl_tf.training.optimizers import WarmupSchedule, create_optimizer
 
-# Largest number of sessions, of evaluators and of readers that are kept compiled.
-_MAX_COMPILED = 4
 Folder = str | os.PathLike[str]
 
 
-class TransformerXLCausalLM:
+class TransformerXLCausalLM(TextGenerator):
     """Language model that takes and returns text.
 
     It has the methods of KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile`, `fit`
@@ -83,8 +72,8 @@ class TransformerXLCausalLM:
     """A Keras optimizer, or an `OptimizerConfig`."""
     _trained: StatefulTransformerXL | None
     """The model with the memory of `fit`, kept from one to the next."""
-    _trained_variables: Sequence[Any] = ()
-    """The weights that its program trains; Keras fixes them, and layers may be frozen later."""
+    _trained_for: Sequence[Any] = ()
+    """The variables that its program was made for; later layers may be frozen or quantized."""
 
     def __init__(
         self,
@@ -92,37 +81,17 @@ class TransformerXLCausalLM:
         tokenizer: Tokenizer | None = None,
         evaluation: EvaluationConfig | None = None,
     ) -> None:
-        self.model = model = language_model_of(model)
-        check_vocabulary_size(model, tokenizer)
-        self.tokenizer = tokenizer
-        self.last_seed: int | None = None
+        super().__init__(model, tokenizer)
         self.folder: str | None = None
         self.step = 0
         evaluation = EvaluationConfig() if evaluation is None else evaluation
         dynamic = [name for name in vars(evaluation) if name.startswith("dynamic_")]
         self.evaluation = evaluation.replace(batch_size=1, **dict.fromkeys(dynamic))
         self.compile()
-        self._forget_compiled()
-
-    def _forget_compiled(self) -> None:
-        """Drops all programs, which are bound to the variables of the layers."""
-        keep_compiled = functools.lru_cache(_MAX_COMPILED)
-        self._compiled_for = self.model.weights
-        self._evaluator_of = keep_compiled(functools.partial(Evaluator, self.model))
-        self._session_of = keep_compiled(functools.partial(GenerationSession, self.model))
-        self._reader_of = keep_compiled(functools.partial(LayerReader, self.model))
-
-    def _check_compiled(self) -> None:
-        """Drops the programs if layers have other variables, as after `quantize`."""
-        if not same_variables(self.model.weights, self._compiled_for):
-            self._forget_compiled()
-            self._trained = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a copy or pickle holds: the model, and the optimizer with its state."""
-        compiled = ("_compiled_for", "_evaluator_of", "_session_of", "_reader_of")
-        dropped = (*compiled, "_trained", "_trained_variables")
-        state = {name: value for name, value in vars(self).items() if name not in dropped}
+        state = {**super().__getstate__(), "_trained": None, "_trained_for": ()}
         # Keras copies and pickles an optimizer without its state.
         if not isinstance(self._optimizer, OptimizerConfig):
             values: dict[str, Any] = {}
@@ -132,14 +101,13 @@ class TransformerXLCausalLM:
         return {**state, "_counted": None, "_step_before": self.step}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _trained=None)
+        vars(self).update(state)
         if not isinstance(self._optimizer, OptimizerConfig):
-            config, values = state["_optimizer"]
+            config, values = self._optimizer
             self._optimizer = keras.saving.deserialize_keras_object(config)
             if values:
                 self._optimizer.build(self.model.trainable_variables)
                 self._optimizer.load_own_variables(values)
-        self._forget_compiled()
 
     @property
     def step(self) -> int:
@@ -289,7 +257,6 @@ class TransformerXLCausalLM:
                 "`fit` needs a `TransformerXL`; train a recurrent model with `txl train`. "
                 f"Received: model of type {type(self.model).__name__}"
             )
-        self._check_compiled()
         length = segment_length or self.model.config.segment_length
         batches, held_out = self._batches(x, batch_size, length), None
         num_rows = _num_rows(batches, batch_size)
@@ -297,8 +264,9 @@ class TransformerXLCausalLM:
             held_out = self._batches(validation_data, batch_size, length, takes_fewer_rows=True)
             num_rows = max(num_rows, _num_rows(held_out, batch_size))
         variables = self.model.trainable_variables
-        if not same_variables(variables, self._trained_variables):
-            self._trained, self._trained_variables = None, variables
+        trained_for = [*self.model.weights, *variables]
+        if not same_variables(trained_for, self._trained_for):
+            self._trained, self._trained_for = None, trained_for
         steps_per_epoch = options.get("steps_per_epoch")
         optimizer = self._optimizer
         if isinstance(optimizer, OptimizerConfig):
@@ -333,105 +301,6 @@ class TransformerXLCausalLM:
             batch_size = max(1, min(batch_size, (len(ids) - 1) // segment_length))
         return ordered_batches(ids, None, batch_size, segment_length)
 
-    def generate(
-        self,
-        inputs: Any,
-        max_length: int | None = None,
-        stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
-        strip_prompt: bool = False,
-        *,
-        sampler: Any = None,
-        num_samples: int = 1,
-        memory_length: int | None = None,
-        storage_dtype: Literal["auto", "float32"] = "auto",
-        **settings: Any,
-    ) -> Any:
-        """Continues one or more prompts, which may differ in length.
-
-        The same prompt and seed give the same text beside any other prompts. A large model may
-        round weights and memory for a single row, see `storage_dtype`.
-
-        Args:
-            inputs: str or vector of token ids, or a list of them.
-            max_length: optional int. Most tokens of a row with its prompt, as in KerasHub.
-            stop_token_ids: optional ints. A row ends before the first of them. `"auto"` is the
-                tokenizer's token for the end of a sentence or document, if any; `None` is no token.
-            strip_prompt: bool. If `True`, the result excludes the prompt.
-            sampler: optional name or object, as in `compile`. It excludes `temperature`, `top_k`,
-                `top_p` and `min_p`. Defaults to `None`: the sampler of `compile`.
-            num_samples: int. Texts for each prompt. Every text has its own seed; the first has
-                `seed`.
-            memory_length: optional int. Tokens to remember. Defaults to `None`: the model's.
-            storage_dtype: str, see `txl_tf.GenerationSession`.
-            **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; excludes
-                `max_length`), `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
-                `frequency_penalty`, `presence_penalty`, `logit_bias`, `seed`, `stop` and
-                `allow_unknown`.
-
-        Returns:
-            str for a str, int32 vector for token ids. A list of them if `inputs` is a list or
-            `num_samples` is more than 1.
-
-        Raises:
-            ValueError: If a prompt has another type, there is nothing to generate, a setting or a
-                token id is out of its range, the sampler is unknown, or a text has no tokenizer.
-            UsageError: If the tokenizer cannot encode a text, or the text has no token.
-        """
-        if num_samples < 1:
-            raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
-        asked = GenerationConfig.from_dict(settings)
-        befores = checked_texts(inputs, "inputs")
-        tokenizer = self._required_tokenizer("generate", befores)
-        prompts = [prompt_tokens(tokenizer, text) for text in befores]
-        self.last_seed = new_seed() if asked.seed is None else asked.seed
-        seeds = sample_seeds(self.last_seed, num_samples) * len(prompts)
-        befores = [text for text in befores for _ in range(num_samples)]
-        prompts = [ids for ids in prompts for _ in range(num_samples)]
-        if max_length is not None and "max_tokens" in settings:
-            raise ValueError(
-                "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
-                f"Received: max_length={max_length}, max_tokens={asked.max_tokens}"
-            )
-        limits = [asked.max_tokens] * len(prompts)
-        if max_length is not None:
-            limits = [max(0, max_length - len(ids)) for ids in prompts]
-        if not any(limits):
-            raise ValueError(
-                "`max_length` must be larger than the shortest prompt. "
-                f"Received: max_length={max_length}, shortest={min(map(len, prompts))}"
-            )
-        if asked.stop:
-            self._required_tokenizer("stop")
-        ends = self._stop_token_ids(stop_token_ids)
-        session = self._session(
-            samplers.choose(sampler, settings, self._sampler),
-            seeds,
-            asked,
-            stop_token_ids=ends,
-            memory_length=memory_length,
-            jit_compile=None if max(limits) >= FEWEST_COMPILED_TOKENS else False,
-            storage_dtype=storage_dtype,
-        )
-
-        def is_over(rows: np.ndarray) -> np.ndarray:
-            width = len(rows) // len(prompts)  # of beams
-            pairs = ((prompts[r // width], row[row >= 0]) for r, row in enumerate(rows))
-            parts = TOKENS_PER_CHECK, asked.stop
-            return np.array([has_new_stop(tokenizer, *pair, *parts) for pair in pairs])
-
-        check = is_over if asked.stop else None
-        written = session.write(prompts, max_tokens=max(limits), is_over=check)
-        texts: list[str | np.ndarray] = []
-        for before, ids, row, limit in zip(befores, prompts, written, limits, strict=True):
-            row = _until(row[:limit], ends)
-            if isinstance(before, str):
-                text = text_until(tokenizer, ids, row, asked.stop)
-                texts.append(text if strip_prompt else before + text)
-            else:
-                row = tokens_until(tokenizer, ids, row, asked.stop)
-                texts.append(row if strip_prompt else np.concatenate([ids, row]))
-        return texts[0] if is_one_text(inputs) and num_samples == 1 else texts
-
     def score(
         self, text: Any, *, memory_length: int | None = None, segment_length: int | None = None
     ) -> Any:
@@ -462,8 +331,8 @@ class TransformerXLCausalLM:
         self, memory_length: int | None = None, segment_length: int | None = None
     ) -> Evaluator:
         """Returns the evaluator of `score`, which takes the same lengths."""
-        self._check_compiled()
-        return self._evaluator_of(_with_lengths(self.evaluation, memory_length, segment_length))
+        lengths = _with_lengths(self.evaluation, memory_length, segment_length)
+        return self._compiled(Evaluator, lengths)
 
     def embed(
         self,
@@ -495,79 +364,11 @@ class TransformerXLCausalLM:
         tokenizer = self._required_tokenizer("embed", found)
         encoded = [tokenizer.encode(each) if isinstance(each, str) else each for each in found]
         rows = [checked_token_ids(ids, tokenizer.vocabulary_size) for ids in encoded]
-        self._check_compiled()
-        features = text_features(self._reader_of(min(batch_size, len(rows)), layer), rows, pooling)
+        reader = self._compiled(LayerReader, min(batch_size, len(rows)), layer)
+        features = text_features(reader, rows, pooling)
         if is_one_text(texts):
             return features[0]
         return np.stack(features) if features[0].ndim == 1 else features
-
-    def session(
-        self,
-        *,
-        stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
-        sampler: Any = None,
-        memory_length: int | None = None,
-        storage_dtype: Literal["auto", "float32"] = "auto",
-        **settings: Any,
-    ) -> TextSession:
-        """Begins a text that many calls continue, with its memory.
-
-        It takes the arguments of `generate`. `sampler` must not be a `BeamSampler`.
-        `max_tokens` is the default for each call.
-
-        Raises:
-            ValueError: If a value is out of its range, or the model has no tokenizer.
-            TypeError: If `sampler` is not a sampler.
-        """
-        tokenizer = self._required_tokenizer("session")
-        asked = GenerationConfig.from_dict(settings)
-        chosen = samplers.choose(sampler, settings, self._sampler)
-        if isinstance(chosen, samplers.BeamSampler):
-            raise ValueError(
-                "`sampler` must not be a beam search in a session: its tokens are certain only at "
-                f"the end. Received: sampler={chosen}"
-            )
-        seeds = [new_seed() if asked.seed is None else asked.seed]
-        lengths = {"memory_length": memory_length, "storage_dtype": storage_dtype}
-        session = self._session(chosen, seeds, asked, **lengths)
-        return TextSession(session, tokenizer, asked, self._stop_token_ids(stop_token_ids))
-
-    def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
-        if chosen == "auto":
-            end = None if self.tokenizer is None else self.tokenizer.end_token_id
-            chosen = () if end is None else (end,)
-        if isinstance(chosen, str):
-            raise ValueError(f'`stop_token_ids` must be ints, "auto" or None. Received: {chosen!r}')
-        return tuple(int(each) for each in chosen or ())
-
-    def _session(
-        self, sampler: Any, seeds: list[int], settings: GenerationConfig, **options: Any
-    ) -> GenerationSession:
-        """Returns a session with empty rows; it reuses what an earlier call compiled."""
-        self._check_compiled()
-        if type(sampler) is samplers.RandomSampler:
-            # Its settings are inputs: one compiled session serves all of them.
-            settings = settings.replace(
-                **{name: getattr(sampler, name) for name in samplers.SETTINGS}
-            )
-            sampler = None
-        session = self._session_of(
-            sampler,
-            num_rows=len(seeds),
-            excluded_token_ids=excluded_tokens(self.tokenizer, settings.allow_unknown),
-            **options,
-        )
-        return session.sibling(seeds, settings)
-
-    def _required_tokenizer(self, purpose: str, texts: Sequence[Any] = ("",)) -> Tokenizer:
-        if self.tokenizer is None and not any(isinstance(each, str) for each in texts):
-            return IdTokenizer(self.model.config.vocabulary_size)
-        if self.tokenizer is None:
-            raise ValueError(
-                f"`{purpose}` needs a tokenizer: give `tokenizer=` the folder of the prepared "
-                "data set of the model. Received: tokenizer=None"
-            )
-        return self.tokenizer
 
 
 def _with_lengths(
@@ -585,31 +386,6 @@ def _spec_of(data: Any) -> Any:
 
 def _num_rows(batches: Any, batch_size: int) -> int:
     return keras.tree.flatten(_spec_of(batches))[0].shape[0] or batch_size
-
-
-def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
-    """Returns the tokens of a row before -1 or a stop token."""
-    is_end = (row < 0) | np.isin(row, np.array(stop_token_ids, np.int32))
-    return row[: int(np.argmax(is_end))] if is_end.any() else row
-
-
-def is_one_text(value: Any) -> bool:
-    """True for a text, or its token ids in a vector or list."""
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
-        return isinstance(value, str)
-    return len(value) > 0 and all(isinstance(each, int | np.integer) for each in value)
-
-
-def checked_texts(texts: Any, argument: str) -> list[str | np.ndarray]:
-    """Returns texts or vectors of token ids, one or several, as a list; ValueError for others."""
-    found = [texts] if is_one_text(texts) else texts
-    is_list = isinstance(found, Sequence | np.ndarray) and len(found) > 0
-    if not is_list or not all(map(is_one_text, found)):
-        raise ValueError(
-            f"`{argument}` must be a str, a vector of token ids, or a list of these that is not "
-            f"empty. Received: {argument}={shown_value(texts)}"
-        )
-    return [each if isinstance(each, str) else np.asarray(each) for each in found]
 
 
 def load(folder: Folder, step: StepChoice = None, **options: Any) -> TransformerXLCausalLM:

@@ -1,14 +1,49 @@
-"""Text of tokens that are written, and the stop texts that it ends before."""
+"""Tokens of a prompt, text of tokens that are written, and the stop texts that it ends before."""
 
 import contextlib
+import itertools
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, checked_token_ids
+from txl_tf.errors import UsageError
 
 # The text of a token depends only on a few tokens before it.
 _CONTEXT_TOKENS = 64
+_MAX_SHOWN_WORDS = 8
+_LOGGER = logging.getLogger(__name__)
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
+    """Encodes a prompt as an int32 vector; UsageError if that is impossible or gives no token.
+
+    Token ids are returned after a check. A line that the prompt does not end has no token for its
+    end.
+    """
+    if isinstance(prompt, np.ndarray):
+        return checked_token_ids(prompt, tokenizer.vocabulary_size).astype(np.int32)
+    where = f"prompt {prompt[:80]!a}"
+    try:
+        ids = tokenizer.encode(prompt, ends_document=False)
+    except InvalidTextError as error:
+        raise UsageError(error.reason, where=where) from error
+    except UnicodeEncodeError as error:
+        raise UsageError("The prompt is not valid UTF-8.", where=where) from error
+    if not len(ids):
+        raise UsageError("The prompt has no tokens.", where=where, remedy="Give at least a word.")
+    num_unknown = int(np.sum(ids == tokenizer.unknown_id))
+    if num_unknown:
+        words = (
+            word
+            for word in dict.fromkeys(prompt.split())
+            if tokenizer.unknown_id in tokenizer.encode_piece(word.encode(), True, False)
+        )
+        shown = ", ".join(itertools.islice(words, _MAX_SHOWN_WORDS))
+        what = "%d of %d tokens of the prompt are unknown to the model: %s"
+        _LOGGER.warning(what, num_unknown, len(ids), shown)
+    return ids.astype(np.int32)
 
 
 def first_stop(text: str, stops: Sequence[str]) -> int | None:

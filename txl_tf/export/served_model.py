@@ -238,8 +238,8 @@ class ServedModel:
         constants, max_tokens = self._writing_engine.constants(1), settings["max_tokens"]
         width, stop = tf.reduce_max(max_tokens), settings["stop"]
 
-        def step(token_ids, _, recent):
-            index, inputs, state = recent
+        def step(token_ids, _, step_state):
+            index, inputs, state = step_state
             hidden, state = self._writing_engine.hidden_states(
                 token_ids[:, None], state, constants=constants
             )
@@ -267,13 +267,13 @@ class ServedModel:
             tf.float32, size=width, element_shape=[len(memory.states), None, self.config.hidden_dim]
         )
         last_ids = tf.gather(token_ids, lengths - 1, batch_dims=1)
-        recent = tf.constant(0), inputs, self._writing_engine.adopt(memory)
+        step_state = tf.constant(0), inputs, self._writing_engine.adopt(memory)
         uses = self._uses(token_ids, lengths) if self._counts_uses else None
-        state = DecodingState.begin(last_ids, recent, width, uses=uses, with_nats=True)
+        state = DecodingState.begin(last_ids, step_state, width, uses=uses, with_nats=True)
         (state,) = tf.while_loop(
             lambda state: tf.logical_not(tf.reduce_all(state.is_finished)), write, (state,)
         )
-        steps, inputs, _ = state.recent
+        steps, inputs, _ = state.step_state
         memory = memory.extended(
             tf.unstack(tf.transpose(inputs.gather(tf.range(steps)), [1, 2, 0, 3])), state.lengths
         )

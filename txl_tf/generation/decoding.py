@@ -102,18 +102,17 @@ def drawing_seeds(seeds: Any, position: Any) -> Any:
 class DecodingState(NamedTuple):
     """State that changes from token to token.
 
-    `pending`, int32 `(R,)`, are the newest tokens, which are not read yet, and `recent` the state
-    of the step. `written`, int32 `(C, R)`, are the tokens written, `NOTHING` where a row had ended;
-    the first `index` rows are filled. `nats`, float32 `(C, R)`, are the nats of those tokens, or
-    `()`. `uses`, int32 `(R, V)`, are 0 for tokens that were not used, 1 for those that were read,
-    and 1 more each time they were written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`,
-    are the sums of beams, or `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`,
-    int32 `(R,)`, are the tokens read of each row. `position`, a number or `(R,)`, are the tokens
-    drawn in the whole text.
+    `pending`, int32 `(R,)`, are the newest tokens, which are not read yet. `written`, int32
+    `(C, R)`, are the tokens written, `NOTHING` where a row had ended; the first `index` rows are
+    filled. `nats`, float32 `(C, R)`, are the nats of those tokens, or `()`. `uses`, int32 `(R, V)`,
+    are 0 for tokens that were not used, 1 for those that were read, and 1 more each time they were
+    written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`, are the sums of beams, or
+    `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`, int32 `(R,)`, are the tokens
+    read of each row. `position`, a number or `(R,)`, are the tokens drawn in the whole text.
     """
 
     pending: Any
-    recent: Any
+    step_state: Any
     written: Any
     nats: Any
     uses: Any
@@ -127,7 +126,7 @@ class DecodingState(NamedTuple):
     def begin(
         cls,
         pending: Any,
-        recent: Any,
+        step_state: Any,
         capacity: Any,
         *,
         uses: Any = None,
@@ -140,7 +139,7 @@ class DecodingState(NamedTuple):
         shape = [capacity, num_rows]
         return cls(
             pending=pending,
-            recent=recent,
+            step_state=step_state,
             written=ops.full(shape, NOTHING, "int32"),
             nats=ops.full(shape, 0.0, "float32") if with_nats else (),
             uses=ops.zeros([num_rows, 0], "int32") if uses is None else uses,
@@ -155,7 +154,7 @@ class DecodingState(NamedTuple):
         """Returns the state with its rows in the order of `parents`, int32 `(R,)`."""
         names = ("pending", "uses", "is_finished", "lengths")
         return self._replace(
-            recent=select(self.recent, parents),
+            step_state=select(self.step_state, parents),
             written=ops.take(self.written, parents, axis=1),
             **{name: ops.take(getattr(self, name), parents, axis=0) for name in names},
         )
@@ -182,10 +181,10 @@ def write_tokens(
 ) -> DecodingState:
     """Writes tokens: reads the newest of each row, chooses the next, and repeats.
 
-    `step` maps tokens `(R,)`, the rows that have not ended, bool `(R,)`, and `recent` to logits
-    `(R, V)` and the next `recent`. `max_tokens`, a number or `(R,)`, is at most the rest of the
+    `step` maps tokens `(R,)`, the rows that have not ended, bool `(R,)`, and a step state to logits
+    `(R, V)` and the next step state. `max_tokens`, a number or `(R,)`, is at most the rest of the
     capacity; the loop stops earlier when all rows have ended. A `BeamSampler` also needs `select`,
-    which reorders the rows of `recent`.
+    which reorders the rows of a step state.
     """
 
     def is_active(count: Any, state: DecodingState) -> Any:
@@ -196,9 +195,9 @@ def write_tokens(
 
     def body(count: Any, state: DecodingState) -> tuple[Any, DecodingState]:
         is_written = is_active(count, state)
-        logits, recent = step(state.pending, is_written, state.recent)
+        logits, step_state = step(state.pending, is_written, state.step_state)
         lengths = state.lengths + ops.cast(is_written, "int32")
-        state = state._replace(recent=recent, lengths=lengths)
+        state = state._replace(step_state=step_state, lengths=lengths)
         scores = rules.scores(logits, state.uses)
         if isinstance(rules.sampler, BeamSampler):
             is_finished = ops.logical_not(is_written)

@@ -61,16 +61,17 @@ def writing_engine(
 
 def _token_writer(engine: InferenceEngine, stop_token_ids: Sequence[int], sampler: Any) -> Any:
     """Returns `write_tokens` as a graph function of tensors; its settings have a value per row."""
+    steps = engine.steps
     rules: dict[str, Any] = {"stop_token_ids": stop_token_ids}
     if sampler is not None:
         rules["sampler"] = sampler
 
     def write(memory, constants, state, seeds, settings, max_tokens):
-        def step(token_ids, is_active, recent):
-            return engine.step(token_ids, is_active, memory, recent, constants)
+        def step(token_ids, is_active, step_state):
+            return steps.step(token_ids, is_active, memory, step_state, constants)
 
         chosen = TokenRules.of_settings(settings, **rules)
-        return write_tokens(step, chosen, seeds, state, max_tokens, engine.select)
+        return write_tokens(step, chosen, seeds, state, max_tokens, steps.select)
 
     return compiled(write, engine.model, engine.plan.compile_step)
 
@@ -154,11 +155,11 @@ class GenerationSession:
         self._num_rows = num_rows
         self._engine = writing_engine(model, memory_length, num_rows * self._width, **choice)
         self._prompt_reader = SegmentReader(self._engine)
-        self._finish = compiled(self._engine.finish, model)
+        self._finish = compiled(self._engine.steps.finish, model)
         self._writer: Any = _token_writer(self._engine, stop_token_ids, sampler)
-        self._step_constants = ComputedFromWeights(self._engine.step_constants, model)
+        self._step_constants = ComputedFromWeights(self._engine.steps.step_constants, model)
         self._fixed_constants: Any = None
-        self._memory_of_steps = compiled(self._engine.memory_of_steps, model)
+        self._memory_of_steps = compiled(self._engine.steps.memory_of_steps, model)
         self._restart(seed, asked, memory)
 
     def _restart(self, seed: Any, settings: SamplingConfig, memory: Any = None) -> None:
@@ -213,7 +214,7 @@ class GenerationSession:
         totals = () if self._beams is None else self._beams.initial_totals(len(uses))
         self._state = DecodingState.begin(
             ops.convert_to_tensor(np.repeat(newest, width), "int32"),
-            self._engine.begin(self._memory, width, self._capacity),
+            self._engine.steps.begin(self._memory, width, self._capacity),
             self._capacity,
             uses=ops.convert_to_tensor(uses) if self._counts_uses else None,
             totals=totals,
@@ -231,12 +232,13 @@ class GenerationSession:
         """Reads further tokens of each row, if given; then memory lacks only the newest tokens."""
         if self._filled:
             state, width = self._state, self._width
-            recent = state.recent
+            step_state = state.step_state
             if self._beams is not None:  # the best beam of each row is its first
                 firsts = np.arange(0, self._num_rows * width, width, dtype=np.int32)
-                recent = self._engine.select(recent, ops.convert_to_tensor(firsts))
+                firsts = ops.convert_to_tensor(firsts)
+                step_state = self._engine.steps.select(step_state, firsts)
             lengths = common_length(np.asarray(state.lengths)[::width])
-            self._memory = self._finish(self._memory, recent, lengths)
+            self._memory = self._finish(self._memory, step_state, lengths)
             self._unread = list(np.asarray(state.pending)[::width, None])
         if rows is not None:
             self._append(rows)

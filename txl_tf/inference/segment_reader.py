@@ -103,25 +103,25 @@ class SegmentReader:
         """Reads the text after a memory, segment by segment; no row's padding enters memory.
 
         `first_length` are the tokens of the first segment if it is shorter. Rows may be empty.
-        Where the engine keeps hidden states, they must have equal lengths.
+        Without `takes_lengths` of the engine's steps, they must have equal lengths.
         """
         engine = self.engine
         constants_of = functools.cache(engine.cached_constants)
 
         def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
             ids = ops.convert_to_tensor(batch.token_ids)
-            if engine.keeps_states:
+            if not engine.steps.takes_lengths:
                 return self._read_next(ids, memory)
             lengths = common_length(batch.lengths)
             constants = constants_of(batch.token_ids.shape[1])
             return self._read_next(ids, memory, lengths=lengths, constants=constants)
 
-        batches = segments(rows, engine.segment_length, first_length, not engine.keeps_states)
+        batches = segments(rows, engine.segment_length, first_length, engine.steps.takes_lengths)
         yield from read_batches(step, batches, lambda: memory)
 
     def memory_after(self, rows: Sequence[np.ndarray], memory: Any) -> Any:
         """Returns the memory after the text of each row, which may be of different lengths."""
-        if self.engine.keeps_states and len({len(row) for row in rows}) > 1:
+        if not self.engine.steps.takes_lengths and len({len(row) for row in rows}) > 1:
             alone = [
                 self.memory_after([row], _row_of(memory, number)) for number, row in enumerate(rows)
             ]

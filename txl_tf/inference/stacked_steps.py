@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from txl_tf.inference.steps import KeyValueSteps
 from txl_tf.layers.attention import (
     DistanceKeys,
     KeysAndValues,
@@ -43,19 +44,14 @@ class _LayerWeights(NamedTuple):
     """Gain and offset of the norm of attention, then of the feed-forward layer."""
 
 
-class StackedSteps:
-    """Reader of single tokens that computes all layers by one loop.
+class StackedSteps(KeyValueSteps):
+    """Memory of keys and values, with single tokens of one row read by a loop over layers.
 
     Its products are elementwise, so that XLA reads a layer's slice of the stacked numbers, which
     for a matrix product it would copy first. Recent tokens stay outside of the loop, as XLA copied
-    all of them for each layer. With `rounds` weights and memory are bfloat16; sums are float32.
+    all of them for each layer. With `rounds_steps` of the plan, weights and memory are bfloat16;
+    sums are float32.
     """
-
-    def __init__(self, model: Any, config: Any, memory_length: int, rounds: bool) -> None:
-        self._model = model
-        self._config = config
-        self._memory_length = memory_length
-        self._stored = in_pairs if rounds else lambda tensor, axis: tensor
 
     @staticmethod
     def is_possible(model: Any) -> bool:
@@ -78,16 +74,18 @@ class StackedSteps:
                 return False
         return True
 
-    def constants(self) -> _LayerWeights:
-        """Computes what `step` reads, stacked."""
+    def step_constants(self) -> _LayerWeights:
         distances = self._model.distance_keys(self._memory_length + 1, self._config)
         layers = [
-            self._weights_of(block, *each)
+            self._weights_of(block, each.keys)
             for block, each in zip(self._model.blocks, distances, strict=True)
         ]
         return keras.tree.map_structure(lambda *each: ops.stack(each), *layers)
 
-    def _weights_of(self, block: Any, distance_keys: Any, _: None) -> _LayerWeights:
+    def _stored(self, tensor: Any, axis: int) -> Any:
+        return in_pairs(tensor, axis) if self._plan.rounds_steps else tensor
+
+    def _weights_of(self, block: Any, distance_keys: Any) -> _LayerWeights:
         model, attention, feed_forward = self._model, block.attention, block.feed_forward
         query, key, value, output, inner, outer = (each.kernel for each in _products(block))
         owner = attention if attention.own_biases else model
@@ -110,40 +108,44 @@ class StackedSteps:
             norms=[[_value(each) for each in (norm.gamma, norm.beta)] for norm in norms],
         )
 
+    def begin(self, memory: Any, rows_per_memory: int = 1, capacity: int = 64) -> KeyValueMemory:
+        recent = super().begin(memory, rows_per_memory, capacity)
+        return recent._replace(keys=ops.stack(recent.keys), values=ops.stack(recent.values))
+
     def memory_of_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
-        """Returns memory as `step` reads it: keys `(L, R, N, M, H)`, values likewise."""
+        """Returns stacked memory: keys `(L, R, N, M, H)`, values likewise."""
         keys = ops.stack([self._stored(ops.swapaxes(each, 2, 3), -1) for each in memory.keys])
         values = ops.stack([self._stored(each, -2) for each in memory.values])
         return memory._replace(keys=keys, values=values)
 
-    def stacked(self, recent: KeyValueMemory) -> KeyValueMemory:
-        """Returns recent tokens as `step` reads and writes them."""
-        return recent._replace(keys=ops.stack(recent.keys), values=ops.stack(recent.values))
+    def select(self, step_state: KeyValueMemory, rows: Any) -> KeyValueMemory:
+        return step_state  # of one row
 
-    def unstacked(self, recent: KeyValueMemory) -> KeyValueMemory:
-        """Returns the recent tokens of `step` by layer."""
-        return recent._replace(keys=ops.unstack(recent.keys), values=ops.unstack(recent.values))
+    def finish(self, memory: Any, step_state: KeyValueMemory, lengths: Any) -> KeyValueMemory:
+        keys, values = map(ops.unstack, step_state[:2])
+        recent = step_state._replace(keys=keys, values=values)
+        return super().finish(memory, recent, lengths)
 
     def step(
         self,
         token_ids: Any,
+        is_active: Any,
         memory: KeyValueMemory,
-        recent: KeyValueMemory,
+        step_state: KeyValueMemory,
         constants: _LayerWeights,
     ) -> tuple[Any, KeyValueMemory]:
-        """Reads one token; returns hidden states `(R, 1, D)` and the next recent tokens."""
-        position, num_layers = recent.valid_length, len(self._model.blocks)
+        position, num_layers = step_state.valid_length, len(self._model.blocks)
         operator = _TokenOfStored(
             position=position,
             num_places_read=memory.keys.shape[3],
-            capacity=recent.keys.shape[4],
+            capacity=step_state.keys.shape[4],
             num_rows=token_ids.shape[0],
         )
         reading = Reading(self._config, operator, self._memory_length)
         attend = operator.bind(reading.visible_keys(1, memory.valid_length), "float32")
 
         def body(layer, hidden, *new):
-            parts = (memory[:2], recent[:2], constants)
+            parts = (memory[:2], step_state[:2], constants)
             *kept, weights = keras.tree.map_structure(lambda each: _at(each, layer), parts)
             hidden, of_token = self._layer(hidden, kept, weights, attend)
             pairs = zip(new, of_token, strict=True)
@@ -151,11 +153,11 @@ class StackedSteps:
             return layer + 1, hidden, *new
 
         hidden = self._model.embed(ops.expand_dims(token_ids, 1))  # [R, 1, D]
-        empty = ops.zeros_like(recent.values[..., :1, :])  # [L, R, N, 1, H]
+        empty = ops.zeros_like(step_state.values[..., :1, :])  # [L, R, N, 1, H]
         state = ops.convert_to_tensor(0, "int32"), hidden, empty, empty
         _, hidden, *new = ops.while_loop(lambda layer, *_: layer < num_layers, body, state)
-        kept = written(KeysAndValues(*recent[:2]), position, *new)
-        return hidden, KeyValueMemory(*kept, position + 1)
+        kept = written(KeysAndValues(*step_state[:2]), position, *new)
+        return self._logits(hidden), KeyValueMemory(*kept, position + 1)
 
     def _layer(self, hidden, kept, weights, attend):
         """Computes one block; returns hidden states, and the key and value of the token."""

@@ -27,21 +27,21 @@ class BatchPrograms:
     """
 
     def __init__(self, model: keras.Model, num_rows: int) -> None:
-        self.engine = engine = writing_engine(model, None, num_rows, storage_dtype="float32")
-        self.constants = engine.step_constants()
-        compiles = engine.plan.compile_step
+        engine = writing_engine(model, None, num_rows, storage_dtype="float32")
+        self.steps, compiles = engine.steps, engine.plan.compile_step
+        self.constants = self.steps.step_constants()
         self.write_tokens = tf.function(self._write, autograph=False, jit_compile=compiles)
-        self.memory_of_steps = tf.function(engine.memory_of_steps, autograph=False)
-        self.finish = tf.function(engine.finish, autograph=False)
+        self.memory_of_steps = tf.function(self.steps.memory_of_steps, autograph=False)
+        self.finish = tf.function(self.steps.finish, autograph=False)
 
     def _write(
         self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, tf.Tensor]
     ) -> DecodingState:
-        """Writes one token of every row; `recent` of a state holds recent tokens and logits."""
+        """Writes one token of every row; the step state holds that of the engine, and logits."""
 
-        def step(token_ids: tf.Tensor, is_active: tf.Tensor, recent: Any) -> tuple[Any, Any]:
-            logits, recent = self.engine.step(token_ids, is_active, memory, recent[0], constants)
-            return logits, (recent, logits)
+        def step(token_ids: tf.Tensor, is_active: tf.Tensor, state: Any) -> tuple[Any, Any]:
+            logits, state = self.steps.step(token_ids, is_active, memory, state[0], constants)
+            return logits, (state, logits)
 
         # XLA would compile a step outside a loop again for each number of recent tokens.
         return write_tokens(step, TokenRules.of_settings(settings), settings["seed"], state, 1)
@@ -67,7 +67,8 @@ class TextBatch:
     def regroup(self, rows: Sequence[Completion]) -> None:
         """Makes the batch of other texts; those that leave it keep their memory."""
         if self.rows:
-            memory = self._programs.finish(self._memory, self._state.recent[0], self._state.index)
+            state = self._state
+            memory = self._programs.finish(self._memory, state.step_state[0], state.index)
         for place, row in enumerate(self.rows):
             row.memory = tf.nest.map_structure(lambda each, k=place: each[k : k + 1], memory)
         self.rows = list(rows)
@@ -99,7 +100,7 @@ class TextBatch:
         self._settings |= {"seed": tensor([row.seed for row in rows]), "bias": tf.constant(bias)}
         self._state = DecodingState.begin(
             tensor([[*row.state.unread, *row.written_ids][-1] for row in rows]),
-            (programs.engine.begin(memory, capacity=CAPACITY), tf.zeros(uses.shape)),
+            (programs.steps.begin(memory, capacity=CAPACITY), tf.zeros(uses.shape)),
             CAPACITY,
             uses=tf.constant(uses),
             position=tensor([row.state.position + len(row.written_ids) for row in rows]),
@@ -113,7 +114,7 @@ class TextBatch:
         self._state = programs.write_tokens(
             self._read_memory, programs.constants, self._state, self._settings
         )
-        logits = self._state.recent[1]
+        logits = self._state.step_state[1]
         token_ids = self._state.pending.numpy().tolist()
         for place, (row, token_id) in enumerate(zip(self.rows, token_ids, strict=False)):
             yield row, token_id, None if row.settings.logprobs is None else logits[place]

@@ -15,7 +15,7 @@ import numpy as np
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from txl_tf.causal_lm.text_session import prompt_tokens
+from txl_tf.causal_lm.text_pieces import prompt_tokens
 from txl_tf.errors import UsageError
 from txl_tf.serving.completion import Completion, TextPiece, TokenScore
 from txl_tf.serving.completion_request import (

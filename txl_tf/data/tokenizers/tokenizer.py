@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from txl_tf.data.records import token_dtype
 from txl_tf.errors import DataDamagedError
 
 BYTE_ORDER_MARK = "\ufeff".encode()
@@ -199,7 +198,9 @@ def excluded_tokens(tokenizer: Tokenizer | None, allow_unknown: bool) -> tuple[i
 
 def narrowest_token_dtype(vocabulary_size: int) -> np.dtype:
     """Returns the narrowest stored type, of 1, 2 or 4 bytes, for every id of a vocabulary."""
-    return token_dtype(1 if vocabulary_size <= 1 << 8 else 2 if vocabulary_size <= 1 << 16 else 4)
+    if vocabulary_size <= 1 << 8:
+        return np.dtype("<u1")
+    return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<i4")
 
 
 def checked_token_ids(token_ids: np.ndarray | Sequence[int], vocabulary_size: int) -> np.ndarray:

@@ -1,0 +1,351 @@
+"""Text generator: a model that continues texts, at once or turn by turn, with its tokenizer."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+from txl_tf import samplers
+from txl_tf.causal_lm.text_pieces import (
+    TextPieces,
+    has_new_stop,
+    prompt_tokens,
+    text_until,
+    tokens_until,
+)
+from txl_tf.config.base import shown_value
+from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
+from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
+from txl_tf.generation.decoding import TOKENS_PER_CHECK
+from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
+from txl_tf.model_folder import check_vocabulary_size
+from txl_tf.models.language_model import language_model_of
+from txl_tf.models.weight_versions import same_variables
+
+# Largest number of objects of a class that are kept compiled.
+_MAX_COMPILED = 4
+
+
+class TextSession:
+    """A text that is continued turn by turn, with the memory of all earlier turns.
+
+    Memory ends where the text ends: a stop text is not remembered, a stop token is.
+
+    Args:
+        session: `GenerationSession` of one row.
+        tokenizer: `Tokenizer` of the model.
+        settings: optional `GenerationConfig`; only `max_tokens` and `stop` are used.
+        stop_token_ids: ints. Generation ends before the first of them.
+
+    Example:
+    ```python
+    session = txl_tf.load("runs/mine").session()
+    print(session.write("Once upon a time", max_tokens=100))
+    print(session.write(max_tokens=100))
+    ```
+    """
+
+    def __init__(
+        self,
+        session: GenerationSession,
+        tokenizer: Tokenizer,
+        settings: GenerationConfig | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> None:
+        self._session = session
+        self._tokenizer = tokenizer
+        self._settings = GenerationConfig() if settings is None else settings
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._newest = np.zeros((0,), np.int32)
+
+    @property
+    def seed(self) -> int:
+        """Seed of the text; after `load`, the seed in the file."""
+        return int(self._session.seeds[0])
+
+    def write(self, prompt: str | None = None, *, max_tokens: int | None = None) -> str:
+        """Reads a prompt and returns its continuation; arguments and errors of `stream`."""
+        return "".join(self.stream(prompt, max_tokens=max_tokens))
+
+    def stream(self, prompt: str | None = None, *, max_tokens: int | None = None) -> Iterator[str]:
+        """Reads a prompt and generates its continuation piece by piece.
+
+        Args:
+            prompt: optional str of at least one token. Defaults to `None`: continue the text.
+            max_tokens: optional int. The most to generate. Defaults to `None`: the setting of the
+                session.
+
+        Yields:
+            Pieces of the text after the prompt, some of them empty. Bytes that are not UTF-8
+            become the replacement character.
+
+        Raises:
+            UsageError: If the tokenizer cannot encode the prompt, or the prompt has no token.
+            ValueError: If there is nothing to continue or to generate.
+        """
+        settings = self._settings
+        if max_tokens is not None:
+            settings = settings.replace(max_tokens=max_tokens)
+        if prompt is not None:
+            prompt_ids = prompt_tokens(self._tokenizer, prompt)
+            self._session.read(prompt_ids[None])
+            self._newest = np.concatenate([self._newest, prompt_ids])
+        before = self._newest
+        pieces = TextPieces(self._tokenizer, before, settings.stop)
+        mark = self._session.mark() if settings.stop else None
+        with self._session.fixed_weights():
+            for _ in range(settings.max_tokens):
+                token_id = int(self._session.write(max_tokens=1)[0, 0])
+                if token_id in self._stop_token_ids:
+                    break
+                piece = pieces.add(token_id)
+                self._newest = pieces.newest_ids
+                if pieces.is_over:
+                    kept = pieces.kept_ids()
+                    self._session.rewind(mark, [kept])
+                    self._newest = np.concatenate([before, kept])
+                yield piece
+                if pieces.is_over:
+                    return
+        yield pieces.rest()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the state of the session, see `GenerationSession.save`."""
+        self._session.save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continues from a file that `save` wrote, see `GenerationSession.load`."""
+        self._session.load(path)
+        self._newest = np.zeros((0,), np.int32)
+
+
+class TextGenerator:
+    """Model that continues texts, see `TransformerXLCausalLM`."""
+
+    def __init__(self, model: keras.Model, tokenizer: Tokenizer | None = None) -> None:
+        self.model = model = language_model_of(model)
+        check_vocabulary_size(model, tokenizer)
+        self.tokenizer = tokenizer
+        self.last_seed: int | None = None
+        self._sampler: Any = samplers.RandomSampler()
+        self._programs: dict[Any, Callable[..., Any]] = {}
+        self._program_weights: Sequence[Any] = ()
+
+    def _compiled(self, kind: Any, *arguments: Any, **options: Any) -> Any:
+        """Returns an object of a class that compiles programs for the model, old or new.
+
+        Programs are bound to the variables of the layers, which have others after `quantize`.
+        """
+        if not same_variables(self.model.weights, self._program_weights):
+            self._programs, self._program_weights = {}, self.model.weights
+        if kind not in self._programs:
+            create = functools.partial(kind, self.model)
+            self._programs[kind] = functools.lru_cache(_MAX_COMPILED)(create)
+        return self._programs[kind](*arguments, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a copy or pickle holds, without programs."""
+        return {**vars(self), "_programs": {}, "_program_weights": ()}
+
+    def generate(
+        self,
+        inputs: Any,
+        max_length: int | None = None,
+        stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
+        strip_prompt: bool = False,
+        *,
+        sampler: Any = None,
+        num_samples: int = 1,
+        memory_length: int | None = None,
+        storage_dtype: Literal["auto", "float32"] = "auto",
+        **settings: Any,
+    ) -> Any:
+        """Continues one or more prompts, which may differ in length.
+
+        The same prompt and seed give the same text beside any other prompts. A large model may
+        round weights and memory for a single row, see `storage_dtype`.
+
+        Args:
+            inputs: str or vector of token ids, or a list of them.
+            max_length: optional int. Most tokens of a row with its prompt, as in KerasHub.
+            stop_token_ids: optional ints. A row ends before the first of them. `"auto"` is the
+                tokenizer's token for the end of a sentence or document, if any; `None` is no token.
+            strip_prompt: bool. If `True`, the result excludes the prompt.
+            sampler: optional name or object, as in `compile`. It excludes `temperature`, `top_k`,
+                `top_p` and `min_p`. Defaults to `None`: the sampler of `compile`.
+            num_samples: int. Texts for each prompt. Every text has its own seed; the first has
+                `seed`.
+            memory_length: optional int. Tokens to remember. Defaults to `None`: the model's.
+            storage_dtype: str, see `txl_tf.GenerationSession`.
+            **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; excludes
+                `max_length`), `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
+                `frequency_penalty`, `presence_penalty`, `logit_bias`, `seed`, `stop` and
+                `allow_unknown`.
+
+        Returns:
+            str for a str, int32 vector for token ids. A list of them if `inputs` is a list,
+            `num_samples` is more than 1, or a `BeamSampler` returns all beams: then those of a
+            prompt follow each other, best first.
+
+        Raises:
+            ValueError: If a prompt has another type, there is nothing to generate, a setting or a
+                token id is out of its range, the sampler is unknown, or a text has no tokenizer.
+            UsageError: If the tokenizer cannot encode a text, or the text has no token.
+        """
+        if num_samples < 1:
+            raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
+        asked = GenerationConfig.from_dict(settings)
+        texts = checked_texts(inputs, "inputs")
+        tokenizer = self._required_tokenizer("generate", texts)
+        if asked.stop:
+            self._required_tokenizer("stop")
+        pairs = [(text, prompt_tokens(tokenizer, text)) for text in texts]
+        befores, prompts = zip(*(pair for pair in pairs for _ in range(num_samples)), strict=True)
+        limits = [asked.max_tokens] * len(prompts)
+        if max_length is not None:
+            limits = _limits(max_length, prompts, settings)
+        self.last_seed = new_seed() if asked.seed is None else asked.seed
+        ends = self._stop_token_ids(stop_token_ids)
+        session = self._session(
+            samplers.choose(sampler, settings, self._sampler),
+            sample_seeds(self.last_seed, num_samples) * len(pairs),
+            asked,
+            stop_token_ids=ends,
+            memory_length=memory_length,
+            jit_compile=None if max(limits) >= FEWEST_COMPILED_TOKENS else False,
+            storage_dtype=storage_dtype,
+        )
+
+        def is_over(rows: np.ndarray) -> np.ndarray:
+            width = len(rows) // len(prompts)  # of beams
+            pairs = ((prompts[r // width], row[row >= 0]) for r, row in enumerate(rows))
+            parts = TOKENS_PER_CHECK, asked.stop
+            return np.array([has_new_stop(tokenizer, *pair, *parts) for pair in pairs])
+
+        check = is_over if asked.stop else None
+        written = session.write(prompts, max_tokens=max(limits), is_over=check)
+        continued: list[str | np.ndarray] = []
+        for before, ids, beams, limit in zip(befores, prompts, written, limits, strict=True):
+            for row in np.atleast_2d(beams):
+                row = _until(row[:limit], ends)
+                if isinstance(before, str):
+                    text = text_until(tokenizer, ids, row, asked.stop)
+                    continued.append(text if strip_prompt else before + text)
+                else:
+                    row = tokens_until(tokenizer, ids, row, asked.stop)
+                    continued.append(row if strip_prompt else np.concatenate([ids, row]))
+        is_alone = is_one_text(inputs) and num_samples == 1 and written.ndim == 2
+        return continued[0] if is_alone else continued
+
+    def session(
+        self,
+        *,
+        stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
+        sampler: Any = None,
+        memory_length: int | None = None,
+        storage_dtype: Literal["auto", "float32"] = "auto",
+        **settings: Any,
+    ) -> TextSession:
+        """Begins a text that many calls continue, with its memory.
+
+        It takes the arguments of `generate`. `sampler` must not be a `BeamSampler`.
+        `max_tokens` is the default for each call.
+
+        Raises:
+            ValueError: If a value is out of its range, or the model has no tokenizer.
+            TypeError: If `sampler` is not a sampler.
+        """
+        tokenizer = self._required_tokenizer("session")
+        asked = GenerationConfig.from_dict(settings)
+        chosen = samplers.choose(sampler, settings, self._sampler)
+        if isinstance(chosen, samplers.BeamSampler):
+            raise ValueError(
+                "`sampler` must not be a beam search in a session: its tokens are certain only at "
+                f"the end. Received: sampler={chosen}"
+            )
+        seeds = [new_seed() if asked.seed is None else asked.seed]
+        lengths = {"memory_length": memory_length, "storage_dtype": storage_dtype}
+        session = self._session(chosen, seeds, asked, **lengths)
+        return TextSession(session, tokenizer, asked, self._stop_token_ids(stop_token_ids))
+
+    def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
+        if chosen == "auto":
+            end = None if self.tokenizer is None else self.tokenizer.end_token_id
+            chosen = () if end is None else (end,)
+        if isinstance(chosen, str):
+            raise ValueError(f'`stop_token_ids` must be ints, "auto" or None. Received: {chosen!r}')
+        return tuple(int(each) for each in chosen or ())
+
+    def _session(
+        self, sampler: Any, seeds: list[int], settings: GenerationConfig, **options: Any
+    ) -> GenerationSession:
+        """Returns a session with empty rows; it reuses what an earlier call compiled."""
+        if type(sampler) is samplers.RandomSampler:
+            # Its settings are inputs: one compiled session serves all of them.
+            settings = settings.replace(
+                **{name: getattr(sampler, name) for name in samplers.SETTINGS}
+            )
+            sampler = None
+        session = self._compiled(
+            GenerationSession,
+            sampler,
+            num_rows=len(seeds),
+            excluded_token_ids=excluded_tokens(self.tokenizer, settings.allow_unknown),
+            **options,
+        )
+        return session.sibling(seeds, settings)
+
+    def _required_tokenizer(self, purpose: str, texts: Sequence[Any] = ("",)) -> Tokenizer:
+        if self.tokenizer is None and not any(isinstance(each, str) for each in texts):
+            return IdTokenizer(self.model.config.vocabulary_size)
+        if self.tokenizer is None:
+            raise ValueError(
+                f"`{purpose}` needs a tokenizer: give `tokenizer=` the folder of the prepared "
+                "data set of the model. Received: tokenizer=None"
+            )
+        return self.tokenizer
+
+
+def _limits(max_length: int, prompts: Sequence[np.ndarray], settings: dict[str, Any]) -> list[int]:
+    """Returns the most tokens to write after each prompt."""
+    if "max_tokens" in settings:
+        raise ValueError(
+            "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
+            f"Received: max_length={max_length}, max_tokens={settings['max_tokens']}"
+        )
+    limits = [max(0, max_length - len(ids)) for ids in prompts]
+    if not any(limits):
+        raise ValueError(
+            "`max_length` must be larger than the shortest prompt. "
+            f"Received: max_length={max_length}, shortest={min(map(len, prompts))}"
+        )
+    return limits
+
+
+def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
+    """Returns the tokens of a row before -1 or a stop token."""
+    is_end = (row < 0) | np.isin(row, np.array(stop_token_ids, np.int32))
+    return row[: int(np.argmax(is_end))] if is_end.any() else row
+
+
+def is_one_text(value: Any) -> bool:
+    """True for a text, or its token ids in a vector or list."""
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return isinstance(value, str)
+    return len(value) > 0 and all(isinstance(each, int | np.integer) for each in value)
+
+
+def checked_texts(texts: Any, argument: str) -> list[str | np.ndarray]:
+    """Returns texts or vectors of token ids, one or several, as a list; ValueError for others."""
+    found = [texts] if is_one_text(texts) else texts
+    is_list = isinstance(found, Sequence | np.ndarray) and len(found) > 0
+    if not is_list or not all(map(is_one_text, found)):
+        raise ValueError(
+            f"`{argument}` must be a str, a vector of token ids, or a list of these that is not "
+            f"empty. Received: {argument}={shown_value(texts)}"
+        )
+    return [each if isinstance(each, str) else np.asarray(each) for each in found]
