@@ -6,30 +6,12 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from txl_tf import functional
-from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler, RepetitionPenalty
+from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
 
 
 def test_no_beams_are_refused():
     with pytest.raises(ValueError, match=r"`num_beams` must be positive\. Received: num_beams=0"):
         BeamSampler(0)
-
-
-LOGITS = tf.constant([[3.0, 1.0, -2.0, 0.5], [-1.0, -1.0, 4.0, 9.0]])
-IS_USED = tf.constant([[True, False, True, False], [False, False, False, True]])
-
-
-def test_positive_scores_of_used_tokens_are_divided_and_negative_ones_multiplied():
-    lowered = np.where(LOGITS > 0, LOGITS / np.array([[1.5], [1.0]]), LOGITS * [[1.5], [1.0]])
-    expected = np.where(IS_USED, lowered, LOGITS).astype("float32")
-    found = RepetitionPenalty(tf.constant([1.5, 1.0]))(LOGITS, IS_USED)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    np.testing.assert_array_equal(RepetitionPenalty(1.5)(LOGITS, IS_USED)[0], found[0])
-
-
-@pytest.mark.parametrize("penalty", [0.9, 0.0, -1.0, float("nan"), float("inf")])
-def test_what_is_no_penalty_is_refused(penalty):
-    with pytest.raises(ValueError, match="`penalty` must be at least 1 and finite"):
-        RepetitionPenalty(penalty)
 
 
 PROBABILITIES = np.array([0.05, 0.30, 0.02, 0.25, 0.08, 0.15, 0.03, 0.12])

@@ -1,4 +1,4 @@
-"""Samplers, which choose the next token: random, greedy, beam search; and the repetition penalty.
+"""Samplers, which choose the next token: random, greedy, beam search.
 
 A sampler is a function of scores `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`. Beam
 search also chooses which row each of its beams continues.
@@ -154,46 +154,6 @@ class GreedySampler:
         return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-class RepetitionPenalty:
-    """Penalty of Keskar et al. (2019), Section 4.1, on the scores of tokens that were used.
-
-    A positive score is divided by the penalty, a negative one multiplied, so that it always falls.
-    Scores are the logits of the model. With an adaptive softmax over clusters, which has no
-    logits of all tokens, they are log-probabilities.
-
-    Args:
-        penalty: float, at least 1. 1 changes nothing, 1.2 is usual. Or a tensor `(B,)` with one
-            value per row, which is not checked.
-
-    Call arguments:
-        logits: float tensor `(B, V)`.
-        is_used: bool tensor `(B, V)`. True for tokens that were used.
-
-    Returns:
-        Float32 tensor `(B, V)` for a sampler.
-
-    Raises:
-        ValueError: If `penalty` is less than 1.
-
-    References:
-     - [Keskar et al., 2019](https://arxiv.org/abs/1909.05858)
-    """
-
-    def __init__(self, penalty=1.2):
-        if not is_per_row(penalty) and not 1.0 <= penalty < float("inf"):
-            raise ValueError(
-                f"`penalty` must be at least 1 and finite. Received: penalty={penalty}"
-            )
-        self.penalty = penalty
-
-    def __call__(self, logits, is_used):
-        def lower(logits, penalty):
-            lowered = ops.where(logits > 0, logits / penalty, logits * penalty)
-            return ops.where(is_used, lowered, logits)
-
-        return restricted(ops.cast(logits, "float32"), self.penalty, 1.0, lower)
-
-
 def is_per_row(setting):
     """Returns True for a tensor with a value per row."""
     return len(getattr(setting, "shape", ())) > 0
@@ -310,4 +270,4 @@ def choose(sampler: Any, settings: Mapping[str, Any], default: Any = None) -> An
     return get(sampler)
 
 
-__all__ = ["BeamSampler", "GreedySampler", "RandomSampler", "RepetitionPenalty", "choose", "get"]
+__all__ = ["BeamSampler", "GreedySampler", "RandomSampler", "choose", "get"]

@@ -8,7 +8,6 @@ from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
 from txl_tf.models import create_model, presets
 from txl_tf.samplers import GreedySampler, RandomSampler
@@ -96,11 +95,13 @@ def test_a_text_ends_before_a_stop_text_or_token(lm):
     assert session.write("a fox", max_tokens=12) == expected
 
 
-def test_the_end_of_a_sentence_stops_where_the_tokenizer_marks_it():
-    for rule, end in (("add_double_eos", 0), ("add_eos", None)):
-        words = ["<S>", "yes", "<eos>"]
-        tokenizer = WordTokenizer(words, WordRule(**{rule: True}))
-        assert tokenizer.end_token_id == end
+def test_a_session_remembers_the_text_up_to_a_stop_text(lm):
+    settings = {"sampler": "greedy", "repetition_penalty": 1.3}
+    full = lm.session(**settings).write("a fox", max_tokens=12)
+    session, other = lm.session(**settings, stop=full[4:6]), lm.session(**settings)
+    text = session.write("a fox", max_tokens=12)
+    assert text == full[: full.find(full[4:6])]
+    assert session.write(max_tokens=3) == other.write("a fox" + text, max_tokens=3)
 
 
 def test_scores_are_those_of_the_model(lm, model):

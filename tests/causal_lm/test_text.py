@@ -1,7 +1,5 @@
 """Pieces of text from tokens: characters of several tokens, and texts to stop before."""
 
-import contextlib
-
 import numpy as np
 import pytest
 
@@ -25,14 +23,14 @@ class Recited:
         self._tokens = iter((tokenizer or ByteTokenizer()).encode(text.encode()))
         self.remembered = []
 
-    def fixed_weights(self):
-        return contextlib.nullcontext()
+    def constants(self):
+        return ()
 
     def read(self, prompt_ids):
         self.remembered += prompt_ids[0].tolist()
 
-    def write(self, *, max_tokens):
-        assert max_tokens == 1
+    def write(self, *, max_tokens, constants):
+        assert (max_tokens, constants) == (1, ())
         self.remembered.append(int(next(self._tokens)))
         return np.array([self.remembered[-1:]], np.int32)
 

@@ -206,12 +206,3 @@ def test_variants_score_and_write_as_the_model_does(name):
     sampler = RandomSampler(*values[1:5])
     expected, _ = txl_tf.generate(model, text[:, :-1], max_tokens=9, sampler=sampler, seed=3)
     np.testing.assert_array_equal(written, expected)
-
-
-@pytest.mark.slow
-def test_absolute_positions_refuse_rows_of_different_lengths():
-    model = txl_tf.TransformerXL(toy_experiment(model=VARIANTS["sinusoidal"]).model)
-    served = served_functions(model)
-    ids = tf.zeros([2, 4], tf.int32)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"lengths are \(4, 3\); this model"):
-        served.score(ids, ids, tf.constant([4, 3]), model.initial_memory(2))

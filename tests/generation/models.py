@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from tests.toy_batches import VOCABULARY_SIZE, toy_experiment, weight_of
+from tests.layer_checks import randomize_weights
+from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment, weight_of
+from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
 SIZES = {"hidden_dim": 16, "head_dim": 8, "intermediate_dim": 32, "layer_norm_epsilon": 1e-6}
@@ -30,6 +32,13 @@ def expressive(**changes):
     return model
 
 
+def recurrent(config_class):
+    sizes = {"num_layers": 1, "hidden_dim": 6, "segment_length": SEGMENT_LENGTH, "dropout": 0.0}
+    model = create_model(config_class(vocabulary_size=VOCABULARY_SIZE, **sizes))
+    randomize_weights(model)
+    return model
+
+
 def greedy_by_reading_again(model, prompt_ids, num_tokens):
     """The most probable token after the whole text so far, without any memory."""
     text = prompt_ids
@@ -43,7 +52,11 @@ def greedy_by_the_model(model, row, num_tokens, memory=None):
     """The same by segments of the prompt but its last token, and then token by token."""
     memory, length = memory or model.initial_memory(1), model.config.segment_length
     for start in range(0, len(row) - 1, length):
-        _, memory = model(row[None, start : min(start + length, len(row) - 1)], memory)
+        segment, options = row[start : min(start + length, len(row) - 1)], {}
+        if getattr(model.config, "position_encoding", "shaw") in ("sinusoidal", "learned"):
+            options["lengths"] = np.array(len(segment))
+            segment = np.pad(segment, (0, length - len(segment)))
+        _, memory = model(segment[None], memory, **options)
     token, written = row[None, -1:], []
     for _ in range(num_tokens):
         log_probs, memory = model.log_probs(token, memory)

@@ -54,7 +54,8 @@ def test_memory_goes_with_the_best_beam(model):
     assert more.tolist() == by_reading_again(model, text, 2, 4)
 
 
-def test_one_beam_is_greedy_and_writes_no_token_twice_under_a_large_penalty(model):
+def test_one_beam_is_greedy_and_no_token_is_written_twice_under_a_large_penalty():
+    model = expressive(num_layers=2)
     options = {"max_tokens": 8, "repetition_penalty": 1e6}
     written, _ = generate(model, [[4, 7]], sampler=BeamSampler(3), **options)
     assert len({4, 7, *written[0].tolist()}) == 10

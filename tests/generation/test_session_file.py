@@ -6,16 +6,15 @@ import os
 import numpy as np
 import pytest
 
-from tests.generation.models import expressive, prompt
+from tests.generation.models import RAGGED, expressive, recurrent
 from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.generation import GenerationSession
-from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.samplers import RandomSampler
 
-ROWS = [prompt(3, 1)[0], prompt(17, 1)[0]]
+ROWS = RAGGED[:2]
 
 
 @pytest.fixture(scope="module")
@@ -43,43 +42,39 @@ def test_a_session_continues_bit_by_bit(model, saved):
     loaded = session(model, stop_token_ids=[0])
     loaded.load(path)
     np.testing.assert_array_equal(loaded.write(max_tokens=70), expected)
-    for found, other in zip(loaded.memory.keys, memory.keys, strict=True):
-        np.testing.assert_array_equal(found, other)
+    for keys, other in zip(loaded.memory.keys, memory.keys, strict=True):
+        np.testing.assert_array_equal(keys, other)
 
 
-def test_a_session_that_has_read_nothing_can_be_saved(model, tmp_path):
-    new, place = session(model, seed=4), f"ram://{tmp_path.name}/new.npz"
-    new.save(place)
-    other = session(model)
-    other.load(place)
-    np.testing.assert_array_equal(other.write(ROWS, max_tokens=3), new.write(ROWS, max_tokens=3))
-
-
-@pytest.mark.parametrize("kind", ["bfloat16", "recurrent", "sinusoidal"])
-def test_memory_of_every_kind_is_kept(tmp_path, kind):
-    if kind == "bfloat16":
-        model = TransformerXL(expressive().config, dtype="mixed_bfloat16")
-    elif kind == "sinusoidal":
-        model = expressive(position_encoding="sinusoidal")
-    else:
-        sizes = {"vocabulary_size": VOCABULARY_SIZE, "segment_length": 5, "hidden_dim": 6}
-        model = create_model(LSTMConfig(num_layers=2, **sizes))
+@pytest.mark.parametrize(
+    "made",
+    [
+        expressive,
+        lambda: TransformerXL(expressive().config, dtype="mixed_bfloat16"),
+        lambda: recurrent(LSTMConfig),
+        lambda: expressive(position_encoding="sinusoidal"),
+    ],
+)
+def test_memory_of_every_kind_is_kept_also_before_anything_is_read(made, tmp_path):
+    model = made()
     running, other = session(model, num_rows=1), session(model, num_rows=1)
-    running.write(ROWS[:1], max_tokens=2)
-    running.save(tmp_path / "story.npz")
-    other.load(tmp_path / "story.npz")
-    np.testing.assert_array_equal(other.write(max_tokens=5), running.write(max_tokens=5))
+    for prompt_ids in (ROWS[:1], None):
+        path = f"ram://{tmp_path.name}/story.npz"
+        running.save(path)
+        other.load(path)
+        texts = [each.write(prompt_ids, max_tokens=5).tolist() for each in (running, other)]
+        assert texts[0] == texts[1]
 
 
 def test_another_model_or_size_is_refused(model, saved):
     changed = expressive()
     changed.weights[0].assign_add(np.full(changed.weights[0].shape, 1e-3))
-    for other in (changed, expressive(clamp_length=30)):
+    for other in (session(changed), session(expressive(clamp_length=30))):
         with pytest.raises(MismatchError, match="another model"):
-            session(other).load(saved[0])
-    for options in ({"num_rows": 3}, {"memory_length": 9}):
+            other.load(saved[0])
+    for other in (session(model, num_rows=3), session(model, memory_length=9)):
         with pytest.raises(MismatchError, match="number of rows or memory"):
-            session(model, **options).load(saved[0])
+            other.load(saved[0])
 
 
 def contents(arrays):

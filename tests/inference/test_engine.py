@@ -1,6 +1,9 @@
-"""Every kind of memory and operator reads as the formulas of the paper say."""
+"""Every kind of memory and operator reads as the formulas of the paper say.
 
-import keras
+`tests.tpu_kernels.reading_cases` has documents, several segments at once and long memories for the
+kernel for TPUs, which is interpreted here.
+"""
+
 import numpy as np
 import pytest
 
@@ -39,13 +42,16 @@ CASES = [
 def test_segments_score_as_by_the_formulas(kind, variant, memory_length):
     lengths = (T, T, 1, 3, T)
     expected, valid_length = by_the_formulas(variant, memory_length, lengths)
-    if kind == "hidden states":
-        engine = InferenceEngine(made(variant), memory_length, kind.replace(" ", "_"))
-    else:
-        engine = engine_of(made(variant), kind, memory_length)
-    nats, memory = read(engine, tokens(17), lengths)
-    np.testing.assert_allclose(nats, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(memory.valid_length, valid_length)
+    for dtype, atol in (("float32", 1e-5), ("mixed_bfloat16", 0.2)):
+        model = made(variant, dtype)
+        if kind == "hidden states":
+            engine = InferenceEngine(model, memory_length, "hidden_states")
+        else:
+            engine = engine_of(model, kind, memory_length)
+        nats, memory = read(engine, tokens(17), lengths)
+        np.testing.assert_allclose(nats, expected, rtol=1e-5, atol=atol)
+        np.testing.assert_array_equal(memory.valid_length, valid_length)
+        assert memory[0][0].dtype == model.compute_dtype
 
 
 def test_memory_goes_from_model_and_operator_to_operator():
@@ -86,41 +92,25 @@ def test_documents_are_kept_apart_as_by_the_model(operator):
 
 
 @pytest.mark.parametrize("memory_length", [0, 3, 9])
-@pytest.mark.parametrize("keeps", ["keys_and_values", "hidden_states"])
-def test_texts_of_several_lengths_are_read_as_if_alone(keeps, memory_length):
-    text, engine = tokens(2 * T, num_rows=3), InferenceEngine(made(), memory_length, keeps)
+@pytest.mark.parametrize(
+    ("keeps", "variant"),
+    [("auto", "plain"), ("hidden_states", "plain"), ("auto", "sinusoidal"), ("auto", "learned")],
+)
+def test_texts_of_several_lengths_are_read_as_if_alone(keeps, variant, memory_length):
+    text, engine = tokens(2 * T, num_rows=3), InferenceEngine(made(variant), memory_length, keeps)
     memory, lengths = engine.initial_memory(3), np.array([[T, 3], [2, 0], [T, 1]])
     for start, of_rows in zip((0, T), lengths.T, strict=True):
         _, memory = engine.read(text[:, start : start + T], memory, lengths=int32(of_rows))
     np.testing.assert_array_equal(memory.valid_length, np.minimum(lengths.sum(1), memory_length))
     for row, of_segments in enumerate(lengths):
-        alone, start = engine.initial_memory(1), 0
-        for length in of_segments[of_segments > 0]:
-            _, alone = engine.read(text[row : row + 1, start : start + length], alone)
-            start += length
+        alone = engine.initial_memory(1)
+        for start, length in zip((0, T), of_segments, strict=True):
+            segment = text[row : row + 1, start : start + T]
+            _, alone = engine.read(segment, alone, lengths=int32(length))
         unfilled = memory_length - int(alone.valid_length[0])
         for one, other in zip(memory[-2], alone[-2], strict=True):  # values, or states
             one, other = one[row, ..., unfilled:, :], other[0, ..., unfilled:, :]
             np.testing.assert_allclose(one, other, atol=1e-5)
-
-
-@pytest.mark.parametrize("operator", [*ON_CPU, slow_case("on chip")])
-def test_constants_change_nothing_and_forgotten_rows_begin_again(operator):
-    engine = engine_of(made(), operator)
-    first, memory = engine.read(tokens(T), engine.initial_memory(B))
-    again, _ = engine.read(tokens(T), memory.forget(np.array([True, False])))
-    further, _ = engine.read(tokens(T), memory, constants=engine.constants(T))
-    np.testing.assert_allclose(again[0], first[0], rtol=1e-5, atol=2e-6)
-    np.testing.assert_array_equal(again[1], further[1])
-
-
-@pytest.mark.parametrize("operator", ["all heads", slow_case("on chip")])
-def test_scores_of_half_precision_are_close(operator):
-    expected, _ = by_the_formulas("plain", 6, (T, T))
-    engine = engine_of(made(dtype="mixed_bfloat16"), operator)
-    nats, memory = read(engine, tokens(9), (T, T))
-    np.testing.assert_allclose(nats, expected, atol=0.1)
-    assert memory.keys[0].dtype == "bfloat16"
 
 
 def test_a_recurrent_model_is_read_with_its_own_memory():
@@ -133,39 +123,68 @@ def test_a_recurrent_model_is_read_with_its_own_memory():
     nats, own = read(engine, text, (16,))
     np.testing.assert_allclose(nats, expected, rtol=2e-6, atol=2e-6)
     np.testing.assert_allclose(own.states[-1], memory.states[-1], rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match=r"`document_starts` need .*type LSTMLanguageModel"):
-        engine.read(tokens(T), memory, document_starts=np.zeros((B, T), bool))
+    for ragged in ({"document_starts": np.zeros((B, T), bool)}, {"lengths": int32([1, 2])}):
+        with pytest.raises(ValueError, match=r"need a model whose `call` .*type LSTMLanguageModel"):
+            engine.read(tokens(T), memory, **ragged)
+
+
+def assert_same_memory(memory, of_all_heads):
+    """Compares what is filled in every row, with the heads side by side."""
+    np.testing.assert_array_equal(memory.valid_length, of_all_heads.valid_length)
+    filled = int(np.min(memory.valid_length))
+    for part, order in ((0, (0, 3, 1, 2)), (1, (0, 2, 1, 3))):
+        for one, other in zip(memory[part], of_all_heads[part], strict=True):
+            other = np.transpose(other, order)[:, -filled:]
+            other = np.reshape(other, [len(other), filled, -1])
+            np.testing.assert_allclose(one[:, -filled:], other, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_several_lengths_remember_as_by_all_heads():
+    memories = []
+    for operator in ("on chip", "all heads"):
+        engine = engine_of(made(), operator)
+        memory, lengths = engine.initial_memory(3), int32([16, 5, 2])
+        memories.append(engine.read(tokens(16, num_rows=3), memory, lengths=lengths)[1])
+    assert_same_memory(*memories)
+
+
+def test_memory_is_taken_over_from_the_model_and_not_of_another_length_or_operator():
+    on_chip, all_heads = engine_of(made("gates"), "on chip"), engine_of(made("gates"))
+    _, states = read(InferenceEngine(made("gates"), keeps="hidden_states"), tokens(9), (T, T))
+    memory = on_chip.adopt(states)
+    assert_same_memory(memory, all_heads.adopt(states))
+    assert_equal_memory(on_chip.adopt(memory), memory)
+    # As many places, of which fewer are read.
+    assert np.all(engine_of(made("gates"), "on chip", 3).adopt(memory).valid_length == 3)
+    longer = engine_of(made("gates"), "on chip", 200).initial_memory(B)
+    for call, message in (
+        (lambda: on_chip.adopt(longer), r"must be like .* 128, .*Received: .* 256"),
+        (lambda: on_chip.steps.begin(memory), "an engine with OnChip"),
+        (lambda: all_heads.adopt(longer), "must be like KeyValueMemory"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_what_does_not_fit_is_refused():
-    model, engine = made(), engine_of(made())
-    memory, both = engine.initial_memory(B), {"document_starts": np.zeros((B, T), bool)}
-    sinusoidal, ragged = InferenceEngine(made("sinusoidal")), {"lengths": int32([1, 2])}
+    engine, sinusoidal = engine_of(made()), InferenceEngine(made("sinusoidal"))
+    memory, states = engine.initial_memory(B), sinusoidal.initial_memory(B)
+    shorter, lengths = engine_of(made(), memory_length=3).initial_memory(B), int32([1, 2])
+    starts = np.zeros((B, T), bool)
     for call, message in (
-        (
-            lambda: engine.adopt(engine_of(model, memory_length=3).initial_memory(B)),
-            r"must be like KeyValueMemory.*Received: memory=",
-        ),
-        (lambda: engine.adopt("memory"), "Received: memory=memory"),
-        (lambda: InferenceEngine(model, keeps="all"), '`keeps` must be "auto"'),
+        (lambda: engine.adopt(shorter), r"must be like KeyValueMemory.*Received: memory="),
+        (lambda: InferenceEngine(made(), keeps="all"), '`keeps` must be "auto"'),
         (
             lambda: InferenceEngine(made("learned"), keeps="keys_and_values"),
             "needs a model with `position_encoding`.*Received: position_encoding='learned'",
         ),
-        (lambda: InferenceEngine(keras.layers.Identity()), "must be a language model, .*type Iden"),
-        (lambda: engine.read(np.full((B, T), V), memory), rf"`token_ids` must be in \[0, {V}\)"),
         (lambda: engine.read(tokens(T, 3), memory), rf"memory of {B} rows, batch of 3$"),
-        (lambda: engine.read(tokens(T), model.initial_memory(B)), "must be a `KeyValueMemory`"),
-        (lambda: engine.read(tokens(T)[0], memory), r"tensor \(B, T\)\. Received: shape"),
-        (lambda: engine.read(tokens(T), memory, **ragged, **both), "exclude each other"),
+        (lambda: engine.read(tokens(T), states), "must be a `KeyValueMemory`"),
         (
-            lambda: sinusoidal.read(tokens(T), sinusoidal.initial_memory(B), **ragged),
-            "model with relative positions",
+            lambda: engine.read(tokens(T), memory, lengths=lengths, document_starts=starts),
+            "exclude each other",
         ),
-        (
-            lambda: sinusoidal.read(tokens(9), sinusoidal.initial_memory(B), lengths=int32(9)),
-            "at most one segment, 4 tokens. Received: 9 tokens",
-        ),
+        (lambda: sinusoidal.read(tokens(9), states, lengths=int32(9)), "at most one segment, 4"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.toy_batches import toy_experiment
-from txl_tf.config.model import LSTMConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.layers.attention_operators import AllHeads, HeadByHead
@@ -23,16 +22,17 @@ def test_a_single_row_on_a_cpu_is_read_head_by_head_without_xla():
         assert (chosen.operator, chosen.compile_read) == (HeadByHead(), False)
         assert chosen.segments_per_read(1, 8) == 128
     assert plan(jit_compile=True).operator == AllHeads()
+    assert InferenceEngine(TransformerXL(NARROW), num_rows=1).plan == plan(NARROW)
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"num_rows": 2}, {"num_rows": None}, {"device": "GPU"}, {"is_distributed": True}],
+    "options", [{"num_rows": 2}, {"num_rows": None}, {"device": "GPU"}, {"is_distributed": True}]
 )
 def test_otherwise_rows_and_heads_are_read_together(options):
     chosen = plan(**options)
     assert chosen.operator == AllHeads()
     assert [chosen.segments_per_read(num_rows, 8) for num_rows in (1, 2, 64)] == [32, 16, 1]
+    assert plan(keeps_states=True, **options).segments_per_read(1, 8) == 1
 
 
 def test_xla_compiles_where_it_is_faster():
@@ -49,26 +49,9 @@ def test_one_row_is_written_with_rounded_numbers_where_they_exceed_the_caches():
     large = {"config": WIDE.replace(**sizes), "storage_dtype": "auto"}
     large |= {"writes": True, "memory_length": 1600}
     assert plan(**large).rounds_steps
-    for other in (
-        {"config": NARROW},
-        {"storage_dtype": "float32"},
-        {"memory_length": 1599},
-    ):
+    for other in ({"config": NARROW}, {"storage_dtype": "float32"}, {"memory_length": 1599}):
         chosen = plan(**{**large, **other})
         assert chosen.stacks_layers and not chosen.rounds_steps
     for other in ({"num_rows": 2}, {"device": "GPU"}, {"jit_compile": False}, {"memory_length": 0}):
         chosen = plan(**{**large, **other})
         assert not chosen.stacks_layers and not chosen.rounds_steps
-
-
-def test_memory_of_hidden_states_is_read_by_the_model():
-    recurrent = LSTMConfig(vocabulary_size=13, num_layers=1, hidden_dim=8, segment_length=5)
-    for config in (NARROW, recurrent):
-        chosen = plan(config, keeps_states=True)
-        assert (chosen.operator, chosen.segments_per_read(1, 8)) == (AllHeads(), 1)
-
-
-def test_an_engine_takes_the_plan_of_its_device():
-    model = TransformerXL(NARROW)
-    assert InferenceEngine(model, num_rows=1).plan == plan(NARROW)
-    assert InferenceEngine(model).plan == plan(NARROW, num_rows=None)

@@ -50,13 +50,8 @@ def made(variant="plain", dtype="float32", **changes):
     return model
 
 
-def engine_of(model, operator="all heads", memory_length=None):
-    plan = ExecutionPlan(operator=OPERATORS[operator], compile_read=False)
-    return InferenceEngine(model, memory_length, plan=plan)
-
-
-def stacked(model, memory_length, **choice):
-    plan = ExecutionPlan(compile_read=False, stacks_layers=True, **choice)
+def engine_of(model, operator="all heads", memory_length=None, **choice):
+    plan = ExecutionPlan(operator=OPERATORS[operator], compile_read=False, **choice)
     return InferenceEngine(model, memory_length, plan=plan)
 
 

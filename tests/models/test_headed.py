@@ -60,12 +60,10 @@ def test_the_hidden_states_are_those_of_the_model_with_memory():
 
 
 def test_choices_of_a_row_are_texts_of_their_own():
-    model = made(ChoiceHead())
-    flat = pad_token_ids(texts(5, 9, 2, 7))
-    choices = model({name: array.reshape(2, 2, -1) for name, array in flat.items()}).numpy()
-    assert choices.shape == (2, 2)
-    one_row = model({name: array[None] for name, array in flat.items()}).numpy()
-    assert_close(choices.ravel(), one_row[0])
+    model, flat = made(ChoiceHead()), pad_token_ids(texts(5, 9, 2, 7))
+    choices = model({name: array.reshape(2, 2, -1) for name, array in flat.items()})
+    one_row = model({name: array[None] for name, array in flat.items()})
+    assert_close(np.ravel(choices), one_row[0])
 
 
 def test_dropout_differs_between_segments_and_calls():

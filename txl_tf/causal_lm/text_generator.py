@@ -97,20 +97,20 @@ class TextSession:
         before = self._newest
         pieces = TextPieces(self._tokenizer, before, settings.stop)
         mark = self._session.mark() if settings.stop else None
-        with self._session.fixed_weights():
-            for _ in range(settings.max_tokens):
-                token_id = int(self._session.write(max_tokens=1)[0, 0])
-                if token_id in self._stop_token_ids:
-                    break
-                piece = pieces.add(token_id)
-                self._newest = pieces.newest_ids
-                if pieces.is_over:
-                    kept = pieces.kept_ids()
-                    self._session.rewind(mark, [kept])
-                    self._newest = np.concatenate([before, kept])
-                yield piece
-                if pieces.is_over:
-                    return
+        constants = self._session.constants()
+        for _ in range(settings.max_tokens):
+            token_id = int(self._session.write(max_tokens=1, constants=constants)[0, 0])
+            if token_id in self._stop_token_ids:
+                break
+            piece = pieces.add(token_id)
+            self._newest = pieces.newest_ids
+            if pieces.is_over:
+                kept = pieces.kept_ids()
+                self._session.rewind(mark, [kept])
+                self._newest = np.concatenate([before, kept])
+            yield piece
+            if pieces.is_over:
+                return
         yield pieces.rest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -220,13 +220,18 @@ class TextGenerator:
             storage_dtype=storage_dtype,
         )
 
+        def ends_row(prompt_ids: np.ndarray, row: np.ndarray, limit: int) -> bool:
+            if len(row) >= limit:
+                return True
+            parts = TOKENS_PER_CHECK, asked.stop
+            return bool(asked.stop) and has_new_stop(tokenizer, prompt_ids, row, *parts)
+
         def is_over(rows: np.ndarray) -> np.ndarray:
             width = len(rows) // len(prompts)  # of beams
-            pairs = ((prompts[r // width], row[row >= 0]) for r, row in enumerate(rows))
-            parts = TOKENS_PER_CHECK, asked.stop
-            return np.array([has_new_stop(tokenizer, *pair, *parts) for pair in pairs])
+            whole = zip(np.repeat(np.arange(len(prompts)), width), rows, strict=True)
+            return np.array([ends_row(prompts[i], row[row >= 0], limits[i]) for i, row in whole])
 
-        check = is_over if asked.stop else None
+        check = is_over if asked.stop or len(set(limits)) > 1 else None
         written = session.write(prompts, max_tokens=max(limits), is_over=check)
         continued: list[str | np.ndarray] = []
         for before, ids, beams, limit in zip(befores, prompts, written, limits, strict=True):

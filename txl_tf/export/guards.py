@@ -110,15 +110,6 @@ def finite(tensor: tf.Tensor, name: str) -> tf.Tensor:
     return _refuse_first(is_bad, tensor, name, lambda: "; it must be finite.", tensor)
 
 
-def equal(numbers: tf.Tensor, name: str, reason: str) -> tf.Tensor:
-    """Refuses numbers `(B,)` that are not all the same."""
-    return refuse_unless(
-        tf.reduce_all(tf.equal(numbers, numbers[:1])),
-        lambda: tf.strings.join([f"{name} are ", _vector_text(numbers), f"; {reason}."]),
-        numbers,
-    )
-
-
 def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str) -> tf.Tensor:
     """Refuses a tensor whose shape is not in `shapes`, int32 vectors.
 

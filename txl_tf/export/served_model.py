@@ -141,8 +141,6 @@ class ServedModel:
 
     def _segment(self, weights, token_ids, kept_lengths, memory):
         """Runs one segment: hidden states, and the memory with the kept tokens."""
-        if not self.config.has_relative_positions:
-            kept_lengths = kept_lengths[0]  # all are equal
         with self._with_weights(weights):
             return self._engine.read(token_ids, memory, lengths=kept_lengths)
 
@@ -157,13 +155,10 @@ class ServedModel:
     ) -> tuple[Memory, Any]:
         """Reads token ids `(B, T)`, padded on the right, one model segment at a time.
 
-        `lengths` are the tokens to remember, 0 to `T`; with absolute positions all must be equal.
-        `use` maps `kept`, the hidden states `(B, S, D)` of a segment and the place of its first
-        token to the next `kept`, of equal shape. Returns the last memory and `kept`.
+        `lengths` are the tokens to remember, 0 to `T`. `use` maps `kept`, the hidden states
+        `(B, S, D)` of a segment and the place of its first token to the next `kept`, of equal
+        shape. Returns the last memory and `kept`.
         """
-        is_absolute = not self.config.has_relative_positions
-        if is_absolute:
-            lengths = guards.equal(lengths, "lengths", "this model needs rows of equal length")
 
         def read_segment(start, segment, state):
             memory, kept = state
@@ -171,9 +166,8 @@ class ServedModel:
             hidden, memory = self._read_segment(weights, segment, remembered, memory)
             return memory, use(kept, hidden, start)
 
-        # Absolute positions count from the end of a segment.
-        state, length = (memory, kept), self.config.segment_length
-        return read_in_graph(read_segment, token_ids, state, length, cuts_last=is_absolute)
+        length = self.config.segment_length
+        return read_in_graph(read_segment, token_ids, (memory, kept), length)
 
     def initial_memory(self, num_rows: int | tf.Tensor) -> Memory:
         """Returns the memory of rows that have read nothing."""

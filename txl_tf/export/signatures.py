@@ -16,7 +16,7 @@ from txl_tf.config.experiment import TaskConfig
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.export import guards
-from txl_tf.export.graph_texts import GraphTexts, cut_at, long_enough, shortened
+from txl_tf.export.graph_texts import GraphTexts, cut_at, long_enough
 from txl_tf.export.served_model import ServedModel, ServedWeights
 from txl_tf.generation.decoding import NOTHING
 from txl_tf.models.memory import Memory
@@ -249,29 +249,13 @@ class Signatures:
         stop = guards.row_lists(stop, "stop", rows.nrows())
         end = tf.fill([rows.nrows(), 1], self._texts.end_token_id)
         settings = checked_settings(given, end, stop, self._options.max_output_tokens)
-        written = self._written(rows, settings)
-        lengths = written.row_lengths()
-        last = tf.gather(written.to_tensor(), lengths - 1, batch_dims=1)
-        written = shortened(written, tf.where(last == end[:, 0], lengths - 1, lengths))
+        memory = self._served.initial_memory(rows.nrows())
+        ids, lengths = rows.to_tensor(), rows.row_lengths()
+        ids, _, lengths, _ = self._served.generate(ids, lengths, settings, memory)
+        last = tf.gather(ids, lengths - 1, batch_dims=1)
+        lengths = tf.where(last == end[:, 0], lengths - 1, lengths)
+        written = tf.RaggedTensor.from_tensor(ids, lengths, row_splits_dtype=tf.int32)
         return {"texts": cut_at(self._texts.text_after(rows, written), settings["stop"])}
-
-    def _written(self, rows, settings):
-        """Writes after rows of tokens; returns the new ones, ragged `(B, S)`."""
-
-        def write(ids, lengths, settings):
-            memory = self._served.initial_memory(tf.shape(ids)[0])
-            written, _, counts, _ = self._served.generate(ids, lengths, settings, memory)
-            return tf.RaggedTensor.from_tensor(written, counts, row_splits_dtype=tf.int32)
-
-        def write_alone(row):
-            ids, settings = row
-            settings = tf.nest.map_structure(lambda each: each[None], settings)
-            return write(ids[None], tf.size(ids)[None], settings)[0]
-
-        if self._served.config.has_relative_positions:
-            return write(rows.to_tensor(), rows.row_lengths(), settings)
-        spec = tf.RaggedTensorSpec([None], tf.int32, 0, tf.int32)
-        return tf.map_fn(write_alone, (rows, settings), fn_output_signature=spec)
 
     def perplexity(self, texts):
         """Scores texts `(B,)`, each of two tokens or more.
@@ -281,21 +265,10 @@ class Signatures:
         """
         few = "fewer than two tokens: the first token has no probability"
         rows = long_enough(self._texts.ids_of(self._texts.checked(texts, "texts")), 2, few)
-        lengths = rows.row_lengths() - 1
-
-        def score(ids, lengths):
-            memory = self._served.initial_memory(tf.shape(ids)[0])
-            nll, _ = self._served.score(ids[:, :-1], ids[:, 1:], lengths, memory)
-            return tf.reduce_sum(nll, axis=1)
-
-        if self._served.config.has_relative_positions:
-            nats = score(rows.to_tensor(), lengths)
-        else:
-            nats = tf.map_fn(
-                lambda ids: score(ids[None], tf.size(ids)[None] - 1)[0],
-                rows,
-                fn_output_signature=tf.TensorSpec([], tf.float32),
-            )
+        lengths, ids = rows.row_lengths() - 1, rows.to_tensor()
+        memory = self._served.initial_memory(rows.nrows())
+        nll, _ = self._served.score(ids[:, :-1], ids[:, 1:], lengths, memory)
+        nats = tf.reduce_sum(nll, axis=1)
         mean = nats / tf.cast(lengths, tf.float32)
         perplexity = tf.exp(tf.minimum(mean, _LARGEST_MEAN_NATS))
         return {"nats": nats, "tokens": lengths, "perplexity": perplexity}

@@ -11,11 +11,8 @@ from keras import ops
 
 from txl_tf.config.generation import SamplingConfig
 from txl_tf.layers.adaptive_softmax import check_token_ids
-from txl_tf.samplers import SETTINGS, BeamSampler, RandomSampler, RepetitionPenalty, restricted
+from txl_tf.samplers import SETTINGS, BeamSampler, RandomSampler, restricted
 from txl_tf.stateless_random import mixed
-
-Sampler = Callable[[Any, Any], Any]
-"""A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 """Fields of `GenerationConfig` and of `TokenRules` that lower the scores of used tokens."""
@@ -30,8 +27,11 @@ NOTHING = -1
 class TokenRules(NamedTuple):
     """Choice of tokens, and the tokens that end a text; numbers for all rows, or tensors `(R,)`.
 
-    Stop ids are a sequence, or a tensor `(R, K)` in which -1 stands for no id. The bias is `(V,)`
-    or `(R, V)`; tokens with minus infinity are never written.
+    The repetition penalty is that of [Keskar et al., 2019](https://arxiv.org/abs/1909.05858),
+    Section 4.1: positive scores are divided by it and negative ones multiplied. Scores are the
+    logits of the model. With an adaptive softmax over clusters, which has no logits of all tokens,
+    they are log-probabilities. The bias is `(V,)` or `(R, V)`; tokens with minus infinity are never
+    written. Stop ids are a sequence, or a tensor `(R, K)` in which -1 stands for no id.
     """
 
     sampler: Any
@@ -54,7 +54,12 @@ class TokenRules(NamedTuple):
         if uses.shape[1] > 0:
             counts = ops.cast(ops.maximum(uses - 1, 0), "float32")
             is_written = ops.cast(counts > 0, "float32")
-            logits = RepetitionPenalty(self.repetition_penalty)(logits, uses > 0)
+
+            def repeated(logits: Any, penalty: Any) -> Any:
+                lowered = ops.where(logits > 0, logits / penalty, logits * penalty)
+                return ops.where(uses > 0, lowered, logits)
+
+            logits = restricted(logits, self.repetition_penalty, 1.0, repeated)
             for penalty, amount in (
                 (self.frequency_penalty, counts),
                 (self.presence_penalty, is_written),

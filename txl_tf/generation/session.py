@@ -4,10 +4,9 @@ Shape letters used in this module: B rows of memory, W beams of a row, R = B * W
 length, T tokens of a piece, S tokens to write, V vocabulary.
 """
 
-import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import keras
@@ -22,7 +21,6 @@ from txl_tf.generation.decoding import (
     PENALTIES,
     TOKENS_PER_CHECK,
     DecodingState,
-    Sampler,
     TokenRules,
     note_read,
     note_written,
@@ -122,7 +120,7 @@ class GenerationSession:
     def __init__(
         self,
         model: keras.Model,
-        sampler: Sampler | BeamSampler | str | None = None,
+        sampler: Callable[[Any, Any], Any] | str | None = None,
         *,
         num_rows: int = 1,
         memory_length: int | None = None,
@@ -158,7 +156,6 @@ class GenerationSession:
         self._finish = compiled(self._engine.steps.finish, model)
         self._writer: Any = _token_writer(self._engine, stop_token_ids, sampler)
         self._step_constants = ComputedFromWeights(self._engine.steps.step_constants, model)
-        self._fixed_constants: Any = None
         self._memory_of_steps = compiled(self._engine.steps.memory_of_steps, model)
         self._restart(seed, asked, memory)
 
@@ -276,18 +273,11 @@ class GenerationSession:
             note_read(uses, row)
         self._settle(rows)
 
-    @contextlib.contextmanager
-    def fixed_weights(self) -> Iterator[None]:
-        """Looks at the weights once for all calls of `write` in the block, to save time."""
-        self._fixed_constants = self._constants()
-        try:
-            yield
-        finally:
-            self._fixed_constants = None
+    def constants(self) -> Any:
+        """Returns what `write` computes from the weights alone, for several calls of it.
 
-    def _constants(self) -> Any:
-        if self._fixed_constants is not None:
-            return self._fixed_constants
+        Raises ValueError if layers have other variables than when the session began.
+        """
         if not same_variables(self._variables, self._model.weights):
             raise ValueError(
                 "Layers of the model have other variables than when the session began, as after "
@@ -302,6 +292,7 @@ class GenerationSession:
         *,
         max_tokens: int,
         is_over: Callable[[np.ndarray], np.ndarray] | None = None,
+        constants: Any = None,
     ) -> np.ndarray:
         """Reads the prompts, if given, and writes their continuation.
 
@@ -311,6 +302,7 @@ class GenerationSession:
             is_over: optional function of the tokens written so far, `(R, T)`, that returns the
                 rows to end, bool `(R,)`. It is called every 16 tokens, or with a `BeamSampler`
                 after every token.
+            constants: optional result of `constants()`, to look at the weights once for all calls.
 
         Returns:
             Int32 array `(B, S)`, or `(B, W, S)` from a `BeamSampler` that returns all beams. -1
@@ -329,7 +321,8 @@ class GenerationSession:
             self._settle(capacity=-(-max_tokens // CAPACITY) * CAPACITY)
         elif self._is_behind:
             self._settle()
-        written = self._write_tokens(max_tokens, is_over)
+        constants = self.constants() if constants is None else constants
+        written = self._write_tokens(max_tokens, is_over, constants)
         beams = written.reshape(self._num_rows, self._width, max_tokens)
         for uses, row in zip(self._uses, beams[:, 0], strict=True):
             note_written(uses, row[row != NOTHING])
@@ -338,11 +331,10 @@ class GenerationSession:
         self._settle()
         return beams if self._beams.return_all_beams else beams[:, 0]
 
-    def _write_tokens(self, max_tokens: int, is_over: Any) -> np.ndarray:
+    def _write_tokens(self, max_tokens: int, is_over: Any, constants: Any) -> np.ndarray:
         written = np.full((self._num_rows * self._width, max_tokens), NOTHING, np.int32)
         is_finished, done, most = np.zeros((len(written),), bool), 0, max_tokens
         seeds = ops.convert_to_tensor(np.repeat(self.seeds, self._width))
-        constants = self._constants()
         if is_over is not None:
             most = TOKENS_PER_CHECK if self._beams is None else 1
         while done < max_tokens and not is_finished.all():
@@ -442,7 +434,7 @@ def generate(
     prompt_ids: np.ndarray | Sequence[np.ndarray],
     *,
     max_tokens: int = DEFAULT_NEW_TOKENS,
-    sampler: Sampler | BeamSampler | str | None = None,
+    sampler: Callable[[Any, Any], Any] | str | None = None,
     memory: Any = None,
     memory_length: int | None = None,
     jit_compile: bool | None = None,

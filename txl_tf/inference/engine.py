@@ -120,8 +120,8 @@ class InferenceEngine:
         Args:
             token_ids: int tensor `(B, T)`, or embedded inputs, see `TransformerXL`.
             memory: memory of the preceding tokens.
-            lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each row that
-                enter memory. Without relative positions it must be a scalar.
+            lengths: optional int32 tensor `(B,)` or `()`, from 0 to `T`: the tokens of each row
+                that enter memory. Absolute positions count from the end of all `T`.
             document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`;
                 not with `lengths`.
             constants: optional result of `constants(T)`.

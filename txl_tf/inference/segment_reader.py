@@ -80,7 +80,7 @@ class SegmentReader:
         """Reads at most `num_rows` texts from an empty memory, some whole segments at once.
 
         No token sees the padding after it, so the outputs of a text do not depend on the others.
-        Absolute positions count from the end of a segment, so all segments are whole.
+        All segments are whole, as absolute positions count from the end of one.
         """
         engine, longest = self.engine, max(map(len, rows))
         num_segments = -(-longest // engine.segment_length)
@@ -97,13 +97,11 @@ class SegmentReader:
         begin = functools.partial(engine.initial_memory, num_rows)
         yield from read_batches(step, batches, begin)
 
-    def read_next(
-        self, rows: Sequence[np.ndarray], memory: Any, first_length: int | None = None
-    ) -> Iterator[Piece]:
+    def read_next(self, rows: Sequence[np.ndarray], memory: Any) -> Iterator[Piece]:
         """Reads the text after a memory, segment by segment; no row's padding enters memory.
 
-        `first_length` are the tokens of the first segment if it is shorter. Rows may be empty.
-        Without `takes_lengths` of the engine's steps, they must have equal lengths.
+        Rows may be empty. Without `takes_lengths` of the engine's steps, they must have equal
+        lengths.
         """
         engine = self.engine
         constants_of = functools.cache(engine.cached_constants)
@@ -116,8 +114,17 @@ class SegmentReader:
             constants = constants_of(batch.token_ids.shape[1])
             return self._read_next(ids, memory, lengths=lengths, constants=constants)
 
-        batches = segments(rows, engine.segment_length, first_length, engine.steps.takes_lengths)
+        batches = segments(rows, engine.segment_length, self._padded)
         yield from read_batches(step, batches, lambda: memory)
+
+    def _padded(self, length: int) -> int:
+        """Returns the size of a segment of `length` tokens with its padding."""
+        engine = self.engine
+        if not engine.steps.takes_lengths:
+            return length
+        if not engine.config.has_relative_positions:
+            return engine.segment_length  # from whose end absolute positions count
+        return min(engine.segment_length, _power_of_two(length))
 
     def memory_after(self, rows: Sequence[np.ndarray], memory: Any) -> Any:
         """Returns the memory after the text of each row, which may be of different lengths."""
@@ -134,20 +141,13 @@ class SegmentReader:
 def segments(
     rows: Sequence[np.ndarray],
     segment_length: int,
-    first_length: int | None = None,
-    pads: bool = False,
+    size_of: Callable[[int], int] = lambda length: length,
 ) -> Iterator[SegmentBatch]:
-    """Cuts rows into segments, where the first and the last may be shorter.
-
-    With `pads` their sizes are powers of two below a whole segment: each costs one more program.
-    """
-    start, longest = 0, max(map(len, rows))
-    length = min(first_length or segment_length, longest)
-    while length:
-        size = min(segment_length, _power_of_two(length)) if pads else length
-        yield _batch(rows, start, length, size)
-        start += length
+    """Cuts rows into segments; `size_of` maps the tokens of one to its size with padding."""
+    longest = max(map(len, rows))
+    for start in range(0, longest, segment_length):
         length = min(segment_length, longest - start)
+        yield _batch(rows, start, length, size_of(length))
 
 
 def _batch(rows: Sequence[np.ndarray], start: int, length: int, size: int) -> SegmentBatch:

@@ -43,7 +43,7 @@ class Steps:
     """
 
     takes_lengths = True
-    """True if rows of different lengths can be read."""
+    """True if rows of different lengths can be read, whose padding does not enter memory."""
     spans_segments = True
     """True if several segments can be read at once."""
 
@@ -86,9 +86,9 @@ class HiddenStateSteps(Steps):
 
     spans_segments = False
 
-    @property
-    def takes_lengths(self):
-        return takes_reading(self._model) and self._config.has_relative_positions
+    def __init__(self, model, config, *others):
+        super().__init__(model, config, *others)
+        self.takes_lengths = takes_reading(model)
 
     def initial_memory(self, num_rows):
         lengths = [self._memory_length] if isinstance(self._config, ModelConfig) else []
@@ -98,22 +98,15 @@ class HiddenStateSteps(Steps):
         return ()
 
     def arguments(self, token_ids, memory, lengths=None, document_starts=None, constants=None):
-        is_plain = not takes_reading(self._model)
-        is_ragged = lengths is not None and (is_plain or len(lengths.shape) > 0)
-        if is_ragged and not self.takes_lengths:
+        if self.takes_lengths:
+            reading = Reading(self._config, AllHeads(), memory.memory_length)
+            return {"lengths": lengths, "document_starts": document_starts, "reading": reading}
+        if lengths is not None or document_starts is not None:
             raise ValueError(
-                "Rows of different lengths need a model with relative positions. "
-                f"Received: lengths={lengths}"
-            )
-        if is_plain and document_starts is not None:
-            raise ValueError(
-                "`document_starts` need a model whose `call` takes `reading`. "
+                "`lengths` and `document_starts` need a model whose `call` takes `reading`. "
                 f"Received: model of type {type(self._model).__name__}"
             )
-        if is_plain:
-            return {}
-        reading = Reading(self._config, AllHeads(), memory.memory_length)
-        return {"lengths": lengths, "document_starts": document_starts, "reading": reading}
+        return {}
 
     def begin(self, memory, rows_per_memory=1, capacity=64):
         return keras.tree.map_structure(

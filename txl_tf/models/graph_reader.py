@@ -16,23 +16,20 @@ def read_in_graph(
     segment_length: int,
     *,
     num_read: Any = None,
-    cuts_last: bool = False,
 ) -> Any:
     """Reads token ids `(B, L)` in a loop of the graph, and returns the last state.
 
     `read_segment` maps the place of a segment's first token, its ids `(B, T)` and a structure of
     tensors, whose shapes stay, to the next such structure. Segments from `num_read` tokens on are
-    skipped. The last segment is padded with 0; with `cuts_last`, on TensorFlow only, it is shorter.
+    skipped. The last segment is padded with 0.
     """
     num_rows, length = ops.shape(token_ids)
     num_segments = -(-length // segment_length)
-    if not cuts_last:
-        padding = num_segments * segment_length - length
-        token_ids = ops.pad(token_ids, [[0, 0], [0, padding]])
+    padding = num_segments * segment_length - length
+    token_ids = ops.pad(token_ids, [[0, 0], [0, padding]])
 
     def body(start: Any, state: Any) -> tuple[Any, Any]:
-        size = ops.minimum(segment_length, length - start) if cuts_last else segment_length
-        segment = ops.slice(token_ids, [0, start], [num_rows, size])
+        segment = ops.slice(token_ids, [0, start], [num_rows, segment_length])
         return start + segment_length, read_segment(start, segment, state)
 
     _, state = ops.while_loop(
