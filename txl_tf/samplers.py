@@ -6,6 +6,7 @@ search also chooses which row each of its beams continues.
 Shape letters used in this module: B rows, W beams of each, R = B * W, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -221,6 +222,16 @@ def _gumbel(bits):
     return -ops.log(-ops.log1p(-uniform))
 
 
+@dataclasses.dataclass(frozen=True)
+class _OfProbabilities:
+    """Sampler with the interface of KerasHub's, which draws by a seed of its own."""
+
+    sampler: Any
+
+    def __call__(self, logits: Any, seed: Any) -> Any:
+        return self.sampler.get_next_token(self.sampler.compute_probabilities(logits))
+
+
 _BY_NAME: dict[str, Callable[[], Any]] = {
     "beam": BeamSampler,
     "greedy": GreedySampler,
@@ -233,14 +244,14 @@ def get(sampler: Any) -> Any:
 
     Args:
         sampler: `"beam"`, `"greedy"` or `"random"`, with the default settings of its class; or a
-            sampler.
+            sampler, also one of KerasHub.
 
     Raises:
         ValueError: If the name is unknown.
         TypeError: If it is neither a name nor a sampler.
     """
     if callable(sampler) and not isinstance(sampler, type):
-        return sampler
+        return _OfProbabilities(sampler) if hasattr(sampler, "get_next_token") else sampler
     if not isinstance(sampler, str):
         raise TypeError(
             "`sampler` must be a name or an object of `txl_tf.samplers`, such as "

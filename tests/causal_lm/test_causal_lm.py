@@ -1,7 +1,11 @@
 """`TransformerXLCausalLM` against the layers below it: tokens, scores, folders, sessions."""
 
+import itertools
+
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras import ops
 
 import txl_tf
 from tests.small_models import with_drawn_weights
@@ -10,7 +14,7 @@ from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
 from txl_tf.models import create_model, presets
-from txl_tf.samplers import GreedySampler, RandomSampler
+from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
 
 # Every token is a character, so that any text that is written can be read back.
 TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
@@ -74,6 +78,34 @@ def test_a_compiled_sampler_is_used(model):
     greedy = lm.generate("a fox", max_tokens=8)
     lm.compile(sampler=RandomSampler(top_k=1))
     assert lm.generate("a fox", max_tokens=8, seed=3) == greedy
+
+
+class MostProbable:
+    """A sampler with the interface of KerasHub's."""
+
+    def __call__(self, next, prompt):
+        raise NotImplementedError
+
+    def compute_probabilities(self, logits):
+        return ops.softmax(logits)
+
+    def get_next_token(self, probabilities):
+        return ops.argmax(probabilities, axis=-1)
+
+
+def test_samplers_of_ones_own_choose_after_penalties_and_bias(lm):
+    settings = {"max_tokens": 9, "frequency_penalty": 0.8, "logit_bias": {4: 2, 5: -100}}
+    expected = lm.generate(PROMPTS, sampler="greedy", **settings)
+    for sampler in (MostProbable(), lambda logits, seeds: tf.argmax(logits, axis=-1)):
+        assert lm.generate(PROMPTS, sampler=sampler, **settings) == expected
+
+
+def test_beams_are_those_of_each_prompt_alone_and_all_are_returned_if_asked(lm):
+    beams, best = BeamSampler(3, return_all_beams=True), BeamSampler(3)
+    alone = [lm.generate(each, 24, sampler=beams) for each in PROMPTS]
+    assert lm.generate(PROMPTS, 24, sampler=beams) == [*itertools.chain(*alone)]
+    assert lm.generate(PROMPTS, 24, sampler=best) == [texts[0] for texts in alone]
+    assert len({*alone[0]}) == 3
 
 
 def test_a_text_ends_before_a_stop_text_or_token(lm):

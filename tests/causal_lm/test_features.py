@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.slow_case import slow_case
-from tests.small_models import small_config
+from tests.small_models import small_config, with_drawn_weights
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.config.model import LSTMConfig
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
@@ -23,11 +23,7 @@ CONFIGS = {
 
 
 def drawn(config):
-    model = create_model(config, dtype="float32")
-    for index, variable in enumerate(model.weights):
-        numbers = np.random.default_rng(index).normal(scale=0.5, size=variable.shape)
-        variable.assign(numbers.astype("float32"))
-    return model
+    return with_drawn_weights(create_model(config, dtype="float32"), scale=0.5)
 
 
 @pytest.fixture(scope="module", params=["relative", *map(slow_case, list(CONFIGS)[1:])])

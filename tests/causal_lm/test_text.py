@@ -1,7 +1,6 @@
 """Pieces of text from tokens: characters of several tokens, and texts to stop before."""
 
 import numpy as np
-import pytest
 
 from txl_tf.causal_lm.text_generator import TextSession
 from txl_tf.causal_lm.text_pieces import (
@@ -63,23 +62,6 @@ def test_pieces_of_a_long_text_join_to_it_and_few_tokens_are_decoded_for_each(mo
     assert "".join(written(text, count - 3, ["; x"])) == text[:-3] + "\ufffd"
     end = text.index(", é; a€, é", 200)
     assert "".join(written(text[:end] + "stop" + text, count, ["stop"])) == text[:end]
-
-
-@pytest.mark.parametrize(
-    ("stops", "expected"),
-    [
-        ([], "one two three"),
-        (["two"], "one "),
-        (["three", " t"], "one"),
-        (["two threads"], "one two three"),
-        (["one"], ""),
-        (["wo three", "th"], "one two "),
-        (["e tw", " t"], "one"),
-        (["e t", " t"], "on"),
-    ],
-)
-def test_writing_ends_before_the_first_stop_text(stops, expected):
-    assert "".join(written("one two three", 13, stops)) == expected
 
 
 def test_what_may_begin_a_stop_text_is_held_back():

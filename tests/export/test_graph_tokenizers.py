@@ -86,37 +86,33 @@ def test_a_saved_model_has_the_same_ids_and_texts(name, tmp_path):
         assert text == tokenizer.decode_bytes(ids), ids
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if name != "bytes"])
-def test_a_graph_refuses_what_the_tokenizer_refuses(name):
-    graph = graph_tokenizer(make(name))
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        graph.tokenize(tf.constant([b"a", b"a \xff"]))
-
-
-def test_a_graph_refuses_unknown_words_and_characters():
-    for tokenizer in (WordTokenizer(["a"], WordRule()), CharacterTokenizer(["a"])):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="not in the vocabulary"):
-            graph_tokenizer(tokenizer).tokenize(tf.constant(["a", "b"]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"U\+10FFFE"):
-        graph = graph_tokenizer(trained_sentence_piece("bpe"))
-        graph.tokenize(tf.constant(["a\U0010fffe"]))
-
-
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_graph_refuses_ids_outside_of_the_vocabulary(name):
+def test_a_graph_refuses_what_the_tokenizer_refuses(name):
     tokenizer = make(name)
     graph = graph_tokenizer(tokenizer)
+    if name != "bytes":
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            graph.tokenize(tf.constant([b"a", b"a \xff"]))
     for wrong in (tokenizer.vocabulary_size, -1):
         with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)):
             graph.detokenize(tf.ragged.constant([[1, wrong]], dtype=tf.int32))
+
+
+def test_a_graph_refuses_unknown_words_and_characters():
+    for tokenizer, text, message in (
+        (WordTokenizer(["a"], WordRule()), "b", "not in the vocabulary"),
+        (CharacterTokenizer(["a"]), "b", "not in the vocabulary"),
+        (trained_sentence_piece("bpe"), "a\U0010fffe", r"U\+10FFFE"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            graph_tokenizer(tokenizer).tokenize(tf.constant(["a", text]))
 
 
 @pytest.mark.parametrize("name", ["words", "bpe"])
 def test_setting_the_random_seed_takes_nothing_away(name):
     tokenizer = make(name)
     graph = graph_tokenizer(tokenizer)
-    before = tokenizer.encode(TEXTS[0]), graph.tokenize(tf.constant(TEXTS)).to_list()
+    before = tokenizer.encode(TEXTS[0]).tolist()
     tf.random.set_seed(7)
-    assert tokenizer.encode(TEXTS[0]).tolist() == before[0].tolist()
-    assert graph.tokenize(tf.constant(TEXTS)).to_list() == before[1]
-    assert tokenizer.decode_bytes(before[0]) == tokenizer.decode_bytes(tokenizer.encode(TEXTS[0]))
+    assert tokenizer.encode(TEXTS[0]).tolist() == before
+    assert graph.tokenize(tf.constant(TEXTS[:1])).to_list() == [before]

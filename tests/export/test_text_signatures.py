@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.export.conftest import CONFIG
 from tests.export.test_token_signatures import VARIANTS
 from tests.slow_case import slow_case
+from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.text_pieces import first_stop
@@ -30,11 +31,7 @@ SETTINGS = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "sto
 def model_of(vocabulary_size, **changes):
     """A model whose next token is hardly ever a tie."""
     config = toy_experiment(model={"vocabulary_size": vocabulary_size, **changes}).model
-    model = create_model(config, dtype="float32")
-    for index, variable in enumerate(model.weights):
-        drawn = np.random.default_rng(index).normal(scale=0.7, size=variable.shape)
-        variable.assign(drawn.astype("float32"))
-    return model
+    return with_drawn_weights(create_model(config, dtype="float32"), scale=0.7)
 
 
 def words(**rule):

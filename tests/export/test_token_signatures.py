@@ -18,6 +18,7 @@ from tests.export.requests import (
     score,
     tensors,
 )
+from tests.generation.models import greedy_by_the_model
 from tests.toy_batches import SEGMENT_LENGTH, toy_experiment
 from txl_tf.export.served_model import ServedModel, ServedWeights
 from txl_tf.models.plain_weights import plain_weights
@@ -131,50 +132,24 @@ def test_bad_settings_are_refused_by_row(signatures):
             pytest.fail(f"{generate(signatures, rows, nothing_read(2), **changes)}")
 
 
-def greedy(model, prompt, num_tokens):
-    """Writes with the model itself, token by token."""
-    memory, written = model.initial_memory(1), []
-    for start in range(0, len(prompt) - 1, SEGMENT):
-        piece = prompt[None, start : min(start + SEGMENT, len(prompt) - 1)]
-        _, memory = model(piece, memory)
-    pending = prompt[None, -1:]
-    for _ in range(num_tokens):
-        log_probs, memory = model.log_probs(pending, memory)
-        pending = np.argmax(log_probs, axis=-1)
-        written.append(pending[0, 0])
-    return written, memory
-
-
 @pytest.mark.slow
-def test_generate_writes_each_row_to_its_own_end(model, signatures):
+def test_generate_writes_each_row_to_its_own_end_and_is_continued_from_there(model, signatures):
     prompts = random_ids(3, 2 * SEGMENT, seed=5)
     lengths, num_tokens = [1, SEGMENT, 2 * SEGMENT], [9, 1, 4]
-    expected = [
-        greedy(model, prompt[:length], count)
-        for prompt, length, count in zip(prompts, lengths, num_tokens, strict=True)
-    ]
-    stop = expected[2][0][1]
-    stops = [[-1, -1], [-1, -1], [-1, stop]]
-    rows, nothing = rows_of(prompts, lengths), nothing_read(3)
-    answer = generate(signatures, rows, nothing, stops, max_tokens=num_tokens)
+    rows = zip(prompts, lengths, num_tokens, strict=True)
+    expected = [greedy_by_the_model(model, row[:length], count + 3) for row, length, count in rows]
+    stops = [[-1, -1], [-1, -1], [-1, expected[2][1]]]
+    num_tokens[2] = 1 + expected[2].index(expected[2][1])
+    rows = rows_of(prompts, lengths)
+    answer = generate(signatures, rows, nothing_read(3), stops, max_tokens=[9, 1, 4])
     assert answer["token_ids"].shape == (3, 9)
-    for row, (written, memory) in enumerate(expected):
-        if stop in written and row == 2:
-            written = written[: written.index(stop) + 1]
-        assert answer["lengths"][row] == len(written)
-        assert answer["token_ids"][row].numpy().tolist() == written + [0] * (9 - len(written))
-        if row < 2:
-            states = np.stack(memory.states, axis=1)[0]
-            found = answer["memory_states"][row]
-            np.testing.assert_allclose(found, states, rtol=0, atol=1e-5)
-            assert answer["memory_valid_length"][row] == memory.valid_length[0]
-    # The answer is a state to go on from: the last token, and the memory before it.
-    last = np.take_along_axis(
-        answer["token_ids"].numpy(), answer["lengths"].numpy()[:, None] - 1, 1
-    )
-    on = generate(signatures, rows_of(last), memory_in(answer), max_tokens=3)
-    further, _ = greedy(model, prompts[0, :1], 12)
-    assert on["token_ids"][0].numpy().tolist() == further[9:]
+    np.testing.assert_array_equal(answer["lengths"], num_tokens)
+    last = np.array([[text[count - 1]] for text, count in zip(expected, num_tokens, strict=True)])
+    more = generate(signatures, rows_of(last.astype("int32")), memory_in(answer), max_tokens=3)
+    for row, (text, count) in enumerate(zip(expected, num_tokens, strict=True)):
+        written = answer["token_ids"][row].numpy().tolist()
+        assert written == text[:count] + [0] * (9 - count)
+        assert more["token_ids"][row].numpy().tolist() == text[count : count + 3]
 
 
 def served_functions(model):

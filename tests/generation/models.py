@@ -54,7 +54,7 @@ def greedy_by_the_model(model, row, num_tokens, memory=None):
     for start in range(0, len(row) - 1, length):
         segment, options = row[start : min(start + length, len(row) - 1)], {}
         if getattr(model.config, "position_encoding", "shaw") in ("sinusoidal", "learned"):
-            options["lengths"] = np.array(len(segment))
+            options["lengths"] = np.int32(len(segment))
             segment = np.pad(segment, (0, length - len(segment)))
         _, memory = model(segment[None], memory, **options)
     token, written = row[None, -1:], []

@@ -68,25 +68,15 @@ def test_memory_goes_from_model_and_operator_to_operator():
     ("variant", "memory_length"), [("plain", 9), ("plain", 0), ("official same length", 9)]
 )
 @pytest.mark.parametrize("operator", ON_CPU)
-def test_several_segments_at_once_are_several_segments(variant, operator, memory_length):
+def test_several_segments_at_once_and_documents_are_those_of_the_model(
+    variant, operator, memory_length
+):
     # Five segments are parts of two, two and one head by head; memory is filled on the way.
-    engine, text = engine_of(made(variant), operator, memory_length), tokens(8 * T + 1)
-    expected, last = read(engine, text, (T,) * 8)
-    nats, memory = read(engine, text, (5 * T, 2 * T, T))
-    np.testing.assert_allclose(nats, expected, rtol=2e-6, atol=2e-6)
-    assert_equal_memory(memory, last)
-
-
-@pytest.mark.parametrize("operator", ON_CPU)
-def test_documents_are_kept_apart_as_by_the_model(operator):
-    text = tokens(6 * T + 1)
-    starts = np.random.default_rng(3).random((B, 6 * T)) < 0.15
-    assert starts.any(axis=1).all()
-    by_states = InferenceEngine(made(), keeps="hidden_states")
-    expected, memory = read(by_states, text, (T,) * 6, document_starts=starts)
-    for lengths in ((T,) * 6, (5 * T, T)):
-        engine = engine_of(made(), operator)
-        nats, own = read(engine, text, lengths, document_starts=starts)
+    text, engine = tokens(8 * T + 1), engine_of(made(variant), operator, memory_length)
+    by_states = InferenceEngine(made(variant), memory_length, "hidden_states")
+    for starts in ({}, {"document_starts": np.random.default_rng(3).random((B, 8 * T)) < 0.15}):
+        expected, memory = read(by_states, text, (T,) * 8, **starts)
+        nats, own = read(engine, text, (5 * T, 2 * T, T), **starts)
         np.testing.assert_allclose(nats, expected, rtol=2e-6, atol=3e-6)
         np.testing.assert_array_equal(own.valid_length, memory.valid_length)
 

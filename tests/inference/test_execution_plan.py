@@ -1,7 +1,5 @@
 """What is chosen for a device."""
 
-import pytest
-
 from tests.toy_batches import toy_experiment
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
@@ -25,17 +23,12 @@ def test_a_single_row_on_a_cpu_is_read_head_by_head_without_xla():
     assert InferenceEngine(TransformerXL(NARROW), num_rows=1).plan == plan(NARROW)
 
 
-@pytest.mark.parametrize(
-    "options", [{"num_rows": 2}, {"num_rows": None}, {"device": "GPU"}, {"is_distributed": True}]
-)
-def test_otherwise_rows_and_heads_are_read_together(options):
-    chosen = plan(**options)
-    assert chosen.operator == AllHeads()
-    assert [chosen.segments_per_read(num_rows, 8) for num_rows in (1, 2, 64)] == [32, 16, 1]
-    assert plan(keeps_states=True, **options).segments_per_read(1, 8) == 1
-
-
-def test_xla_compiles_where_it_is_faster():
+def test_otherwise_rows_and_heads_are_read_together_and_compiled_where_that_is_faster():
+    for options in ({"num_rows": 2}, {"num_rows": None}, {"device": "GPU"}):
+        chosen = plan(**options)
+        assert chosen.operator == AllHeads()
+        assert [chosen.segments_per_read(num_rows, 8) for num_rows in (1, 2, 64)] == [32, 16, 1]
+        assert plan(keeps_states=True, **options).segments_per_read(1, 8) == 1
     assert plan(NARROW, num_rows=4).compile_read
     assert not plan(WIDE, num_rows=4).compile_read
     assert plan(WIDE, "GPU").compile_read and plan(WIDE, "TPU").compile_read

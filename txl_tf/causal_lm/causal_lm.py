@@ -201,7 +201,9 @@ class TransformerXLCausalLM(TextGenerator):
                 the next. Or an `OptimizerConfig`; every `fit` is then a separate run, as with
                 `txl train`. Defaults to `None`: Adam with the learning rate and the clipping of
                 `OptimizerConfig`.
-            sampler: `"random"`, `"greedy"`, `"beam"`, or an object of `txl_tf.samplers`.
+            sampler: `"random"`, `"greedy"`, `"beam"`, an object of `txl_tf.samplers`, a sampler of
+                KerasHub, or a function of logits `(R, V)` and seeds `(R, 2)` that returns token
+                ids `(R,)`.
             **options: other arguments of `keras.Model.compile`, such as `metrics`. The default
                 `loss` is the cross entropy.
 

@@ -211,6 +211,7 @@ def write_tokens(
             is_written, logits = (ops.take(each, parents, axis=0) for each in (is_written, logits))
         else:
             token_ids = rules.sampler(scores, drawing_seeds(seeds, state.position))
+            token_ids = ops.cast(token_ids, "int32")
         return count + 1, _with_tokens(rules, state, logits, token_ids, is_written)
 
     first = ops.convert_to_tensor(0, "int32")
