@@ -8,10 +8,12 @@ import tensorflow as tf
 from keras import ops
 
 import txl_tf
+from tests.generation.models import expressive
 from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
 from txl_tf.models import create_model, presets
 from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
@@ -127,13 +129,16 @@ def test_a_text_ends_before_a_stop_text_or_token(lm):
     assert session.write("a fox", max_tokens=12) == expected
 
 
-def test_a_session_remembers_the_text_up_to_a_stop_text(lm):
-    settings = {"sampler": "greedy", "repetition_penalty": 1.3}
-    full = lm.session(**settings).write("a fox", max_tokens=12)
-    session, other = lm.session(**settings, stop=full[4:6]), lm.session(**settings)
-    text = session.write("a fox", max_tokens=12)
-    assert text == full[: full.find(full[4:6])]
-    assert session.write(max_tokens=3) == other.write("a fox" + text, max_tokens=3)
+def test_a_session_remembers_the_text_up_to_a_stop_text(tmp_path):
+    lm = TransformerXLCausalLM(expressive(), CharacterTokenizer(list("abcdefghijklm")))
+    full = lm.session(sampler="greedy").write("bad", max_tokens=12)
+    session = lm.session(sampler="greedy", stop=full[4:7])
+    text = session.write("bad", max_tokens=12)
+    assert text == full[: full.find(full[4:7])]
+    session.save(tmp_path / "session")
+    continued, other = lm.session(sampler="greedy"), lm.session(sampler="greedy")
+    continued.load(tmp_path / "session")
+    assert continued.write(max_tokens=5) == other.write("bad" + text, max_tokens=5)
 
 
 def test_scores_are_those_of_the_model(lm, model):
@@ -166,6 +171,17 @@ def test_a_session_goes_on_with_its_memory(lm, tmp_path):
     other = lm.session(sampler="random", seed=5)
     other.load(tmp_path / "session")
     assert "".join(other.stream(max_tokens=4)) == whole[len(first) :]
+
+
+def test_words_after_a_saved_session_have_their_spaces(tmp_path):
+    words = WordTokenizer([f"word{number}" for number in range(13)], WordRule())
+    lm = TransformerXLCausalLM(expressive(), words)
+    whole = lm.session(sampler="greedy").write("word3", max_tokens=7)
+    session, other = (lm.session(sampler="greedy") for _ in range(2))
+    first = session.write("word3", max_tokens=3)
+    session.save(tmp_path / "session")
+    other.load(tmp_path / "session")
+    assert first + other.write(max_tokens=4) == whole
 
 
 def test_saved_and_loaded_it_is_the_same(lm, tmp_path):

@@ -106,13 +106,3 @@ def test_a_graph_refuses_unknown_words_and_characters():
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             graph_tokenizer(tokenizer).tokenize(tf.constant(["a", text]))
-
-
-@pytest.mark.parametrize("name", ["words", "bpe"])
-def test_setting_the_random_seed_takes_nothing_away(name):
-    tokenizer = make(name)
-    graph = graph_tokenizer(tokenizer)
-    before = tokenizer.encode(TEXTS[0]).tolist()
-    tf.random.set_seed(7)
-    assert tokenizer.encode(TEXTS[0]).tolist() == before
-    assert graph.tokenize(tf.constant(TEXTS[:1])).to_list() == [before]

@@ -120,7 +120,8 @@ class TextSession:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continues from a file that `save` wrote, see `GenerationSession.load`."""
         self._session.load(path)
-        self._newest = np.zeros((0,), np.int32)
+        # A tokenizer may decode a token differently after another one.
+        (self._newest,) = self._session.unread_ids
 
 
 class TextGenerator:

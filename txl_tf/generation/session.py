@@ -246,9 +246,13 @@ class GenerationSession:
             self._unread = [row[-1:] for row in self._unread]
         self._begin_recent(**options)
 
+    @property
+    def unread_ids(self) -> list[np.ndarray]:
+        """The newest tokens of each row, which memory does not contain."""
+        return self._unread or [np.zeros(0, np.int32)] * self._num_rows
+
     def _append(self, rows: Sequence[np.ndarray]) -> None:
-        before = self._unread or [np.zeros(0, np.int32)] * self._num_rows
-        pairs = zip(before, rows, strict=True)
+        pairs = zip(self.unread_ids, rows, strict=True)
         self._unread = [np.concatenate(pair).astype(np.int32) for pair in pairs]
 
     def read(self, prompt_ids: np.ndarray | Sequence[np.ndarray]) -> None:
