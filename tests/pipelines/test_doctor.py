@@ -1,8 +1,5 @@
 """`txl doctor`: findings of made-up machines, and the machine of the tests as a user sees it."""
 
-import json
-import shutil
-
 import pytest
 
 from pipelines import doctor
@@ -21,7 +18,7 @@ def without(packages, name):
 
 @pytest.mark.parametrize("packages, has_tpu", [(GOOD, False), (TPU, True)])
 def test_the_pinned_versions_are_well(packages, has_tpu):
-    assert {each.status for each in doctor.check_packages(packages, has_tpu)} == {"ok"}
+    assert not any(each.remedy for each in doctor.check_packages(packages, has_tpu))
 
 
 @pytest.mark.parametrize(
@@ -38,48 +35,34 @@ def test_the_pinned_versions_are_well(packages, has_tpu):
 )
 def test_another_version_has_a_verdict_and_a_command(packages, has_tpu, check, status, words):
     found = next(each for each in doctor.check_packages(packages, has_tpu) if each.check == check)
-    assert found.status == status and words in found.what
+    assert str(found).startswith(status) and words in found.what
     assert found.remedy.startswith("pip ")
 
 
-@pytest.mark.parametrize(("free", "status"), [(1 << 20, "fault"), (2 << 30, "warning")])
-def test_a_folder_without_room_is_said(free, status, tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)._replace(free=free)
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
-    assert doctor.check_folder(str(tmp_path / "new")).status == status
+def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path):
+    assert doctor.check_folder(str(tmp_path / "new")).exit_code == 0
     assert [*tmp_path.iterdir()] == []
     (tmp_path / "file").touch()
     assert doctor.check_folder(str(tmp_path / "file")).exit_code == StorageError.exit_code
 
 
-@pytest.mark.parametrize(
-    ("program", "check", "words"),
-    [
-        ("import os; os.abort()", "import", "SIGABRT"),
-        ("import sys; print('{\"stage\": \"all-reduce\"}'); sys.exit('no')", "all-reduce", "no"),
-    ],
-)
-def test_the_end_of_the_probe_is_a_finding(program, check, words, monkeypatch):
-    monkeypatch.setattr(doctor, "_PROBE", program)
-    (found,) = doctor.probe_findings({}, 60.0)
-    assert (found.check, found.status) == (check, "fault") and words in found.what
+def test_the_end_of_the_probe_is_a_finding(monkeypatch):
+    monkeypatch.setattr(doctor, "_PROBE", "import os; os.abort()")
+    assert "SIGABRT" in doctor.check_devices(None, 60.0).what
+    monkeypatch.setattr(doctor, "_PROBE", "import sys; print('no', file=sys.stderr); sys.exit(66)")
+    assert doctor.check_devices(None, 60.0).exit_code == 66
 
 
 @pytest.mark.slow
-def test_this_machine_is_well_and_bad_folders_are_said(tmp_path, monkeypatch):
+def test_this_machine_is_well_and_bad_folders_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
-    remote = "ram://doctor/run"
-    places = ("--folder", tmp_path, "--folder", remote)
-    finished = run_new_txl("doctor", "--json", *places)
-    findings = {each["check"]: each for each in json.loads(finished.stdout)}
+    finished = run_new_txl("doctor", "--folder", tmp_path, "--folder", "ram://doctor/run")
     assert finished.returncode == 0, finished.stdout
-    checks = {"import", "all-reduce", "text operations", f"folder {remote}"}
-    assert findings["XLA_FLAGS"]["status"] == "warning"
-    assert checks <= findings.keys()
+    assert "warning  XLA_FLAGS" in finished.stdout and "sums of 2 replicas" in finished.stdout
     (tmp_path / "file").touch()
     bad = ("--folder", tmp_path / "file", "--timeout-seconds", "0.1")
-    finished = run_new_txl("doctor", "--json", *bad)
+    finished = run_new_txl("doctor", *bad)
     # The first fault decides; that TensorFlow had no time at all is the second.
     assert finished.returncode == 74
     assert 1 <= len(error_lines(finished)) <= 3
-    assert json.loads(finished.stdout)[-1]["what"].startswith("no answer within")
+    assert "no answer within" in finished.stdout

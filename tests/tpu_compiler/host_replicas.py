@@ -3,8 +3,9 @@
 import jax
 import numpy as np
 import tensorflow as tf
+from jax._src.lib import _jax, xla_client
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tests.measurements import run_saved_program
 from tests.toy_text import NUM_TOKENS, toy_text
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
@@ -13,6 +14,55 @@ from txl_tf.tpu_compiler.program import ReplicaProgram, read_variable
 
 # Rows that no number of replicas shares out equally.
 NUM_ROWS = 9
+
+
+class CompiledReplicas:
+    """A compiled program, and the state of each replica on a device.
+
+    `outputs` has for each output the number of the argument that it replaces, `None` for results;
+    `state`, for each argument after the data, an array per replica.
+    """
+
+    def __init__(self, stablehlo, outputs, state, num_replicas):
+        self._outputs = outputs
+        self._devices = jax.devices()[:num_replicas]
+        self._sharding = NamedSharding(Mesh(np.array(self._devices), ["replica"]), PartitionSpec())
+        compile_options = xla_client.CompileOptions()
+        compile_options.num_replicas = num_replicas
+        compile_options.num_partitions = 1
+        compile_options.device_assignment = xla_client.DeviceAssignment.create(
+            np.array([[device.id] for device in self._devices])
+        )
+        compile_options.env_option_overrides = [
+            # Without it, compilers leave out some of the program's roundings to bfloat16.
+            ("xla_allow_excess_precision", False),
+        ]
+        self._executable = self._devices[0].client.compile_and_load(
+            stablehlo, _jax.DeviceList(tuple(self._devices)), compile_options
+        )
+        self._state = list(map(self._spread, state))
+
+    def __call__(self, data):
+        """Runs the program once; `data` and results are lists of an array per replica."""
+        outputs = self._executable.execute_sharded([*map(self._spread, data), *self._state])
+        results = []
+        by_output = outputs.disassemble_into_single_device_arrays()
+        for argument, parts in zip(self._outputs, by_output, strict=True):
+            if argument is None:
+                results.append([np.asarray(part) for part in parts])
+            else:
+                self._state[argument - len(data)] = self._joined(parts)
+        return results
+
+    def state(self):
+        """For each argument of state, an array per replica."""
+        return [[np.asarray(part.data) for part in each.addressable_shards] for each in self._state]
+
+    def _spread(self, parts):
+        return self._joined(list(map(jax.device_put, parts, self._devices)))
+
+    def _joined(self, parts):
+        return jax.make_array_from_single_device_arrays(parts[0].shape, self._sharding, parts)
 
 
 class HostReplicas:
@@ -25,7 +75,7 @@ class HostReplicas:
     def __init__(self, program):
         self._program = program
         lowered = program.lower()
-        self._replicas = run_saved_program.CompiledReplicas(
+        self._replicas = CompiledReplicas(
             lowered.to_stablehlo(),
             lowered.replaced_parameters(),
             [list(map(read_variable, handles)) for handles in program.variables.values()],
@@ -49,7 +99,9 @@ class HostReplicas:
 def prepare(num_replicas):
     """Must be called before JAX is used."""
     jax.config.update("jax_platforms", "cpu")
-    run_saved_program.prepare(num_replicas)
+    jax.config.update("jax_num_cpu_devices", num_replicas)
+    # Without it, int64 would be cut off.
+    jax.config.update("jax_enable_x64", True)
 
 
 def evaluation_differences(runs, experiment):

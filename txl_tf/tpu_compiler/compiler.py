@@ -38,12 +38,6 @@ class CompiledProgram:
     """Results that do not reuse an argument's memory."""
     temporary_bytes: int = 0
     """Activations and other tensors that live only during the step."""
-    code_bytes: int | None = None
-    """The program itself; `None` if its code was not generated."""
-    flops: int = 0
-    """Floating-point operations of products and kernels."""
-    hbm_bytes: int = 0
-    """Bytes read from and written to the chip's high-bandwidth memory, with padding."""
     all_reduce_bytes: int = 0
     """Bytes that each replica contributes to all-reduces."""
 
@@ -52,25 +46,6 @@ class CompiledProgram:
         """True if the program fits the chip."""
         return self.needed_bytes <= self.limit_bytes
 
-    def roofline(self, topology: Topology) -> dict[str, float]:
-        """Returns the seconds per step that each resource needs at its peak.
-
-        No step is faster than the slowest. A real one is slower: vector and scalar work, and
-        waiting, are not counted. All-reduces may overlap with the rest.
-        """
-        chip, num_chips = topology.chip, topology.num_chips
-        # In a ring, all but one of n parts of the sum pass a chip's links twice. Replicas of one
-        # chip first add up among themselves.
-        passed = 2 * (num_chips - 1) / num_chips * self.all_reduce_bytes
-        flop_seconds = self.flops * chip.num_replicas / chip.flops_per_second
-        hbm_seconds = self.hbm_bytes * chip.num_replicas / chip.hbm_bytes_per_second
-        return {
-            "flop_seconds": flop_seconds,
-            "hbm_seconds": hbm_seconds,
-            "all_reduce_seconds": passed / chip.interconnect_bytes_per_second,
-            "step_seconds": max(flop_seconds, hbm_seconds),
-        }
-
 
 def hbm_at_once(
     training: CompiledProgram, evaluation: CompiledProgram | None, shared_bytes: int
@@ -78,14 +53,13 @@ def hbm_at_once(
     """Adds up the memory of a run's two programs: bytes of each phase, limit, and if both fit.
 
     Weights, optimizer state and the memory of the rows stay in place during an evaluation, which
-    reads the same weights, and the idle program stays loaded. `shared_bytes` are those arguments
-    of the evaluation that are the trainer's variables.
+    reads the same weights. `shared_bytes` are those arguments of the evaluation that are the
+    trainer's variables. The size of the programs themselves is not counted.
     """
     while_training, while_evaluating = training.needed_bytes, 0
     if evaluation is not None:
-        while_training += evaluation.code_bytes or 0
-        kept = training.argument_bytes + (training.code_bytes or 0)
-        while_evaluating = kept + max(evaluation.needed_bytes - shared_bytes, 0)
+        fresh_bytes = max(evaluation.needed_bytes - shared_bytes, 0)
+        while_evaluating = training.argument_bytes + fresh_bytes
     return {
         "while_training_bytes": while_training,
         "while_evaluating_bytes": while_evaluating,
@@ -119,9 +93,8 @@ def require_tpu_compiler() -> None:
 class TpuCompiler:
     """TPU compiler for one topology.
 
-    Memory, arithmetic and traffic are known once the program is optimized and its buffers are
-    assigned. Generating the code takes most of the time, and only tells its size: it is left out
-    unless `generates_code`.
+    The memory is known once the program is optimized and its buffers are assigned. The compiler is
+    then ended unless `generates_code`, which takes most of the time; kernels compile only then.
     """
 
     def __init__(self, topology: Topology, generates_code: bool = False) -> None:
@@ -133,7 +106,8 @@ class TpuCompiler:
 
         Raises JobError if the compiler fails.
         """
-        from txl_tf.tpu_compiler.costs import ProgramCosts
+        # Imported here, as it loads TensorFlow.
+        from txl_tf.tpu_compiler.costs import HloProto, all_reduce_bytes, memory_bytes
 
         with tempfile.TemporaryDirectory(prefix="txl-compile-") as folder:
             place = Path(folder)
@@ -144,32 +118,21 @@ class TpuCompiler:
             try:
                 while process.poll() is None and not any(place.glob(_AFTER_DUMP)):
                     time.sleep(0.05)
-                if not any(place.glob(_AFTER_DUMP)):
+                is_complete = not self._generates_code or process.wait() == 0
+                if not (is_complete and any(place.glob(_AFTER_DUMP))):
                     raise self._failed(process, name, place)
-                costs = ProgramCosts(next(place.glob(_DUMP)).read_bytes())
-                memory = costs.memory()
-                compiled = CompiledProgram(
-                    needed_bytes=sum(memory.values()),
-                    limit_bytes=self.topology.hbm_bytes_per_replica,
-                    attention=program.attention,
-                    **memory,
-                    flops=costs.flops(),
-                    hbm_bytes=costs.hbm_bytes(),
-                    all_reduce_bytes=costs.all_reduce_bytes(),
-                )
-                if not (self._generates_code and compiled.fits):
-                    return compiled
-                if process.wait() != 0:
-                    raise self._failed(process, name, place)
-                code_bytes = int((place / "code_bytes").read_text())
-                return dataclasses.replace(
-                    compiled,
-                    needed_bytes=compiled.needed_bytes + code_bytes,
-                    code_bytes=code_bytes,
-                )
+                dump = HloProto.FromString(next(place.glob(_DUMP)).read_bytes())
             finally:
                 process.kill()
                 process.wait()
+        memory = memory_bytes(dump)
+        return CompiledProgram(
+            needed_bytes=sum(memory.values()),
+            limit_bytes=self.topology.hbm_bytes_per_replica,
+            attention=program.attention,
+            **memory,
+            all_reduce_bytes=all_reduce_bytes(dump),
+        )
 
     def _request(self, program: "LoweredProgram") -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -197,7 +160,7 @@ def _environment() -> dict[str, str]:
 
 
 def main(folder: str, request: str) -> None:
-    """Compiles `module` of a folder, dumps the optimized program there, then the code's size."""
+    """Compiles `module` of a folder, and dumps the optimized program there."""
     import numpy as np
 
     # JAX's public interface compiles only JAX functions; the exact version is pinned.
@@ -218,9 +181,7 @@ def main(folder: str, request: str) -> None:
     options.env_option_overrides = [("xla_dump_to", folder), ("xla_dump_hlo_as_proto", True)]
     program = Path(folder, "module").read_bytes()
     module = stablehlo.deserialize_portable_artifact(mlir.make_ir_context(), program)
-    executable = devices[0].client.compile(module, _jax.DeviceList(devices), options)
-    code_bytes = executable.get_compiled_memory_stats().generated_code_size_in_bytes
-    Path(folder, "code_bytes").write_text(str(code_bytes))
+    devices[0].client.compile(module, _jax.DeviceList(devices), options)
 
 
 if __name__ == "__main__":

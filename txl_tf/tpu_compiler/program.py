@@ -4,11 +4,8 @@ Its training and its evaluation can be compiled for a TPU, or executed by any cl
 """
 
 import collections
-import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -36,15 +33,13 @@ class LoweredProgram:
     """HLO program of one replica, before compilation.
 
     `hlo` is a serialized `HloModuleProto`. `attention` describes how the program attends, if known.
-    Of an evaluation, `variable_bytes` count the variables of one replica and `num_tokens` the
-    tokens that all replicas read at once, without padding.
+    Of an evaluation, `variable_bytes` count the variables of one replica.
     """
 
     hlo: bytes
     num_replicas: int
     variable_bytes: int = 0
     attention: str = ""
-    num_tokens: int = 0
 
     def to_stablehlo(self) -> bytes:
         """Converts the program to the portable format of StableHLO, which later versions read."""
@@ -305,11 +300,10 @@ def traced_trainer(
     experiment: ExperimentConfig,
     num_replicas: int,
     chip: str | None = None,
-    has_values: bool = False,
 ) -> Trainer:
     """Returns a trainer under `traced_tpu_strategy`, whose loop can only be traced.
 
-    Its variables have no memory, unless `has_values`.
+    Its variables have no memory.
     """
 
     def batches_of_zeros(
@@ -327,8 +321,7 @@ def traced_trainer(
 
     strategy = traced_tpu_strategy(num_replicas, chip=chip)
     # In this order, because the strategy copies the values that must not take memory.
-    allocation = contextlib.nullcontext() if has_values else unallocated_variables()
-    with strategy.scope(), allocation:
+    with strategy.scope(), unallocated_variables():
         return Trainer(experiment, strategy, batches_of_zeros)
 
 
@@ -354,7 +347,6 @@ def evaluation_program(trainer: Trainer) -> LoweredProgram:
     )
     num_rows = experiment.evaluation.batch_size
     _, step = evaluator.trace(num_rows)
-    segments = evaluator.segments_per_read(-(-num_rows // strategy.num_replicas_in_sync))
     with exact_products():
         program = ReplicaProgram.of(step)
         lowered = program.lower()
@@ -363,46 +355,4 @@ def evaluation_program(trainer: Trainer) -> LoweredProgram:
         lowered,
         variable_bytes=sum(each.shape.num_elements() * each.dtype.size for each in variables),
         attention=evaluator.attention_choice(num_rows).reason,
-        num_tokens=num_rows * segments * evaluator.config.segment_length,
     )
-
-
-def save_training_program(
-    experiment: ExperimentConfig, num_replicas: int, batches: tf.data.Dataset, folder: Path
-) -> None:
-    """Writes the program of training with its arguments in the steps of some batches.
-
-    `batches` come from each replica in turn. The program attends by plain operations, so that
-    every device can run it. `program.json` tells which argument each output replaces and which one
-    records the losses. `arguments.npz` has all in order: `num_data` of shape `(num_steps,
-    num_replicas, ...)`, then the initial state of shape `(num_replicas, ...)`.
-    """
-    parts = list(batches.as_numpy_iterator())
-    num_steps = len(parts) // num_replicas
-    training = experiment.training.replace(steps_per_loop=num_steps)
-    trainer = traced_trainer(experiment.replace(training=training), num_replicas, has_values=True)
-    program = ReplicaProgram.of(trainer.trace())
-    lowered = program.lower()
-    # As the trainer passes them: the number of the replica, the batch, the steps before the loop.
-    zeros = np.zeros((num_steps, num_replicas), np.int32)
-    passed: dict[str, Any] = {"replica": zeros + np.arange(num_replicas, dtype=np.int32)}
-    for name, array in sorted(parts[0].items()):
-        stacked = np.stack([part[name] for part in parts])
-        passed[name] = stacked.reshape(num_steps, num_replicas, *array.shape)
-    passed["first_step"] = zeros
-    arguments = [list(passed.items())[place] for place in program.places]
-    for handles in program.variables.values():
-        name = handles[0]._name.removesuffix(":0")
-        arguments.append((name, np.stack([read_variable(handle) for handle in handles])))
-    description = {
-        "num_replicas": num_replicas,
-        "num_steps": num_steps,
-        "num_data": len(program.data),
-        "losses": [name for name, _ in arguments].index("loss"),
-        "outputs": lowered.replaced_parameters(),
-        "dtypes": [array.dtype.name for _, array in arguments],
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "program.stablehlo").write_bytes(lowered.to_stablehlo())
-    np.savez_compressed(folder / "arguments.npz", *(array for _, array in arguments))
-    (folder / "program.json").write_text(json.dumps(description))
