@@ -1,17 +1,16 @@
-"""Figures and texts of a run as it trains, its profile, and the peak speed of its devices."""
+"""Figures and texts of a run as it trains, its profile, and the choice of its precision."""
 
 import contextlib
 import functools
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -24,8 +23,7 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.distribution.strategy import chip_of, is_chief, num_workers
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.reading_order import EvaluationBatch, EvaluationRows, Stretches
-from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TaskResult, perplexity
+from txl_tf.evaluation.result import EvaluationResult, TaskResult, perplexity
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
 from txl_tf.inference.segment_reader import SegmentBatch, read_batches, segments
 from txl_tf.model_folder import RunStart
@@ -56,43 +54,21 @@ if TYPE_CHECKING:
 
 _SPLIT = "valid"
 _SAMPLE_TOKENS = 64
-_NUM_ROWS = 4  # whose attention is measured
-# Training time before the peak is measured, which takes half a second itself.
-_SECONDS_BEFORE_PEAK = 1.0
 # Time of measuring large products, and the least number of rounds.
 _PRODUCT_SECONDS, _MIN_ROUNDS = 0.3, 2
 _WORTHWHILE_GAIN = 1.3
 """Gain of large products from which mixed bfloat16 pays: a step gains less."""
 
 
-class DevicePeak(NamedTuple):
-    """Floating-point operations per second of all devices, and the source of the figure."""
-
-    flops_per_second: float
-    source: str
-
-
-def device_peak(
+def peak_tokens_per_second(
     experiment: ExperimentConfig, strategy: tf.distribute.Strategy
-) -> DevicePeak | None:
-    """Looks up the peak of TPUs, `None` for an unknown generation, and measures other devices.
-
-    Large products in the precision of the run are measured on one device and taken for all; CPU
-    replicas of one process share its cores.
-    """
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        chip = CHIPS.get(chip_of(strategy) or "")
-        if chip is None:
-            return None
-        num_chips = strategy.num_replicas_in_sync / chip.num_replicas
-        source = f"as published for {num_chips:g} {chip.name} in bfloat16"
-        return DevicePeak(num_chips * chip.flops_per_second, source)
-    dtype = keras.DTypePolicy(experiment.training.dtype_policy).compute_dtype
-    has_gpu = bool(tf.config.list_logical_devices("GPU"))
-    num_devices = strategy.num_replicas_in_sync if has_gpu else num_workers(strategy)
-    times = f", times {num_devices}" if num_devices > 1 else ""
-    rate = num_devices * product_rate(dtype)
-    return DevicePeak(rate, f"measured by products in {dtype}{times}")
+) -> float | None:
+    """Returns the tokens per second at the published peak of the TPUs; `None` for other devices."""
+    chip = CHIPS.get(chip_of(strategy) or "")
+    if chip is None or not isinstance(strategy, tf.distribute.TPUStrategy):
+        return None
+    flops_per_second = chip.flops_per_second * strategy.num_replicas_in_sync / chip.num_replicas
+    return flops_per_second / run_flops_per_token(experiment)
 
 
 def with_faster_policy(
@@ -158,60 +134,6 @@ def on_first_replica(
     strategy = strategy or tf.distribute.get_strategy()
     results = strategy.run(function, args=arguments)
     return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], results)
-
-
-class AttentionMass:
-    """Share of attention that each layer pays to its memory, measured on a few parts of a text.
-
-    Each part is read until the memory is full or the part ends. In the last segment the
-    probabilities of all keys in memory are averaged over heads, queries and rows.
-    """
-
-    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None = None) -> None:
-        self._model = model
-        self._strategy = strategy
-        self._step = tf.function(self._measure, autograph=False)
-
-    @staticmethod
-    def is_possible(config: object) -> bool:
-        """True if a model has a memory that attention reads, and relative positions."""
-        return (
-            isinstance(config, ModelConfig)
-            and config.effective_memory_length > 0
-            and config.has_relative_positions
-        )
-
-    def __call__(self, text: EvaluationText) -> list[float]:
-        """Returns the share of each layer; empty if the text has less than two segments."""
-        config, num_targets = self._model.config, text.num_tokens - 1
-        length = config.segment_length
-        num_rows = min(_NUM_ROWS, num_targets // (2 * length))
-        if not num_rows:
-            return []
-        row_tokens = num_targets // num_rows
-        num_segments = math.ceil(config.effective_memory_length / length) + 1
-        num_read = min(num_segments, row_tokens // length) * length
-        begins = np.arange(num_rows) * row_tokens
-        order = EvaluationRows(Stretches(begins, begins, begins + num_read, 0), num_rows, length)
-
-        def measure(batch: EvaluationBatch, memory: Memory) -> tuple[tf.Tensor, Memory]:
-            token_ids = tf.constant(batch.token_ids)
-            return on_first_replica(self._strategy, self._step, token_ids, memory)
-
-        begin = functools.partial(self._model.initial_memory, num_rows)
-        *_, last = read_batches(measure, order.batches(text), begin)
-        return last.outputs.numpy().tolist()
-
-    def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
-        model = self._model
-        hidden_states, next_memory = model.hidden_states(token_ids, memory)
-        shares = []
-        for layer, block in enumerate(model.blocks):
-            arguments = model.attention_inputs(layer, hidden_states[layer], memory)
-            probabilities = block.attention(**arguments, return_probabilities=True)  # [B, N, T, K]
-            in_memory = tf.reduce_sum(probabilities[..., : memory.memory_length], axis=-1)
-            shares.append(tf.reduce_mean(tf.cast(in_memory, tf.float32)))
-        return tf.stack(shares), next_memory
 
 
 class SampleWriter:
@@ -293,11 +215,8 @@ class RunFigures:
         self._time_log = MetricsLog(job.workdir.time, files)
         self._say = say
         self._clock = job.clock
-        self._flops_per_token = run_flops_per_token(job.experiment)
-        self._peak: DevicePeak | None = None
-        self._seconds_before_peak = _SECONDS_BEFORE_PEAK
+        self.peak_tokens_per_second = peak_tokens_per_second(job.experiment, job.strategy)
         self._board = TensorBoardWriter(files.subfolder("tensorboard"), self._log)
-        self._attention: AttentionMass | None = None
         self._sampler: SampleWriter | None = None
 
     def resume(self, step: int, evaluated_step: int) -> None:
@@ -323,26 +242,12 @@ class RunFigures:
         environment = _environment(self._job.strategy)
         self._log.append(step, PROCESS_RUN, {"command": command, "environment": environment})
 
-    @property
-    def peak_tokens_per_second(self) -> float | None:
-        """Tokens per second at the peak of the devices; `None` while it is unknown."""
-        return None if self._peak is None else self._peak.flops_per_second / self._flops_per_token
-
     def write_training(self, report: LoopReport) -> None:
-        """Writes the figures of a loop, and measures the peak once the loops take long enough."""
+        """Writes the figures of a loop."""
         self._clock.note_loop(report)
         peak = self.peak_tokens_per_second
         figures = training_figures(report, self._job.data.bytes_per_token, peak)
         self._board.write_figures(report.step, TRAINING_RUN, figures)
-        if report.has_compiled or self._seconds_before_peak <= 0:
-            return
-        self._seconds_before_peak -= report.seconds
-        if self._seconds_before_peak <= 0:
-            self._peak = device_peak(self._job.experiment, self._job.strategy)
-            if self._peak is not None:
-                self._log.append(report.step, PROCESS_RUN, {"peak": self._peak._asdict()})
-                teraflops = self._peak.flops_per_second / 1e12
-                self._say(f"peak: {teraflops:,.3g} TFLOP/s, {self._peak.source}")
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation."""
@@ -370,7 +275,7 @@ class RunFigures:
         self._clock.flush_to_disk()
 
     def observe(self, evaluator: Any, step: int, check: Callable[[], None]) -> None:
-        """Writes memory, attention and a sample after an evaluation; all workers call it."""
+        """Writes memory and a sample after an evaluation; all workers call it."""
         dataset = self._job.data.language_text
         if dataset is None:
             return
@@ -381,19 +286,9 @@ class RunFigures:
             if memory is not None:
                 self._board.write_figures(step, TRAINING_RUN, memory_figures(memory))
             check()
-            if AttentionMass.is_possible(evaluator.config):
-                self._write_attention(evaluator, dataset, step)
-            check()
             if SampleWriter.is_possible(evaluator.config):
                 self._write_sample(evaluator, dataset, step)
         self._clock.note("evaluations", step, seconds=time.perf_counter() - begin)
-
-    def _write_attention(self, evaluator: Evaluator, dataset: PreparedDataset, step: int) -> None:
-        if self._attention is None:
-            self._attention = AttentionMass(evaluator.model, evaluator.strategy)
-        shares = enumerate(self._attention(EvaluationText.of_split(dataset, _SPLIT)))
-        tags = {layer_tag("memory/attention_mass", layer): share for layer, share in shares}
-        self._board.write_figures(step, _SPLIT, tags)
 
     def _write_sample(self, evaluator: Evaluator, dataset: PreparedDataset, step: int) -> None:
         if self._sampler is None:

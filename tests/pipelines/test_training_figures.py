@@ -1,4 +1,4 @@
-"""Progress of training, its profile, and the peak of the devices."""
+"""Progress of training, its profile, and the peak of TPUs."""
 
 import functools
 import io
@@ -16,17 +16,16 @@ from pipelines.progress import TrainingProgress
 from pipelines.train import parse_steps
 from pipelines.training_data import loss_figure
 from pipelines.training_figures import (
-    device_peak,
     memory_figures,
+    peak_tokens_per_second,
     profiled_loop,
 )
-from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
+from tests.pipelines.toy_run import toy_run_experiment
 from tests.pipelines.txl_process import run_txl
 from txl_tf.errors import UsageError
 from txl_tf.models.sizes import run_flops_per_token
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
-from txl_tf.training.metrics import PROCESS_RUN, TRAINING_RUN, MetricsLog
 
 
 def report(step, nats, tokens_per_second=123_456.0, has_compiled=False):
@@ -122,73 +121,18 @@ def test_a_run_writes_the_profile_of_its_steps(data_folder, config_file, tmp_pat
     assert written.stat().st_size > 1000
 
 
-RATE = 3e11
-
-
-@pytest.fixture
-def rates(monkeypatch):
-    """The precisions that were measured."""
-    asked = []
-
-    def rate(dtype):
-        asked.append(dtype)
-        return RATE
-
-    monkeypatch.setattr("pipelines.training_figures.product_rate", rate)
-    return asked
-
-
-def tpu(num_replicas):
-    strategy = mock.Mock(spec=tf.distribute.TPUStrategy, num_replicas_in_sync=num_replicas)
-    strategy.extended = None
-    return strategy
-
-
 @pytest.mark.parametrize(
     ("name", "num_replicas", "teraflops"),
     [("v5litepod-16", 16, 16 * 197), ("v3-8", 8, 4 * 123), ("v4-8", 4, 4 * 275)],
 )
 def test_a_tpu_has_the_published_peak_of_its_chips(monkeypatch, name, num_replicas, teraflops):
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", name)
-    found = device_peak(toy_run_experiment(), tpu(num_replicas))
-    assert found.flops_per_second == pytest.approx(teraflops * 1e12)
-    assert "published" in found.source
-
-
-@pytest.mark.parametrize(
-    ("policy", "dtype"), [("float32", "float32"), ("mixed_bfloat16", "bfloat16")]
-)
-def test_the_peak_is_measured_in_the_precision_of_the_run(rates, policy, dtype):
-    experiment = toy_run_experiment(dtype_policy=policy)
-    found = device_peak(experiment, tf.distribute.get_strategy())
-    assert rates == [dtype] and dtype in found.source
-    assert found.flops_per_second == RATE
-
-
-def test_replicas_share_the_cores_of_a_process_and_have_a_gpu_each(rates, monkeypatch):
-    replicas = mock.Mock(spec=tf.distribute.MirroredStrategy, num_replicas_in_sync=4)
-    monkeypatch.setattr("pipelines.training_figures.num_workers", lambda strategy: 1)
-    assert device_peak(toy_run_experiment(), replicas).flops_per_second == RATE
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"])
-    assert device_peak(toy_run_experiment(), replicas).flops_per_second == 4 * RATE
-
-
-def test_the_share_times_the_peak_is_the_work_of_the_model(rates, tmp_path):
-    patch = mock.patch("pipelines.training_figures._SECONDS_BEFORE_PEAK", 1e-9)
-    with toy_training(), patch:
-        train(tmp_path / "run")
-    log = MetricsLog(tmp_path / "run" / "metrics.jsonl").read()
-    (peak,) = (line["peak"] for line in log.lines if line["run"] == PROCESS_RUN)
-    assert peak == {"flops_per_second": RATE, "source": "measured by products in float32"}
-    assert len(rates) == 1
-    steps = log.merged()[TRAINING_RUN]
-    shares = {step: x for step, x in steps.items() if "performance/peak_share" in x}
-    # The first loop of a process compiles, and the peak is not yet known.
-    assert shares and min(shares) > min(steps)
-    work = run_flops_per_token(toy_run_experiment())
-    for figures in shares.values():
-        achieved = figures["performance/peak_share"] * peak["flops_per_second"]
-        assert achieved == pytest.approx(work * figures["performance/tokens_per_second"])
+    strategy = mock.Mock(spec=tf.distribute.TPUStrategy, num_replicas_in_sync=num_replicas)
+    strategy.extended = None
+    experiment = toy_run_experiment()
+    peak = peak_tokens_per_second(experiment, strategy)
+    assert peak * run_flops_per_token(experiment) == pytest.approx(teraflops * 1e12)
+    assert peak_tokens_per_second(experiment, tf.distribute.get_strategy()) is None
 
 
 def test_norms_of_a_memory_are_means_over_filled_positions():

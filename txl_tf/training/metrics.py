@@ -51,14 +51,13 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
         "performance/tokens_per_second": "Tokens of all replicas per second, compiling included.",
         "performance/step_seconds": "Wall time of a step, mean of a loop.",
         "performance/checkpoint_seconds": "Pause of training for a checkpoint, without writing.",
-        "performance/peak_share": "Share of the peak operations per second, published or measured.",
+        "performance/peak_share": "Share of the published peak operations per second of TPUs.",
         "performance/goodput": "Share of the time so far spent on steps whose result was kept.",
         "performance/evaluation_seconds": "Wall time of an evaluation, compiling included.",
     },
     "Memory": {
         "memory/valid_length": "Filled positions of the memory at an evaluation, mean of rows.",
         "memory/norm": "Mean norm of a filled position of the memory, by layer.",
-        "memory/attention_mass": "Share of attention on the memory, by layer; one batch.",
     },
 }
 
@@ -75,7 +74,7 @@ class Tag(NamedTuple):
     has_parts: bool
 
 
-_WITH_PARTS = ("task/metric", "memory/norm", "memory/attention_mass")
+_WITH_PARTS = ("task/metric", "memory/norm")
 TAGS: Mapping[str, Tag] = {
     name: Tag(name, page, description, name in _WITH_PARTS)
     for page, descriptions in _DESCRIPTIONS.items()

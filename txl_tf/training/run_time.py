@@ -19,7 +19,7 @@ CAUSES: Mapping[str, str] = {
     "checkpoints": "Training stood still for checkpoints.",
     "evaluations": "Evaluations, and what is looked at after them.",
     "lost": "Steps that were done again after a kill, and steps that were skipped.",
-    "other": "Figures, the measurement of the peak, the end of a process.",
+    "other": "Figures, and the end of a process.",
 }
 """Causes of the time of a run, with descriptions; all but the first lower the goodput."""
 
