@@ -3,7 +3,6 @@
 txl config
 txl config training
 txl config --config enwik8_base
-txl config --schema > txl.schema.json
 """
 
 import argparse
@@ -12,17 +11,14 @@ import dataclasses
 import inspect
 import itertools
 import json
-import math
 import textwrap
-import types
 import typing
 from collections.abc import Iterator
 from typing import Any
 
-from txl_tf.config.base import FrozenConfig, Range, fields_of, options_of, shown_type
+from txl_tf.config.base import FrozenConfig, fields_of, shown_type
 from txl_tf.config.experiment import (
     EvaluationConfig,
-    ExperimentConfig,
     OptimizerConfig,
     TaskConfig,
     TrainingConfig,
@@ -51,8 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = f"list only this section: {', '.join(SECTIONS)} (default: the first four)"
     way.add_argument("section", nargs="?", choices=[*SECTIONS], metavar="SECTION", help=meaning)
     add_config_argument(way, help="print all settings of this experiment as JSON")
-    meaning = "print the JSON Schema of configuration files, for editors"
-    way.add_argument("--schema", action="store_true", help=meaning)
     add_override_argument(parser)
 
 
@@ -63,10 +57,6 @@ def check_arguments(arguments: argparse.Namespace) -> str:
         return json.dumps(experiment.to_dict(), indent=2)
     if arguments.overrides:
         raise UsageError("--set needs --config.", where="--set", remedy="Add --config NAME|FILE.")
-    if arguments.schema:
-        schema = json_schema(ExperimentConfig)
-        schema["properties"]["base"] = {"enum": list(NAMED_EXPERIMENTS)}
-        return json.dumps(schema, indent=1)
     if arguments.section is not None:
         return _described(arguments.section)
     names = textwrap.fill(f"Named experiments: {', '.join(NAMED_EXPERIMENTS)}.", _WIDTH)
@@ -74,7 +64,7 @@ def check_arguments(arguments: argparse.Namespace) -> str:
 
 
 def run(text: str) -> None:
-    """Prints settings, an experiment, or the schema."""
+    """Prints settings, or an experiment."""
     print(text)
 
 
@@ -114,42 +104,3 @@ def _meanings(config_class: Any) -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
             found[ast.unparse(field.target)] = " ".join(ast.literal_eval(after.value).split())
     return found
-
-
-_JSON_TYPES = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    types.NoneType: "null",
-}
-
-
-def json_schema(config_class: Any) -> dict[str, Any]:
-    """Returns the JSON Schema of the values of a configuration, in JSON or TOML, for editors.
-
-    No field is required, because a file may have a base that states it.
-    """
-    properties = {}
-    for name, _, meaning in settings_of(config_class):
-        schema = _schema_of(*fields_of(config_class)[name])
-        properties[name] = {**schema, "description": meaning}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _schema_of(hint: Any, accepted: Range | None = None) -> dict[str, Any]:
-    kind, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if len(options_of(hint)) > 1:
-        return {"anyOf": [_schema_of(part, accepted) for part in parts]}
-    if kind is typing.Literal:
-        return {"enum": list(parts)}
-    if kind is tuple:
-        return {"type": "array", "items": _schema_of(parts[0], accepted)}
-    if kind not in _JSON_TYPES:
-        return json_schema(kind)
-    schema: dict[str, Any] = {"type": _JSON_TYPES[kind]}
-    if accepted is not None and kind in (int, float):
-        schema["exclusiveMinimum" if accepted.excludes_low else "minimum"] = accepted.low
-        if accepted.high < math.inf:
-            schema["exclusiveMaximum" if accepted.excludes_high else "maximum"] = accepted.high
-    return schema

@@ -16,14 +16,12 @@ from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.model_folder import (
     ModelDescription,
     Workdir,
-    descriptions,
     identify_folder,
     open_model,
     tokenizer_from,
     write_model_folder,
 )
 from txl_tf.models import create_model
-from txl_tf.storage.untrusted_files import read_json_object
 
 STEPS = (2, 4, 6)
 BEST = 4
@@ -105,15 +103,6 @@ def test_a_folder_of_any_kind_is_opened_by_the_same_function(name, folders):
     assert_is_of_step(txl_tf.load_model(folders[name]), BEST)
     lm = txl_tf.load(folders[name])
     assert (lm.step, lm.tokenizer.kind) == (step, "bytes")
-
-
-def test_the_description_of_a_run_is_read_once(folders, monkeypatch):
-    paths = []
-    monkeypatch.setattr(
-        descriptions, "read_json_object", lambda path: paths.append(path) or read_json_object(path)
-    )
-    open_model(folders["run"]).read_weights()
-    assert paths == [str(folders["run"] / "run.json")]
 
 
 def test_a_step_with_a_surplus_zero_names_no_checkpoint_of_a_run(folders, tmp_path):

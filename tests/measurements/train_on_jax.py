@@ -1,12 +1,10 @@
-"""Trains a preset on JAX: its speed on random bytes, or bits per byte on a text.
+"""Measures the speed of training a preset on JAX, on random bytes.
 
-    KERAS_BACKEND=jax python -m tests.measurements.train_on_jax speed --rows 22
-    KERAS_BACKEND=jax python -m tests.measurements.train_on_jax train --rows 22 \
-        --text train.txt.xz --held-out valid.txt.xz --seconds 300
+    KERAS_BACKEND=jax python -m tests.measurements.train_on_jax --rows 22
 
 It needs JAX, Keras and NumPy, not TensorFlow. Several steps are one program, a scan over
 consecutive segments of a text that is kept on the device; weights, optimizer and memory stay
-there too. Every result is one line of JSON.
+there too. The result is one line of JSON.
 
 Shape letters: B rows, T segment length, M memory length, K = M + T, V vocabulary, S steps.
 """
@@ -14,11 +12,8 @@ Shape letters: B rows, T segment length, M memory length, K = M + T, V vocabular
 import argparse
 import functools
 import json
-import lzma
-import math
 import statistics
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +30,6 @@ PEAK_TFLOPS = 989
 LEARNING_RATE = 2.5e-4
 CLIP_NORM = 0.25
 SEED = 1
-HELD_OUT_BYTES, HELD_OUT_ROWS = 1_000_000, 10
-NUM_EVALUATIONS = 5
 
 
 def flops_per_token(config, num_rows):
@@ -137,45 +130,6 @@ class Training:
         self.step += len(steps)
         return loss
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def _sum_of_nats(self, weights, segments, counted):
-        def one(memory, inputs):
-            tokens, is_counted = inputs
-            nll, memory = self.score(weights, tokens, memory)
-            return memory, jnp.sum(jnp.where(is_counted, nll, 0.0))
-
-        memory = self.model.initial_memory(segments.shape[1])
-        return jnp.sum(lax.scan(one, memory, (segments, counted))[1])
-
-    def bits_per_byte(self, segments, counted):
-        """Evaluates segments from `evaluation_segments`."""
-        nats = float(self._sum_of_nats(self.state[0], segments, counted))
-        return nats / math.log(2) / int(np.sum(counted))
-
-
-def evaluation_segments(tokens, num_rows, segment_length):
-    """Cuts tokens into rows and segments, so that every token but the first is a target once.
-
-    Returns tokens `(S, B, T + 1)` and which targets `(S, B, T)` are no padding.
-    """
-    per_row = -(-(len(tokens) - 1) // num_rows)
-    num_segments = -(-per_row // segment_length)
-    at = np.arange(num_segments * segment_length + 1)
-    places = at + per_row * np.arange(num_rows)[:, None]
-    counted = (at < per_row) & (places < len(tokens) - 1)
-    padded = np.concatenate([tokens, np.zeros(places.max() + 1 - len(tokens), tokens.dtype)])
-    begins = np.arange(num_segments) * segment_length
-    segments = [padded[places[:, begin : begin + segment_length + 1]] for begin in begins]
-    masks = [counted[:, begin : begin + segment_length] for begin in begins]
-    return np.stack(segments), np.stack(masks)
-
-
-def read(path, limit=None):
-    """Reads the first bytes of a file, as uint8; a name that ends in .xz is decompressed."""
-    content = Path(path).read_bytes()
-    content = lzma.decompress(content) if str(path).endswith(".xz") else content
-    return np.frombuffer(content, np.uint8)[:limit]
-
 
 def report(**figures):
     print(json.dumps(figures), flush=True)
@@ -222,74 +176,13 @@ def measure_speed(arguments):
     )
 
 
-def train(arguments):
-    """Trains for a number of seconds, without those of compiling and evaluating."""
-    text, held_out = read(arguments.text), read(arguments.held_out, HELD_OUT_BYTES)
-    vocabulary = np.unique(np.concatenate([text, held_out]))
-    ids = np.zeros(256, "uint8")
-    ids[vocabulary] = np.arange(len(vocabulary))
-    config = PRESETS[arguments.preset].replace(vocabulary_size=len(vocabulary))
-    num_rows = arguments.rows
-    per_row = len(text) // num_rows
-    streams = ids[text[: per_row * num_rows]].reshape(num_rows, per_row)
-    training = Training(config, streams)
-    segments = evaluation_segments(ids[held_out], HELD_OUT_ROWS, config.segment_length)
-    compile_seconds, program = seconds_of(lambda: training.compiled(arguments.steps_per_call))
-    report(
-        preset=arguments.preset,
-        parameters=training.model.count_params(),
-        vocabulary_size=len(vocabulary),
-        text_bytes=len(text),
-        held_out_bytes=int(np.sum(segments[1])),
-        compile_seconds=round(compile_seconds, 1),
-        held_out_before=training.bits_per_byte(*segments),
-    )
-    limit, elapsed, losses = arguments.seconds, 0.0, []
-    moments = [limit * (n + 1) / NUM_EVALUATIONS for n in range(NUM_EVALUATIONS)]
-    in_flight, call_seconds = None, 0.0
-    num_steps = arguments.steps_per_call
-    clock = time.perf_counter()
-    while elapsed < limit:
-        # The call before is still running: this one begins about one call later.
-        times = elapsed + call_seconds * (1 + np.arange(num_steps) / num_steps)
-        shares = np.minimum(times / limit, 1.0)
-        loss = training.run(program, LEARNING_RATE / 2 * (1 + np.cos(np.pi * shares)))
-        if in_flight is not None:
-            losses.append(float(in_flight))
-        in_flight = loss
-        now = time.perf_counter()
-        elapsed, call_seconds, clock = elapsed + now - clock, now - clock, now
-        if elapsed >= moments[0]:
-            losses.append(float(in_flight))
-            in_flight = None
-            elapsed += time.perf_counter() - clock
-            report(
-                training_seconds=round(elapsed, 2),
-                steps=training.step,
-                tokens=training.step * num_rows * config.segment_length,
-                training_bits_per_byte=float(np.mean(losses)) / math.log(2),
-                held_out_bits_per_byte=training.bits_per_byte(*segments),
-                peak_gigabytes=peak_gigabytes(),
-            )
-            losses, clock = [], time.perf_counter()
-            moments.pop(0)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    speed = commands.add_parser("speed", help=measure_speed.__doc__)
-    speed.add_argument("--rounds", type=int, default=7)
-    long_run = commands.add_parser("train", help=train.__doc__)
-    long_run.add_argument("--text", required=True, help="text to train on, plain or .xz")
-    long_run.add_argument("--held-out", required=True)
-    long_run.add_argument("--seconds", type=float, default=300.0)
-    for command in (speed, long_run):
-        command.add_argument("--preset", default="enwik8_base", choices=sorted(PRESETS))
-        command.add_argument("--rows", type=int, default=22)
-        command.add_argument("--steps-per-call", type=int, default=10)
-    arguments = parser.parse_args()
-    {"speed": measure_speed, "train": train}[arguments.command](arguments)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--preset", default="enwik8_base", choices=sorted(PRESETS))
+    parser.add_argument("--rows", type=int, default=22)
+    parser.add_argument("--steps-per-call", type=int, default=10)
+    measure_speed(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -32,27 +32,6 @@ def test_an_experiment_is_shown_as_a_file_that_can_be_used(capsys, tmp_path):
     assert load_experiment(str(tmp_path / "config.json"), []) == expected
 
 
-def test_the_schema_takes_what_the_configuration_takes(capsys):
-    schema = json.loads(printed(capsys, "--schema"))
-    sections = schema["properties"]
-    assert sections["base"] == {"enum": list(NAMED_EXPERIMENTS)}
-    experiment = NAMED_EXPERIMENTS["quickstart"]().to_dict()
-    assert experiment.keys() < sections.keys()
-    model = sections["model"]["anyOf"][0]["properties"]
-    assert model.keys() == experiment["model"].keys()
-    assert not schema["additionalProperties"]
-    dropout = model["dropout"]
-    assert (dropout["minimum"], dropout["exclusiveMaximum"]) == (0, 1)
-    assert model["num_layers"] == {
-        **{"type": "integer", "exclusiveMinimum": 0, "maximum": 1024},
-        "description": "Number of decoder blocks or recurrent layers, `L`.",
-    }
-    assert model["cutoffs"]["items"] == {"type": "integer"}
-    assert {"type": "null"} in model["clamp_length"]["anyOf"]
-    optimizers = sections["optimizer"]["properties"]["name"]["enum"]
-    assert optimizers == ["adam", "adamw", "lamb", "muon", "sgd"]
-
-
 def test_a_file_with_a_base_says_what_differs(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('base = "quickstart"\n[training]\nnum_steps = 90\n')

@@ -10,11 +10,8 @@ import tensorflow as tf
 import txl_tf
 from pipelines.command_line import main
 from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
-from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from tests.small_run import write_run
-from tests.toy_batches import toy_experiment
-from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.piece_tokenizers import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
@@ -144,30 +141,3 @@ def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
     shutil.rmtree(path.parent)
     with pytest.raises(DataDamagedError, match=rf"{tokenizer.kind}\) is missing"):
         open_model(copy.folder).tokenizer()
-
-
-@pytest.mark.slow
-def test_training_gives_the_run_its_vocabulary(tmp_path, capsys):
-    data, folder = tmp_path / "data", tmp_path / "run"
-    text = "\n".join(LINES).encode()
-    manifest = prepare_dataset({"train": [text]}, tokenizer_of_kind("words"), str(data), "toy")
-    size = manifest.vocabulary_size
-    experiment = toy_experiment(model={"vocabulary_size": size}, training={"num_steps": 2})
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(experiment.to_dict()))
-    train = ("train", "--config", config, "--data", data, "--workdir", folder)
-    finished = run_txl(*train)
-    assert finished.returncode == 0, finished.stderr
-    vocabulary = {path.name: path.read_bytes() for path in (folder / "vocabulary").iterdir()}
-    assert vocabulary == {path.name: path.read_bytes() for path in data.glob("vocabulary.*")}
-
-    # One that is lost is written again by the same command.
-    shutil.rmtree(folder / "vocabulary")
-    generate = ["generate", "--workdir", str(folder), "--prompt", PROMPT, "--max-tokens", "3"]
-    assert main(generate) == 65
-    assert "vocabulary" in capsys.readouterr().err
-    finished = run_txl(*train)
-    assert finished.returncode == 0, finished.stderr
-    shutil.rmtree(data)
-    assert main(generate) == 0
-    assert len(capsys.readouterr().out.split()) > len(PROMPT.split())

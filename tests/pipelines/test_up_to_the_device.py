@@ -22,10 +22,6 @@ def stopped(*arguments):
     )
 
 
-def test_doctor_comes_to_the_device():
-    assert MISSING in stopped("probe").stderr
-
-
 def test_training_comes_to_the_device(data_folder, config_file, tmp_path):
     data = "--data", data_folder, "--workdir", tmp_path / "run"
     assert MISSING in stopped("train", "--config", config_file, *data).stderr

@@ -106,38 +106,3 @@ def test_the_sum_that_doctor_tries_is_one_program():
     program = through_the_bridge(sum_of_replicas(traced_replicas()).get_concrete_function())
     assert_runs_on_replicas(program)
     assert program.summed_shapes == [()]
-
-
-def replica_number():
-    return tf.distribute.get_replica_context().replica_id_in_sync_group
-
-
-def with_strings():
-    return tf.strings.length(tf.strings.as_string(tf.cast(replica_number(), tf.int32)))
-
-
-def with_python():
-    return tf.py_function(lambda: 1.0, [], tf.float32)
-
-
-@pytest.mark.parametrize("step", [with_strings, with_python])
-def test_what_a_tpu_cannot_run_is_refused_on_the_way(step):
-    def run_on_replicas():
-        return traced_replicas().run(step)
-
-    with pytest.raises(tf.errors.OpError, match="TPU"):
-        through_the_bridge(compiled(run_on_replicas))
-
-
-def test_a_function_without_a_name_is_refused():
-    with pytest.raises(ValueError, match="valid root scope name"):
-        compiled(lambda: traced_replicas().run(replica_number))
-
-
-def test_what_is_left_on_the_host_is_seen():
-    def half_on_the_host():
-        local = traced_replicas().experimental_local_results
-        return tf.add_n(local(traced_replicas().run(replica_number)))
-
-    with pytest.raises(AssertionError):
-        assert_runs_on_replicas(through_the_bridge(compiled(half_on_the_host)))
