@@ -182,7 +182,8 @@ def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentCo
     try:
         changed = experiment.with_overrides(overrides)
     except ValueError as error:
-        raise UsageError(f"{error}", where=where) from error
+        remedy = "Values are JSON, such as 0.001, null, true, [100, 200], or plain text."
+        raise UsageError(f"{error}", where=where, remedy=remedy) from error
     try:
         changed.evaluation.check_windows(changed.model)
     except ValueError as error:

@@ -22,7 +22,7 @@ from txl_tf.imports import require_extra, require_tensorflow_backend
 from txl_tf.storage.files import set_read_ahead
 
 from .analyze import ANALYSES, sentence
-from .exit_codes import finish, prepare_process, report
+from .exit_codes import finish, load_tensorflow, prepare_process, report
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -47,6 +47,20 @@ JOBS = {
 
 # Jobs that may load the TPU library without `--tpu local`.
 _LOOKS_FOR_TPU = ("doctor", "compile")
+
+# Jobs that do not load TensorFlow in this process, or first watch for signals.
+_LOADS_TENSORFLOW_LATER = (
+    "benchmark",
+    "config",
+    "doctor",
+    "download",
+    "finetune",
+    "launch",
+    "prepare",
+    "report",
+    "train",
+    "verify",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,6 +119,8 @@ def _dispatch(arguments: list[str]) -> None:
         # Only one process can hold the chips of a TPU VM, and training needs them.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     checked = job.check_arguments(parsed)
+    if parsed.job not in _LOADS_TENSORFLOW_LATER:
+        load_tensorflow(parsed.job)
     job.run(parsed if checked is None else checked)
 
 

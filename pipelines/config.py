@@ -60,7 +60,8 @@ def check_arguments(arguments: argparse.Namespace) -> str:
     if arguments.section is not None:
         return _described(arguments.section)
     names = textwrap.fill(f"Named experiments: {', '.join(NAMED_EXPERIMENTS)}.", _WIDTH)
-    return "\n\n".join([*map(_described, list(SECTIONS)[:4]), names])
+    others = "Other models and tasks: txl config lstm, txl config qrnn, txl config task."
+    return "\n\n".join([*map(_described, list(SECTIONS)[:4]), others, names])
 
 
 def run(text: str) -> None:

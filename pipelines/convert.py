@@ -11,6 +11,7 @@ tokenizer too.
 import argparse
 import dataclasses
 import functools
+import importlib.util
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from txl_tf.config.base import parse_setting
 from txl_tf.data.corpora import CORPORA
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.model_folder import (
@@ -56,6 +57,8 @@ _OPTIONS = {
 }
 # The official code's names of corpora that have another name here.
 _CORPORA = {"ptb": "penn_treebank", "wt2": "wikitext2", "wt103": "wikitext103"}
+# Hugging Face's names of the word for unknown words.
+_UNKNOWN = frozenset({"<unk>", "<UNK>"})
 # Logit of a byte that the model's vocabulary does not have.
 _NEVER = -100.0
 
@@ -71,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tokenizer = parser.add_mutually_exclusive_group()
     meaning = "prepared data set of the model, whose tokenizer is copied"
     tokenizer.add_argument("--data", metavar="DIR", help=meaning)
-    meaning = "cache.pkl of the official code, to make the tokenizer of"
+    meaning = "cache.pkl of the official code, or vocab.pkl of Hugging Face"
     tokenizer.add_argument("--vocabulary", metavar="FILE", help=meaning)
     parser.add_argument("--workdir", metavar="DIR", help="run, checkpoint, converted model, export")
     add_step_argument(parser)
@@ -98,6 +101,8 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
     if not any(map(os.path.exists, (arguments.source, f"{arguments.source}.index"))):
         what = "There is no such file or folder."
         raise InputMissingError(what, where=f"--source {arguments.source}")
+    if arguments.from_system != "official_tensorflow":
+        _require_torch(arguments.source)
     return functools.partial(
         convert_weights,
         arguments.from_system,
@@ -107,6 +112,19 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
         data=arguments.data,
         vocabulary=arguments.vocabulary,
     )
+
+
+def _require_torch(source: str) -> None:
+    """Raises InputMissingError if only PyTorch reads the weights, and it is not installed."""
+    names = os.listdir(source) if os.path.isdir(source) else [source]
+    is_readable = any(name.endswith((".safetensors", ".npz")) for name in names)
+    is_of_torch = any(name.endswith((".bin", ".pt", ".pth")) for name in names)
+    if is_of_torch and not is_readable and importlib.util.find_spec("torch") is None:
+        raise InputMissingError(
+            "The package torch, which reads this file, is not installed.",
+            where=f"--source {source}",
+            remedy="Install torch, or convert the file to safetensors on a machine that has torch.",
+        )
 
 
 def run(convert: Callable[[], None]) -> None:
@@ -169,17 +187,28 @@ def convert_weights(
     ]
     print(plain_table(sorted(rows, key=lambda row: row[2].startswith("assumed"))))
     _print_summary(model, out)
+    beside = os.path.join(source, "vocab.pkl")
+    if tokenizer is None and os.path.isfile(beside):
+        print(f"no tokenizer: --vocabulary {beside} makes one")
 
 
 def _write_hugging_face(source: ModelFolder, out: str) -> None:
     from txl_tf.convert import save_hugging_face
 
     model: Any = source.load_model()
+    tokenizer = source.tokenizer()
+    tokens = tokenizer.token_texts() if isinstance(tokenizer, WordTokenizer) else ()
+    words = [token.decode() for token in tokens]
+    # Their tokenizer reads a word a line, and needs one for unknown words.
+    has_words = not _UNKNOWN.isdisjoint(words)
     try:
-        save_hugging_face(model, out)
+        save_hugging_face(model, out, words if has_words else ())
     except ValueError as error:
         raise UsageError(f"{error}", where="--to hugging_face") from error
     _print_summary(model, out)
+    way = f"TransfoXLTokenizer(vocab_file='{out}/vocab.txt')"
+    none = "none: Hugging Face's tokenizer has only words, with one for unknown words"
+    print(f"vocabulary: {way if has_words else none}")
 
 
 def _print_summary(model: Any, out: str) -> None:
@@ -190,8 +219,11 @@ def _print_summary(model: Any, out: str) -> None:
 
 def _official_tokenizer(vocabulary: "Python2Vocabulary") -> Tokenizer:
     """Returns the tokenizer with the ids of a vocabulary; raises ValueError for other text."""
-    name = vocabulary.dataset or ""
-    name = _CORPORA.get(name, name)
+    if vocabulary.dataset is None:
+        rule = WordRule(add_eos="<eos>" in vocabulary.symbols)
+        word = min(_UNKNOWN & set(vocabulary.symbols), default=None)
+        return WordTokenizer(vocabulary.symbols, rule, unknown_token=word)
+    name = _CORPORA.get(vocabulary.dataset, vocabulary.dataset)
     if name not in CORPORA:
         raise ValueError(f"The corpus must be one of {', '.join(CORPORA)}. Received: {name!r}")
     usual = CORPORA[name]().tokenizer

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ READER_LEFT = 141
 
 MAX_LINE_CHARACTERS = 400
 _TAIL_CHARACTERS = 100
+_QUIET = "3"
 _DISK_FULL = ("No space left", "Disk quota", "quota exceeded")
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Out of memory", "OOM when")
 
@@ -41,10 +43,30 @@ def prepare_process() -> None:
     # Importing TensorFlow creates a million objects, and a search for garbage takes 0.5 of 4 s.
     gc.set_threshold(200_000)
     if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = _QUIET
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
+
+
+def load_tensorflow(job: str) -> None:
+    """Prints the first line of a job, and imports TensorFlow, which takes seconds.
+
+    TensorFlow 2.21 writes log lines during its import whatever `TF_CPP_MIN_LOG_LEVEL` says.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    print(f"txl {job}: loading TensorFlow", file=sys.stderr, flush=True)
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != _QUIET:
+        return
+    errors, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        importlib.import_module("tensorflow")
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+        os.close(nothing)
 
 
 def printed_error(error: JobError) -> str:

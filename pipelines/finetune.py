@@ -35,6 +35,7 @@ from .arguments import (
     overrides_of,
 )
 from .configs import load_experiment
+from .exit_codes import load_tensorflow
 from .initial_weights import (
     DEFAULT_EPOCHS,
     InitialWeights,
@@ -109,6 +110,7 @@ def check_arguments(arguments: argparse.Namespace) -> FineTuning:
     require_extra("finetune", "sklearn", "scipy", purpose="Fine-tuning")
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
+    workdir.check_unlocked()
     earlier = workdir.describe().experiment if workdir.has_run() else None
     task = None if earlier is None else earlier.task
     if earlier is not None and task is None:
@@ -320,6 +322,7 @@ def run(job: FineTuning) -> None:
     """Trains to the end of the run, and writes the requested predictions."""
     if job.data is not None:
         with PreemptionWatcher() as watcher:
+            load_tensorflow("finetune")
             _train(job, job.data, watcher)
     if job.questions is not None:
         _predict(job, job.questions)

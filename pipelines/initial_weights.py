@@ -40,7 +40,7 @@ _LEARNING_RATE = 2e-4
 _WARMUP_SHARE = 0.1
 # Placeholder until the steps are computed from the data; no run is as long.
 _UNKNOWN_STEPS = 2**30
-# These affect neither the shape nor the training of a weight.
+# These change neither the shapes of weights nor which of them there are.
 _FREE_FIELDS = (
     "segment_length",
     "memory_length",

@@ -119,7 +119,7 @@ class TrainingProgress:
         left, tokens = self._left(report), report.tokens_per_second
         figure = self._describe_loss(report.nats_per_token)
         if self._is_terminal:
-            figures = f"{left} left {figure} {_short(tokens)} tokens/s"
+            figures = f"{left} {figure} {_short(tokens)} tokens/s".lstrip()
             self._bar.update(self._task, completed=report.step, figures=figures)
         elif time.monotonic() >= self._next_line or report.step == self._num_steps:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -128,7 +128,7 @@ class TrainingProgress:
                 share = f" ({tokens / peak_tokens_per_second:.0%} of peak)"
             say(
                 f"step {report.step}/{self._num_steps}  loss {report.nats_per_token:.4f} nats  "
-                f"{figure}  {tokens:,.0f} tokens/s{share}{self._valid}  left {left}"
+                f"{figure}  {tokens:,.0f} tokens/s{share}{self._valid}  {left}".rstrip()
             )
 
     def show_validation(self, figure: str) -> None:
@@ -138,11 +138,11 @@ class TrainingProgress:
 
     def _left(self, report: "LoopReport") -> str:
         if not self._steps:
-            return "unknown"
+            return ""
         seconds = int((self._num_steps - report.step) * self._seconds / self._steps)
         hours, minutes = divmod(seconds // 60, 60)
         begin = f"{hours}:{minutes:02d}" if hours else str(minutes)
-        return f"{begin}:{seconds % 60:02d}"
+        return f"{begin}:{seconds % 60:02d} left"
 
 
 def _short(number: float) -> str:

@@ -29,6 +29,7 @@ from .arguments import (
     overrides_of,
 )
 from .configs import NAMED_EXPERIMENTS, load_experiment
+from .exit_codes import load_tensorflow
 from .initial_weights import (
     InitialWeights,
     add_initial_arguments,
@@ -98,6 +99,7 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
     data = data_identity(manifest)
     experiment = _experiment(arguments, workdir, manifest)
     workdir.check_same(experiment, data)
+    workdir.check_unlocked()
     if experiment.task is not None:
         raise MismatchError(
             "The settings are for fine-tuning on a task.",
@@ -114,6 +116,7 @@ def run(checked: Training) -> None:
     clock, arguments = RunClock(), checked.arguments
     # Entered first, so that an early preemption loses nothing.
     with PreemptionWatcher() as watcher:
+        load_tensorflow("train")
         # The CPU must be split before TensorFlow's first operation.
         from txl_tf.distribution.strategy import create_strategy
 

@@ -329,7 +329,7 @@ def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
         "length": f"{training.num_steps:,} steps, {num_passes:.3g} {passes}",
         "rate": f"{optimizer.learning_rate:g} ({optimizer.name}), {optimizer.schedule}, "
         f"{optimizer.warmup_steps:,} steps of warm-up",
-        "begins": None if start is None else str(start),
+        "begins": None if start is None else f"{start}: weights only, all settings as here",
         "frozen": ", ".join(training.freeze or ()) or None,
         "adapters": None,
         "run": job.workdir.folder,

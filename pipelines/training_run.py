@@ -139,6 +139,7 @@ class TrainingRun:
             self._continue_records(loaded or 0)
         if self.trainer.step < self._training.num_steps:
             self._say(start_banner(job, self._described.start))
+            self._say("compiling: the first steps and the first evaluation take longer")
         if job.initial is not None and loaded is None:
             job.initial.assign_to(self.trainer, job.data, self._say)
             model, frozen = job.experiment.model, self.trainer.state.frozen_weights()

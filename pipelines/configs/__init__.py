@@ -1,6 +1,7 @@
 """Experiments by name, and from files with an optional base: `--config NAME|FILE`."""
 
 import functools
+import json
 import os
 import tomllib
 from collections.abc import Callable
@@ -123,7 +124,16 @@ def read_settings(path: Path) -> dict[str, Any]:
             raise ValueError("Lists and tables are nested too deep.") from error
         check_values(values)
         return values
-    values = parse_json(content)
+    try:
+        values = parse_json(content)
+    except json.JSONDecodeError as error:
+        before, after = error.doc[: error.pos].rstrip(), error.doc[error.pos :]
+        has_comma = before.endswith(",") and after[:1] in ("]", "}")
+        reason = "a comma before a closing bracket" if has_comma else error.msg
+        raise ValueError(
+            f"The file is not JSON: {reason}, line {error.lineno}, column {error.colno}. "
+            "Files are JSON, or TOML with the ending .toml; YAML is not read."
+        ) from error
     if not isinstance(values, dict):
         raise ValueError(
             f"A configuration file must hold a JSON object. Received: {type(values).__name__}"

@@ -99,7 +99,7 @@ def test_a_task_is_learned_and_its_answers_are_written(finetune, tmp_path, kind,
     figures = figures_of(tmp_path / "run")
     assert list(figures) == [3, 6, 9, 12, 15, 18, 21, 24]
     assert figures[24][metric] >= least
-    assert "goodput 0." in finished.stderr
+    assert "% in steps; " in finished.stderr
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [answer["name"] for answer in answers] == list("01234")
     # In Python it is the same model; a choice is asked with examples.

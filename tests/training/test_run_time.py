@@ -65,7 +65,7 @@ def test_the_causes_are_the_time_that_passed(clock, tmp_path):
     expected = {"start": 4.0, "compiling": 7.0, "checkpoints": 1.0}
     expected |= {"evaluations": 3.0, "lost": 0.0, "other": 1.0, "steps": 40 * 0.5}
     assert dict(found.seconds) == pytest.approx(expected)
-    assert f"goodput {40 * 0.5 / found.total_seconds:.3f}" in found.describe()
+    assert f"{40 * 0.5 / found.total_seconds:.0%} in steps" in found.describe()
     assert read(tmp_path / "time") == found
     assert run_time_of([]) is None
 

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import operator
+import re
 import reprlib
 import types
 import typing
@@ -89,9 +90,9 @@ FRACTION_WITHIN = Range(0, 1, excludes_low=True, excludes_high=True)
 class FrozenConfig:
     """A frozen dataclass that checks its own values.
 
-    A subclass lists its fields with plain types: int, float, bool, str, a tuple of those, another
-    configuration, or one of them and `None`. Numbers are `Annotated` with their `Range`. `validate`
-    checks rules between fields. The string under a field is its documentation.
+    A subclass lists its fields with plain types: int, float, bool, str, dict, a tuple of those,
+    another configuration, or one of them and `None`. Numbers are `Annotated` with their `Range`.
+    `validate` checks rules between fields. The string under a field is its documentation.
     """
 
     def __post_init__(self) -> None:
@@ -269,18 +270,23 @@ def shown_type(hint: Any) -> str:
     return "None" if hint is types.NoneType else hint.__name__
 
 
-_PYTHON_WORDS = {"None": None, "True": True, "False": False}
+_WORDS = {"none": None, "true": True, "false": False}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 def parse_setting(text: str) -> Any:
-    """Reads JSON, or Python's `None`, `True` and `False`; any other text is a string.
+    """Reads JSON, `.5`, `(1, 2)`, or `none`, `true` and `false`; any other text is a string.
 
     Raises ValueError for JSON that no type can hold, such as a number of 5,000 digits.
     """
     try:
         return parse_json(text)
     except json.JSONDecodeError:
-        return _PYTHON_WORDS.get(text, text)
+        if _NUMBER.fullmatch(text):
+            return float(text)
+        if text[:1] + text[-1:] == "()":
+            return parse_setting(f"[{text[1:-1].rstrip(', ')}]")
+        return _WORDS.get(text.lower(), text)
 
 
 _MAX_SHOWN = 4

@@ -48,7 +48,8 @@ class TrainingConfig(FrozenConfig):
     None means a tenth of the tokens since the previous evaluation, or all tokens with
     `stop_after_evaluations`."""
     num_kept_checkpoints: Annotated[int, positive()] = 3
-    """Number of newest checkpoints to keep."""
+    """Number of newest checkpoints to keep, besides the best. An evaluation that finds better
+    weights writes a checkpoint too, which counts."""
     rotate_epochs: bool = True
     """Whether each epoch cuts the corpus at different positions, which the seed determines."""
     seed: Annotated[int, not_negative(MAX_STEPS)] = 0
@@ -70,13 +71,13 @@ class TrainingConfig(FrozenConfig):
     """Whether a loss or gradient that is not finite stops the run or skips its step."""
     jit_compile: bool | None = None
     """Whether a run on one CPU or GPU compiles the whole step with XLA. None means that it compiles
-    the parts that run faster compiled, see `StepCompilation`."""
+    the parts that run faster compiled."""
     loss_positions: Literal["all", "last_half"] = "all"
     """Positions of a segment that have a loss. For an odd length, the half is rounded up."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
     """Whether attention and memory cross into earlier documents ("ignore") or not ("mask")."""
     average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
-    """First step of the average of the weights, see `WeightAverage`. None disables averaging."""
+    """First step of the average of the weights, which evaluations use. None disables averaging."""
     average_weights_decay: Annotated[float | None, FRACTION_WITHIN] = None
     """Decay of an exponential average. None means an average with equal weights."""
     stop_after_evaluations: Annotated[int | None, positive()] = None
@@ -85,7 +86,7 @@ class TrainingConfig(FrozenConfig):
     """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`.
     Layers are counted from 0. None means that all parts are trained."""
     adapter_rank: Annotated[int | None, positive()] = None
-    """Rank of low-rank adapters, see `Adapters`; other weights are frozen. None disables them."""
+    """Rank of low-rank adapters (LoRA); other weights are frozen. None disables them."""
     adapter_alpha: Annotated[float | None, positive()] = None
     """The output of adapters is scaled by `adapter_alpha / adapter_rank`. None means a scale of
     1."""
@@ -235,7 +236,8 @@ class EvaluationConfig(FrozenConfig):
     attention_kernel: Literal["auto", "always", "never"] | None = None
     """Whether attention uses a kernel on TPUs. None means the setting of training."""
     dynamic_learning_rate: Annotated[float | None, not_negative()] = None
-    """Learning rate of dynamic evaluation, see `DynamicEvaluation`. None means fixed weights."""
+    """Learning rate of dynamic evaluation, in which weights follow the text. None means fixed
+    weights."""
     dynamic_decay: Annotated[float | None, FRACTION] = None
     """Fraction by which weights return to their trained values after each segment. None means 0."""
     dynamic_statistics_segments: Annotated[int | None, positive()] = None
@@ -480,8 +482,8 @@ class ExperimentConfig(FrozenConfig):
 
         Args:
             assignments: list of str like `optimizer.learning_rate=1e-3`. The
-                value is JSON or Python's `None`, `True` or `False`; any
-                other text is a string.
+                value is JSON, or `none`, `true` or `false`; any other
+                text is a string.
 
         Raises:
             ValueError: If a setting does not exist or a value is not valid.

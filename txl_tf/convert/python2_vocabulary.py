@@ -1,7 +1,7 @@
-"""Reader of the vocabulary that the official code stores as a pickle.
+"""Reader of the vocabularies that the official code and Hugging Face store as pickles.
 
 `cache.pkl` is a pickle of a `Corpus`, or of its `Vocab`, by Python 2. Only this file has the ids of
-the published models.
+the published models. `vocab.pkl` is the dict of the attributes of a `TransfoXLTokenizer`.
 """
 
 import dataclasses
@@ -27,6 +27,13 @@ _OTHERS = (
     *("__builtin__.object", "builtins.object", "_codecs.encode", "numpy.dtype", "numpy.ndarray"),
     *("numpy._core.multiarray._reconstruct", "numpy._core.multiarray.scalar"),
     *("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
+)
+# Names in the attributes of Hugging Face's tokenizer; what they stand for is not used.
+_OF_TOKENIZER = (
+    *("re._compile", "tokenizers.AddedToken", "transformers.tokenization_utils.Trie"),
+    *("transformers.tokenization_utils_base.AddedToken",),
+    *(f"sacremoses.tokenize.Moses{name}" for name in ("Tokenizer", "Detokenizer")),
+    "sacremoses.normalize.MosesPunctNormalizer",
 )
 
 
@@ -83,7 +90,7 @@ class _DataUnpickler(pickle._Unpickler):
             return dict
         if full_name in ("copy_reg._reconstructor", "copyreg._reconstructor"):
             return _reconstructed
-        if full_name in (*_CORPUS, *_VOCABULARY, *_OTHERS):
+        if full_name in (*_CORPUS, *_VOCABULARY, *_OTHERS, *_OF_TOKENIZER):
             return type("InertObject", (InertObject,), {"kind": full_name})
         raise ValueError(f"it asks for {full_name[:100]!r}, which is not data")
 
@@ -96,18 +103,18 @@ def _reconstructed(kind: Any, *arguments: Any) -> InertObject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Python2Vocabulary:
-    """Vocabulary of a published model."""
+    """Vocabulary of another implementation."""
 
     symbols: tuple[str, ...]
     """Symbol of every id."""
     cutoffs: tuple[int, ...] = ()
     """First ids of the clusters of rare symbols, as in `ModelConfig.cutoffs`."""
     dataset: str | None = None
-    """The official code's name of the corpus."""
+    """The official code's name of the corpus; `None` for words of any text."""
 
 
 def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
-    """Reads the vocabulary of a `cache.pkl`.
+    """Reads the vocabulary of a `cache.pkl` or `vocab.pkl`.
 
     Stand-ins replace an allow-list of names and all others are refused, so no module is imported
     and no function of the pickle is called.
@@ -121,7 +128,7 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputMissingError("There is no such file.", where=str(path), remedy="Give cache.pkl.")
+        raise InputMissingError("There is no such file.", where=str(path), remedy="Give a pickle.")
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
@@ -134,15 +141,19 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
         raise DataDamagedError(
             f"The pickle is refused: {str(error) or type(error).__name__}.",
             where=str(path),
-            remedy="Give the cache.pkl that the official code wrote.",
+            remedy="Give cache.pkl of the official code, or vocab.pkl of Hugging Face.",
         ) from error
 
 
 def _vocabulary(root: Any) -> Python2Vocabulary:
-    if not isinstance(root, InertObject) or root.kind not in (*_CORPUS, *_VOCABULARY):
-        raise ValueError("it holds neither a Corpus nor a Vocab")
-    corpus = _attributes(root) if root.kind in _CORPUS else {"vocab": root}
-    idx2sym = _attributes(corpus.get("vocab")).get("idx2sym")
+    corpus: dict[str, Any] = {}
+    if isinstance(root, dict):
+        idx2sym = root.get("idx2sym")
+    elif isinstance(root, InertObject) and root.kind in (*_CORPUS, *_VOCABULARY):
+        corpus = _attributes(root) if root.kind in _CORPUS else {"vocab": root}
+        idx2sym = _attributes(corpus.get("vocab")).get("idx2sym")
+    else:
+        raise ValueError("it holds neither a Corpus, a Vocab nor a tokenizer")
     if not isinstance(idx2sym, list) or not idx2sym:
         raise ValueError("its vocabulary has no list `idx2sym` of symbols")
     symbols = _decoded(idx2sym)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -250,6 +251,15 @@ def _load(
     stored = _stored_fields(path, text) if system is HUGGING_FACE else {}
     if tensors and all(name.startswith(_WRAPPED) for name in tensors):
         tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
+    names = [name.removeprefix(system.prefix) for name in tensors]
+    if not any(name.startswith(("word_emb.", "crit.")) for name in names):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise MismatchError(
+            f"The tensors are of another implementation. Looked for: {system.prefix}{_TABLES}.0."
+            f"weight, crit.*. Found: {', '.join([*tensors][:3])}{more}.",
+            where=where,
+            remedy="Choose another --from, or rename the tensors.",
+        )
     if not any(name.startswith("crit.") for name in tensors):
         raise MismatchError(
             "The checkpoint has no softmax (`crit.*`): it is the body of a language model without "
@@ -369,6 +379,7 @@ def load_hugging_face(
 
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
+_VOCABULARY_FILE = "vocab.txt"
 _CONFIG_REMEDY = "Restore the configuration, or give the tensors in a folder without one."
 # Names of Hugging Face, and of the fields with the same values.
 _FIELDS = {
@@ -432,15 +443,16 @@ def _stored_fields(path: Path, text: str | None) -> dict[str, Any]:
     return fields
 
 
-def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
+def save_hugging_face(model: TransformerXL, folder: str | Path, words: Sequence[str] = ()) -> Path:
     """Saves a model so that `TransfoXLLMHeadModel.from_pretrained` loads it.
 
     Args:
         model: `TransformerXL`.
         folder: path of the folder to create.
+        words: optional sequence of str. Word of every id, for `TransfoXLTokenizer`.
 
     Returns:
-        The folder, with `config.json` and `model.safetensors`.
+        The folder, with `config.json`, `model.safetensors` and, with words, `vocab.txt`.
 
     Raises:
         ValueError: If the model has an option that Hugging Face does not have.
@@ -458,6 +470,8 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
         written = Path(staging.path)
         (written / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
         write_safetensors(written / _WEIGHTS_FILE, hugging_face_tensors(model))
+        if words:
+            (written / _VOCABULARY_FILE).write_text("".join(f"{word}\n" for word in words), "utf-8")
         # The package safetensors makes its files readable by the owner only.
         shutil.copymode(written / _CONFIG_FILE, written / _WEIGHTS_FILE)
         staging.publish()

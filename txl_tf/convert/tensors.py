@@ -174,7 +174,7 @@ _SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
 # Largest number of tensors that share bytes.
 _MAX_SHARING = 8
 # Names of the state dict in a training checkpoint.
-_NESTED = ("model_state", "state_dict")
+_NESTED = ("model_state", "state_dict", "model_state_dict", "model")
 
 
 def find_tensor_file(source: str | Path) -> Path:
@@ -272,6 +272,8 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
         for key in _NESTED:
             if isinstance(content, dict) and isinstance(content.get(key), dict):
                 content = content[key]
+        if others := [k for k, each in content.items() if not isinstance(each, torch.Tensor)]:
+            raise ValueError(f"these entries are no tensors: {', '.join(map(str, others[:3]))}")
         # Tied tensors share storage; a view may expand to far more memory than the file has.
         num_bytes = sum(each.numel() * each.element_size() for each in content.values())
         if num_bytes > _MAX_SHARING * path.stat().st_size:
@@ -281,8 +283,9 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
             for name, each in content.items()
         }
     except Exception as error:  # torch raises many kinds of errors
+        reason = first_line(error)[:200]
         raise DataDamagedError(
-            f"The file is not a state dict that loads without running code: {type(error).__name__}",
+            f"The file is not a state dict that loads without running code: {reason}",
             where=str(path),
             remedy="Save it again where the model runs: torch.save(model.state_dict(), FILE).",
         ) from error

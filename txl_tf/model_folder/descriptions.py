@@ -102,6 +102,8 @@ class RunDescription(FrozenConfig):
     """Values that decide the tokens, see `data_identity`."""
     extended_at: tuple[int, ...] = ()
     """Numbers of steps, in order, at which the finished run was extended."""
+    first_learning_rate: float | None = None
+    """Learning rate before an extension changed it; `None` if none did."""
     start: RunStart | None = None
     """Origin of the initial weights; `None` for random weights."""
     data_folder: str | None = None
@@ -120,9 +122,11 @@ class RunDescription(FrozenConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that checkpoints are bound to, with the original number of steps."""
+        """Returns the settings that checkpoints are bound to, as they were before extensions."""
         values = deciding_settings(self.experiment, self.data, self.start)
         values["training"]["num_steps"] = (*self.extended_at, values["training"]["num_steps"])[0]
+        if self.first_learning_rate is not None:
+            values["optimizer"]["learning_rate"] = self.first_learning_rate
         return values
 
     def checkpoints(self, folder: str) -> CheckpointStore:

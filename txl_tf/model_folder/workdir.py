@@ -22,7 +22,7 @@ from txl_tf.model_folder.descriptions import (
 )
 from txl_tf.model_folder.folder import checked_path
 from txl_tf.storage.files import is_remote, list_folder, path_exists, read_file
-from txl_tf.storage.locks import WritableFolder
+from txl_tf.storage.locks import WritableFolder, locked_folder
 from txl_tf.storage.untrusted_files import storage_errors
 
 
@@ -73,6 +73,13 @@ class Workdir:
             remedy="Choose another --workdir.",
         )
 
+    def check_unlocked(self) -> None:
+        """Raises OutputExistsError if a process trains here; stores and clusters are not asked."""
+        is_shared = is_remote(self.folder) or os.environ.get("TF_CONFIG")
+        if self.has_run() and not is_shared:
+            with locked_folder(self.folder):
+                pass
+
     def check_same(
         self, experiment: ExperimentConfig, data: dict[str, Any]
     ) -> RunDescription | None:
@@ -84,7 +91,13 @@ class Workdir:
         begun = deciding_settings(before.experiment, before.data)
         asked = deciding_settings(experiment, data)
         num_steps, num_asked = (each["training"].pop("num_steps") for each in (begun, asked))
-        remedy = "Give the settings of that run, or choose a new --workdir."
+        if num_asked > num_steps:
+            # An extension may have another rate.
+            asked["optimizer"]["learning_rate"] = begun["optimizer"]["learning_rate"]
+        remedy = (
+            f"Give the settings of that run, or begin another with a new --workdir and --init-from "
+            f"{self.folder}. A finished run takes another optimizer.learning_rate with more steps."
+        )
         if differences := describe_differences(begun, asked):
             what = f"The folder has a run with other settings; {differences}"
             if before.data != data:
@@ -115,13 +128,17 @@ class Workdir:
         description = self.check_same(experiment, data)
         if description is None:
             description = RunDescription(experiment=experiment, data=data, start=start)
-        num_steps, extended_at = description.experiment.training.num_steps, description.extended_at
-        if experiment.training.num_steps > num_steps:
-            extended_at = (*extended_at, num_steps)
+        before, extended_at = description.experiment, description.extended_at
+        first_rate, rate = description.first_learning_rate, before.optimizer.learning_rate
+        if experiment.training.num_steps > before.training.num_steps:
+            extended_at = (*extended_at, before.training.num_steps)
+        if experiment.optimizer.learning_rate != rate and first_rate is None:
+            first_rate = rate
         description = description.replace(
             experiment=experiment,
             data=data,
             extended_at=extended_at,
+            first_learning_rate=first_rate,
             data_folder=lasting_path(data_folder) if data_folder else description.data_folder,
         )
         self._write(description)

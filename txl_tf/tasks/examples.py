@@ -371,7 +371,10 @@ def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
     DataDamagedError for a damaged or empty file.
     """
     if (form := _FORM.search(path)) is None:
-        remedy = "Name a .jsonl, .json, .tsv or .csv file; .gz, .xz or .zst may follow."
+        remedy = (
+            "Name a .jsonl, .json, .tsv or .csv file; .gz, .xz or .zst may follow. Plain text has "
+            "no labels: `txl prepare` it, and `txl train --init-from MODEL`."
+        )
         raise UsageError("The file name has no known ending.", where=path, remedy=remedy)
     rows: Iterator[tuple[str, dict[str, Any]]]
     if form[1] in ("jsonl", "json"):

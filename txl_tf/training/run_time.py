@@ -47,11 +47,11 @@ class RunTime:
         return self.seconds[PRODUCTIVE] / self.total_seconds if self.total_seconds else 0.0
 
     def describe(self) -> str:
-        """Returns a line of 80 columns: the goodput, and the two largest other causes."""
+        """Returns a line: the share of steps that were kept, and the two largest other causes."""
         others = [(value, name) for name, value in self.seconds.items() if name != PRODUCTIVE]
         causes = ", ".join(f"{name} {value:.1f}" for value, name in sorted(others)[:-3:-1])
         starts = f", {self.num_starts} starts" if self.num_starts > 1 else ""
-        return f"goodput {self.goodput:.3f} of {self.total_seconds:.1f} s{starts}; {causes} s"
+        return f"time: {self.total_seconds:.1f} s{starts}, {self.goodput:.0%} in steps; {causes} s"
 
 
 class RunClock:
