@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     address = "address to listen on; 0.0.0.0: all addresses (default: 127.0.0.1)"
     parser.add_argument("--host", default="127.0.0.1", help=address)
     add_number(parser, "--port", 0, _HIGHEST_PORT, "port; 0: a free one", default=8000)
-    meaning = f"key that requests must have (default: {_KEY_VARIABLE} of the environment)"
+    meaning = f"key for all paths but / and /health (default: {_KEY_VARIABLE} of the environment)"
     parser.add_argument("--api-key", metavar="KEY", help=meaning)
     limits = parser.add_argument_group("limits")
     add_number(limits, "--rows", 1, 1024, "texts written side by side", default=8)

@@ -86,12 +86,16 @@ LOADED_FIRST = (
     "txl_tf.training.ledger",
     "txl_tf.training.metrics",
     "txl_tf.training.run_time",
-    "pipelines.[!t]*",
-    "pipelines.train",
+    "pipelines.*",
     "pipelines.analysis.ablation",
     "pipelines.launch.*",
 )
-NOT_LOADED_FIRST = ("pipelines.analysis.*",)
+NOT_LOADED_FIRST = (
+    "pipelines.analysis.*",
+    "pipelines.training_data",
+    "pipelines.training_figures",
+    "pipelines.training_run",
+)
 
 
 def python_files(folder):

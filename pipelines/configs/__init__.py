@@ -122,6 +122,8 @@ def read_settings(path: Path) -> dict[str, Any]:
             values = tomllib.loads(content.decode("utf-8"))
         except RecursionError as error:
             raise ValueError("Lists and tables are nested too deep.") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"The file is not TOML: {error}") from error
         check_values(values)
         return values
     try:

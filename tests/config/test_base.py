@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pipelines.analysis.ablation import AblationRow, StudyEvaluation
-from txl_tf.config.base import describe_differences, fields_of, shown_type
+from txl_tf.config.base import describe_differences, fields_of, parse_setting, shown_type
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 
@@ -60,3 +60,22 @@ def test_a_difference_is_named_with_both_values(current, text):
     assert found.startswith(text)
     assert "num_layers" not in found
     assert bool(found) == bool(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (".001", 0.001),
+        ("1e-3", 0.001),
+        ("1.", 1.0),
+        ("none", None),
+        ("FALSE", False),
+        ("(100, 200,)", [100, 200]),
+        ("[1, 2]", [1, 2]),
+        ("fast", "fast"),
+        ("nan", "nan"),
+        ("1.2.3", "1.2.3"),
+    ],
+)
+def test_values_are_read_as_people_type_them(text, value):
+    assert parse_setting(text) == value

@@ -2,8 +2,10 @@
 
 import collections
 import pickle
+import re
 import sys
 import types
+from fractions import Fraction
 from unittest import mock
 
 import numpy as np
@@ -148,3 +150,17 @@ def test_a_pickle_that_the_unpickler_gives_up_is_refused(error, tmp_path, monkey
     monkeypatch.setattr(python2_vocabulary._DataUnpickler, "load", mock.Mock(side_effect=error))
     with pytest.raises(DataDamagedError, match=error.__name__):
         read_python2_vocabulary(saved(tmp_path, python2.corpus(SYMBOLS)))
+
+
+def test_a_tokenizer_of_hugging_face_is_the_dict_of_its_attributes(tmp_path):
+    attributes = {
+        "counter": collections.Counter(SYMBOLS),
+        "punctuation": re.compile("[.]"),
+        "idx2sym": list(SYMBOLS),
+        "sym2idx": collections.OrderedDict((s, i) for i, s in enumerate(SYMBOLS)),
+    }
+    path = saved(tmp_path, pickle.dumps(attributes))
+    assert read_python2_vocabulary(path) == Python2Vocabulary(symbols=SYMBOLS)
+    for other in ({"idx2sym": "ab"}, {"idx2sym": list(SYMBOLS), "more": Fraction(1, 2)}):
+        with pytest.raises(DataDamagedError, match=r"vocab\.pkl of Hugging Face"):
+            read_python2_vocabulary(saved(tmp_path, pickle.dumps(other)))

@@ -199,7 +199,7 @@ def test_torch_files_are_read_without_running_them(tmp_path):
     torch = pytest.importorskip("torch")
     golden, path = Golden("hf_char"), tmp_path / "checkpoint.pt"
     tensors = {name: torch.tensor(array.copy()) for name, array in golden.state_dict.items()}
-    torch.save({"model_state": tensors, "epoch": 3}, path)
+    torch.save({"model": tensors, "epoch": 3}, path)
     assert_same_weights(load_hugging_face(path, **golden.settings), golden.load())
     torch.save({**tensors, "more": Fraction(1, 2)}, path)
     with pytest.raises(DataDamagedError, match="without running code"):
@@ -238,3 +238,11 @@ def test_a_body_without_head_is_named(tmp_path):
     }
     with pytest.raises(MismatchError, match="without its head"):
         load_hugging_face(save(tmp_path, body))
+
+
+def test_weights_of_another_library_are_named(tmp_path):
+    tensors = {"transformer.h.0.attn.weight": np.zeros((2, 2), "float32"), "wte": np.zeros(2)}
+    with pytest.raises(MismatchError) as caught:
+        load_hugging_face(save(tmp_path, tensors))
+    for text in ("another implementation", "transformer.word_emb.emb_layers.0.weight", "wte"):
+        assert text in caught.value.what

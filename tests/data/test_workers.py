@@ -87,6 +87,8 @@ import os, signal
 from tests.data.test_workers import process_id
 from txl_tf.data.workers import ordered_workers
 
+# A shell starts background jobs with it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with ordered_workers(process_id, 2) as workers:
     print(*set(workers(range(40))), flush=True)
     os.kill({target}, signal.{name})

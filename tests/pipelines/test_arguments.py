@@ -121,3 +121,21 @@ def test_a_new_run_needs_data(tmp_path):
     with pytest.raises(UsageError) as raised:
         settings_of("--config", "quickstart", "--workdir", tmp_path / "run")
     assert raised.value.where == "--data"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.yaml", "base: quickstart\n", "not JSON: Expecting value, line 1, column 1. Files are"),
+        (
+            "a.json",
+            '{"training": {"seed": 1,}}',
+            "a comma before a closing bracket, line 1, column",
+        ),
+        ("a.toml", "base = quickstart\n", "not TOML: Invalid value (at line 1, column 8)"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_with_the_place(name, text, reason, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        load_experiment(str(tmp_path / name), [])

@@ -1,18 +1,24 @@
 """`txl convert`, from the command line to its result."""
 
 import json
+import pickle
+import sys
 
 import pytest
 
 import txl_tf
+from pipelines.command_line import main
 from tests.convert.goldens import FOLDER, Golden
 from tests.convert.models import assert_same_weights
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
+from tests.small_models import small_config
 from txl_tf import load_model
 from txl_tf.data import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.model_folder import write_model_folder
+from txl_tf.models.transformer_xl import TransformerXL
 
 PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"
 FROM_TENSORFLOW = ("convert", "--from", "official_tensorflow", "--source", PREFIX)
@@ -117,3 +123,33 @@ def test_what_hugging_face_has_not_is_a_usage_error(converted, tmp_path):
     finished = run_txl(*arguments, "--out", tmp_path / "theirs")
     assert finished.returncode == 2
     assert "same_length_keys" in finished.stderr
+
+
+@pytest.mark.slow
+def test_words_go_to_hugging_face_and_come_back(tmp_path):
+    words = ["<eos>", "<unk>", *(f"w{index}" for index in range(9))]
+    config = small_config(3, 5, vocabulary_size=len(words), same_length_keys="memory")
+    tokenizer = WordTokenizer(words, WordRule(add_eos=True), unknown_token="<unk>")
+    write_model_folder(TransformerXL(config), tmp_path / "own", tokenizer)
+    out, back = tmp_path / "theirs", tmp_path / "back"
+    finished = run_txl(
+        "convert", "--to", "hugging_face", "--workdir", tmp_path / "own", "--out", out
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert f"TransfoXLTokenizer(vocab_file='{out}/vocab.txt')" in finished.stdout
+    assert (out / "vocab.txt").read_text().split() == words
+    (out / "vocab.pkl").write_bytes(pickle.dumps({"idx2sym": words, "lower_case": False}))
+    convert = ("convert", "--from", "hugging_face", "--source", out, "--out", back)
+    assert f"--vocabulary {out}/vocab.pkl" in run_txl(*convert[:-1], tmp_path / "bare").stdout
+    finished = run_txl(*convert, "--vocabulary", out / "vocab.pkl")
+    assert finished.returncode == 0, finished.stderr
+    assert txl_tf.load(back).tokenizer.fingerprint == tokenizer.fingerprint
+
+
+def test_files_of_torch_are_refused_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pytorch_model.bin").touch()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    convert = ["convert", "--from", "hugging_face", "--source", str(tmp_path)]
+    assert main([*convert, "--out", str(tmp_path / "out")]) == 66
+    assert "Install torch" in capsys.readouterr().err

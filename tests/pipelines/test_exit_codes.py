@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipelines import command_line
 from pipelines.exit_codes import MAX_LINE_CHARACTERS
-from tests.pipelines.txl_process import command, environment
+from tests.pipelines.txl_process import command, environment, run_new_txl
 from txl_tf.errors import JobError, MismatchError, UsageError
 
 
@@ -131,3 +131,14 @@ def test_a_reader_that_leaves_ends_the_job_without_a_word(tmp_path):
     os.close(write_end)
     assert finished.returncode == 141
     assert finished.stderr == b""
+
+
+@pytest.mark.slow
+def test_the_first_line_comes_before_tensorflow_whose_log_is_silent(trained):
+    finished = run_new_txl(
+        "generate", "--workdir", trained[0], "--prompt", "1", "--max-tokens", "1"
+    )
+    assert finished.returncode == 0, finished.stderr
+    first, *others = finished.stderr.splitlines()
+    assert first == "txl generate: loading TensorFlow"
+    assert [line.split()[0] for line in others] == ["step", "seed"]

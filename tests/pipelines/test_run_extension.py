@@ -152,3 +152,21 @@ def test_extensions_are_part_of_the_description_and_wrong_ones_are_refused():
     for wrong in ([8, 4], [NUM_STEPS], 4):
         with pytest.raises(ValueError, match="extended_at"):
             RunDescription.from_dict({**values, "extended_at": wrong})
+
+
+def test_an_extension_may_have_another_rate_and_keeps_the_state(run, tmp_path):
+    lower = toy_run_experiment(num_steps=MORE_STEPS).with_overrides(
+        ["optimizer.learning_rate=0.0001"]
+    )
+    with pytest.raises(MismatchError, match="learning_rate") as raised:
+        train(run, lower.with_overrides([f"training.num_steps={NUM_STEPS}"]))
+    assert "--init-from" in raised.value.remedy and "more steps" in raised.value.remedy
+    with pytest.raises(ZeroDivisionError), stopping_after(NUM_STEPS + 6, ZeroDivisionError):
+        train(run, lower)
+    train(run, lower)
+    described = Workdir(run).describe()
+    assert described.experiment.optimizer.learning_rate == 0.0001
+    assert described.identity()["optimizer"]["learning_rate"] == described.first_learning_rate
+    # The toy steps do not depend on the rate: all but the rate goes on.
+    extend(tmp_path / "long")
+    assert result_of(run) == result_of(tmp_path / "long")

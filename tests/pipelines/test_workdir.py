@@ -92,3 +92,13 @@ def test_a_description_of_another_format_is_no_damage(tmp_path):
     path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(MismatchError, match="format 2"):
         Workdir(tmp_path).describe()
+
+
+def test_a_second_trainer_is_refused_by_the_lock(tmp_path):
+    workdir = Workdir(tmp_path)
+    with locked_folder(workdir.folder):
+        workdir.check_unlocked()  # no run yet
+        workdir.begin(EXPERIMENT, DATA)
+        with pytest.raises(OutputExistsError):
+            workdir.check_unlocked()
+    workdir.check_unlocked()
