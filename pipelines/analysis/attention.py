@@ -4,13 +4,11 @@
     txl analyze attention --workdir DIR --data DIR --out DIR --memory-length 640 --layer 8 --head 8
     txl analyze attention --workdir DIR --data DIR --out DIR --whole-split
 
-Appendix D of Dai et al. (2019): the mean attention of every head by relative
-position (Figure 5), what one head attends to, query by query (Figure 6), and
-the terms (a), (b) and (d) of the score by themselves (Figure 7). It also
-measures the share of the attention to memory that goes to the fifth of its
-tokens that Figure 6 marks. `--whole-split` averages over every token with a
-full memory before it, as the paper does. Layers and heads are counted from 1.
-`attention.npz` has all the numbers that are drawn.
+Appendix D of Dai et al. (2019): the mean attention of every head by relative position (Figure 5),
+what one head attends to, query by query (Figure 6), and the terms (a), (b) and (d) of the score by
+themselves (Figure 7). `--whole-split` averages over every token with a full memory before it, as
+the paper does. Layers and heads are counted from 1. `attention.npz` has all the numbers that are
+drawn.
 
 Shape letters: T segment length, M memory length, K = M + T, L layers, N heads.
 """
@@ -222,23 +220,20 @@ def format_attention(report: dict[str, Any], source_name: str) -> str:
     """Formats the figures of every layer of a report as lines of text."""
     clamp = "none" if report["clamp_length"] is None else report["clamp_length"]
     head = ["layer", "mean distance", "nearest head", "farthest head", "entropy, nats"]
-    rows = [[*head, "to memory", "its highest fifth"]]
+    rows = [[*head, "to memory"]]
     for layer, distances in enumerate(report["mean_distance"]):
         ends = [int(np.argmin(distances)), int(np.argmax(distances))]
         heads = [f"{head + 1}: {distances[head]:.2f}" for head in ends]
         mean = f"{report['layer_mean_distance'][layer]:.2f}"
         entropy = f"{np.mean(report['entropy_nats'][layer]):.3f}"
-        shares = [
-            f"{100 * np.mean(report[name][layer]):.1f} %"
-            for name in ("memory_attention", "highest_share")
-        ]
-        rows.append([str(layer + 1), mean, *heads, entropy, *shares])
+        share = f"{100 * np.mean(report['memory_attention'][layer]):.1f} %"
+        rows.append([str(layer + 1), mean, *heads, entropy, share])
     farthest = report["farthest_head"]
     return (
         f"{source_name}: {report['num_queries']:,} queries, each of "
         f"which sees itself and the {report['memory_length']:,} tokens before it; "
         f"segment {report['segment_length']}, clamp {clamp}, {report['num_rows']} rows\n"
-        f"{plain_table(rows, right=range(7))}\n"
+        f"{plain_table(rows, right=range(6))}\n"
         f"farthest: layer {farthest['layer']}, head {farthest['head']}, "
         f"{farthest['mean_distance']:.2f} tokens back on average"
     )
@@ -305,23 +300,14 @@ def heads_figure(arrays: Mapping[str, np.ndarray], title: str) -> "Figure":
 def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
     """Draws the attention of one head, query by query: Figure 6 of Dai et al. (2019).
 
-    `rows` is float `(T, K)` from `AttentionProfiler.last_rows`. The fifth of the visible memory
-    tokens with the highest attention is red.
+    `rows` is float `(T, K)` from `AttentionProfiler.last_rows`.
     """
-    from matplotlib.colors import ListedColormap
-
-    from txl_tf.evaluation.attention import HIGHEST_SHARE
-
     segment_length = rows.shape[0]
     figure = _new_figure(min(8.0, 1.5 + 0.1 * segment_length))
     axes = figure.subplots()
     look = _color_scale(memory_length + 1, float(rows.max()))
     look["extent"] = (-memory_length - 0.5, segment_length - 0.5, segment_length - 0.5, -0.5)
     image = axes.imshow(np.ma.masked_equal(rows, 0.0), **look)
-    is_highest = np.zeros(rows.shape, np.float32)
-    is_highest[:, :memory_length] = highest_share(rows[:, :memory_length], HIGHEST_SHARE)
-    red = {"cmap": ListedColormap(["red"]), "norm": None, "alpha": 0.7}
-    axes.imshow(np.ma.masked_equal(is_highest, 0.0), **{**look, **red})
     figure.colorbar(image, ax=axes, label="probability")
     place = "context token, counted from the first token of the segment"
     axes.set(title=title, xlabel=place, ylabel="target token")
@@ -340,12 +326,3 @@ def _color_scale(num_distances: int, highest: float) -> dict[str, Any]:
 
     norm = LogNorm(min(_FLOOR / num_distances, highest / 10), highest, clip=True)
     return {"cmap": "Blues", "norm": norm, "aspect": "auto", "interpolation": "nearest"}
-
-
-def highest_share(rows: np.ndarray, share: float) -> np.ndarray:
-    """Marks the `share` of the tokens that each query sees, not 0, with the highest attention."""
-    highest = np.zeros(rows.shape, bool)
-    for query, row in enumerate(rows):
-        count = int(np.ceil(share * np.count_nonzero(row)))
-        highest[query, np.argsort(-row, kind="stable")[:count]] = True
-    return highest

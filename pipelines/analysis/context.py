@@ -6,9 +6,7 @@ All runs form one group, for the relative effective context length (RECL) of
 Dai et al. (2019), Appendix C. They read the same tokens, so they need the same
 tokenizer. Contexts are read in segments, with the memory of the run's
 evaluations or with `--context-memory`: one as long as the longest context
-forgets none. Of each run with a memory it also finds the memory length at
-evaluation beyond which the perplexity falls no further. `context.json` has all
-figures, and `txl report` draws them.
+forgets none. `context.json` has all figures, and `txl report` draws them.
 """
 
 import argparse
@@ -23,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
-from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, check_dataset, open_model
@@ -42,8 +39,6 @@ RATIOS = (0.1, 0.5, 1.0)
 """Shares of hard tokens, `r`, of the paper's Table 6."""
 
 _CONTEXTS = "50,100,150,200,250,300,350,400,450,500"
-# Half steps up to six times the training memory.
-_DEFAULT_MEMORY_HALVES = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,12 +108,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
     meaning = "memory length to read contexts with (default: as in the run's evaluations)"
     add_number(parser, "--context-memory", 1, MAX_TOKENS, meaning, metavar="TOKENS")
-    meaning = (
-        "memory lengths to evaluate in turn, until one gains less than 0.1 %% "
-        "(default: 0.5, 1, ... 6 times the length in training)"
-    )
-    settings = {"unit": "TOKENS", "dest": "memory_lengths"}
-    add_numbers(parser, "--memory", 0, MAX_TOKENS, meaning, **settings)
     add_json_argument(parser)
 
 
@@ -148,11 +137,6 @@ def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
         memory_length = arguments.context_memory
         where += f", --context-memory {memory_length}"
     require_reading_memory("The analysis", model, num_rows, 1, memory_length, where)
-    if run.has_memory:
-        longest = max(arguments.memory_lengths or [0])
-        num_rows = run.source.experiment.evaluation.batch_size
-        where = f"--memory {longest}"
-        require_reading_memory("The analysis", model, num_rows, 1, longest, where)
 
 
 def run(job: ContextJob) -> None:
@@ -180,7 +164,6 @@ def _report(job: ContextJob, dataset: PreparedDataset) -> dict[str, Any]:
     group = ModelGroup(contexts, np.stack([losses for _, losses in measured]))
     for index, (facts, _) in enumerate(measured):
         facts["perplexities"] = [group.perplexity(index, context) for context in contexts]
-        facts["memory"] = _memory(job.runs[index], dataset, arguments)
     names, step_size = [each.name for each in job.runs], contexts[1] - contexts[0]
     return {
         "split": arguments.split,
@@ -240,45 +223,6 @@ def _measure(
     return facts, losses
 
 
-def _memory(
-    run: AnalyzedRun, dataset: PreparedDataset, arguments: argparse.Namespace
-) -> dict[str, Any] | None:
-    """Measures the longest useful memory of a run in tokens; `None` for a model without memory."""
-    from txl_tf.evaluation.context import effective_memory_length
-    from txl_tf.evaluation.evaluator import create_evaluator
-    from txl_tf.evaluation.scores import evaluate_split
-
-    if not run.has_memory:
-        return None
-    training_length = run.source.experiment.model.memory_length
-    halves = [-(-training_length * half // 2) for half in range(1, _DEFAULT_MEMORY_HALVES + 1)]
-    lengths = sorted({*(arguments.memory_lengths or halves)})
-    step, weights = run.source.read_weights()
-    usual = run.source.experiment.evaluation
-
-    def perplexity(memory_length: int) -> float:
-        # Every query sees the whole memory, and weights are not adapted.
-        evaluation = EvaluationConfig(
-            batch_size=usual.batch_size,
-            segment_length=usual.segment_length,
-            clamp_length=usual.clamp_length,
-            memory_length=memory_length,
-            same_length=False,
-        )
-        evaluator = create_evaluator(run.source.experiment.replace(evaluation=evaluation))
-        evaluator.load_arrays(weights)
-        return evaluate_split(evaluator, dataset, arguments.split, step=step or 0).perplexity
-
-    tracked = show_progress(lengths, len(lengths), f"{run.name}, memory")
-    found, perplexities = effective_memory_length(tracked, perplexity)
-    return {
-        **found._asdict(),
-        "perplexities": list(perplexities.items()),
-        "training_length": training_length,
-        "times_training_length": found.length / training_length,
-    }
-
-
 def group_report(group: "ModelGroup", names: Sequence[str], step_size: int) -> list[dict[str, Any]]:
     """Returns the RECL of each run for each share of hard tokens."""
 
@@ -302,32 +246,23 @@ def format_context(report: dict[str, Any]) -> str:
     runs = report["runs"]
     lengths = [["run", "parameters", "memory", *(f"r = {group['ratio']}" for group in groups)]]
     perplexities = [["context", *(run["name"] for run in runs)]]
-    memories = [["run", "in training", "longest useful", "times training's", "perplexity"]]
     for run in runs:
-        memory = run["memory"]
-        shown = "-" if memory is None else str(run["memory_length"])
-        found = [_at_least(group["runs"][run["name"]]) for group in groups]
-        lengths.append([run["name"], f"{run['num_parameters']:,}", shown, *found])
-        if memory is not None:
-            times = f"{memory['times_training_length']:.2f}"
-            perplexity = f"{dict(memory['perplexities'])[memory['length']]:.3f}"
-            training = str(memory["training_length"])
-            memories.append([run["name"], training, _at_least(memory), times, perplexity])
+        cells = [run["name"], f"{run['num_parameters']:,}", str(run["memory_length"] or "-")]
+        lengths.append([*cells, *(_at_least(group["runs"][run["name"]]) for group in groups)])
     for index, context in enumerate(report["contexts"]):
         perplexities.append([str(context), *(f"{run['perplexities'][index]:.3f}" for run in runs)])
     titles = {
         f"Relative effective context length, steps of {report['step_size']} tokens": lengths,
         "Perplexity by context length": perplexities,
-        "Memory length at evaluation, whole split": memories,
     }
     head = (
         f"{report['num_tokens']:,} tokens of the split {report['split']}, "
         f"each with {report['contexts'][0]} to {report['contexts'][-1]} tokens before it"
     )
-    tables = [f"{title}\n{plain_table(rows)}" for title, rows in titles.items() if len(rows) > 1]
+    tables = [f"{title}\n{plain_table(rows)}" for title, rows in titles.items()]
     return "\n\n".join([head, *tables])
 
 
-def _at_least(found: dict[str, Any]) -> str:
+def _at_least(recl: dict[str, Any]) -> str:
     """Formats a length, marked if it is a lower bound."""
-    return f">= {found['length']}" if found["is_lower_bound"] else str(found["length"])
+    return f">= {recl['length']}" if recl["is_lower_bound"] else str(recl["length"])

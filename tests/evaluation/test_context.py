@@ -1,4 +1,4 @@
-"""Losses with bounded contexts, effective memory length, and RECL of a model group."""
+"""Losses with bounded contexts, and RECL of a model group."""
 
 import math
 
@@ -7,34 +7,8 @@ import pytest
 
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.context import ContextLosses, ModelGroup, effective_memory_length
+from txl_tf.evaluation.context import ContextLosses, ModelGroup
 from txl_tf.models import create_model
-
-PERPLEXITIES = {10: 20.0, 20: 18.0, 30: 17.9, 40: 17.89, 50: 15.0}
-
-
-@pytest.mark.parametrize(
-    ("threshold", "length", "measured", "is_lower_bound"),
-    [
-        # From 30 to 40 it is 0.056 %; what comes later is not looked at.
-        (0.001, 30, [10, 20, 30, 40], False),
-        (0.05, 20, [10, 20, 30], False),
-        (0.2, 10, [10, 20], False),
-        (0.0001, 50, [10, 20, 30, 40, 50], True),
-    ],
-)
-def test_memory_grows_until_a_length_gains_too_little(threshold, length, measured, is_lower_bound):
-    asked = []
-
-    def perplexity_of(memory_length):
-        asked.append(memory_length)
-        return PERPLEXITIES[memory_length]
-
-    found, perplexities = effective_memory_length(PERPLEXITIES, perplexity_of, threshold)
-    assert (found.length, found.is_lower_bound) == (length, is_lower_bound)
-    assert asked == measured
-    assert perplexities == {each: PERPLEXITIES[each] for each in measured}
-
 
 LONG, BRIEF = 0, 1
 # By model, context length and token, in bits.

@@ -5,7 +5,6 @@ K = M + T key length, L layers, N heads, H head width, D hidden width.
 """
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,6 @@ TERMS = {
 }
 """Score terms that are averaged separately; (c) does not depend on positions."""
 
-HIGHEST_SHARE = 0.2
-"""Share of the memory's tokens that Figure 6 marks: those with the highest attention."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionProfile:
@@ -48,9 +44,6 @@ class AttentionProfile:
     """Float64 `(L, N)`: mean entropy of the distribution of a query, in nats."""
     memory_attention: np.ndarray
     """Float64 `(L, N)`: mean probability of the `M` tokens before a query together."""
-    highest_attention: np.ndarray
-    """Float64 `(L, N)`: mean probability of the share `HIGHEST_SHARE` of them that a query
-    attends to most."""
     num_queries: int
     """Number of averaged queries."""
 
@@ -68,7 +61,7 @@ class AttentionProfile:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns all arrays by name, for an `.npz` file."""
-        names = ("attention", "mean_distance", "entropy", "memory_attention", "highest_attention")
+        names = ("attention", "mean_distance", "entropy", "memory_attention")
         arrays = {name: getattr(self, name) for name in names}
         return arrays | {f"term_{name}": array for name, array in self.terms.items()}
 
@@ -82,7 +75,6 @@ class AttentionProfile:
             "layer_mean_distance": self.mean_distance.mean(axis=1).tolist(),
             "entropy_nats": self.entropy.tolist(),
             "memory_attention": self.memory_attention.tolist(),
-            "highest_share": (self.highest_attention / self.memory_attention).tolist(),
             "farthest_head": {
                 "layer": layer + 1,
                 "head": head + 1,
@@ -175,10 +167,7 @@ class AttentionProfiler:
                     distributions[name] = tf.nn.softmax(term)
         memory_length = self.model.config.memory_length
         arrays = {name: by_distance(array, memory_length) for name, array in distributions.items()}
-        of_memory = arrays["attention"][..., 1:]  # [B, N, T, M]
-        highest = tf.math.top_k(of_memory, math.ceil(HIGHEST_SHARE * memory_length)).values
-        arrays["memory_attention"] = tf.reduce_sum(of_memory, axis=-1)
-        arrays["highest_attention"] = tf.reduce_sum(highest, axis=-1)
+        arrays["memory_attention"] = tf.reduce_sum(arrays["attention"][..., 1:], axis=-1)
         surprise = -tf.math.xlogy(probabilities, probabilities)
         arrays["entropy"] = tf.reduce_sum(surprise, axis=-1)  # [B, N, T]
         return {

@@ -1,4 +1,4 @@
-"""Context length that models use: losses by context length, effective lengths, RECL.
+"""Context length that models use: losses by context length, and RECL.
 
 Dai et al. (2019), Section 1 and Appendix C; Khandelwal et al. (2018).
 
@@ -6,7 +6,7 @@ Shape letters used in this module: I models, C context length, or number of leng
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,27 +85,9 @@ class EffectiveLength(NamedTuple):
     """Length after which the next longer one gains too little."""
 
     length: int
-    """Tokens of memory or of context."""
+    """Tokens of context."""
     is_lower_bound: bool
     """True if the longest measured length still gained enough: the true result may be larger."""
-
-
-def effective_memory_length(
-    lengths: Iterable[int], perplexity_of: Callable[[int], float], threshold: float = 0.001
-) -> tuple[EffectiveLength, dict[int, float]]:
-    """Lengthens the memory until perplexity falls by less than the fraction `threshold`.
-
-    `lengths` ascend. Returns the effective length, and the perplexity of every measured length.
-    Measuring stops at the first length that gains too little.
-    """
-    measured: dict[int, float] = {}
-    before = 0
-    for length in lengths:
-        measured[length] = perplexity_of(length)
-        if len(measured) > 1 and 1.0 - measured[length] / measured[before] < threshold:
-            return EffectiveLength(before, is_lower_bound=False), measured
-        before = length
-    return EffectiveLength(before, is_lower_bound=True), measured
 
 
 class ModelGroup:

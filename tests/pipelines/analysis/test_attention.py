@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.analysis.attention import highest_share
 from pipelines.command_line import main
 from tests.slow_case import slow_case
 from txl_tf.data.prepared_dataset import PreparedDataset
@@ -99,9 +98,3 @@ def test_wrong_arguments_are_refused(
 def test_results_are_never_written_over(analyzed, trained, data_folder, capsys):
     assert analyze(trained[0], data_folder, analyzed) == 73
     assert "The output exists already." in capsys.readouterr().err
-
-
-def test_the_highest_fifth_of_what_a_query_sees_is_marked():
-    rows = np.array([[0.0, 0.1, 0.2, 0.3, 0.4, 0.0], [0.5, 0.1, 0.1, 0.1, 0.1, 0.1]])
-    expected = [[0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0]]  # 4 and 6 are seen
-    np.testing.assert_array_equal(highest_share(rows, 0.2), np.array(expected, bool))

@@ -54,7 +54,7 @@ def runs(data_folder, tmp_path_factory):
 
 def command(runs, data_folder, out, *more):
     workdirs = [word for folder, _ in runs.values() for word in ("--workdir", str(folder))]
-    lengths = ["--context", ",".join(map(str, CONTEXTS)), "--memory", "2,4", "--tokens", "40"]
+    lengths = ["--context", ",".join(map(str, CONTEXTS)), "--tokens", "40"]
     shared = ["--data", str(data_folder), "--out", str(out)]
     return ["analyze", "context", *workdirs, *shared, *lengths, *more]
 
@@ -99,15 +99,6 @@ def test_the_report_says_what_was_measured_of_which_run(report, runs):
     assert [group["num_hard_tokens"] for group in groups] == [4, 20, 40]
     for group in groups:
         assert all(run["length"] in CONTEXTS for run in group["runs"].values())
-
-
-def test_memory_is_lengthened_for_the_run_that_has_one(report):
-    _, figures = report
-    memory, no_memory = (run["memory"] for run in figures["runs"])
-    assert no_memory is None
-    assert [length for length, _ in memory["perplexities"]] == [2, 4]
-    assert memory["training_length"] == 6
-    assert memory["times_training_length"] == pytest.approx(memory["length"] / 6)
 
 
 @pytest.mark.slow
