@@ -116,7 +116,7 @@ def compile_experiment(
             "rows_per_replica": rows,
             "padding_rows": padding_rows,
             "dtype_policy": experiment.training.dtype_policy,
-            **_figures(program),
+            **_figures(program, topology),
         }
     }
     evaluation, figures, shared_bytes = _compile_evaluation(experiment, trainer, compiler, say)
@@ -167,7 +167,7 @@ def _compile_evaluation(
         "segment_length": evaluation.segment_length or experiment.model.segment_length,
         "dtype_policy": evaluation.dtype_policy,
         "shared_bytes": lowered.variable_bytes,
-        **_figures(program),
+        **_figures(program, compiler.topology),
     }
     return program, values, lowered.variable_bytes
 
@@ -194,8 +194,9 @@ def _fitting_settings(
     return None
 
 
-def _figures(program: CompiledProgram) -> dict[str, Any]:
-    return {"fits": program.fits, **dataclasses.asdict(program)}
+def _figures(program: CompiledProgram, topology: Topology) -> dict[str, Any]:
+    roofline = program.roofline(topology)
+    return {"fits": program.fits, **dataclasses.asdict(program), "roofline": roofline}
 
 
 def print_part(part: dict[str, Any]) -> None:
@@ -232,6 +233,11 @@ def _print_program(name: str, values: dict[str, Any]) -> None:
         "  further output": _gibibytes(values["output_bytes"]),
         "  temporary": _gibibytes(values["temporary_bytes"]),
         "MB all-reduced": f"{values['all_reduce_bytes'] / 1e6:.1f}",
+        "TFLOP": f"{values['flops'] / 1e12:.3f}",
+        "GB to and from HBM": f"{values['hbm_bytes'] / 1e9:.2f}",
+        "at least, ms: arithmetic": f"{1000 * values['roofline']['flop_seconds']:.2f}",
+        "  HBM": f"{1000 * values['roofline']['hbm_seconds']:.2f}",
+        "  all-reduce": f"{1000 * values['roofline']['all_reduce_seconds']:.2f}",
     }
     print(plain_table([("per step", ""), *figures.items()], right=[1]))
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
-from txl_tf.distribution.remote_hosts import reported_loss
+from txl_tf.distribution.remote_hosts import watched_hosts
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
 from txl_tf.model_folder import CHECKPOINTS, RunDescription, Workdir, read_base, write_base
@@ -58,7 +58,8 @@ def train(job: TrainingJob) -> "TrainingRun":
     """Trains a run to its end; a preemption saves the last step and raises PreemptedError."""
     # Parallel kernels otherwise add in a varying order.
     tf.config.experimental.enable_op_determinism()
-    with TrainingRun(job) as run, reported_loss(job.strategy, _end_process):
+    notice = None if job.watcher is None else job.watcher.notice
+    with watched_hosts(job.strategy, notice, _end_process), TrainingRun(job) as run:
         run.begin()
         while not run.is_finished:
             if run.trainer.must_stop():

@@ -20,10 +20,8 @@ install() {
 
 serve() {
     # The loop starts the server again when it has ended.
-    # The variables are those that jobs set for reading from stores.
-    on all "$PATHS && { export GCS_READ_CACHE_MAX_SIZE_MB=0 GCS_READAHEAD_BUFFER_SIZE_BYTES=50176; \
-nohup sh -c 'while :; do python -m tensorflow.python.tools.grpc_tpu_worker; sleep 5; done' \
-> txl-server.log 2>&1 < /dev/null & }"
+    on all "$PATHS && { nohup sh -c 'while :; do python -m txl_tf_pipelines.launch.worker_server \
+--tpu-vm --port 8470; sleep 5; done' > txl-server.log 2>&1 < /dev/null & }"
     on 0 "echo $(addresses) > txl-tpu-addresses"
 }
 

@@ -1,4 +1,4 @@
-"""A slice of CPU hosts: servers of TensorFlow on loopback."""
+"""A slice of CPU hosts: servers on loopback, as `worker_server` runs them on a real one."""
 
 import contextlib
 import socket
@@ -8,16 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.pipelines.txl_process import environment
-
-SERVER = """
-import sys, tensorflow as tf
-# As in the trainer: sums in parallel kernels keep their order.
-tf.config.experimental.enable_op_determinism()
-cluster = tf.train.ClusterSpec({"worker": [f"localhost:{sys.argv[1]}"]})
-server = tf.distribute.Server(cluster, job_name="worker", task_index=0, protocol="grpc")
-print("Serving", flush=True)
-server.join()
-"""
 
 
 class Pod:
@@ -33,12 +23,14 @@ class Pod:
 
 
 @contextlib.contextmanager
-def running_pod(num_hosts: int) -> Iterator[Pod]:
+def running_pod(num_hosts: int, grace_seconds: float = 60.0) -> Iterator[Pod]:
     """Starts the servers of a slice, and ends them."""
     ports = [_free_port() for _ in range(num_hosts)]
+    words = [sys.executable, "-m", "pipelines.launch.worker_server"]
+    words += ["--grace-seconds", str(grace_seconds), "--port"]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(port)],
+            [*words, str(port)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

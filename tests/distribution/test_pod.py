@@ -114,6 +114,17 @@ def test_a_run_that_lost_each_host_goes_on_with_the_same_steps_and_on_another_nu
             output = run.log.read_text()
             assert f"does not answer any more.\n  localhost:{pod.ports[lost]}" in output
             assert "Traceback" not in output
+    # A host that is told to go serves until the run is saved.
+    with running_pod(2) as pod:
+        process = run.start_and_reach(pod, 3 * CHECKPOINT_EVERY_STEPS)
+        pod.processes[1].send_signal(signal.SIGTERM)
+        assert process.wait(timeout=180) == PREEMPTED, run.log.read_text()
+        log = run.log.read_text()
+        assert "Stopped after step" in log and "Traceback" not in log
+        assert f"the host localhost:{pod.ports[1]} is being taken away" in log
+        # It was released before its time was over.
+        assert pod.processes[1].wait(timeout=20) == 128 + signal.SIGTERM
+        assert pod.processes[0].poll() is None
     saved = run.step()
     with running_pod(1) as pod:
         assert run.start(pod).wait(timeout=900) == 0, run.log.read_text()

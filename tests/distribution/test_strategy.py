@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from txl_tf.distribution import strategy as module
-from txl_tf.distribution.remote_hosts import at_once, remote_addresses, this_host
+from txl_tf.distribution.remote_hosts import at_once, remote_hosts, this_host
 from txl_tf.distribution.server_address import (
     described,
     is_address,
@@ -28,14 +28,14 @@ def test_one_device_needs_no_strategy():
     strategy = create_strategy()
     assert strategy.num_replicas_in_sync == 1
     assert strategy is tf.distribute.get_strategy()
-    assert num_workers(strategy) == 1 and is_chief(strategy) and remote_addresses(strategy) == []
+    assert num_workers(strategy) == 1 and is_chief(strategy) and remote_hosts(strategy) == []
 
 
 def test_cpu_replicas_are_the_logical_devices():
     strategy = create_strategy(num_cpu_replicas=2)
     devices = [tf.DeviceSpec.from_string(device) for device in strategy.extended.worker_devices]
     assert [(each.device_type, each.device_index) for each in devices] == [("CPU", 0), ("CPU", 1)]
-    assert num_workers(strategy) == 1 and is_chief(strategy) and remote_addresses(strategy) == []
+    assert num_workers(strategy) == 1 and is_chief(strategy) and remote_hosts(strategy) == []
     with pytest.raises(ValueError, match="Received: num_cpu_replicas=3"):
         create_strategy(num_cpu_replicas=3)
 

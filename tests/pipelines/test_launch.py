@@ -1,4 +1,4 @@
-"""`txl launch`: its scripts, and the script that starts a job again."""
+"""`txl launch`: its scripts and manifests, and the script that starts a job again."""
 
 import json
 import os
@@ -18,6 +18,7 @@ LAUNCH = Path(pipelines.launch.__file__).parent
 DATA = "gs://bucket/a'c\"$(touch<x);`y`"
 WORDS = {"--zone": "us-central1-a", "--project": "my-project", "--name": "my-run", "--data": DATA}
 WORDS |= {"--config": "enwik8_base", "--workdir": "gs://bucket/run"}
+GKE = {"--image": "gcr.io/p/i:1", "--cluster": "c", "--service-account": "a@p.example"}
 # Records its words, and answers what is asked of a TPU.
 GCLOUD = f"""#!{sys.executable}
 import json, sys
@@ -27,8 +28,9 @@ if "describe" in sys.argv:
 """
 
 
-def launch(capsys, kind="tpu-vm", accelerator_type="v5e:2x4", code=0, **changed):
-    options = [f"{name}={value}" for name, value in (WORDS | changed).items()]
+def launch(capsys, kind, accelerator_type="v5e:2x4", code=0, **changed):
+    words = WORDS | (GKE if kind == "gke-jobset" else {}) | changed
+    options = [f"{name}={value}" for name, value in words.items()]
     options += ["--kind", kind, "--accelerator-type", accelerator_type, "--spot"]
     assert main(["launch", *options]) == code
     printed = capsys.readouterr()
@@ -37,7 +39,7 @@ def launch(capsys, kind="tpu-vm", accelerator_type="v5e:2x4", code=0, **changed)
 
 @pytest.mark.parametrize(
     ("kind", "accelerator_type"),
-    [("tpu-vm", "v5e:2x4"), ("queued-resource", "v5e:2x4"), ("tpu-vm", "v5litepod-16")],
+    [("tpu-vm", "v5e:2x4"), ("queued-resource", "v5e:2x4"), ("pod-slice", "v5litepod-16")],
 )
 def test_a_script_creates_installs_trains_and_deletes(kind, accelerator_type, capsys, tmp_path):
     (tmp_path / "mine.toml").write_text('base = "quickstart"\n[training]\nnum_steps = 700\n')
@@ -63,21 +65,44 @@ def test_a_script_creates_installs_trains_and_deletes(kind, accelerator_type, ca
     train = next(shlex.split(command) for command in remote if "txl train" in command)
     assert train[train.index("--data") + 1] == DATA
     assert train[train.index("--config") + 1] == "./mine.toml"
-    is_slice = accelerator_type == "v5litepod-16"
-    assert ("TPU_LOAD_LIBRARY=0" in train) == is_slice == ("grpc_tpu_worker" in text)
+    is_slice = kind == "pod-slice"
+    assert ("TPU_LOAD_LIBRARY=0" in train) == is_slice == ("worker_server" in text)
     assert ("echo grpc://10.0.0.1:8470,grpc://10.0.0.2:8470" in text) == is_slice
 
 
 @pytest.mark.parametrize(
-    ("accelerator_type", "changed", "word"),
+    ("kind", "accelerator_type", "changed", "word"),
     [
-        ("v5e:2x4", {"--workdir": "/tmp/run"}, "--workdir"),
-        ("v5litepod-12", {}, "--accelerator-type"),
-        ("v6e-16", {}, "v6e-8"),
+        ("tpu-vm", "v5e:2x4", {"--workdir": "/tmp/run"}, "--workdir"),
+        ("tpu-vm", "v5litepod-12", {}, "--accelerator-type"),
+        ("tpu-vm", "v5litepod-16", {}, "pod-slice"),
+        ("gke-jobset", "v5e:2x4", {"--runtime-version": "x"}, "--runtime-version"),
     ],
 )
-def test_wrong_arguments_are_named(accelerator_type, changed, word, capsys):
-    assert word in launch(capsys, accelerator_type=accelerator_type, code=2, **changed)
+def test_wrong_arguments_are_named(kind, accelerator_type, changed, word, capsys):
+    assert word in launch(capsys, kind, accelerator_type, code=2, **changed)
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "num_hosts", "shape", "chips_per_host"),
+    [("v5litepod-8", 1, "2x4", 8), ("v5litepod-16", 4, "4x4", 4)],
+)
+def test_kubernetes_reads_the_manifest(accelerator_type, num_hosts, shape, chips_per_host, capsys):
+    yaml = pytest.importorskip("yaml")
+    text = launch(capsys, "gke-jobset", accelerator_type)
+    assert f'--machine-type "ct5lp-hightpu-{chips_per_host}t"' in text
+    (job_set,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "JobSet")
+    jobs = {job["name"]: job["template"]["spec"] for job in job_set["spec"]["replicatedJobs"]}
+    with_chips = jobs.get("servers", jobs["trainer"])
+    assert with_chips.get("parallelism", 1) == num_hosts
+    pod = with_chips["template"]["spec"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == shape
+    limits = pod["containers"][0]["resources"]["limits"]
+    assert limits == {"google.com/tpu": chips_per_host}
+    train = jobs["trainer"]["template"]["spec"]["containers"][0]["command"][-1].replace("$$", "$")
+    words = shlex.split(train)
+    assert words[words.index("--data") + 1] == DATA
+    subprocess.run(["sh", "-n"], input=train, text=True, check=True)
 
 
 def run_until_done(program, folder, **environment):

@@ -1,10 +1,29 @@
-"""Names of topologies, and memory of compiled programs."""
+"""Names of topologies, and memory and roofline time of compiled programs."""
 
 import pytest
 
 from txl_tf.errors import UsageError
 from txl_tf.tpu_compiler.compiler import CompiledProgram, hbm_at_once
 from txl_tf.tpu_compiler.topologies import Topology
+
+
+def roofline(name, **counts):
+    program = CompiledProgram(needed_bytes=0, limit_bytes=0, **counts)
+    return program.roofline(Topology.parse(name))
+
+
+def test_the_slowest_resource_decides():
+    assert roofline("v5e:4x4", flops=197e12, hbm_bytes=10**9)["step_seconds"] == pytest.approx(1)
+    assert roofline("v5e:4x4", flops=1e12, hbm_bytes=819e9)["step_seconds"] == pytest.approx(1)
+    # Two replicas share the peaks of their chip.
+    shared = roofline("v3:2x2", flops=123e12 / 2, hbm_bytes=450e9)
+    assert shared["flop_seconds"] == shared["hbm_seconds"] == pytest.approx(1)
+
+
+def test_all_reduce_passes_the_links_almost_twice_and_not_at_all_on_one_chip():
+    ring = roofline("v5e:4x4", all_reduce_bytes=10**9)["all_reduce_seconds"]
+    assert ring == pytest.approx(2 * 15 / 16 * 1e9 / 200e9)
+    assert roofline("v5e:1x1", all_reduce_bytes=10**9)["all_reduce_seconds"] == 0.0
 
 
 def test_both_programs_are_in_memory_and_weights_once():

@@ -2,6 +2,9 @@
 
 TensorFlow's own watcher does nothing on Cloud TPU. This module does not import TensorFlow, so a
 job can watch before that import, which takes seconds.
+
+A host of a slice that is told to stop writes a notice file, and its server keeps running. The
+training process finds the notice through the server, saves, marks the notice and exits.
 """
 
 import contextlib
@@ -28,6 +31,14 @@ _LONGEST_PAUSE_SECONDS = 30.0
 # After this many unanswered requests the machine is not on Google Cloud.
 _NUM_TRIES = 3
 _END = b"\0"
+
+
+def notice_path(port: int | str) -> str:
+    """Returns the path of the notice that the host with a server on this port must stop.
+
+    The training process writes into the notice when it no longer needs the host.
+    """
+    return f"/tmp/txl-host-leaves-{os.getuid()}-{port}"
 
 
 class PreemptionWatcher:
@@ -104,7 +115,7 @@ class PreemptionWatcher:
             received = os.read(self._read_end, 64)
             for number in self._old_handlers:
                 if number in received:
-                    self._notice(f"the process received {number.name}")
+                    self.notice(f"the process received {number.name}")
             interrupts = received.count(signal.SIGINT) if signal.SIGINT in self._old_handlers else 0
             if interrupts and not num_interrupts:
                 _print_error(
@@ -136,10 +147,10 @@ class PreemptionWatcher:
             has_answered, num_failures = True, 0
             awaited, reason = _NOTICES[key]
             if value == awaited and not self._has_ended.is_set():
-                self._notice(reason)
+                self.notice(reason)
                 return
 
-    def _notice(self, reason: str) -> None:
+    def notice(self, reason: str) -> None:
         """Records a reason to stop, as a clause; only the first one counts."""
         with self._lock:
             if self._reason is not None:

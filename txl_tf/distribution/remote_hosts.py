@@ -1,51 +1,85 @@
-"""Remote hosts of a slice: their loss, and the placement of operations."""
+"""Remote hosts of a slice: their list, the watch over them, and the placement of operations."""
 
 import contextlib
+import dataclasses
+import functools
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from tensorflow.python.eager import context, executor
 
-from txl_tf.distribution.server_address import unreachable
+from txl_tf.distribution.preemption import notice_path
+from txl_tf.distribution.server_address import within
 
 _ANSWER_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+_SILENCE_SECONDS = 120.0
 # Executors are never freed, because TensorFlow may use one after its last answer has arrived.
 _idle_executors: list[executor.Executor] = []
 
 
-def remote_addresses(strategy: tf.distribute.Strategy) -> list[str]:
-    """Returns the `host:port` of the hosts of a strategy's replicas other than this process."""
+@dataclasses.dataclass(frozen=True)
+class RemoteHost:
+    """Host that runs TensorFlow's server at `address` (host:port); `device` is its CPU."""
+
+    device: str
+    address: str
+
+    def is_leaving(self) -> bool:
+        """True if the host was told to stop; it then serves for some more seconds.
+
+        Raises `tf.errors.OpError` if the host does not answer or no longer knows this process.
+        """
+        with at_once(), tf.device(self.device):
+            found = tf.io.matching_files(tf.constant(self._notice))
+            return bool(found.numpy().size)
+
+    def release(self) -> None:
+        """Tells a leaving host that it may exit."""
+        with at_once(), tf.device(self.device):
+            tf.io.write_file(tf.constant(self._notice), tf.constant("released"))
+
+    @property
+    def _notice(self) -> str:
+        return notice_path(self.address.rpartition(":")[2])
+
+    def answers(self) -> bool:
+        """True if the host answers within some seconds and knows this process."""
+        # In a thread, because a hanging host never answers, not even with an error.
+        with contextlib.suppress(tf.errors.OpError, RuntimeError, TimeoutError):
+            within(_ANSWER_SECONDS, self.is_leaving)
+            return True
+        return False
+
+
+def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
+    """Returns the hosts of a strategy's replicas other than this process."""
     if context.get_server_def() is None:
         return []  # not connected to a cluster
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return []  # each worker is a process
-    devices = map(tf.DeviceSpec.from_string, strategy.extended.worker_devices)
-    hosts = {(device.job, device.task or 0) for device in devices}
-    return sorted(
-        address
+    places = sorted(
+        {
+            (spec.job, spec.replica or 0, spec.task or 0)
+            for spec in map(tf.DeviceSpec.from_string, strategy.extended.worker_devices)
+            if spec.job not in (None, "localhost")
+        }
+    )
+    addresses = {
+        (job.name, number): address
         for job in context.get_server_def().cluster.job
         for number, address in job.tasks.items()
-        if (job.name, number) in hosts
-    )
-
-
-@contextlib.contextmanager
-def reported_loss(
-    strategy: tf.distribute.Strategy, on_lost: Callable[[list[str]], None]
-) -> Iterator[None]:
-    """Calls `on_lost` with the addresses of hosts that a failed block has lost.
-
-    It must end the process: TensorFlow does not survive a lost host, raises for every dropped
-    object and may abort. A host that falls silent without closing its connection is not found.
-    """
-    addresses = remote_addresses(strategy)
-    try:
-        yield
-    except (tf.errors.OpError, RuntimeError):
-        lost = unreachable(addresses, _ANSWER_SECONDS) if addresses else {}
-        if lost:
-            on_lost(list(lost))
-        raise
+    }
+    return [
+        RemoteHost(
+            f"/job:{job}/replica:{replica}/task:{task}/device:CPU:0",
+            addresses.get((job, task), f"{job} {task}"),
+        )
+        for job, replica, task in places
+    ]
 
 
 @contextlib.contextmanager
@@ -77,3 +111,88 @@ def this_host() -> contextlib.AbstractContextManager[None]:
     if server is None:
         return tf.device("CPU:0")
     return tf.device(f"/job:{server.job_name}/replica:0/task:{server.task_index}/device:CPU:0")
+
+
+@contextlib.contextmanager
+def watched_hosts(
+    strategy: tf.distribute.Strategy,
+    on_leaving: Callable[[str], None] | None,
+    on_lost: Callable[[list[str]], None],
+) -> Iterator[None]:
+    """Reports remote hosts that are told to stop, with a reason, and ends when one is lost.
+
+    A broken connection ends the training loop with an error, but a silent host, as after a network
+    failure, would block it forever, with the main thread inside TensorFlow. So each host is polled
+    by a thread. `on_lost` gets the addresses, in any thread, and must end the process: TensorFlow
+    does not survive a lost host, raises for every dropped object and may abort. Hosts that were
+    told to stop are released after the block.
+    """
+    hosts = remote_hosts(strategy)
+    if not hosts:
+        yield
+        return
+    end, leaving = threading.Event(), []
+    asked: dict[RemoteHost, float] = {}
+
+    def poll(host: RemoteHost) -> None:
+        while not end.is_set():
+            asked[host] = time.monotonic()
+            try:
+                is_leaving = host.is_leaving()
+            except (tf.errors.OpError, RuntimeError):
+                is_leaving = None  # the training loop reports its own error
+            asked.pop(host, None)
+            if is_leaving and not end.is_set():
+                leaving.append(host)
+                if on_leaving is not None:
+                    on_leaving(f"the host {host.address} is being taken away")
+            if is_leaving is not False:
+                return
+            end.wait(_POLL_SECONDS)
+
+    def watch_for_silence() -> None:
+        while not end.wait(_POLL_SECONDS):
+            # A copy, because the polling threads change the dict meanwhile.
+            for host, since in list(asked.items()):
+                if time.monotonic() - since > _SILENCE_SECONDS:
+                    on_lost([host.address])
+
+    targets: list[Callable[[], None]] = [functools.partial(poll, host) for host in hosts]
+    # Daemons, because a request to a hanging host never returns.
+    threads = [
+        threading.Thread(target=target, name="host-watcher", daemon=True)
+        for target in (*targets, watch_for_silence)
+    ]
+    for thread in threads:
+        thread.start()
+    with _quiet_when_dropped():
+        try:
+            yield
+        except (tf.errors.OpError, RuntimeError):
+            lost = [host.address for host in hosts if not host.answers()]
+            if not lost:
+                raise
+            on_lost(lost)
+        finally:
+            for host in leaving:
+                with contextlib.suppress(tf.errors.OpError, RuntimeError):
+                    host.release()
+            end.set()
+            for thread in threads:
+                thread.join(timeout=2 * _POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _quiet_when_dropped() -> Iterator[None]:
+    """Suppresses TensorFlow errors that are raised while objects are dropped."""
+    before = sys.unraisablehook
+
+    def ignore_operations(arguments: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(arguments.exc_value, tf.errors.OpError):
+            before(arguments)
+
+    sys.unraisablehook = ignore_operations
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before

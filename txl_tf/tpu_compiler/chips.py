@@ -17,22 +17,28 @@ class Chip:
     """Peak of the matrix units in bfloat16."""
     usable_hbm_gibibytes: float
     """High-bandwidth memory that programs get; the rest is the system's."""
+    hbm_bytes_per_second: float
+    """Its bandwidth."""
+    interconnect_bytes_per_second: float
+    """Bandwidth of all links of a chip together, in one direction."""
     chip_config_name: str | None = None
     """The compiler's name for the use of cores, if not the default."""
 
 
-# Peaks are from Google's pages of system architecture, "TPU v2" to "TPU v6e". The two cores of a v4
-# and v5p chip work as one device ("megacore"). The usable memory is the limit in error messages of
-# the compiler of libtpu 0.0.31 ("Used 24.00G of 15.75G hbm"); for v5p the published 95, as it would
-# use 95.74 GiB.
+# Peaks and bandwidths per chip are from Google's pages of system architecture, "TPU v2" to
+# "TPU v6e" (the network's as "inter-chip interconnect bandwidth", gigabits per second and chip); v2
+# and v3: Jouppi et al., 2020, "A domain-specific supercomputer for training deep neural networks",
+# table 3, four links of 496 and 656 gigabits per second. The two cores of a v4 and v5p chip work
+# as one device ("megacore"). The usable memory is the limit in error messages of the compiler of
+# libtpu 0.0.31 ("Used 24.00G of 15.75G hbm"); for v5p the published 95, as it would use 95.74 GiB.
 _ALL = (
-    #     replicas, dimensions, FLOP/s, usable HBM GiB
-    Chip("v2", 2, 2, 45e12, 2 * 7.48),
-    Chip("v3", 2, 2, 123e12, 2 * 15.48),
-    Chip("v4", 1, 3, 275e12, 30.75, chip_config_name="megacore"),
-    Chip("v5e", 1, 2, 197e12, 15.75),
-    Chip("v5p", 1, 3, 459e12, 95),
-    Chip("v6e", 1, 2, 918e12, 31.25),
+    #     replicas, dimensions, FLOP/s, usable HBM GiB, HBM bytes/s, network bytes/s
+    Chip("v2", 2, 2, 45e12, 2 * 7.48, 700e9, 4 * 496e9 / 8),
+    Chip("v3", 2, 2, 123e12, 2 * 15.48, 900e9, 4 * 656e9 / 8),
+    Chip("v4", 1, 3, 275e12, 30.75, 1228e9, 2400e9 / 8, chip_config_name="megacore"),
+    Chip("v5e", 1, 2, 197e12, 15.75, 819e9, 1600e9 / 8),
+    Chip("v5p", 1, 3, 459e12, 95, 2765e9, 4800e9 / 8),
+    Chip("v6e", 1, 2, 918e12, 31.25, 1640e9, 3584e9 / 8),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _ALL}
 """All generations that can be compiled for, by name."""

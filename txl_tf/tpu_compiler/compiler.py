@@ -38,6 +38,10 @@ class CompiledProgram:
     """Results that do not reuse an argument's memory."""
     temporary_bytes: int = 0
     """Activations and other tensors that live only during the step."""
+    flops: int = 0
+    """Floating-point operations of products and kernels."""
+    hbm_bytes: int = 0
+    """Bytes read from and written to the chip's high-bandwidth memory, with padding."""
     all_reduce_bytes: int = 0
     """Bytes that each replica contributes to all-reduces."""
 
@@ -45,6 +49,25 @@ class CompiledProgram:
     def fits(self) -> bool:
         """True if the program fits the chip."""
         return self.needed_bytes <= self.limit_bytes
+
+    def roofline(self, topology: Topology) -> dict[str, float]:
+        """Returns the seconds per step that each resource needs at its peak.
+
+        No step is faster than the slowest. A real one is slower: vector and scalar work, and
+        waiting, are not counted. All-reduces may overlap with the rest.
+        """
+        chip, num_chips = topology.chip, topology.num_chips
+        # In a ring, all but one of n parts of the sum pass a chip's links twice. Replicas of one
+        # chip first add up among themselves.
+        passed = 2 * (num_chips - 1) / num_chips * self.all_reduce_bytes
+        flop_seconds = self.flops * chip.num_replicas / chip.flops_per_second
+        hbm_seconds = self.hbm_bytes * chip.num_replicas / chip.hbm_bytes_per_second
+        return {
+            "flop_seconds": flop_seconds,
+            "hbm_seconds": hbm_seconds,
+            "all_reduce_seconds": passed / chip.interconnect_bytes_per_second,
+            "step_seconds": max(flop_seconds, hbm_seconds),
+        }
 
 
 def hbm_at_once(
@@ -93,8 +116,9 @@ def require_tpu_compiler() -> None:
 class TpuCompiler:
     """TPU compiler for one topology.
 
-    The memory is known once the program is optimized and its buffers are assigned. The compiler is
-    then ended unless `generates_code`, which takes most of the time; kernels compile only then.
+    Memory, arithmetic and traffic are known once the program is optimized and its buffers are
+    assigned. The compiler is then ended unless `generates_code`, which takes most of the time;
+    kernels compile only then.
     """
 
     def __init__(self, topology: Topology, generates_code: bool = False) -> None:
@@ -107,7 +131,7 @@ class TpuCompiler:
         Raises JobError if the compiler fails.
         """
         # Imported here, as it loads TensorFlow.
-        from txl_tf.tpu_compiler.costs import HloProto, all_reduce_bytes, memory_bytes
+        from txl_tf.tpu_compiler.costs import ProgramCosts
 
         with tempfile.TemporaryDirectory(prefix="txl-compile-") as folder:
             place = Path(folder)
@@ -121,17 +145,19 @@ class TpuCompiler:
                 is_complete = not self._generates_code or process.wait() == 0
                 if not (is_complete and any(place.glob(_AFTER_DUMP))):
                     raise self._failed(process, name, place)
-                dump = HloProto.FromString(next(place.glob(_DUMP)).read_bytes())
+                costs = ProgramCosts(next(place.glob(_DUMP)).read_bytes())
             finally:
                 process.kill()
                 process.wait()
-        memory = memory_bytes(dump)
+        memory = costs.memory()
         return CompiledProgram(
             needed_bytes=sum(memory.values()),
             limit_bytes=self.topology.hbm_bytes_per_replica,
             attention=program.attention,
             **memory,
-            all_reduce_bytes=all_reduce_bytes(dump),
+            flops=costs.flops(),
+            hbm_bytes=costs.hbm_bytes(),
+            all_reduce_bytes=costs.all_reduce_bytes(),
         )
 
     def _request(self, program: "LoweredProgram") -> dict[str, Any]:

@@ -1,50 +1,255 @@
-"""Memory and all-reduces of a program, from the dump of the compiler.
+"""Memory, arithmetic and memory traffic of a program, from the dump of the compiler.
 
-The compiler's own analysis does not separate the memory on the chip from the high-bandwidth memory.
+The compiler's own analysis counts the body of a loop once, and does not separate the memory on
+the chip from the high-bandwidth memory.
 """
 
 import collections
+import functools
+import json
 import math
 import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from tensorflow.compiler.xla.service.hlo_pb2 import HloComputationProto as Computation
+from tensorflow.compiler.xla.service.hlo_pb2 import HloInstructionProto as Instruction
 from tensorflow.compiler.xla.service.hlo_pb2 import HloProto
 from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType
 from tensorflow.compiler.xla.xla_data_pb2 import ShapeProto as Shape
 
 _BITS = re.compile(r"\d+")
+_SLICES = ("dynamic-slice", "slice", "gather")
+_FREE = (
+    *("after-all", "all-reduce-done", "async-done", "async-update", "bitcast", "conditional"),
+    *("constant", "copy-done", "get-tuple-element", "iota", "parameter", "partition-id"),
+    *("replica-id", "tuple", "while"),
+)
 
 
-def memory_bytes(program: HloProto) -> dict[str, int]:
-    """Returns the bytes of a device for arguments, further outputs and temporaries."""
-    parts = collections.Counter({"argument": 0, "output": 0, "temporary": 0})
-    for buffer in program.buffer_assignment.buffer_allocations:
-        if buffer.color or buffer.is_thread_local:  # on the chip
-            continue
-        is_argument = buffer.is_entry_computation_parameter
-        # Outputs that reuse an argument's memory need no further memory.
-        kind = "argument" if is_argument else "output" if buffer.maybe_live_out else "temporary"
-        parts[kind] += buffer.size
-    return {f"{kind}_bytes": size for kind, size in parts.items()}
+class ProgramCosts:
+    """Counts of a program from a serialized `HloProto` with its buffer assignment."""
+
+    def __init__(self, dump: bytes) -> None:
+        proto = HloProto.FromString(dump)
+        self._buffers = proto.buffer_assignment.buffer_allocations
+        self._computations = {each.id: each for each in proto.hlo_module.computations}
+        self._by_id = {
+            each.id: each for part in self._computations.values() for each in part.instructions
+        }
+        entry = self._computations[proto.hlo_module.entry_computation_id]
+        # Computations that run outside of a fusion, and how often.
+        self._times = list(self._executed(entry, 1))
+
+    def memory(self) -> dict[str, int]:
+        """Returns the bytes of a device for arguments, further outputs and temporaries."""
+        parts = collections.Counter({"argument": 0, "output": 0, "temporary": 0})
+        for each in self._buffers:
+            if each.color or each.is_thread_local:  # on the chip
+                continue
+            is_argument = each.is_entry_computation_parameter
+            # Outputs that reuse an argument's memory need no further memory.
+            kind = "argument" if is_argument else "output" if each.maybe_live_out else "temporary"
+            parts[kind] += each.size
+        return {f"{kind}_bytes": size for kind, size in parts.items()}
+
+    def flops(self) -> int:
+        """Counts the floating-point operations of matrix multiplications and kernels."""
+        return sum(times * self._flops(each) for each, times in self._all_executed())
+
+    def hbm_bytes(self) -> int:
+        """Counts bytes read from and written to high-bandwidth memory, with padding."""
+        return sum(times * self._traffic(each) for each, times in self._all_executed())
+
+    def all_reduce_bytes(self) -> int:
+        """Counts the bytes that each replica contributes to all-reduces, without padding."""
+        return sum(
+            times * sum(map(_num_bytes, self._inputs(each)))
+            for each, times in self._all_executed()
+            if each.opcode in ("all-reduce", "all-reduce-start")
+        )
+
+    def _executed(self, computation: Computation, times: int) -> Iterator[tuple[Any, int]]:
+        yield computation, times
+        for each in computation.instructions:
+            called = [self._computations[number] for number in each.called_computation_ids]
+            if each.opcode == "while":
+                body, _ = called
+                yield from self._executed(body, times * (self._trip_count(each) or 1))
+            elif each.opcode in ("call", "conditional"):
+                for callee in called:
+                    yield from self._executed(callee, times)
+
+    def _all_executed(self) -> Iterator[tuple[Instruction, int]]:
+        for computation, times in self._times:
+            for instruction in computation.instructions:
+                yield instruction, times
+
+    def _trip_count(self, loop: Instruction) -> int | None:
+        """Finds the number of turns of a loop; `None` if data decide.
+
+        TensorFlow's loops count from 0, by 1, up to a limit that the condition shows.
+        """
+        _, condition = (self._computations[number] for number in loop.called_computation_ids)
+        root = self._by_id[condition.root_id]
+        if root.opcode != "compare" or root.comparison_direction != "LT":
+            return None
+        counter, limit = self._operands(root)
+        (state,) = self._operands(loop)
+        if (counter.opcode, limit.opcode, state.opcode) != (
+            *("get-tuple-element", "constant", "tuple"),
+        ):
+            return None
+        start = self._operands(state)[counter.tuple_index]
+        while start.opcode in ("copy", "bitcast", "reshape", "copy-start", "copy-done"):
+            start = self._operands(start)[0]
+        begins_at_0 = start.opcode == "constant" and _number(start) == 0
+        return _number(limit) if begins_at_0 else None
+
+    def _operands(self, instruction: Instruction) -> list[Instruction]:
+        return [self._by_id[number] for number in instruction.operand_ids]
+
+    def _inputs(self, instruction: Instruction) -> list[Shape]:
+        operands = self._operands(instruction)
+        return [tensor for operand in operands for tensor in _tensors(operand.shape)]
+
+    def _called(self, instruction: Instruction) -> Computation:
+        return self._computations[instruction.called_computation_ids[0]]
+
+    def _traffic(self, instruction: Instruction) -> int:
+        if instruction.opcode in _FREE or _is_relabelling(instruction):
+            return 0
+        inputs, outputs = self._inputs(instruction), _tensors(instruction.shape)
+        if instruction.opcode in ("copy-start", "async-start"):
+            source, target = (inputs[0], outputs[0 if instruction.opcode == "copy-start" else 1])
+            ends = source.layout.memory_space, target.layout.memory_space
+            return ends.count(0) * _num_padded_bytes(target)
+        written = sum(map(_hbm, outputs))
+        if instruction.opcode in _SLICES:
+            return written + min(written, _hbm(inputs[0]))
+        if instruction.opcode == "dynamic-update-slice":
+            return 2 * _hbm(inputs[1])
+        if instruction.opcode == "fusion":
+            return self._fusion_traffic(instruction)
+        if kernel_bytes := _kernel_cost(instruction, "bytes_accessed"):
+            # Blocks may be read more than once; operands already on the chip cause no traffic.
+            on_chip = [each for each in (*outputs, *inputs) if each.layout.memory_space]
+            return max(kernel_bytes - sum(map(_num_padded_bytes, on_chip)), 0)
+        return written + sum(map(_hbm, inputs))
+
+    def _fusion_traffic(self, fusion: Instruction) -> int:
+        """Counts the traffic of a fusion; for sliced or updated operands, only the slice."""
+        computation = self._called(fusion)
+        users = collections.defaultdict(list)
+        parameters, updated = {}, {}
+        for each in computation.instructions:
+            for operand in each.operand_ids:
+                users[operand].append(each)
+            if each.opcode == "parameter":
+                parameters[each.parameter_number] = each
+            elif each.opcode == "dynamic-update-slice":
+                updated[each.operand_ids[0]] = each
+        total = 0
+        for index, operand in enumerate(self._operands(fusion)):
+            full = sum(map(_hbm, _tensors(operand.shape)))
+            uses = users[parameters[index].id]
+            if full and uses and all(each.opcode in _SLICES for each in uses):
+                full = min(full, sum(_num_padded_bytes(each.shape) for each in uses))
+            elif parameters[index].id in updated:
+                full = 0
+            total += full
+        root = self._by_id[computation.root_id]
+        if root.opcode == "dynamic-update-slice" and _hbm(fusion.shape):
+            return total + _num_padded_bytes(self._operands(root)[1].shape)
+        return total + sum(map(_hbm, _tensors(fusion.shape)))
+
+    def _flops(self, instruction: Instruction) -> int:
+        if instruction.opcode == "fusion":
+            return sum(map(self._flops, self._called(instruction).instructions))
+        if instruction.opcode == "dot":
+            first = self._operands(instruction)[0].shape.dimensions
+            summed = instruction.dot_dimension_numbers.lhs_contracting_dimensions
+            return 2 * _num_elements(instruction.shape) * math.prod(first[axis] for axis in summed)
+        if instruction.opcode == "convolution":
+            image, kernel = (each.shape.dimensions for each in self._operands(instruction))
+            return 2 * _convolution_products(instruction, image, kernel)
+        return _kernel_cost(instruction, "flops")
 
 
-def all_reduce_bytes(program: HloProto) -> int:
-    """Counts the bytes that each replica contributes to all-reduces outside of loops."""
-    instructions = [
-        instruction
-        for computation in program.hlo_module.computations
-        for instruction in computation.instructions
-    ]
-    shapes = {instruction.id: instruction.shape for instruction in instructions}
-    return sum(
-        _num_bytes(shapes[operand])
-        for instruction in instructions
-        if instruction.opcode in ("all-reduce", "all-reduce-start")
-        for operand in instruction.operand_ids
-    )
+def _convolution_products(
+    convolution: Instruction, image: Sequence[int], kernel: Sequence[int]
+) -> int:
+    """Counts the multiplications of a convolution, without the padding."""
+    numbers = convolution.convolution_dimension_numbers
+    output = convolution.shape.dimensions
+    count = output[numbers.output_batch_dimension] * output[numbers.output_feature_dimension]
+    count *= kernel[numbers.kernel_input_feature_dimension]
+    for window, axis, output_axis in zip(
+        convolution.window.dimensions,
+        numbers.input_spatial_dimensions,
+        numbers.output_spatial_dimensions,
+        strict=True,
+    ):
+        positions = (
+            place * window.stride + offset * window.window_dilation - window.padding_low
+            for place in range(output[output_axis])
+            for offset in range(window.size)
+        )
+        end, step = image[axis] * window.base_dilation, window.base_dilation
+        count *= sum(0 <= position < end and position % step == 0 for position in positions)
+    return count // convolution.batch_group_count
+
+
+def _is_relabelling(instruction: Instruction) -> bool:
+    return instruction.opcode == "custom-call" and "Bitcast" in instruction.custom_call_target
+
+
+def _kernel_cost(instruction: Instruction, name: str) -> int:
+    """Returns a cost that a kernel's author declared; 0 for other instructions."""
+    if instruction.opcode != "custom-call" or b"cost_estimate" not in instruction.backend_config:
+        return 0
+    config = json.loads(instruction.backend_config)["custom_call_config"]
+    return int(config["cost_estimate"].get(name, 0))
+
+
+def _number(constant: Instruction) -> int:
+    """Returns the value of an integer constant."""
+    literal = constant.literal
+    return next(iter((*literal.s32s, *literal.s64s, *literal.u32s, *literal.u64s)))
+
+
+def _tensors(shape: Shape) -> list[Shape]:
+    """Returns the tensors of a shape, also of nested tuples."""
+    if shape.element_type != PrimitiveType.TUPLE:
+        return [shape]
+    return [tensor for part in shape.tuple_shapes for tensor in _tensors(part)]
+
+
+def _num_elements(shape: Shape) -> int:
+    return math.prod(shape.dimensions)
 
 
 def _num_bytes(shape: Shape) -> int:
-    """Counts the bytes of a tensor without padding."""
-    digits = _BITS.search(PrimitiveType.Name(shape.element_type))
-    bits = int(digits[0]) if digits else 8
-    return -(-math.prod(shape.dimensions) * bits // 8)
+    return -(-_num_elements(shape) * _bits(shape.element_type) // 8)
+
+
+def _num_padded_bytes(shape: Shape) -> int:
+    """Counts the bytes of a tensor, whose fastest dimensions are padded to whole tiles."""
+    lengths = [shape.dimensions[axis] for axis in shape.layout.minor_to_major]
+    tile = shape.layout.tiles[0].dimensions if shape.layout.tiles else ()
+    for place, length in enumerate(reversed(tile)):
+        if place < len(lengths):
+            lengths[place] = -(-lengths[place] // length) * length
+    return -(-math.prod(lengths) * _bits(shape.element_type) // 8)
+
+
+def _hbm(shape: Shape) -> int:
+    is_on_chip = shape.element_type == PrimitiveType.TUPLE or shape.layout.memory_space != 0
+    return 0 if is_on_chip else _num_padded_bytes(shape)
+
+
+@functools.cache
+def _bits(element_type: int) -> int:
+    name = PrimitiveType.Name(element_type)
+    found = _BITS.search(name)
+    return 8 if name == "PRED" else int(found[0]) if found else 0

@@ -1,4 +1,4 @@
-"""Slices of TPU chips, with their names in Cloud TPU."""
+"""Slices of TPU chips, with their names in Cloud TPU and GKE."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from txl_tf.tpu_compiler.chips import CHIPS, Chip
 
 @dataclasses.dataclass(frozen=True)
 class CloudNames:
-    """Names of Cloud TPU for slices of one generation of chips."""
+    """Names of Cloud TPU and GKE for slices of one generation of chips."""
 
     generation: str
     """The accelerator type without its size, such as `v5litepod`."""
@@ -21,6 +21,10 @@ class CloudNames:
     """Topologies that Cloud TPU has; each has another number of chips."""
     runtime_version: str
     """The provider's image for software that brings its own framework, like TensorFlow here."""
+    gke_accelerator: str | None
+    """GKE's name; `None` if GKE has no such chips."""
+    gke_accelerator_of_one_host: str | None = None
+    """GKE's name for a slice of one host, if it differs."""
     max_chips_per_host: int = 4
     """Chips of the largest slice with one host; in larger slices a host has 4."""
 
@@ -34,12 +38,14 @@ _CUBES = (
 )
 _UBUNTU = "tpu-ubuntu2204-base"
 _CLOUD_NAMES = {
-    "v2": CloudNames("v2", 2, _OF_V2, _UBUNTU),
-    "v3": CloudNames("v3", 2, _OF_V3, _UBUNTU),
-    "v4": CloudNames("v4", 2, _CUBES, _UBUNTU),
-    "v5e": CloudNames("v5litepod", 1, _SMALL, "v2-alpha-tpuv5-lite", max_chips_per_host=8),
-    "v5p": CloudNames("v5p", 2, _CUBES, "v2-alpha-tpuv5"),
-    "v6e": CloudNames("v6e", 1, _SMALL, "v2-alpha-tpuv6e", max_chips_per_host=8),
+    "v2": CloudNames("v2", 2, _OF_V2, _UBUNTU, None),
+    "v3": CloudNames("v3", 2, _OF_V3, _UBUNTU, "tpu-v3-slice", "tpu-v3-device"),
+    "v4": CloudNames("v4", 2, _CUBES, _UBUNTU, "tpu-v4-podslice"),
+    "v5e": CloudNames(
+        "v5litepod", 1, _SMALL, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", max_chips_per_host=8
+    ),
+    "v5p": CloudNames("v5p", 2, _CUBES, "v2-alpha-tpuv5", "tpu-v5p-slice"),
+    "v6e": CloudNames("v6e", 1, _SMALL, "v2-alpha-tpuv6e", "tpu-v6e-slice", max_chips_per_host=8),
 }
 
 _NAME = re.compile(r"(v\d+[a-z]?):(\d{1,5}(?:x\d{1,5}){0,9})", re.ASCII)
@@ -104,7 +110,7 @@ class Topology:
 
     @property
     def cloud(self) -> CloudNames:
-        """Names of slices of these chips in Cloud TPU."""
+        """Names of slices of these chips."""
         return _CLOUD_NAMES[self.chip.name]
 
     @property
