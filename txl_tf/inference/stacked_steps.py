@@ -56,23 +56,9 @@ class StackedSteps(KeyValueSteps):
     @staticmethod
     def is_possible(model: Any) -> bool:
         """True for a float32 model whose layers compute just as their classes here."""
-        if type(model) is not TransformerXL or model.compute_dtype != "float32":
-            return False
-        for block in model.blocks:
-            if type(block) is not DecoderBlock or block.attention_gate is not None:
-                return False
-            if type(block.attention) is not RelativeAttention:
-                return False
-            if type(block.feed_forward) is not FeedForward:
-                return False
-            norms = block.attention_norm, block.feed_forward_norm
-            if not all(_is_plain_norm(norm, model.config.layer_norm_epsilon) for norm in norms):
-                return False
-            if not all(map(_is_plain_product, _products(block))):
-                return False
-            if any(layer.use_bias for layer in _products(block)[:4]):
-                return False
-        return True
+        is_plain = type(model) is TransformerXL and model.compute_dtype == "float32"
+        epsilon = model.config.layer_norm_epsilon
+        return is_plain and all(_is_plain_block(each, epsilon) for each in model.blocks)
 
     def step_constants(self) -> _LayerWeights:
         distances = self._model.distance_keys(self._memory_length + 1, self._config)
@@ -193,18 +179,34 @@ def _value(weight: Any) -> Any:
     return ops.copy(weight) if isinstance(weight, keras.Variable) else weight
 
 
+def _is_plain_block(block: Any, epsilon: float) -> bool:
+    """True if all layers of a block are of the classes that the loop stands for."""
+    return (
+        type(block) is DecoderBlock
+        and type(block.attention) is RelativeAttention
+        and type(block.feed_forward) is FeedForward
+        and block.attention_gate is None
+        and all(map(_is_plain_product, _products(block)))
+        and not any(layer.use_bias for layer in _products(block)[:4])
+        and _is_plain_norm(block.attention_norm, epsilon)
+        and _is_plain_norm(block.feed_forward_norm, epsilon)
+    )
+
+
 def _is_plain_product(layer: Any) -> bool:
     """True for a `Dense` layer that multiplies by its float32 kernel, adapters included."""
-    if type(layer) is not keras.layers.Dense or layer.activation is not keras.activations.linear:
-        return False
-    return layer.dtype_policy.name == "float32" and layer.quantization_mode is None
+    return (
+        type(layer) is keras.layers.Dense
+        and layer.activation is keras.activations.linear
+        and layer.dtype_policy.name == "float32"
+        and layer.quantization_mode is None
+    )
 
 
 def _is_plain_norm(layer: Any, epsilon: float) -> bool:
     """True for a `LayerNormalization` with gain, offset and the epsilon of all layers."""
-    if type(layer) is not keras.layers.LayerNormalization or layer.epsilon != epsilon:
-        return False
-    return layer.scale and layer.center and not layer.rms_scaling
+    is_plain = type(layer) is keras.layers.LayerNormalization and not layer.rms_scaling
+    return is_plain and layer.scale and layer.center and layer.epsilon == epsilon
 
 
 class _TokenOfStored(OneToken):
