@@ -4,12 +4,14 @@ import argparse
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from txl_tf.config.base import MAX_TOKENS, shown_value
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import EvaluatedModel
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
+
+Model = TypeVar("Model", bound=EvaluatedModel)
 
 MAX_COUNT = 2**31 - 1
 """Limit of numbers that are int32 somewhere."""
@@ -164,8 +166,8 @@ def add_evaluation_argument(parser: Any) -> None:
     add_override_argument(parser, "evaluation.FIELD=VALUE")
 
 
-def override_evaluation(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
-    """Applies `--set` of a trained model; UsageError for settings that are not of evaluations."""
+def override_evaluation(model: Model, overrides: list[str]) -> Model:
+    """Applies `--set` to a trained model; UsageError for settings that are not of evaluations."""
     for assignment in overrides:
         if not assignment.startswith("evaluation."):
             raise UsageError(
@@ -173,14 +175,14 @@ def override_evaluation(experiment: ExperimentConfig, overrides: list[str]) -> E
                 where=f"--set {assignment}",
                 remedy="Leave this --set out; `txl train` begins a run with other settings.",
             )
-    return override(experiment, overrides)
+    return override(model, overrides)
 
 
-def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
+def override(model: Model, overrides: list[str]) -> Model:
     """Applies `--set`; UsageError for a wrong value, MismatchError for a misfit with the model."""
     where = " ".join(f"--set {text[:200]}" for text in overrides[:100])
     try:
-        changed = experiment.with_overrides(overrides)
+        changed = model.with_overrides(overrides)
     except ValueError as error:
         remedy = "Values are JSON, such as 0.001, null, true, [100, 200], or plain text."
         raise UsageError(f"{error}", where=where, remedy=remedy) from error

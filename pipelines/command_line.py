@@ -50,13 +50,11 @@ _LOOKS_FOR_TPU = ("doctor", "compile")
 
 # Jobs that do not load TensorFlow in this process, or first watch for signals.
 _LOADS_TENSORFLOW_LATER = (
-    "benchmark",
     "config",
     "doctor",
     "download",
     "finetune",
     "launch",
-    "prepare",
     "report",
     "train",
     "verify",

@@ -24,13 +24,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.result import EvaluationResult, perplexity
 from txl_tf.imports import tensorflow as tf
-from txl_tf.model_folder import ModelFolder, Workdir, open_dataset, open_model
+from txl_tf.model_folder import (
+    ModelDescription,
+    ModelFolder,
+    Workdir,
+    open_dataset,
+    open_model,
+)
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -101,8 +107,8 @@ class EvaluateJob:
     """Checked arguments of the job."""
 
     source: ModelFolder
-    experiment: ExperimentConfig
-    """Settings of the model, with those of `--set`."""
+    described: ModelDescription
+    """Model, with the evaluation of `--set`."""
     arguments: argparse.Namespace
 
     @property
@@ -113,7 +119,7 @@ class EvaluateJob:
     def open_dataset(self) -> PreparedDataset:
         """Opens the data set, which needs the split unless a text is scored."""
         split = self.split if self.arguments.text is None else None
-        return open_dataset(self.arguments.data, self.experiment, self.source.description, split)
+        return open_dataset(self.arguments.data, self.described, split)
 
     def print_result(self, result: EvaluationResult) -> None:
         """Prints a result as a table or as JSON."""
@@ -127,13 +133,13 @@ def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
     if arguments.text is not None:
         # By default one row, so that every token has the longest possible memory.
         overrides.insert(0, "evaluation.batch_size=1")
-    experiment = override_evaluation(source.experiment, overrides)
+    described = override_evaluation(source.description, overrides)
     _check_options(arguments)
-    _check_model(arguments, source, experiment)
-    require_evaluation_memory(experiment.model, experiment.evaluation, tpu=arguments.tpu)
+    _check_model(arguments, source, described)
+    require_evaluation_memory(described.model, described.evaluation, tpu=arguments.tpu)
     if arguments.text is not None:
         check_text_file(arguments.text)
-    return EvaluateJob(source=source, experiment=experiment, arguments=arguments)
+    return EvaluateJob(source=source, described=described, arguments=arguments)
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -149,7 +155,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _check_model(
-    arguments: argparse.Namespace, source: ModelFolder, experiment: ExperimentConfig
+    arguments: argparse.Namespace, source: ModelFolder, described: ModelDescription
 ) -> None:
     if arguments.data is None and arguments.text is None:
         what = "Neither a data set nor a text is named."
@@ -163,7 +169,7 @@ def _check_model(
     if arguments.watch and source.run is None:
         what = "The folder is not a run, so it gets no new checkpoints."
         raise UsageError(what, where="--watch", remedy="Leave --watch out, or name a run.")
-    is_dynamic = experiment.evaluation.dynamic_learning_rate is not None
+    is_dynamic = described.evaluation.dynamic_learning_rate is not None
     if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(
             "Dynamic evaluation runs on a single device.",
@@ -225,7 +231,7 @@ def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
     evaluator = _create_evaluator(job, strategy, is_chief=True)
     conditions = {
         "data": dataset.fingerprint,
-        "evaluation": job.experiment.evaluation.to_dict(),
+        "evaluation": job.described.evaluation.to_dict(),
         "num_words": arguments.num_words,
     }
 
@@ -278,12 +284,12 @@ def _create_evaluator(
 ) -> "Evaluator":
     from txl_tf.evaluation.evaluator import create_evaluator
 
-    if is_chief and job.source.experiment.evaluation == EvaluationConfig():
+    if is_chief and job.source.description.evaluation == EvaluationConfig():
         say("The evaluation settings are the defaults: lengths are the model's, or as --set says.")
-    evaluator = create_evaluator(job.experiment, strategy)
+    evaluator = create_evaluator(job.described, strategy)
     # Only TPUs have more than one implementation.
     if isinstance(strategy, tf.distribute.TPUStrategy) and is_chief:
-        say(f"attention: {evaluator.attention_choice(job.experiment.evaluation.batch_size).reason}")
+        say(f"attention: {evaluator.attention_choice(job.described.evaluation.batch_size).reason}")
     return evaluator
 
 

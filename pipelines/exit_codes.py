@@ -1,7 +1,9 @@
 """Exit codes of the command, and errors in three lines instead of a traceback."""
 
 import contextlib
+import ctypes
 import errno
+import functools
 import gc
 import importlib
 import logging
@@ -23,6 +25,12 @@ READER_LEFT = 141
 MAX_LINE_CHARACTERS = 400
 _TAIL_CHARACTERS = 100
 _QUIET = "3"
+# `absl::SetMinLogLevel` in TensorFlow 2.20 and 2.21, which offer no other way.
+_SET_MIN_LOG_LEVEL = tuple(
+    f"_ZN4absl12lts_{version}14SetMinLogLevelENS0_18LogSeverityAtLeastE"
+    for version in (20250127, 20250814)
+)
+_FATAL = 3
 _DISK_FULL = ("No space left", "Disk quota", "quota exceeded")
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Out of memory", "OOM when")
 
@@ -52,7 +60,8 @@ def prepare_process() -> None:
 def load_tensorflow(job: str) -> None:
     """Prints the first line of a job, and imports TensorFlow, which takes seconds.
 
-    TensorFlow 2.21 writes log lines during its import whatever `TF_CPP_MIN_LOG_LEVEL` says.
+    Whatever `TF_CPP_MIN_LOG_LEVEL` says, TensorFlow 2.21 writes log lines during its import, and
+    2.20 at its first program of XLA.
     """
     if "tensorflow" in sys.modules:
         return
@@ -62,11 +71,16 @@ def load_tensorflow(job: str) -> None:
     errors, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:
-        importlib.import_module("tensorflow")
+        tensorflow = importlib.import_module("tensorflow")
     finally:
         os.dup2(errors, 2)
         os.close(errors)
         os.close(nothing)
+    with contextlib.suppress(OSError):
+        folder = os.path.dirname(tensorflow.__file__ or "")
+        library = ctypes.CDLL(os.path.join(folder, "libtensorflow_framework.so.2"))
+        for name in filter(functools.partial(hasattr, library), _SET_MIN_LOG_LEVEL):
+            getattr(library, name)(_FATAL)
 
 
 def printed_error(error: JobError) -> str:

@@ -183,7 +183,7 @@ def _tokenizer(job: ExportJob) -> "Tokenizer | None":
         from txl_tf.data.prepared_dataset import dataset_tokenizer
 
         source = job.source
-        dataset = open_dataset(job.data, source.experiment, source.description, None, verify=False)
+        dataset = open_dataset(job.data, source.description, None, verify=False)
         tokenizer = tokenizer or dataset_tokenizer(job.data, dataset.manifest)
     if tokenizer is None and job.completion.stop:
         raise UsageError(

@@ -28,6 +28,7 @@ from txl_tf.training.metrics import PAGES, PROCESS_RUN, TAGS, TASK_PAGES, Metric
 from txl_tf.training.run_time import CAUSES, run_time_of
 
 from .arguments import add_workdir_argument
+from .progress import say
 
 _FILE = "report.html"
 _MAX_SAMPLES = 20
@@ -77,6 +78,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Reads the run and writes the page."""
+    say(f"reading {arguments.workdir}")
     page = Page(Workdir(open_model(arguments.workdir).folder), arguments.analyses)
     out = arguments.out or os.path.join(arguments.workdir, _FILE)
     remedy = "Check the folder and the permissions, or name another file with --out."

@@ -71,13 +71,13 @@ def check_arguments(arguments: argparse.Namespace) -> ServeJob:
     require_extra("serving", "aiohttp", purpose="Serving")
     source = open_model(arguments.model, arguments.step)
     required_tokenizer(source, f"--model {arguments.model}")
-    experiment = override_evaluation(source.experiment, arguments.overrides)
-    model, rows = experiment.model, arguments.rows + arguments.sessions
+    described = override_evaluation(source.description, arguments.overrides)
+    model, rows = described.model, arguments.rows + arguments.sessions
     where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
     require_reading_memory("Serving", model, rows, 1, model.effective_memory_length, where)
     return ServeJob(
         socket=_listening_socket(arguments.host, arguments.port),
-        evaluation=experiment.evaluation,
+        evaluation=described.evaluation,
         arguments=arguments,
     )
 

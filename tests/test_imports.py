@@ -116,7 +116,7 @@ def test_every_extra_that_is_asked_for_exists_and_none_by_the_name_on_the_index(
     sources = [*(ROOT / "txl_tf").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]
     text = "".join(path.read_text() for path in sources)
     named = set(re.findall(r'require_extra\(\s*"([a-z-]+)"', text))
-    # KerasHub is for tests alone.
-    not_asked_for = {"all", "keras-hub", "test"}
+    # KerasHub is for tests alone; without JAX, attention is by plain operations.
+    not_asked_for = {"all", "keras-hub", "test", "tpu-kernel"}
     assert named == set(project["optional-dependencies"]) - not_asked_for
     assert "txl-tf[" not in text

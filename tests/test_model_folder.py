@@ -95,7 +95,7 @@ def assert_is_of_step(model, step):
 def test_a_folder_of_any_kind_is_opened_by_the_same_function(name, folders):
     source = open_model(f"{folders[name]}/")
     assert source.kind == KINDS[name]
-    assert source.experiment.model == EXPERIMENT.model
+    assert source.description.model == EXPERIMENT.model
     for tokenizer in (source.tokenizer(), tokenizer_from(folders[name])):
         assert tokenizer.fingerprint == ByteTokenizer().fingerprint
     step, _ = source.read_weights()
@@ -141,12 +141,14 @@ def test_averages_where_the_run_has_them(tmp_path):
 
 def test_settings_of_the_run_are_in_its_config(tmp_path):
     evaluation = EXPERIMENT.evaluation.replace(memory_length=3)
-    training = EXPERIMENT.training.replace(document_boundaries="mask")
+    changes = {"document_boundaries": "mask", "attention_kernel": "never", "jit_compile": False}
+    training = EXPERIMENT.training.replace(**changes)
     Workdir(tmp_path).begin(EXPERIMENT.replace(evaluation=evaluation, training=training), DATA)
     (tmp_path / "run.json").unlink()
-    experiment = open_model(tmp_path).experiment
-    assert experiment.evaluation == evaluation
-    assert experiment.training.document_boundaries == "mask"
+    source = open_model(tmp_path)
+    assert source.run is None
+    assert source.description.evaluation == evaluation.replace(attention_kernel="never")
+    assert source.description.masks_documents and not source.description.may_compile
 
 
 def test_folders_without_a_model(tmp_path, folders):

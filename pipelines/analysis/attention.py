@@ -88,8 +88,8 @@ class AttentionJob:
     @property
     def lengths(self) -> dict[str, int]:
         """Segment and memory lengths: as given, or as in the run's evaluation."""
-        experiment = self.source.experiment
-        parts = (self.arguments, experiment.evaluation, experiment.model)
+        described = self.source.description
+        parts = (self.arguments, described.evaluation, described.model)
         return {
             name: next(value for part in parts if (value := getattr(part, name)) is not None)
             for name in ("segment_length", "memory_length")
@@ -102,7 +102,7 @@ def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
         raise UsageError("--head needs --layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
     job = AttentionJob(arguments, open_model(arguments.workdir, arguments.step))
-    model = job.source.experiment.model
+    model = job.source.description.model
     if not isinstance(model, ModelConfig):
         raise UsageError("The model must be a Transformer-XL.", where=arguments.workdir)
     for name, count in (("layer", model.num_layers), ("head", model.num_heads)):
@@ -118,7 +118,7 @@ def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
 def run(job: AttentionJob) -> None:
     """Measures and draws attention, and prints the figures."""
     arguments, source = job.arguments, job.source
-    dataset = open_dataset(arguments.data, source.experiment, source.description, arguments.split)
+    dataset = open_dataset(arguments.data, source.description, arguments.split)
     step, profiler = _create_profiler(job)
     shown_token_ids = _read_split(profiler, arguments, dataset)
     profile, config = profiler.result(), profiler.model.config
@@ -155,8 +155,8 @@ def run(job: AttentionJob) -> None:
 def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]":
     from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
 
-    experiment = job.source.experiment
-    model, evaluation = cast(ModelConfig, experiment.model), experiment.evaluation
+    described = job.source.description
+    model, evaluation = cast(ModelConfig, described.model), described.evaluation
     if evaluation.clamp_length is not None:
         model = model.replace(clamp_length=evaluation.clamp_length)
     try:
@@ -165,7 +165,7 @@ def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]
         raise UsageError(f"{error}", where=f"--workdir {job.arguments.workdir}") from error
     step, weights = job.source.read_weights()
     profiler = AttentionProfiler(
-        build_model(config, weights), job.arguments.rows, experiment.training.jit_compile
+        build_model(config, weights), job.arguments.rows, described.jit_compile
     )
     return step, profiler
 

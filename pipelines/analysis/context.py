@@ -52,15 +52,15 @@ class AnalyzedRun:
     @property
     def has_memory(self) -> bool:
         """True if the model has a memory whose length can be chosen at evaluation."""
-        return self.source.experiment.model.effective_memory_length > 0
+        return self.source.description.model.effective_memory_length > 0
 
     def load_model(self, memory_length: int | None = None) -> "tuple[int, LanguageModel]":
         """Builds the model in float32 with the run's evaluation lengths; returns its step too."""
         from txl_tf.evaluation.evaluation_model import config_of_evaluation
 
         step, weights = self.source.read_weights()
-        experiment = self.source.experiment
-        config = config_of_evaluation(experiment.model, experiment.evaluation)
+        described = self.source.description
+        config = config_of_evaluation(described.model, described.evaluation)
         if memory_length is not None and self.has_memory:
             config = config.replace(memory_length=memory_length)
         return step, build_model(config, weights)
@@ -131,7 +131,7 @@ def check_arguments(arguments: argparse.Namespace) -> ContextJob:
 
 
 def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
-    model, num_rows = run.source.experiment.model, arguments.batch_size
+    model, num_rows = run.source.description.model, arguments.batch_size
     where, memory_length = f"--batch-size {num_rows}", model.memory_length
     if arguments.context_memory and run.has_memory:
         memory_length = arguments.context_memory
@@ -144,8 +144,7 @@ def run(job: ContextJob) -> None:
     arguments = job.arguments
     dataset = PreparedDataset.open(arguments.data)
     for each in job.runs:
-        described = each.source.description
-        check_dataset(dataset.manifest, arguments.data, each.source.experiment, described)
+        check_dataset(dataset.manifest, arguments.data, each.source.description)
     # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(job, dataset)
@@ -215,7 +214,7 @@ def _measure(
     facts = {
         "name": run.name,
         "step": step,
-        "model": run.source.experiment.model.to_dict(),
+        "model": run.source.description.model.to_dict(),
         "num_parameters": model.count_params(),
         "segment_length": model.config.segment_length,
         "memory_length": model.config.memory_length,

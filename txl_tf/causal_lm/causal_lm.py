@@ -168,7 +168,7 @@ class TransformerXLCausalLM(TextGenerator):
             model = getattr(saved, "language_model", saved)
         else:
             source = open_model(name, step)
-            folder, evaluation = source.folder, source.experiment.evaluation
+            folder, evaluation = source.folder, source.description.evaluation
             num_steps, weights = source.read_weights()
             model = build_model(source.description.model, weights)
             found = source.tokenizer() if found is None else found

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.config.experiment import ExperimentConfig, TaskConfig
+from txl_tf.config.experiment import EvaluatedModel, TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
@@ -20,7 +20,7 @@ class TextTask:
     """Fine-tuned model with a task's head, which takes text and returns answers.
 
     Args:
-        experiment: `ExperimentConfig` of the run, with a task.
+        config: `EvaluatedModel` with a task.
         tokenizer: `Tokenizer` of the model.
         weights: dict of variable path to array, including the head's.
         step: int. Training steps of the weights.
@@ -41,18 +41,18 @@ class TextTask:
 
     def __init__(
         self,
-        experiment: ExperimentConfig,
+        config: EvaluatedModel,
         tokenizer: Tokenizer,
         weights: dict[str, np.ndarray],
         step: int = 0,
     ) -> None:
-        assert experiment.task is not None
-        self.task: TaskConfig = experiment.task
+        assert config.task is not None
+        self.task: TaskConfig = config.task
         self.tokenizer = tokenizer
         self.step = step
         # Predictions use float32, even after training in lower precision.
-        evaluation = experiment.evaluation.replace(dtype_policy="float32")
-        self._evaluator = TaskEvaluator(experiment.replace(evaluation=evaluation))
+        evaluation = config.evaluation.replace(dtype_policy="float32")
+        self._evaluator = TaskEvaluator(config.replace(evaluation=evaluation))
         self._evaluator.load_arrays(weights)
         self.model = self._evaluator.model
 
@@ -111,11 +111,11 @@ def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTa
     """
     source = open_model(folder, step)
     tokenizer = source.tokenizer()
-    if source.kind == "export" or source.experiment.task is None or tokenizer is None:
+    if source.kind == "export" or source.description.task is None or tokenizer is None:
         raise InputMissingError(
             "The folder does not hold a model that `txl finetune` trained for a task.",
             where=source.folder,
             remedy="Name the --workdir of a `txl finetune` run; `load_task` reads no exports.",
         )
     chosen, weights = source.read_weights(with_head=True)
-    return TextTask(source.experiment, tokenizer, weights, chosen)
+    return TextTask(source.description, tokenizer, weights, chosen)

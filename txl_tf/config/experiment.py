@@ -109,11 +109,6 @@ class TrainingConfig(FrozenConfig):
             self.refuse(f"`average_weights_decay` needs `{start}`.", "average_weights_decay")
 
     @property
-    def may_compile(self) -> bool:
-        """True unless the setting rules XLA out."""
-        return self.jit_compile is not False
-
-    @property
     def evaluation_period(self) -> int:
         """Steps between evaluations of the validation split.
 
@@ -359,15 +354,13 @@ class TaskConfig(FrozenConfig):
 
 # Settings that a recurrent model does not use.
 _ATTENTION_ONLY = (
-    *("training.adapter_rank", "training.document_boundaries", "training.rematerialize"),
-    *("training.attention_kernel", "evaluation.attention_kernel", "evaluation.memory_length"),
-    *("evaluation.clamp_length", "evaluation.same_length", "evaluation.same_length_keys"),
+    *("attention_kernel", "memory_length", "clamp_length", "same_length", "same_length_keys"),
+)
+_ATTENTION_ONLY_IN_TRAINING = (
+    *("adapter_rank", "document_boundaries", "rematerialize", "attention_kernel"),
 )
 # Settings for a continuous stream of tokens; the examples of a task are independent.
-_LANGUAGE_MODELLING_ONLY = (
-    *("training.document_boundaries", "training.evaluate_tokens", "training.loss_positions"),
-    "evaluation.dynamic_learning_rate",
-)
+_LANGUAGE_MODELLING_ONLY = ("document_boundaries", "evaluate_tokens", "loss_positions")
 
 _FROZEN_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
 
@@ -415,67 +408,43 @@ class FrozenParts:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperimentConfig(FrozenConfig):
-    """Settings of an experiment: everything but the data and the devices."""
+class EvaluatedModel(FrozenConfig):
+    """Model with its task and the settings of its evaluation."""
 
     model: ModelConfig | LSTMConfig | QRNNConfig
     """The model. In a file, `kind` is `"lstm"`, `"qrnn"`, or left out for a Transformer-XL."""
-    training: TrainingConfig
-    """The training run."""
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    """The optimizer."""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     """The evaluation during and after training."""
     task: TaskConfig | None = None
     """The task that the model is fine-tuned for. None means language modelling."""
 
-    def to_dict(self) -> dict[str, Any]:
-        values = super().to_dict()
-        if self.task is None:
-            del values["task"]
-        return values
+    @property
+    def masks_documents(self) -> bool:
+        """True if attention and memory do not cross into earlier documents."""
+        return False
 
-    def validate(self) -> None:
-        rank = self.training.adapter_rank
-        if isinstance(self.model, RecurrentConfig):
-            self._require_defaults(_ATTENTION_ONLY, "a recurrent model")
-        elif rank is not None:
-            width = self.model.num_heads * self.model.head_dim
-            highest = min(self.model.hidden_dim, width, self.model.intermediate_dim)
-            if rank > highest:
-                reason = f"`training.adapter_rank` must be at most {highest}, the smallest width."
-                self.refuse(reason, "training.adapter_rank")
-        if self.task is not None:
-            self._require_defaults(_LANGUAGE_MODELLING_ONLY, "a task")
-        _ = self.frozen_parts  # raises for parts that the model does not have
-        if self.optimizer.warmup_steps >= self.training.num_steps:
-            reason = "`optimizer.warmup_steps` must be less than `training.num_steps`."
-            self.refuse(reason, "optimizer.warmup_steps", "training.num_steps")
+    @property
+    def may_compile(self) -> bool:
+        """True unless a setting rules XLA out."""
+        return True
 
     @property
     def resolved_evaluation(self) -> EvaluationConfig:
-        """The evaluation; a missing `attention_kernel` is taken from training."""
-        kernel = self.evaluation.attention_kernel or self.training.attention_kernel
-        return self.evaluation.replace(attention_kernel=kernel)
+        """The evaluation; a missing `attention_kernel` is the one of training, or "auto"."""
+        return self.evaluation.replace(attention_kernel=self.evaluation.attention_kernel or "auto")
 
-    @property
-    def frozen_parts(self) -> FrozenParts:
-        """Parts of the model that are not trained, see `TrainingConfig.freeze`."""
-        patterns, has_head = self.training.freeze or (), self.task is not None
-        return FrozenParts.parse(patterns, self.model.num_layers, has_head=has_head)
+    def validate(self) -> None:
+        if isinstance(self.model, RecurrentConfig):
+            self._require_defaults("evaluation", _ATTENTION_ONLY, "a recurrent model")
+        if self.task is not None:
+            self._require_defaults("evaluation", ("dynamic_learning_rate",), "a task")
 
-    def _require_defaults(self, names: tuple[str, ...], use: str) -> None:
+    def _require_defaults(self, section: str, names: tuple[str, ...], use: str) -> None:
+        config = getattr(self, section)
         for name in names:
-            section, _, field = name.partition(".")
-            config = getattr(self, section)
-            if getattr(config, field) != getattr(type(config), field):
-                reason = f"`{name}` must be {getattr(type(config), field)!r} for {use}."
-                self.refuse(reason, name)
-
-    def with_policy(self, dtype_policy: str) -> Self:
-        """Returns a copy with another `training.dtype_policy` if it is "auto"."""
-        is_auto = self.training.dtype_policy == "auto"
-        return self.with_overrides([f"training.dtype_policy={dtype_policy}"] if is_auto else [])
+            if getattr(config, name) != getattr(type(config), name):
+                reason = f"`{section}.{name}` must be {getattr(type(config), name)!r} for {use}."
+                self.refuse(reason, f"{section}.{name}")
 
     def with_overrides(self, assignments: list[str]) -> Self:
         """Returns a copy with values changed by dotted names.
@@ -492,12 +461,71 @@ class ExperimentConfig(FrozenConfig):
         for assignment in assignments:
             name, equals, text = assignment.partition("=")
             section, _, field = name.strip().partition(".")
-            fields = values.get(section, {})
-            if not equals or field not in fields:
-                known = [f"{section}.{key}" for section in values for key in values[section]]
+            fields = values.get(section)
+            if not (equals and isinstance(fields, dict) and field in fields):
+                sections = {key: each for key, each in values.items() if isinstance(each, dict)}
+                known = [f"{key}.{name}" for key, each in sections.items() for name in each]
                 raise ValueError(
                     "A setting must be `section.field=value` of a field that `txl config` lists."
                     f"{did_you_mean(name.strip(), known)} Received: {assignment[:200]}"
                 )
             fields[field] = parse_setting(text.strip())
         return type(self).from_dict(values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig(EvaluatedModel):
+    """Settings of an experiment: everything but the data and the devices."""
+
+    training: TrainingConfig
+    """The training run."""
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    """The optimizer."""
+
+    def to_dict(self) -> dict[str, Any]:
+        values = super().to_dict()
+        if self.task is None:
+            del values["task"]
+        return values
+
+    def validate(self) -> None:
+        super().validate()
+        rank = self.training.adapter_rank
+        if isinstance(self.model, RecurrentConfig):
+            self._require_defaults("training", _ATTENTION_ONLY_IN_TRAINING, "a recurrent model")
+        elif rank is not None:
+            width = self.model.num_heads * self.model.head_dim
+            highest = min(self.model.hidden_dim, width, self.model.intermediate_dim)
+            if rank > highest:
+                reason = f"`training.adapter_rank` must be at most {highest}, the smallest width."
+                self.refuse(reason, "training.adapter_rank")
+        if self.task is not None:
+            self._require_defaults("training", _LANGUAGE_MODELLING_ONLY, "a task")
+        _ = self.frozen_parts  # raises for parts that the model does not have
+        if self.optimizer.warmup_steps >= self.training.num_steps:
+            reason = "`optimizer.warmup_steps` must be less than `training.num_steps`."
+            self.refuse(reason, "optimizer.warmup_steps", "training.num_steps")
+
+    @property
+    def masks_documents(self) -> bool:
+        return self.training.document_boundaries == "mask"
+
+    @property
+    def may_compile(self) -> bool:
+        return self.training.jit_compile is not False
+
+    @property
+    def resolved_evaluation(self) -> EvaluationConfig:
+        kernel = self.evaluation.attention_kernel or self.training.attention_kernel
+        return self.evaluation.replace(attention_kernel=kernel)
+
+    @property
+    def frozen_parts(self) -> FrozenParts:
+        """Parts of the model that are not trained, see `TrainingConfig.freeze`."""
+        patterns, has_head = self.training.freeze or (), self.task is not None
+        return FrozenParts.parse(patterns, self.model.num_layers, has_head=has_head)
+
+    def with_policy(self, dtype_policy: str) -> Self:
+        """Returns a copy with another `training.dtype_policy` if it is "auto"."""
+        is_auto = self.training.dtype_policy == "auto"
+        return self.with_overrides([f"training.dtype_policy={dtype_policy}"] if is_auto else [])

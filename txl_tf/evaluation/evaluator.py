@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.experiment import EvaluatedModel, EvaluationConfig
 from txl_tf.config.model import RecurrentConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluation_model import (
@@ -286,19 +286,19 @@ class Evaluator:
 
 
 def create_evaluator(
-    experiment: ExperimentConfig,
+    config: EvaluatedModel,
     strategy: "tf.distribute.Strategy | None" = None,
     variables: Mapping[str, keras.Variable] | None = None,
 ) -> Evaluator:
-    """Builds the evaluator of an experiment, without weights or with the variables of a run."""
-    if experiment.evaluation.dynamic_learning_rate is not None:
+    """Builds the evaluator of a model, without weights or with the variables of a run."""
+    if config.evaluation.dynamic_learning_rate is not None:
         strategy, variables = None, None
     return Evaluator(
-        experiment.model,
-        experiment.resolved_evaluation,
+        config.model,
+        config.resolved_evaluation,
         # If XLA is allowed, the device's execution plan decides.
-        jit_compile=None if experiment.training.may_compile else False,
-        masks_documents=experiment.training.document_boundaries == "mask",
+        jit_compile=None if config.may_compile else False,
+        masks_documents=config.masks_documents,
         strategy=strategy,
         variables=variables,
     )

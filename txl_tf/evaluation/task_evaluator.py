@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import EvaluatedModel
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluation_model import create_evaluation_model
 from txl_tf.evaluation.replica_rows import ReplicaRows
@@ -31,7 +31,7 @@ class TaskEvaluator:
 
     def __init__(
         self,
-        config: ExperimentConfig,
+        config: EvaluatedModel,
         strategy: tf.distribute.Strategy | None = None,
         variables: Mapping[str, keras.Variable] | None = None,
     ) -> None:
@@ -49,7 +49,7 @@ class TaskEvaluator:
             for variable in self.model.head.weights:
                 variable._initialize(variables[variable.path].value)
         # A strategy compiles for itself; XLA would read a mirrored variable of the wrong device.
-        compiles = config.training.may_compile and self._strategy is None
+        compiles = config.may_compile and self._strategy is None
         self._function = tf.function(self._outputs, autograph=False, jit_compile=compiles)
 
     def load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:

@@ -7,8 +7,7 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from txl_tf.config.base import FrozenConfig, not_negative
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig, TaskConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.experiment import EvaluatedModel, ExperimentConfig
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
@@ -161,37 +160,43 @@ def deciding_settings(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelDescription(FrozenConfig):
+class ModelDescription(EvaluatedModel):
     """Contents of `config.json`."""
 
-    model: ModelConfig | LSTMConfig | QRNNConfig
-    """Settings of the model."""
     tokenizer: str | None = None
     """Kind of the tokenizer; None: there is no vocabulary."""
     tokenizer_sha256: str | None = None
     """Fingerprint of the tokenizer."""
-    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    """Evaluation of the run; defaults if it is unknown."""
-    task: TaskConfig | None = None
-    """Task that the model was fine-tuned for."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
     """With "mask", a document does not see the one before it."""
+    jit_compile: bool | None = None
+    """Setting of the run; False: XLA compiles nothing."""
     stored_as: Literal["float32", "bfloat16", "int8"] = "float32"
     """Type of the stored weights."""
     step: Annotated[int, not_negative()] = 0
     """Training steps of an export; other weights store their own."""
 
+    @property
+    def masks_documents(self) -> bool:
+        return self.document_boundaries == "mask"
+
+    @property
+    def may_compile(self) -> bool:
+        return self.jit_compile is not False
+
     @classmethod
     def of_run(cls, run: RunDescription) -> Self:
         """Returns the description of the model of a run."""
-        experiment = run.experiment
+        experiment, training = run.experiment, run.experiment.training
+        has_kernel = training.attention_kernel == "auto"
         return cls(
             model=experiment.model,
             tokenizer=run.data.get("tokenizer"),
             tokenizer_sha256=run.data.get("tokenizer_sha256"),
-            evaluation=experiment.evaluation,
+            evaluation=experiment.evaluation if has_kernel else experiment.resolved_evaluation,
             task=experiment.task,
-            document_boundaries=experiment.training.document_boundaries,
+            document_boundaries=training.document_boundaries,
+            jit_compile=training.jit_compile,
         )
 
     @classmethod
@@ -233,8 +238,7 @@ def data_identity(manifest: Manifest) -> dict[str, Any]:
 def check_dataset(
     manifest: Manifest,
     where: str,
-    experiment: ExperimentConfig | None = None,
-    described: ModelDescription | None = None,
+    config: EvaluatedModel | None = None,
     split: str | None = None,
 ) -> None:
     """Checks that a data set fits split, tokenizer and model; UsageError or MismatchError."""
@@ -244,6 +248,7 @@ def check_dataset(
             where=where,
             remedy=f"Choose one of: {', '.join(manifest.split_names)}.",
         )
+    described = config if isinstance(config, ModelDescription) else None
     if described and described.tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
         raise MismatchError(
             f"The data set has another vocabulary ({manifest.tokenizer_kind}) "
@@ -251,23 +256,19 @@ def check_dataset(
             where=where,
             remedy="Prepare the text with the model's tokenizer: --vocabulary MODEL_FOLDER.",
         )
-    if experiment and manifest.vocabulary_size != experiment.model.vocabulary_size:
+    if config and manifest.vocabulary_size != config.model.vocabulary_size:
         raise MismatchError(
             f"The data set has {manifest.vocabulary_size} token ids, "
-            f"the model {experiment.model.vocabulary_size}.",
+            f"the model {config.model.vocabulary_size}.",
             where=where,
             remedy=f"Set the size with --set model.vocabulary_size={manifest.vocabulary_size}",
         )
 
 
 def open_dataset(
-    folder: str,
-    experiment: ExperimentConfig,
-    described: ModelDescription,
-    split: str | None,
-    verify: bool = True,
+    folder: str, described: ModelDescription, split: str | None, verify: bool = True
 ) -> PreparedDataset:
     """Opens a prepared data set, and checks that it fits a model."""
     dataset = PreparedDataset.open(folder, verify=verify)
-    check_dataset(dataset.manifest, folder, experiment, described, split)
+    check_dataset(dataset.manifest, folder, described, split)
     return dataset

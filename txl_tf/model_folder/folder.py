@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from txl_tf.config.base import describe_differences
-from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer, read_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -69,22 +68,6 @@ class ModelFolder:
     step: StepChoice
     description: ModelDescription
     run: RunDescription | None = None
-
-    @property
-    def experiment(self) -> ExperimentConfig:
-        """Settings of the run; without a run, training and optimizer are placeholders."""
-        if self.run is not None:
-            return self.run.experiment
-        boundaries = self.description.document_boundaries
-        return ExperimentConfig(
-            model=self.description.model,
-            training=TrainingConfig(
-                global_batch_size=1, num_steps=1, document_boundaries=boundaries
-            ),
-            optimizer=OptimizerConfig(warmup_steps=0),
-            evaluation=self.description.evaluation,
-            task=self.description.task,
-        )
 
     def chosen_step(self) -> tuple[int, bool]:
         """Returns the step of the chosen checkpoint of a run, and True if it is the best."""

@@ -315,7 +315,7 @@ def traced_trainer(
             "target_ids": tf.zeros(shape, tf.int32),
             "start_of_stream": tf.zeros(shape[:1], tf.bool),
         }
-        if experiment.training.document_boundaries == "mask":
+        if experiment.masks_documents:
             batch["document_starts"] = tf.zeros(shape, tf.bool)
         return tf.data.Dataset.from_tensors(batch).repeat()
 
@@ -341,7 +341,7 @@ def evaluation_program(trainer: Trainer) -> LoweredProgram:
     evaluator = Evaluator(
         experiment.model,
         experiment.resolved_evaluation,
-        masks_documents=experiment.training.document_boundaries == "mask",
+        masks_documents=experiment.masks_documents,
         strategy=strategy,
         variables=trainer.state.inference_variables(),
     )

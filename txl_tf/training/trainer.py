@@ -44,7 +44,7 @@ class StepCompilation(enum.Enum):
         # The sum over several replicas on CPUs or GPUs cannot be compiled.
         is_alone = strategy.num_replicas_in_sync == 1
         is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-        if is_tpu or not is_alone or not training.may_compile:
+        if is_tpu or not is_alone or training.jit_compile is False:
             return cls.NOTHING
         is_on_gpu = bool(tf.config.list_logical_devices("GPU"))
         if training.jit_compile or is_on_gpu or not isinstance(model, ModelConfig):
