@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 
 from txl_tf import __version__
 from txl_tf.errors import UsageError, did_you_mean
-from txl_tf.imports import require_extra, require_tensorflow_backend
+from txl_tf.imports import require_tensorflow_backend
 from txl_tf.storage.files import set_read_ahead
 
-from .analyze import ANALYSES, sentence
+from .analyze import sentence
 from .exit_codes import finish, load_tensorflow, prepare_process, report
 
 JOBS = {
@@ -87,26 +87,14 @@ def _dispatch(arguments: list[str]) -> None:
         epilog="`txl help JOB` or `txl JOB --help` lists the arguments of a job.",
     )
     parser.add_argument("--version", action="version", version=_versions())
-    parser.add_argument(
-        "--print-completion",
-        choices=("bash", "zsh"),
-        action=_PrintCompletion,
-        help="print a shell completion script, and exit",
-    )
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
-    # Imports only the chosen job, or all jobs for completion.
+    # Imports only the chosen job.
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    completes = any(word.startswith("--print-completion") for word in arguments)
     modules = {}
     for name, summary in JOBS.items():
         job_parser = jobs.add_parser(name, help=summary, description=sentence(summary))
-        if completes or name == chosen:
+        if name == chosen:
             modules[name] = job_parser.add_arguments_of(name)
-    if completes:
-        actions = jobs.choices["analyze"]._actions
-        (analyses,) = (action for action in actions if action.dest == "analysis")
-        for name in ANALYSES:
-            analyses.choices[name].add_arguments_of(f"analysis.{name}")  # type: ignore
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
     if parsed.job != "doctor":
@@ -183,19 +171,6 @@ class JobParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, where=self.prog, remedy=f"See `{self.prog} --help`.")
-
-
-class _PrintCompletion(argparse.Action):
-    """Action that prints the completion script of a shell and exits."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _: Any, shell: Any, *unused: Any
-    ) -> NoReturn:
-        require_extra("completion", "shtab", purpose="Completion", where="--print-completion")
-        import shtab
-
-        print(shtab.complete(parser, shell=shell))
-        parser.exit()
 
 
 def _versions() -> str:

@@ -4,7 +4,6 @@ import importlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 
@@ -56,30 +55,6 @@ def test_without_a_job_the_help_is_printed(capsys):
         main([])
     shown = capsys.readouterr().out
     assert shown.startswith("usage: txl") and "train a model" in shown
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [("txl ", set(JOBS)), ("txl analyze ablation --stu", {"--study"})],
-)
-def test_bash_completes(line, expected, capsys):
-    pytest.importorskip("shtab")
-    if shutil.which("bash") is None:
-        pytest.skip("bash is not installed")
-    with pytest.raises(SystemExit):
-        main(["--print-completion", "bash"])
-    ask = """
-eval "$1"; shift
-function_name=$(complete -p txl | sed -E 's/.*-F ([^ ]+) .*/\\1/')
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
-"$function_name" txl "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
-    command = ["bash", "-c", ask, "bash", capsys.readouterr().out, *line.split(" ")]
-    finished = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = set(finished.stdout.split())
-    assert found >= expected
-    assert line == "txl " or found == expected
 
 
 _TRAIN = "train --data d --workdir new"
