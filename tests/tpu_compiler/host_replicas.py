@@ -5,12 +5,13 @@ import numpy as np
 import tensorflow as tf
 from jax._src.lib import _jax, xla_client
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tensorflow.compiler.xla.service import hlo_pb2
 
 from tests.toy_text import NUM_TOKENS, toy_text
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.replica_rows import ReplicaRows
-from txl_tf.tpu_compiler.program import ReplicaProgram, read_variable
+from txl_tf.tpu_compiler.program import ReplicaProgram
 
 # Rows that no number of replicas shares out equally.
 NUM_ROWS = 9
@@ -65,6 +66,24 @@ class CompiledReplicas:
         return jax.make_array_from_single_device_arrays(parts[0].shape, self._sharding, parts)
 
 
+def replaced_parameters(hlo):
+    """The parameter that each output replaces, `None` for a result."""
+    module = hlo_pb2.HloModuleProto.FromString(hlo)
+    replaced = {
+        tuple(entry.output_shape_index): entry.parameter_number
+        for entry in module.input_output_alias.entries
+    }
+    # A program with one output has no tuple.
+    num_outputs = len(module.host_program_shape.result.tuple_shapes) or 1
+    return [replaced.get((index,), replaced.get(())) for index in range(num_outputs)]
+
+
+def read_variable(handle):
+    """The value of a variable."""
+    dtype = handle._handle_data.shape_and_type[0].dtype
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
+
+
 class HostReplicas:
     """A compiled `ReplicaProgram` with the variables of every replica.
 
@@ -77,7 +96,7 @@ class HostReplicas:
         lowered = program.lower()
         self._replicas = CompiledReplicas(
             lowered.to_stablehlo(),
-            lowered.replaced_parameters(),
+            replaced_parameters(lowered.hlo),
             [list(map(read_variable, handles)) for handles in program.variables.values()],
             program.num_replicas,
         )
@@ -86,7 +105,10 @@ class HostReplicas:
         """Runs the program once."""
         numbers = np.arange(self._program.num_replicas, dtype=np.int32)
         by_place = [list(numbers), *arguments]
-        return self._replicas([by_place[place] for place in self._program.places])
+        places = [
+            int(name.rpartition("input")[2].removesuffix(":0")) for name in self._program.data
+        ]
+        return self._replicas([by_place[place] for place in places])
 
     def write_back(self):
         """Gives TensorFlow's variables the values that they have here."""

@@ -49,17 +49,6 @@ class LoweredProgram:
         module = mlir.hlo_to_stablehlo(self.hlo)
         return stablehlo.serialize_portable_artifact_str(module, stablehlo.get_current_version())
 
-    def replaced_parameters(self) -> list[int | None]:
-        """Returns the parameter that each output replaces, `None` for a result."""
-        module = hlo_pb2.HloModuleProto.FromString(self.hlo)
-        found = {
-            tuple(entry.output_shape_index): entry.parameter_number
-            for entry in module.input_output_alias.entries
-        }
-        # A program with one output has no tuple.
-        num_outputs = len(module.host_program_shape.result.tuple_shapes) or 1
-        return [found.get((index,), found.get(())) for index in range(num_outputs)]
-
 
 def lower(
     function: Callable[..., object], specs: Sequence[tf.TensorSpec], num_replicas: int = 1
@@ -147,10 +136,10 @@ class _ResolverWithoutTpu(tf.distribute.cluster_resolver.TPUClusterResolver):
 class ReplicaProgram:
     """Graph of one replica as TensorFlow passes it to the TPU compiler.
 
-    `data` maps the names of inputs other than variables to their specs, in the order of `places`:
-    their indices among the flattened arguments of `strategy.run`, from 1. Place 0 is the replica's
-    number, and unused arguments are absent. `variables` maps the names of the other inputs to the
-    handles in every replica.
+    `data` maps the names of inputs other than variables to their specs, in the order of the
+    flattened arguments of `strategy.run`: the number in a name counts them from 1, and 0 is the
+    replica's number. Unused arguments are absent. `variables` maps the names of the other inputs
+    to the handles in every replica.
     """
 
     graph_def: GraphDef
@@ -206,11 +195,6 @@ class ReplicaProgram:
             },
             outputs=tuple(each.inputs[0].name for each in ends),
         )
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """Indices of `data` among the arguments, see the class."""
-        return tuple(map(_place, self.data))
 
     def lower(self) -> LoweredProgram:
         """Lowers the program, whose parameters are `data` and then `variables`."""
@@ -284,11 +268,6 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
-
-
-def read_variable(handle: tf.Tensor) -> np.ndarray:
-    """Returns the value of a variable."""
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=_variable_spec(handle).dtype).numpy()
 
 
 def _variable_spec(handle: tf.Tensor) -> tf.TensorSpec:
