@@ -247,9 +247,9 @@ def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
 
 
 def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
-    from txl_tf.evaluation.scores import score_text, statistics_text
+    from txl_tf.evaluation.scores import score_text
 
-    arguments, dataset, tokenizer = job.arguments, None, job.source.tokenizer()
+    arguments, tokenizer = job.arguments, job.source.tokenizer()
     if arguments.data is not None:
         dataset = job.open_dataset()
         tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
@@ -258,11 +258,9 @@ def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chie
     step, weights = job.source.read_weights()
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
-    options = {"track": show_progress, "statistics_text": statistics_text(evaluator, dataset)}
+    options = {"num_words": arguments.num_words, "track": show_progress}
     try:
-        score = score_text(
-            evaluator, tokenizer, content, num_words=arguments.num_words, step=step, **options
-        )
+        score = score_text(evaluator, tokenizer, content, step=step, **options)
     except InvalidTextError as error:
         where = "standard input" if arguments.text == STANDARD_INPUT else arguments.text
         remedy = "Give a text of at least two tokens, all known to the tokenizer."

@@ -69,7 +69,6 @@ def small_result(**changes: Any) -> EvaluationResult:
         "masks_documents": False,
         "dynamic_learning_rate": None,
         "dynamic_decay": None,
-        "dynamic_statistics_segments": None,
         "seconds": 0.5,
     }
     return EvaluationResult(**{**fields, **changes})

@@ -26,7 +26,6 @@ from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, PreemptedError, UsageError
 from txl_tf.model_folder import Workdir, check_dataset, data_identity, deciding_settings
 from txl_tf.models.sizes import num_parameters
-from txl_tf.storage.files import is_remote
 from txl_tf.storage.locks import locked_folder
 
 from ..arguments import add_json_argument, add_override_argument, override
@@ -184,7 +183,7 @@ class Ablation:
 
     def workdir(self, run: AblationRun) -> Workdir:
         """Returns the folder of a run."""
-        return Workdir(Path(self.arguments.out) / run.name)
+        return Workdir(os.path.join(self.arguments.out, run.name))
 
     def logs(self, run: AblationRun) -> list[EvaluationLog]:
         """Returns the logs of a run's results, one for each attention length."""
@@ -218,12 +217,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> Ablation:
     """Checks the arguments before TensorFlow is imported."""
     study = load_study(arguments.study, arguments.overrides)
-    if is_remote(arguments.out):
-        raise UsageError(
-            "A study cannot be written to a remote folder.",
-            where=f"--out {arguments.out}",
-            remedy="Give a path on this machine.",
-        )
     manifest = Manifest.read(arguments.data)
     check_dataset(manifest, arguments.data, split=study.evaluation.split)
     job = Ablation(study=study, arguments=arguments, data=data_identity(manifest))

@@ -12,11 +12,7 @@ from tests.layer_checks import randomize_weights
 from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf import functional
-from txl_tf.evaluation.attention import (
-    AttentionProfiler,
-    profiled_config,
-    score_terms,
-)
+from txl_tf.evaluation.attention import AttentionProfiler, profiled_config, score_terms
 from txl_tf.layers.attention import RelativeAttention
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -49,27 +45,23 @@ def test_the_terms_are_those_of_the_paper_and_sum_to_the_scores():
     layer = RelativeAttention(2, 4)
     layer.build((None, None, 8))
     randomize_weights(layer)
-    generator = np.random.default_rng(0)
-    inputs = generator.normal(size=(1, T, 8)).astype("float32")
-    memory = generator.normal(size=(1, M, 8)).astype("float32")
+    context = np.random.default_rng(0).normal(size=(1, M + T, 8)).astype("float32")
+    memory, inputs = context[:, :M], context[:, M:]
     encoding = functional.relative_positional_encoding(M + T, 8)
-    mask = functional.causal_memory_mask(T, M)
     terms = score_terms(layer, inputs, encoding, memory)
-    summed = ops.softmax(functional.mask_scores(sum(terms), mask))
+    mask = functional.causal_memory_mask(T, M)
     probabilities = layer(inputs, encoding, memory, mask, return_probabilities=True)
+    summed = ops.softmax(functional.mask_scores(sum(terms), mask))
     np.testing.assert_allclose(summed, probabilities, atol=1e-6)
-
     weights = reference_variants.attention_weights(layer)
-    context = np.concatenate([memory, inputs], axis=1)[0]
     for head, query, key in [(0, 0, 0), (1, 2, 4), (1, 1, 6), (0, 2, 7)]:
         columns = slice(head * 4, head * 4 + 4)
         q = inputs[0, query] @ weights["query"][:, columns]
-        k = context[key] @ weights["key"][:, columns]
+        k = context[0, key] @ weights["key"][:, columns]
         r = reference.sinusoid(M + query - key, 8) @ weights["position"][:, columns]
         u, v = weights["content_bias"][head], weights["position_bias"][head]
-        expected = [q @ k, q @ r, u @ k, v @ r]
         computed = [float(term[0, head, query, key]) * math.sqrt(4) for term in terms]
-        np.testing.assert_allclose(computed, expected, atol=1e-5)
+        np.testing.assert_allclose(computed, [q @ k, q @ r, u @ k, v @ r], atol=1e-5)
 
 
 def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formula():
@@ -93,10 +85,11 @@ def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formu
         np.testing.assert_allclose(profile.terms["d"][0, head], expected, atol=1e-6)
         np.testing.assert_allclose(profile.terms["a"][0, head], 1 / (M + 1), atol=1e-6)
         np.testing.assert_allclose(profile.terms["b"][0, head], 1 / (M + 1), atol=1e-6)
-        entropy = -sum(each * math.log(each) for each in expected)
+        entropy = -expected @ np.log(expected)
         assert profile.entropy[0, head] == pytest.approx(entropy, abs=1e-5)
-        mean = sum(distance * each for distance, each in enumerate(expected))
-        assert profile.mean_distance[0, head] == pytest.approx(mean, abs=1e-5)
+        assert profile.mean_distance[0, head] == pytest.approx(
+            expected @ np.arange(M + 1), abs=1e-5
+        )
     assert profile.farthest_head == (0, int(np.argmax(profile.mean_distance[0])))
 
 
@@ -120,38 +113,15 @@ def test_profiles_sum_to_one_and_do_not_depend_on_the_segment_length(changes, ji
     assert set(first.terms) == (set() if "num_positions" in changes else {"a", "b", "d"})
     for name, array in first.to_arrays().items():
         np.testing.assert_allclose(array, second.to_arrays()[name], atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(first.memory_attention + first.attention[..., 0], 1.0, atol=1e-5)
     for array in (first.attention, *first.terms.values()):
         np.testing.assert_allclose(array.sum(axis=-1), 1.0, atol=1e-5)
         assert array.min() > 0.0
 
 
-def test_the_highest_fifth_of_memory_is_that_of_the_rows_of_each_query():
-    """`M` is 5, so a fifth is one token: of the five before a query, without itself."""
-    model = create_model(segment_length=1)
-    token_ids, expected = tokens(num_rows=1, num_tokens=12), []
-    profiler = AttentionProfiler(model, batch_size=1, jit_compile=False)
-    for place in range(12):
-        profiler.add(token_ids[:, place : place + 1], np.full((1, 1), place >= M))
-        if place >= M:
-            rows = np.stack(
-                [[profiler.last_rows(layer, head)[0] for head in (0, 1)] for layer in (0, 1)]
-            )
-            expected.append((rows[..., :M].sum(-1), rows[..., :M].max(-1)))
-    profile = profiler.result()
-    mass, highest = np.mean(expected, axis=0)
-    np.testing.assert_allclose(profile.memory_attention, mass, atol=1e-6)
-    np.testing.assert_allclose(profile.highest_attention, highest, atol=1e-6)
-    np.testing.assert_allclose(profile.memory_attention + profile.attention[..., 0], 1.0, atol=1e-6)
-    assert np.all(profile.highest_attention / profile.memory_attention > 1 / M)
-
-
-def test_a_profile_before_the_memory_is_full_is_refused():
-    profiler = profiler_of(create_model(), tokens(num_tokens=6))
+def test_a_profile_needs_distances_and_a_full_memory():
     with pytest.raises(ValueError, match="with a counted query"):
-        profiler.result()
-
-
-def test_models_without_distances_or_memory_are_refused():
+        profiler_of(create_model(), tokens(num_tokens=6)).result()
     with pytest.raises(ValueError, match="position_encoding='sinusoidal'"):
         profiled_config(CONFIG.replace(position_encoding="sinusoidal"), T, M)
     with pytest.raises(ValueError, match="recurrence=False"):

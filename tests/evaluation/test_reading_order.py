@@ -1,55 +1,48 @@
+"""Order of reading: each target once, after its warm-up or in a full window."""
+
+import itertools
+
 import numpy as np
 import pytest
 
 from tests.small_models import small_config
+from tests.toy_text import text_of
 from txl_tf.config.model import LSTMConfig
 from txl_tf.evaluation import reading_order
-from txl_tf.evaluation.reading_order import EvaluationRows, Stretches
-from txl_tf.evaluation.result import EvaluationText
+from txl_tf.evaluation.reading_order import EvaluationRows, EvaluationWindows, Stretches
 
 LSTM = LSTMConfig(vocabulary_size=11, num_layers=1, hidden_dim=4, segment_length=70)
 
 
+def places_text(num_tokens):
+    """A text whose tokens are their own places; each seventh begins a document."""
+    return text_of(np.arange(num_tokens), np.arange(0, num_tokens, 7))
+
+
 def read_all(num_tokens, stretches, *sizes):
-    """All batches over tokens that are their own places, of which each seventh begins a document"""
-    tokens = np.arange(num_tokens)
-
-    def read_tokens(start, stop):
-        assert 0 <= start < stop <= num_tokens
-        return tokens[start:stop]
-
-    text = EvaluationText(
-        name="valid",
-        num_tokens=num_tokens,
-        read_tokens=read_tokens,
-        read_document_starts=lambda start, stop: tokens[start:stop] % 7 == 0,
-        num_bytes=0,
-        num_characters=0,
-        num_words=0,
-    )
     rows = EvaluationRows(stretches, *sizes)
-    batches = list(rows.batches(text))
+    batches = list(rows.batches(places_text(num_tokens)))
     assert len(batches) == rows.num_steps
     return rows, batches
 
 
 def check_reading(stretches, rows, batches):
-    """Every stretch is read in order from its beginning, and scored from its start."""
-    count, reads = len(stretches.begins), []
+    """Checks that every stretch is read in order from its beginning, and scored from its start."""
+    reads = []
     for batch in batches:
         if batch.start == 0:
             reads += [([], []) for _ in range(rows.batch_size)]
         for row, (places, scored) in enumerate(reads[-rows.batch_size :]):
             is_read = batch.places[row] > 0
-            read = batch.token_ids[row, is_read]
-            np.testing.assert_array_equal(batch.document_starts[row, is_read], read % 7 == 0)
-            np.testing.assert_array_equal(batch.places[row, is_read], read + 1)
-            np.testing.assert_array_equal(batch.target_ids[row, is_read], read + 1)
+            tokens = batch.token_ids[row, is_read]
+            np.testing.assert_array_equal(batch.document_starts[row, is_read], tokens % 7 == 0)
+            np.testing.assert_array_equal(batch.target_ids[row, is_read], tokens + 1)
             assert not np.any(batch.is_scored[row] & ~is_read)
-            places.extend(read)
+            places.extend(batch.places[row, is_read] - 1)
             scored.extend(batch.places[row, batch.is_scored[row]])
-    for index, (places, scored) in enumerate(reads):
-        begin, start, stop = (int(each[index]) if index < count else 0 for each in stretches[:3])
+    stretches = zip(*(each.tolist() for each in stretches[:3]), strict=True)
+    for (places, scored), stretch in itertools.zip_longest(reads, stretches, fillvalue=(0, 0, 0)):
+        begin, start, stop = stretch
         assert places == [*range(begin, stop)] and scored == [*range(start + 1, stop + 1)]
 
 
@@ -57,7 +50,7 @@ def test_each_target_is_scored_once_after_its_warm_up(monkeypatch):
     monkeypatch.setattr(reading_order, "_READ_TOKENS", 17)  # more than one block
     generator = np.random.default_rng(5)
     cases = [(2, 1, 1), (2, 9, 4), (3, 2, 5), (5, 9, 4), (101, 10, 10), (101, 10, 1)]
-    cases += [generator.integers([2, 1, 1], [80, 14, 12]).tolist() for _ in range(100)]
+    cases += [generator.integers([2, 1, 1], [80, 14, 12]).tolist() for _ in range(40)]
     for num_tokens, most_rows, length in cases:
         config = small_config(length, int(generator.integers(0, 9)))
         for warm_up in (None, 0, int(generator.integers(1, 40)), "all"):
@@ -111,7 +104,6 @@ def test_a_sample_is_spread_evenly_and_reads_no_more_than_asked(config, most_tok
     gaps = np.diff(begins)
     assert not gaps.size or np.ptp(gaps) <= length
     if most_tokens == 30_000:
-        assert warm_up >= (0 if config.effective_memory_length == 0 and config is not LSTM else 6)
         assert begins[0] < 1.1 * gaps[0] and stops[-1] > 90_000 - 1.1 * gaps[0]
     check_reading(found, *read_all(90_000, found, min(7, len(begins)), length, 2))
 
@@ -121,3 +113,10 @@ def test_a_split_without_targets_is_refused(num_tokens):
     for choose in (Stretches.of_text, Stretches.sample):
         with pytest.raises(ValueError, match=f"Received: num_tokens={num_tokens}"):
             choose(num_tokens, 4, small_config(8, 8))
+
+
+def test_a_sample_of_windows_is_spread_evenly():
+    batches = EvaluationWindows(1000, 7, 8, 5, most_targets=100).batches(places_text(1000))
+    targets = np.concatenate([batch.target_ids[batch.is_scored] for batch in batches])
+    assert len(targets) == 100 and targets[0] == 1 and targets[-1] > 940
+    assert set(np.diff(targets[::5])) == {50}

@@ -1,53 +1,24 @@
 """Evaluation with windows that overlap, against loops over the oracle's windows."""
 
-import functools
-
 import numpy as np
 import pytest
 
 from tests import reference_variants
+from tests.evaluation.test_evaluator import evaluator_of
 from tests.models.variants import config_of, made
-from tests.small_models import arrays_of
-from tests.toy_batches import strategy_of
+from tests.toy_batches import toy_tokens
+from tests.toy_text import text_of
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.config.model import LSTMConfig
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.reading_order import EvaluationWindows
-from txl_tf.evaluation.result import EvaluationText
 
 WITHOUT_MEMORY = {"recurrence": False, "memory_length": 0}
 
 
-def text_of(tokens, starts=None):
-    count = len(tokens)
-    starts = np.arange(count) == 0 if starts is None else starts
-    return EvaluationText(
-        name="valid",
-        num_tokens=count,
-        read_tokens=lambda start, stop: tokens[start:stop],
-        read_document_starts=lambda start, stop: starts[start:stop],
-        num_bytes=3 * count,
-        num_characters=count,
-        num_words=count,
-    )
-
-
-def drawn(count, vocabulary_size=11):
-    return np.random.default_rng(count).integers(0, vocabulary_size, count).astype(np.int32)
-
-
-def evaluate(model, text, *, strategy=None, masks_documents=False, **settings):
-    """The result, and the nats of every token."""
-    evaluator = Evaluator(
-        model.config,
-        EvaluationConfig(**settings),
-        jit_compile=False,
-        masks_documents=masks_documents,
-        strategy=strategy,
-    )
-    evaluator.load_arrays(arrays_of(model))
+def evaluate(model, text, **settings):
+    """Returns the result, and the nats of every token."""
     nats = np.full(text.num_tokens, np.nan)
-    return evaluator.evaluate(text, step=3, observe=functools.partial(np.put, nats)), nats
+    evaluator = evaluator_of(model, **settings)
+    return evaluator.evaluate(text, step=3, observe=nats.__setitem__), nats
 
 
 def looped_nats(model, tokens, length, stride):
@@ -82,8 +53,7 @@ def looped_nats(model, tokens, length, stride):
 def test_every_token_has_the_nats_of_its_window(
     position_encoding, num_tokens, length, stride, batch_size
 ):
-    model = made(position_encoding, **WITHOUT_MEMORY)
-    tokens = drawn(num_tokens)
+    model, tokens = made(position_encoding, **WITHOUT_MEMORY), toy_tokens(num_tokens, 11)
     settings = {"segment_length": length, "window_stride_tokens": stride}
     result, nats = evaluate(model, text_of(tokens), batch_size=batch_size, **settings)
     expected = looped_nats(model, tokens, length, stride)
@@ -91,77 +61,33 @@ def test_every_token_has_the_nats_of_its_window(
     np.testing.assert_allclose(nats[1:], expected[1:], atol=1e-5)
     assert result.total_nats == pytest.approx(np.nansum(expected), rel=1e-5)
     assert (result.num_tokens, result.num_bytes) == (num_tokens - 1, 3 * (num_tokens - 1))
-    assert result.window_stride_tokens == stride
     assert f"windows of {length}, stride {stride}, memory 0" in result.conditions
 
 
 def test_replicas_share_the_windows_and_documents_stay_apart():
-    model = made(**WITHOUT_MEMORY)
-    tokens, starts = drawn(20), np.isin(np.arange(20), (0, 7, 9))
-    text, settings = text_of(tokens, starts), {"segment_length": 6, "window_stride_tokens": 2}
-    _, alone = evaluate(model, text, batch_size=3, masks_documents=True, **settings)
-    _, shared = evaluate(
-        model, text, batch_size=3, masks_documents=True, strategy=strategy_of(2), **settings
-    )
+    model, tokens, starts = made(**WITHOUT_MEMORY), toy_tokens(20, 11), (0, 7, 9)
+    settings = {"batch_size": 3, "segment_length": 6, "window_stride_tokens": 2}
+    text = text_of(tokens, starts)
+    _, alone = evaluate(model, text, masks_documents=True, **settings)
+    _, shared = evaluate(model, text, masks_documents=True, replicas=2, **settings)
     np.testing.assert_allclose(shared[1:], alone[1:], atol=1e-5)
-    # Token 9 begins a document, which tokens 7 and 8 have no influence on.
+    # Token 9 begins a document, so tokens 7 and 8 do not influence the scores after it.
     changed = tokens.copy()
     changed[[7, 8]] = (tokens[[7, 8]] + 1) % 11
-    _, other = evaluate(model, text_of(changed, starts), masks_documents=True, **settings)
-    np.testing.assert_allclose(other[10:], alone[10:], atol=1e-5)
-    _, together = evaluate(model, text_of(changed, starts), **settings)
+    text = text_of(changed, starts)
+    _, apart = evaluate(model, text, masks_documents=True, **settings)
+    np.testing.assert_allclose(apart[10:], alone[10:], atol=1e-5)
+    _, together = evaluate(model, text, **settings)
     assert np.max(np.abs(together[10:] - alone[10:])) > 1e-3
 
 
-@pytest.mark.parametrize("length", [6, 8, 24, 99, 150])
-@pytest.mark.parametrize("stride", [1, 5, 6])
-@pytest.mark.parametrize("batch_size", [1, 7])
-def test_every_target_is_scored_once_after_a_full_window(length, stride, batch_size):
-    # Token `i` is the number `i`, so that tokens tell where they are from.
-    text = text_of(np.arange(100, dtype=np.int32))
-    windows = EvaluationWindows(100, batch_size, length, stride)
-    targets, batches = [], list(windows.batches(text))
-    assert len(batches) == windows.num_steps
-    for batch in batches:
-        assert batch.token_ids.shape == (windows.batch_size, length)
-        for row, is_scored in enumerate(batch.is_scored):
-            targets += batch.target_ids[row, is_scored].tolist()
-            np.testing.assert_array_equal(
-                batch.places[row, is_scored], batch.target_ids[row, is_scored]
-            )
-            for position, target in zip(
-                batch.positions[row, is_scored], batch.target_ids[row, is_scored], strict=True
-            ):
-                # The token before each target is at the position that predicts it.
-                assert batch.token_ids[row, position] == target - 1
-                assert position + 1 >= min(length - stride + 1, target)
-    assert targets == [*range(1, 100)]
-
-
-def test_a_sample_of_windows_is_spread_evenly():
-    text = text_of(np.arange(1000, dtype=np.int32))
-    batches = list(EvaluationWindows(1000, 7, 8, 5, most_targets=100).batches(text))
-    targets = np.concatenate([batch.target_ids[batch.is_scored] for batch in batches])
-    assert len(targets) == 100 and targets[0] == 1 and targets[-1] > 940
-    assert set(np.diff(targets[::5])) == {50}
-
-
 @pytest.mark.parametrize(
-    ("config", "settings", "message"),
+    ("config", "message"),
     [
-        (config_of(), {}, "needs a model without memory"),
-        (config_of(memory_length=0), {"memory_length": 5}, "needs a model without memory"),
-        (
-            LSTMConfig(vocabulary_size=11, num_layers=1, hidden_dim=4, segment_length=4),
-            {},
-            "needs a model without memory",
-        ),
-        (config_of(**WITHOUT_MEMORY), {"segment_length": 2}, "at most the segment length"),
+        (config_of(), "needs a model without memory"),
+        (config_of(**WITHOUT_MEMORY, segment_length=2), "at most the segment length"),
     ],
 )
-def test_windows_that_cannot_be_are_refused(config, settings, message):
-    evaluation = EvaluationConfig(window_stride_tokens=3, **settings)
+def test_windows_need_a_model_without_memory_and_a_stride_within_them(config, message):
     with pytest.raises(ValueError, match=message):
-        evaluation.check_windows(config)
-    with pytest.raises(ValueError, match=message):
-        Evaluator(config, evaluation)
+        Evaluator(config, EvaluationConfig(window_stride_tokens=3))

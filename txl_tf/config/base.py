@@ -127,7 +127,8 @@ class FrozenConfig:
         """Builds a configuration from plain JSON types.
 
         Args:
-            values: dict. What `to_dict` returns; fields may be left out.
+            values: dict. What `to_dict` returns; fields may be left out. Unknown fields that are
+                None are ignored: an earlier version did not use them.
 
         Raises:
             ValueError: If a key is unknown or a value is not valid.
@@ -138,6 +139,7 @@ class FrozenConfig:
                 f"of type {type(values).__name__}"
             )
         fields = [field.name for field in dataclasses.fields(cls)]
+        values = {key: each for key, each in values.items() if key in fields or each is not None}
         unknown = [key for key in values if key not in fields]
         if unknown:
             raise ValueError(

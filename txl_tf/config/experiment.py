@@ -235,22 +235,14 @@ class EvaluationConfig(FrozenConfig):
     weights."""
     dynamic_decay: Annotated[float | None, FRACTION] = None
     """Fraction by which weights return to their trained values after each segment. None means 0."""
-    dynamic_statistics_segments: Annotated[int | None, positive()] = None
-    """Segments of the split `train` whose gradients scale the updates. None means no scaling."""
-    dynamic_epsilon: Annotated[float | None, positive()] = None
-    """Added to the scale of the gradients. None means 1e-3."""
 
     def validate(self) -> None:
         if self.dynamic_learning_rate is None:
-            for name in ("dynamic_decay", "dynamic_statistics_segments", "dynamic_epsilon"):
-                if getattr(self, name) is not None:
-                    self.refuse(f"`{name}` needs a `dynamic_learning_rate`.", name)
+            if self.dynamic_decay is not None:
+                self.refuse("`dynamic_decay` needs a `dynamic_learning_rate`.", "dynamic_decay")
         elif self.batch_size != 1:
             reason = "`batch_size` must be 1 with `dynamic_learning_rate`: weights follow one text."
             self.refuse(reason, "batch_size")
-        if self.dynamic_epsilon is not None and self.dynamic_statistics_segments is None:
-            reason = "`dynamic_epsilon` needs `dynamic_statistics_segments`."
-            self.refuse(reason, "dynamic_epsilon")
         for name in ("warm_up_tokens", "dynamic_learning_rate"):
             if self.window_stride_tokens is not None and getattr(self, name) is not None:
                 reason = f"`{name}` and `window_stride_tokens` exclude each other; leave one out."

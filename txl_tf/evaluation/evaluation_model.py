@@ -19,7 +19,6 @@ _REPORTED = (
     "window_stride_tokens",
     "dynamic_learning_rate",
     "dynamic_decay",
-    "dynamic_statistics_segments",
 )
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
 

@@ -19,7 +19,7 @@ from txl_tf.evaluation.evaluation_model import (
     model_in_policy,
 )
 from txl_tf.evaluation.exact_products import exact_products
-from txl_tf.evaluation.programs import EvaluationPrograms, Learn
+from txl_tf.evaluation.programs import EvaluationPrograms
 from txl_tf.evaluation.reading_order import (
     AnyModelConfig,
     EvaluationBatch,
@@ -115,11 +115,6 @@ class Evaluator:
             if (source := self._variables[variable.path]) is not variable:
                 variable.assign(source.value)
 
-    @property
-    def needs_statistics(self) -> bool:
-        """True if `evaluate` needs a `statistics_text`."""
-        return self._evaluation_config.dynamic_statistics_segments is not None
-
     def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
         """Loads weights by path; MismatchError if they do not fit the model."""
         if self.reads_given_variables:
@@ -147,7 +142,6 @@ class Evaluator:
         step: int,
         track: Track | None = None,
         observe: Observe | None = None,
-        statistics_text: EvaluationText | None = None,
         max_tokens: int | None = None,
     ) -> EvaluationResult:
         """Scores a text, its tail included.
@@ -157,9 +151,8 @@ class Evaluator:
         weights follow the text, its beginning.
         `track` gets the batches and their number, passes the batches on and shows progress.
         `observe` gets the places of some targets and their float64 nats, each once, in no
-        particular order. `statistics_text` is training text for `dynamic_statistics_segments`.
-        Raises NonFiniteError if the total is not finite, and ValueError for a text with fewer
-        than two tokens or an id outside `[0, V)`, or if statistics have no text.
+        particular order. Raises NonFiniteError if the total is not finite, and ValueError for a
+        text with fewer than two tokens or an id outside `[0, V)`.
         """
         begin = time.perf_counter()
         self._copy_weights()
@@ -170,7 +163,10 @@ class Evaluator:
         if track is not None:
             batches = track(batches, order.num_steps)
         total_nats, num_scored, num_unknown = 0.0, 0, 0
-        with self._learning(statistics_text):
+        restored = (
+            contextlib.nullcontext() if self._dynamic is None else self._dynamic.restored_weights()
+        )
+        with restored:
             for batch, nll in self._read(batches, order):
                 nats = nll[batch.is_scored].astype(np.float64)
                 total_nats += float(np.sum(nats))
@@ -219,11 +215,10 @@ class Evaluator:
         self,
         batches: Iterable[EvaluationBatch],
         order: EvaluationRows | EvaluationWindows,
-        learn: Learn | None = None,
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Scores batches and yields each with its nats, fetched while the next are computed."""
         rows = ReplicaRows(self.strategy, order.batch_size)
-        step = self._programs.step(rows.rows_per_replica, learn)
+        step = self._programs.step(rows.rows_per_replica)
         sizes = rows.rows_per_replica, order.segments_per_step
         _, constants = self._programs.begin(*sizes)
 
@@ -252,37 +247,9 @@ class Evaluator:
         else:
             num_read = num_tokens if max_tokens is None else max_tokens + 1
             stretches = Stretches.of_text(num_read, most_rows, config, settings.warm_up_tokens)
-        return self._rows(stretches), stretches.warm_up_tokens
-
-    def _rows(self, stretches: Stretches) -> EvaluationRows:
-        num_rows = min(self._evaluation_config.batch_size, len(stretches.begins))
-        per_replica = ReplicaRows(self.strategy, num_rows).rows_per_replica
-        at_once = self.segments_per_read(per_replica)
-        return EvaluationRows(stretches, num_rows, self.config.segment_length, at_once)
-
-    @contextlib.contextmanager
-    def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:
-        """Enables dynamic evaluation in the block, if configured, and restores the weights."""
-        if self._dynamic is None:
-            yield
-            return
-        if self.needs_statistics and statistics_text is None:
-            raise ValueError(
-                "`dynamic_statistics_segments` needs a `statistics_text`. "
-                "Received: statistics_text=None"
-            )
-        with self._dynamic.restored_weights():
-            if self.needs_statistics:
-                self._measure_gradients(self._dynamic, statistics_text)
-            yield
-
-    def _measure_gradients(self, dynamic: "DynamicEvaluation", text: EvaluationText) -> None:
-        """Measures the gradients of training text."""
-        rows = self._rows(Stretches.of_text(text.num_tokens, 1, self.config))
-        num_segments = self._evaluation_config.dynamic_statistics_segments
-        batches = itertools.islice(rows.batches(text), num_segments)
-        dynamic.clear_statistics()
-        dynamic.finish_statistics(len([*self._read(batches, rows, dynamic.add_statistics)]))
+        num_rows = min(most_rows, len(stretches.begins))
+        at_once = self.segments_per_read(ReplicaRows(self.strategy, num_rows).rows_per_replica)
+        return EvaluationRows(stretches, num_rows, length, at_once), stretches.warm_up_tokens
 
 
 def create_evaluator(

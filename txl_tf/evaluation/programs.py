@@ -27,8 +27,6 @@ if keras.backend.backend() == "tensorflow":
 if TYPE_CHECKING:
     from txl_tf.evaluation.dynamic import DynamicEvaluation
 
-Learn = Callable[[list[Any]], None]
-
 
 class EvaluationPrograms:
     """Engines and steps of a model, by the number of rows of a replica; each is traced once.
@@ -127,29 +125,23 @@ class EvaluationPrograms:
             attention_kernel=self.attention_choice(num_rows).kernel,
         )
 
-    def _create_step(self, num_rows: int, learn: Learn | None = None) -> Callable[..., Any]:
-        """Compiles the scoring of `num_rows` rows of a replica.
-
-        In dynamic evaluation `learn` gets the gradients of a segment, by default to update the
-        weights.
-        """
+    def _create_step(self, num_rows: int) -> Callable[..., Any]:
+        """Compiles the scoring of `num_rows` rows of a replica."""
         compiles = self._jit_compile is not False
         if self._dynamic is None:
             compiles = self._engine(num_rows).plan.compile_read
-        score = functools.partial(self._score, learn)
         if self._strategy is None:
-            return compiled(score, self._model, compiles)
+            return compiled(self._score, self._model, compiles)
 
         # A TPU names its program after the function, so it needs a name.
         def run_on_replicas(*arguments: Any) -> Any:
-            return self._strategy.run(score, args=arguments)
+            return self._strategy.run(self._score, args=arguments)
 
         # TPUStrategy compiles anyway; XLA would read a mirrored variable of the wrong device.
         return compiled(run_on_replicas, self._model)
 
     def _score(
         self,
-        learn: Learn | None,
         token_ids: Any,
         target_ids: Any,
         is_scored: Any,
@@ -168,11 +160,7 @@ class EvaluationPrograms:
         if self._masks_documents:
             starts = document_starts
         if self._dynamic is not None:
-            nll, memory, gradients = self._dynamic.score(
-                token_ids, target_ids, is_scored, memory, starts
-            )
-            # Program order puts the assignments after the reads.
-            (learn or self._dynamic.apply)(gradients)
+            nll, memory = self._dynamic.score(token_ids, target_ids, is_scored, memory, starts)
         elif positions:
             hidden, _ = engine.read(token_ids, memory, constants=constants, document_starts=starts)
             num_rows, num_tokens, width = hidden.shape

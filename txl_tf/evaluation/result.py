@@ -139,7 +139,6 @@ class EvaluationResult:
     dynamic_learning_rate: float | None
     """Learning rate of dynamic evaluation; None for fixed weights."""
     dynamic_decay: float | None
-    dynamic_statistics_segments: int | None
     tokenizer_kind: str | None = None
     num_unknown: int | None = None
     """Targets for text outside the vocabulary; None if the tokenizer has no such token."""

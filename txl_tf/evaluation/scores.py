@@ -7,7 +7,7 @@ import numpy as np
 
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
-from txl_tf.errors import DataDamagedError, UsageError
+from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TextScore
 
@@ -31,8 +31,7 @@ def evaluate_split(
             where=dataset.folder,
             remedy="Prepare a longer text.",
         )
-    training_text = statistics_text(evaluator, dataset)
-    return evaluator.evaluate(text, step=step, statistics_text=training_text, **options)
+    return evaluator.evaluate(text, step=step, **options)
 
 
 def score_text(
@@ -62,16 +61,3 @@ def score_text(
     nats = np.full(len(token_ids), np.nan)
     result = evaluator.evaluate(read, step=step, observe=nats.__setitem__, **options)
     return TextScore(**vars(result), token_ids=token_ids, nats=nats, tokenizer=tokenizer)
-
-
-def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
-    """Returns the split `train`, whose gradients scale dynamic evaluation; `None` if unscaled."""
-    if not evaluator.needs_statistics:
-        return None
-    if dataset is None or "train" not in dataset.manifest.split_names:
-        raise UsageError(
-            "evaluation.dynamic_statistics_segments needs the split `train` of the data set.",
-            where="--data" if dataset is None else dataset.folder,
-            remedy="Name a data set with this split, or leave the setting out.",
-        )
-    return EvaluationText.of_split(dataset, "train")

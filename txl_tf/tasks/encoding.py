@@ -138,24 +138,14 @@ class ExampleEncoder:
     def _encode_one(self, example: Example) -> tuple[list[np.ndarray], WordPlaces | None]:
         separator, encode = self._task.separator, self._tokenizer.encode
         if self._task.kind == "choice":
-            return self._encode_choices(example), None
+            before = "".join(text + separator for text in example.texts if text)
+            return [encode(before + choice + separator) for choice in example.choices], None
         if self._task.kind == "span":
             question, passage = example.texts
             pattern = _WORD_OR_MARK if self._splits_marks else _WHITE_WORD
             ids, places = self._encode_words(question + separator, [*pattern.finditer(passage)])
             return [ids], places
         return [encode(separator.join(example.texts) + separator)], None
-
-    def _encode_choices(self, example: Example) -> list[np.ndarray]:
-        separator, encode = self._task.separator, self._tokenizer.encode
-        before = "".join(text + separator for text in example.texts if text)
-        ends = [choice + separator for choice in example.choices]
-        if not before.endswith("\n"):
-            return [encode(before + end) for end in ends]
-        # Lines are encoded separately: encode the text before the choices once.
-        piece = self._tokenizer.encode_piece
-        begin = piece(before.encode(), True, False)
-        return [np.concatenate([begin, piece(end.encode(), True, True)]) for end in ends]
 
     def _encode_words(
         self, begin: str, words: Sequence[re.Match[str]]

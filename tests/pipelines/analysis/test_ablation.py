@@ -151,7 +151,6 @@ def test_a_study_is_resumed_and_nothing_is_trained_twice(data_folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "exit_code", "message"),
     [
-        (["--out", "gs://bucket/study"], 2, "remote folder"),
         (["--set", "model.depth=2"], 2, "model.depth"),
         (["--data", "nowhere"], 66, "nowhere"),
     ],
