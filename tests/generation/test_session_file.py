@@ -75,7 +75,7 @@ def contents(arrays):
     return file.getvalue()
 
 
-def test_a_damaged_or_hostile_file_is_refused_and_the_session_unchanged(model, saved, tmp_path):
+def test_a_damaged_or_altered_file_is_refused_and_the_session_unchanged(model, saved, tmp_path):
     good = saved[0].read_bytes()
     with np.load(saved[0]) as archive:
         arrays = dict(archive)

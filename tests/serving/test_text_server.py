@@ -1,4 +1,4 @@
-"""The text server: OpenAI's client, batches, sessions, limits and hostile requests."""
+"""The text server: OpenAI's client, batches, sessions, limits and wrong requests."""
 
 import contextlib
 import http.client

@@ -101,7 +101,7 @@ def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
         raise
     # Every format has its own errors of damaged archives.
     except Exception as error:
-        # A zip archive can name an offset before the beginning of the file.
+        # Damage can also be an OSError: without a number, or EINVAL.
         if not isinstance(error, OSError) or error.errno in (None, errno.EINVAL):
             what = f"The archive cannot be read: {first_line(error)}"
             raise DataDamagedError(what, where=path, remedy="Get the archive again.") from error

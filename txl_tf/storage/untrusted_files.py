@@ -35,8 +35,7 @@ def parse_json(
 
     Raises ValueError also for bytes that are not UTF-8, a key that occurs twice in one object, NaN
     and infinities, numbers that neither 64-bit integers nor float64 can hold, lone surrogates, and
-    deep nesting. `max_values` limits commas, brackets and braces: an empty list takes 2 bytes of
-    text and 64 of memory.
+    deep nesting. `max_values` limits commas, brackets and braces, and so the memory of the values.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     if max_values is not None and sum(map(text.count, ",[{")) > max_values:
