@@ -148,6 +148,17 @@ def test_writing_ends_with_the_row_that_is_over_last(greedy):
         assert row[:count].tolist() == other[:count].tolist()
 
 
+def test_a_session_returns_to_a_mark_twice(model):
+    asked, other = (session(model, repetition_penalty=1.3, num_rows=1) for _ in range(2))
+    asked.read(RAGGED[:1])
+    mark = asked.mark()
+    for count in (2, 6):
+        written = asked.write(max_tokens=9)[:, :count]
+        asked.rewind(mark, written)
+    expected = other.write([[*RAGGED[0], *written[0]]], max_tokens=5)
+    np.testing.assert_array_equal(asked.write(max_tokens=5), expected)
+
+
 def test_sessions_with_settings_of_their_own_are_compiled_once(model):
     first = session(model, sampler=None)
     for settings in ({"temperature": 0.0}, {"temperature": 0.8, "top_k": 5}, {"min_p": 0.1}):

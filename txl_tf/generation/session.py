@@ -381,7 +381,8 @@ class GenerationSession:
 
         Tokens that are written later have new random numbers.
         """
-        self._memory, self._unread, self._uses = mark
+        self._memory, self._unread, uses = mark
+        self._uses = uses.copy()  # a mark may be returned to again
         self._append(rows)
         self._filled, self._is_behind = 0, True
         for uses, row in zip(self._uses, rows, strict=True):
