@@ -1,7 +1,5 @@
 """Reading token by token, as the formulas of the paper say."""
 
-import functools
-
 import numpy as np
 import pytest
 from keras import ops
@@ -9,10 +7,8 @@ from keras import ops
 from tests.inference.variants import (
     RELATIVE,
     VARIANTS,
-    T,
     by_the_formulas,
     engine_of,
-    int32,
     made,
     read_by_token,
     tokens,
@@ -47,14 +43,15 @@ def test_every_token_is_read_as_by_the_formulas(kind, variant, memory_length):
     np.testing.assert_array_equal(memory.valid_length, valid_length)
 
 
-def test_rounded_numbers_are_close():
+def test_stacked_layers_are_exact_and_close_if_rounded():
     sizes = {"hidden_dim": 8, "num_heads": 2, "head_dim": 8, "intermediate_dim": 16}
-    text, engine = tokens(21, 1), functools.partial(engine_of, made(**sizes, pre_norm=True))
-    exact, _ = read_by_token(engine(memory_length=8, stacks_layers=True), text, 5)
-    rounds = {"stacks_layers": True, "rounds_steps": True}
-    rounded, _ = read_by_token(engine(memory_length=8, **rounds), text, 5)
-    np.testing.assert_allclose(rounded, exact, atol=0.1)
-    assert abs(rounded - exact).max() > 1e-5
+    model, text = made(**sizes, pre_norm=True), tokens(21, 1)
+    exact, _ = read_by_token(engine_of(model, memory_length=8), text, 5)
+    for rounds, atol in ((False, 1e-5), (True, 0.1)):
+        choice = {"stacks_layers": True, "rounds_steps": rounds}
+        nats, _ = read_by_token(engine_of(model, memory_length=8, **choice), text, 5)
+        np.testing.assert_allclose(nats, exact, atol=atol)
+    assert abs(nats - exact).max() > 1e-5
 
 
 def test_half_precision_is_close():
@@ -63,23 +60,6 @@ def test_half_precision_is_close():
     nats, memory = read_by_token(engine, tokens(9), capacity=3)
     np.testing.assert_allclose(nats, expected, atol=0.1)
     assert memory.keys[0].dtype == "bfloat16"
-
-
-def test_rows_that_share_a_memory_read_as_if_each_had_its_own():
-    engine = engine_of(made())
-    steps = engine.steps
-    _, memory = engine.read(tokens(T), engine.initial_memory(2), lengths=int32([T, 2]))
-    own = memory._replace(
-        keys=tuple(ops.repeat(each, 3, axis=0) for each in memory.keys),
-        values=tuple(ops.repeat(each, 3, axis=0) for each in memory.values),
-        valid_length=ops.repeat(memory.valid_length, 3),
-    )
-    constants, is_active = steps.step_constants(), np.ones(6, bool)
-    shared, alone = steps.begin(memory, 3, capacity=4), steps.begin(own, capacity=4)
-    for column in map(int32, tokens(3, 6, seed=1).T):
-        logits, shared = steps.step(column, is_active, memory, shared, constants)
-        expected, alone = steps.step(column, is_active, own, alone, constants)
-        np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 def test_stacked_layers_leave_changed_layers_to_the_model():
