@@ -239,6 +239,8 @@ def _model_of_bytes(model: Any, symbols: Sequence[str]) -> Any:
     """Returns the model with 256 ids in the order of bytes; `symbols` are numbers of bytes."""
     weights = {variable.path: variable.numpy() for variable in model.weights}
     numbers = list(map(str, range(256)))
+    if others := set(symbols) - set(numbers):
+        raise ValueError(f"The symbols must be numbers of bytes. Received: {min(others)!r}")
     ids = list(map(numbers.index, symbols))
     for name, missing in (("embedding/table", 0.0), ("softmax/bias", _NEVER)):
         of_symbols = weights[name]

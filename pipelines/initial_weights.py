@@ -41,7 +41,7 @@ _WARMUP_SHARE = 0.1
 # Placeholder until the steps are computed from the data; no run is as long.
 _UNKNOWN_STEPS = 2**30
 # These change neither the shapes of weights nor which of them there are.
-_FREE_FIELDS = (
+_FIELDS_WITHOUT_WEIGHTS = (
     "segment_length",
     "memory_length",
     "recurrence",
@@ -226,7 +226,9 @@ def require_same_weights(
 
 
 def _deciding(config: AnyConfig, shares_vocabulary: bool) -> dict[str, Any]:
-    values = {name: each for name, each in config.to_dict().items() if name not in _FREE_FIELDS}
+    values = {
+        name: each for name, each in config.to_dict().items() if name not in _FIELDS_WITHOUT_WEIGHTS
+    }
     values["embedding_dim"] = values["embedding_dim"] or values["hidden_dim"]
     if isinstance(config, ModelConfig):
         # These two settings have no effect without cutoffs or a division factor.

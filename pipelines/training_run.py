@@ -153,7 +153,7 @@ class TrainingRun:
 
     @property
     def is_finished(self) -> bool:
-        """True if no step and no evaluation is left, or evaluations have stopped to improve."""
+        """True if no step and no evaluation is left, or evaluations have stopped improving."""
         is_at_end = self.trainer.step == self._training.num_steps
         return self._has_stalled or (is_at_end and not self.is_evaluation_due)
 
@@ -344,7 +344,7 @@ class TrainingRun:
             if self._history.best_step in steps and self._history.best_step != best:
                 self._store.keep_best(self._history.best_step)  # a process was interrupted
             self._progress.begin_at(step)
-            self._say(f"Going on from the checkpoint of step {step}.")
+            self._say(f"Resuming from the checkpoint of step {step}.")
         if self._described.extended_at != before.extended_at:
             end = self._described.extended_at[-1]
             self._say(f"The run is extended from {end} to {self._training.num_steps} steps.")

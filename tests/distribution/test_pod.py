@@ -128,5 +128,5 @@ def test_a_run_that_lost_each_host_goes_on_with_the_same_steps_and_on_another_nu
     saved = run.step()
     with running_pod(1) as pod:
         assert run.start(pod).wait(timeout=900) == 0, run.log.read_text()
-    assert f"Going on from the checkpoint of step {saved}." in run.log.read_text()
+    assert f"Resuming from the checkpoint of step {saved}." in run.log.read_text()
     run.assert_same_as(unbroken)

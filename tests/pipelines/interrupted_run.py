@@ -33,7 +33,7 @@ EXPERIMENT = {
     "evaluation": {"batch_size": 4},
 }
 _LAST_LINE = re.compile(rb'"step": (\d+)[^\n]*\n[^\n]*\Z')
-_RESUMED = re.compile(r"Going on from the checkpoint of step (\d+)\.")
+_RESUMED = re.compile(r"Resuming from the checkpoint of step (\d+)\.")
 
 
 class InterruptedRun:

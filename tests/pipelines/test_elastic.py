@@ -74,5 +74,5 @@ def test_any_number_of_replicas_and_workers_goes_on_with_the_run_of_another(
     workers = started(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     outputs = [worker.communicate(timeout=600)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
-    assert f"Going on from the checkpoint of step {num_steps}." in outputs[0]
+    assert f"Resuming from the checkpoint of step {num_steps}." in outputs[0]
     assert_same_run(ledger_of(single), ledger_of(workdir))

@@ -119,7 +119,7 @@ def test_the_same_command_resumes_and_a_finished_run_is_left_alone(finetune, tmp
     assert first.returncode == 0
     again = finetune("classification")
     assert again.returncode == 0, again.stderr
-    assert "Going on from the checkpoint of step 9." in again.stderr
+    assert "Resuming from the checkpoint of step 9." in again.stderr
     store = checkpoints_of(tmp_path / "other")
     other = store.load(9)
     assert {name: array.tobytes() for name, array in other.items()} == {

@@ -104,7 +104,7 @@ def test_the_run_keeps_where_it_began(begun, untouched, train, tmp_path):
     longer = ("--set", "training.num_steps=14")
     resumed = train("run", "--init-from", source, *longer)
     assert resumed.returncode == 0, resumed.stderr
-    assert "Going on from the checkpoint of step 12." in resumed.stderr
+    assert "Resuming from the checkpoint of step 12." in resumed.stderr
 
 
 @pytest.mark.parametrize("keeps_checkpoint", [True, False])
@@ -235,7 +235,7 @@ def test_a_run_with_adapters_resumes_without_its_source(with_adapters, data_fold
     shutil.rmtree(folder / "checkpoints" / "step-00000012")
     finished = run_txl("train", "--data", data_folder, "--workdir", folder)
     assert finished.returncode == 0, finished.stderr
-    assert "Going on from the checkpoint of step 10." in finished.stderr
+    assert "Resuming from the checkpoint of step 10." in finished.stderr
     assert result_of(folder) == result_of(with_adapters)
     assert losses(folder)[12] == losses(with_adapters)[12]
 

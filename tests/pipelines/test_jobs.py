@@ -23,7 +23,7 @@ def test_a_run_continues_with_its_own_data_and_is_never_shortened(trained, tmp_p
     train = ("train", "--workdir", workdir, "--set", "training.num_steps=42")
     finished = run_txl(*train, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
-    assert "Going on from the checkpoint of step 40." in finished.stderr
+    assert "Resuming from the checkpoint of step 40." in finished.stderr
     refused = run_txl("train", "--workdir", workdir, "--set", "training.num_steps=16")
     assert refused.returncode == 78
     assert "cannot be shortened" in refused.stderr and "--init-from" in refused.stderr
