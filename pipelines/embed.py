@@ -127,7 +127,7 @@ def run(job: EmbedJob) -> None:
 def _read_texts(job: EmbedJob) -> tuple[list[int], list["np.ndarray"]]:
     """Returns the number and the tokens of every line."""
     lines, rows = [], []
-    for number, offset, line in numbered_lines(job.text):
+    for number, offset, line in numbered_lines(job.text, may_be_json=job.field is not None):
         place = line_place(job.text, number, offset)
         if job.field is None:
             text = line.removesuffix(b"\n").removesuffix(b"\r")

@@ -19,13 +19,13 @@ import argparse
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+from txl_tf.data.text_files import text_blocks
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.result import EvaluationResult, perplexity
@@ -325,5 +325,4 @@ def write_documents(path: str, dataset: PreparedDataset, split: str, nats: np.nd
 def _read(path: str) -> bytes:
     if path == STANDARD_INPUT:
         return sys.stdin.buffer.read()
-    with storage_errors("The text cannot be read", path, "Check the file."):
-        return Path(path).read_bytes()
+    return b"".join(text_blocks(path, may_be_json=False))

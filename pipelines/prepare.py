@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from txl_tf.config.base import MAX_TOKEN_IDS
@@ -22,7 +22,7 @@ from txl_tf.data.id_files import IdDocuments
 from txl_tf.data.preparation import SHARD_BYTES, prepare_dataset
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.data.splits import split_by_fraction
-from txl_tf.data.text import Document
+from txl_tf.data.text import Document, Reread
 from txl_tf.data.text_files import (
     TextDocuments,
     line_place,
@@ -38,29 +38,29 @@ from txl_tf.data.vocabulary_training import (
     CharacterTraining,
     SentencePieceTraining,
     VocabularyTraining,
-    WordPieceTraining,
     WordTraining,
 )
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.storage.staging import require_absent
+from txl_tf.storage.untrusted_files import parse_json_object
+from txl_tf.tasks.examples import read_records
 
 from .arguments import MAX_STEP, add_number
 from .byte_progress import byte_progress, download_progress
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64
-_MAX_PASSES = 1000
 _READ_TOKENS = 1 << 20
 _BUILT_IN = "python_standard_library"
 _DEFAULT_FRACTION = 0.05
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?")
+_LABELS = "Write a label on each line, in the order of the ids."
 _DEFAULT_FOLDER = "downloads"
 _TOKENIZERS: dict[str, Tokenizer | VocabularyTraining] = {
     "bytes": ByteTokenizer(),
     # A single character, so that decoded text encodes to the same tokens.
     "characters": CharacterTraining(unknown_token="\ufffd"),
     "words": WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>"),
-    "wordpiece": WordPieceTraining(rule=WordRule(add_eos=True)),
     "sentencepiece": SentencePieceTraining(),
 }
 
@@ -82,14 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     meaning = "processes (default: one per core; one for bytes and ids)"
     add_number(output, "--workers", 1, max(_MAX_WORKERS, 4 * _num_cores()), meaning)
-    meaning = "what runs the preparation (default: local)"
-    output.add_argument("--runner", choices=["local", "beam"], default="local", help=meaning)
-    output.add_argument(
-        "--beam-options",
-        nargs=argparse.REMAINDER,
-        metavar="OPTION",
-        help="options of Apache Beam, after all other options",
-    )
 
 
 def _add_text_arguments(text: Any) -> None:
@@ -115,11 +107,9 @@ def _add_text_arguments(text: Any) -> None:
     )
     meaning = "line ends of enwik8 (default: drop)"
     text.add_argument("--newlines", choices=["keep", "drop"], help=meaning)
-    add_number(text, "--shuffle-seed", -MAX_STEP, MAX_STEP, "seed of lm1b's order (default: 0)")
-    add_number(text, "--passes", 1, _MAX_PASSES, "passes over lm1b (default: 1)")
     meaning = "format of the files (default: text)"
-    text.add_argument("--format", choices=["text", "jsonl", "ids"], help=meaning)
-    meaning = "JSON field with the text or ids (default: text)"
+    text.add_argument("--format", choices=["text", "jsonl", "csv", "parquet", "ids"], help=meaning)
+    meaning = "field or column with the text or ids (default: text)"
     text.add_argument("--field", metavar="NAME", help=meaning)
     meaning = "file or line (default: file)"
     text.add_argument("--one-document-per", choices=["file", "line"], metavar="UNIT", help=meaning)
@@ -173,14 +163,22 @@ def _num_cores() -> int:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments before TensorFlow is imported."""
     paths, vocabulary = _paths(arguments), arguments.vocabulary
+    kind = _tokenizer_kind(arguments)
     if not paths and arguments.corpus is None:
         remedy = "Give --text, --corpus, or --train-file."
         raise UsageError("There is no text.", where="txl prepare", remedy=remedy)
     for name, fits in _fitting(arguments).items():
         if getattr(arguments, name) is not None and not fits:
+            if name == "vocabulary":
+                raise UsageError(
+                    "Vocabularies of other tools are not read.",
+                    where=f"--vocabulary {vocabulary}",
+                    remedy="Write token ids with that tool, and prepare them by --format ids.",
+                )
+            causes = " or ".join(_causes(arguments, name)) or "the other options"
             raise UsageError(
-                "This option has no effect with the other options.",
-                where=f"--{name.replace('_', '-')} {getattr(arguments, name)}",
+                f"This option has no effect with {causes}.",
+                where=f"{_option(name)} {getattr(arguments, name)}",
                 remedy="Leave it out; `txl prepare --help` describes it.",
             )
     # A file in two splits would leak the test into training.
@@ -205,7 +203,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             remedy="Give a shorter line, without its line end.",
         )
     has_train = arguments.train_file or arguments.text or arguments.corpus
-    kind = _tokenizer_kind(arguments)
     if kind == "ids" and vocabulary is None and arguments.vocabulary_size is None:
         remedy = "Give --vocabulary with a label per line, or --vocabulary-size."
         raise UsageError("The number of ids is missing.", where="--format ids", remedy=remedy)
@@ -225,25 +222,37 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         require_absent(arguments.out)
 
 
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _causes(arguments: argparse.Namespace, name: str) -> list[str]:
+    """Returns the options without which the option `name` would have an effect."""
+    values = vars(arguments)
+    return [
+        f"{_option(other)} {value}" if isinstance(value, str) else _option(other)
+        for other, value in values.items()
+        if _fitting(argparse.Namespace(**{**values, other: None}))[name]
+    ]
+
+
 def _fitting(arguments: argparse.Namespace) -> dict[str, bool]:
     """Returns which options have an effect, with the other options as they are."""
     corpus, kind, vocabulary = arguments.corpus, _tokenizer_kind(arguments), arguments.vocabulary
-    is_beam = arguments.runner == "beam"
     is_plain = corpus is None and arguments.format in (None, "text")
     is_folder = vocabulary is not None and not os.path.isfile(vocabulary)
-    splits_words = kind in ("words", "wordpiece") and not is_folder
+    splits_words = kind == "words" and not is_folder
     return {
         **{f"{split}_file": corpus is None and arguments.text is None for split in SPLITS},
         **dict.fromkeys(
             ("valid_fraction", "test_fraction", "split_seed"), arguments.text is not None
         ),
         "format": corpus is None,
-        "field": arguments.format in ("jsonl", "ids"),
+        "field": arguments.format in ("jsonl", "csv", "parquet", "ids"),
         "one_document_per": is_plain and arguments.document_separator is None,
         "document_separator": is_plain,
         **dict.fromkeys(("archive", "download_folder"), corpus in CORPORA),
         "newlines": corpus == "enwik8",
-        **dict.fromkeys(("shuffle_seed", "passes"), corpus == "lm1b"),
         # A data set has a tokenizer; a file is a list of words.
         "tokenizer": not is_folder and arguments.format != "ids",
         "vocabulary": is_folder or kind in ("words", "ids"),
@@ -252,9 +261,6 @@ def _fitting(arguments: argparse.Namespace) -> dict[str, bool]:
         **dict.fromkeys(("lower_case", "add_eos"), splits_words),
         "add_double_eos": splits_words and not arguments.add_eos,
         "sentencepiece_model": vocabulary is None and kind == "sentencepiece",
-        # The options of Beam say how many workers there are.
-        "workers": not is_beam,
-        "beam_options": is_beam,
     }
 
 
@@ -272,8 +278,7 @@ def _corpus(arguments: argparse.Namespace) -> Corpus | None:
     """Returns the published corpus with its choices; `None` for other text."""
     if arguments.corpus not in CORPORA:
         return None
-    newlines, seed, passes = arguments.newlines, arguments.shuffle_seed, arguments.passes
-    return CORPORA[arguments.corpus](**_given(newlines=newlines, seed=seed, num_passes=passes))
+    return CORPORA[arguments.corpus](**_given(newlines=arguments.newlines))
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -318,9 +323,10 @@ def run(arguments: argparse.Namespace) -> None:
             num_workers=arguments.workers or num_workers,
             check=functools.partial(corpus.check_counts, tokenizer) if corpus else None,
             progress=progress,
-            beam_arguments=(arguments.beam_options or []) if arguments.runner == "beam" else None,
         )
     _print_manifest(manifest, arguments.out)
+    if arguments.text is not None:
+        _print_shares(manifest, *_fractions(arguments))
 
 
 def _splits(
@@ -339,12 +345,17 @@ def _splits(
     def documents(paths: Sequence[str]) -> Any:
         if isinstance(tokenizer, IdTokenizer) and arguments.format == "ids":
             return IdDocuments(paths, tokenizer.vocabulary_size, arguments.field)
+        field = arguments.field or "text"
+        if arguments.format == "csv":
+            return Reread(_csv_texts, paths, field)
         separator = arguments.document_separator
         return TextDocuments(
             paths,
             one_per=arguments.one_document_per or "file",
             separator=None if separator is None else os.fsencode(separator),
-            json_field=(arguments.field or "text") if arguments.format == "jsonl" else None,
+            json_field=field if arguments.format == "jsonl" else None,
+            parquet_column=field if arguments.format == "parquet" else None,
+            may_be_json=arguments.format == "text",
             check_utf8=tokenizer.kind != "bytes",
         )
 
@@ -373,9 +384,7 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
     if arguments.format == "ids":
         if path is None:
             return IdTokenizer(arguments.vocabulary_size)
-        content = b"".join(validated_text(text_blocks(path), path)).decode()
-        labels = content.removesuffix("\n").split("\n")
-        return IdTokenizer(len(labels), labels)
+        return _labelled_ids(path)
     kind, corpus = _tokenizer_kind(arguments), _corpus(arguments)
     chosen = _TOKENIZERS[kind]
     if corpus is not None and corpus.tokenizer.kind == kind:
@@ -385,11 +394,40 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
         vocabulary_size=arguments.vocabulary_size,
         model_type=arguments.sentencepiece_model,
     )
-    if isinstance(chosen, WordTraining | WordPieceTraining):
+    if isinstance(chosen, WordTraining):
         changes["rule"] = rule = _word_rule(arguments, chosen.rule)
         if path is not None:
             return _listed_words(path, rule)
     return chosen if isinstance(chosen, Tokenizer) else dataclasses.replace(chosen, **changes)
+
+
+def _csv_texts(paths: Sequence[str], column: str) -> Iterator[bytes]:
+    for path in text_files(paths):
+        for record in read_records(path, [column]):
+            yield record.text(column, may_be_empty=True).encode()
+
+
+def _labelled_ids(path: str) -> IdTokenizer:
+    """Reads a label per line, or the JSON of `vocab.json` or `tokenizer.json`: ids by label."""
+    content = b"".join(validated_text(text_blocks(path), path)).decode()
+    labels = content.removesuffix("\n").split("\n")
+    if content.lstrip().startswith("{"):
+        values = parse_json_object(content, where=path, remedy=_LABELS)
+        model = values.get("model")
+        ids: Any = model.get("vocab") if isinstance(model, dict) else values
+        added = values.get("added_tokens", []) if isinstance(model, dict) else []
+        try:
+            if isinstance(ids, list):  # of pairs with a score, by id
+                ids = {label: number for number, (label, _) in enumerate(ids)}
+            ids = {**ids, **{each["content"]: each["id"] for each in added}}
+            by_id = {number: label for label, number in ids.items()}
+            labels = [by_id.get(number, "") for number in range(max(by_id) + 1)]
+            if {*map(type, by_id)} != {int} or min(by_id) < 0 or len(labels) > MAX_TOKEN_IDS:
+                raise ValueError
+        except (ValueError, TypeError, KeyError) as error:
+            what = "The JSON has no ids by label, as vocab.json and tokenizer.json have."
+            raise DataDamagedError(what, where=path, remedy=_LABELS) from error
+    return IdTokenizer(len(labels), labels)
 
 
 def _word_rule(arguments: argparse.Namespace, rule: WordRule) -> WordRule:
@@ -426,6 +464,18 @@ def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
         raise DataDamagedError(what, where=path, remedy="Correct the list.") from error
 
 
+def _print_shares(manifest: Manifest, *fractions: float) -> None:
+    """Prints the shares of valid and test that differ by half from those asked for."""
+    total = sum(split.tokens for split in manifest.splits)
+    for name, fraction in zip(SPLITS[1:], fractions, strict=True):
+        if fraction and abs(manifest.split(name).tokens / total - fraction) > fraction / 2:
+            share = 100 * manifest.split(name).tokens / total
+            print(
+                f"note: {name} has {share:.2g} % of the tokens, not {100 * fraction:.2g} %, as "
+                f"documents stay whole. Divide them (--document-separator), or give --{name}-file."
+            )
+
+
 def _print_manifest(manifest: Manifest, folder: str) -> None:
     dataset = PreparedDataset.open(folder, verify=False)
     for split in manifest.splits:
@@ -442,6 +492,7 @@ def _print_manifest(manifest: Manifest, folder: str) -> None:
             f"{split.name}: {split.tokens} tokens{unknown}{in_bytes}, "
             f"{split.documents} documents, {len(split.shards)} shards"
         )
-    print(f"vocabulary: {manifest.vocabulary_size} ids of {manifest.tokenizer_kind}")
+    kind = "" if manifest.tokenizer_kind == "ids" else f" of {manifest.tokenizer_kind}"
+    print(f"vocabulary: {manifest.vocabulary_size} ids{kind}")
     print(f"fingerprint: {manifest.fingerprint}")
     print(f"written: {folder}")

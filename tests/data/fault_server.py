@@ -6,7 +6,6 @@ import hashlib
 import http.server
 import re
 import threading
-import time
 
 from txl_tf.data.downloads import PublishedFile
 
@@ -19,8 +18,6 @@ class Fault:
     cut_after_bytes: int | None = None
     ignore_range: bool = False
     without_length: bool = False
-    silent_seconds: float = 0.0
-    before: object = None
 
 
 class FaultServer(http.server.ThreadingHTTPServer):
@@ -59,9 +56,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         server = self.server
         server.ranges.append(self.headers.get("Range"))
         fault = server.faults.pop(0) if server.faults else Fault()
-        if fault.before:
-            fault.before()
-        time.sleep(fault.silent_seconds)
         if fault.status:
             self.send_error(fault.status)
             return

@@ -1,7 +1,6 @@
 import io
 import os
 import random
-import shutil
 import tarfile
 from pathlib import Path
 
@@ -34,8 +33,8 @@ def files_below(folder):
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_only_the_files_asked_for_are_read_under_no_other_names(tmp_path, kind):
-    names = ["other", "root/other", "data/a", "root/data/d", "root/data/b/../c"]
-    path = WRITERS[kind](tmp_path / "folder.1", dict.fromkeys(names, b"other") | FILES)
+    names = ["../outside", "/tmp/absolute", "root/data/../../../outside", "root/data/a/../c"]
+    path = WRITERS[kind](tmp_path / "folder.1", dict.fromkeys(names, b"evil") | FILES)
     expected = {member.name: FILES[member.name] for member in MEMBERS}
     assert read(path, kind=kind) == expected
     unpacked = [f"folder.1.unpacked/{name}" for name in expected]
@@ -46,7 +45,7 @@ def test_only_the_files_asked_for_are_read_under_no_other_names(tmp_path, kind):
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_missing_file_is_named(tmp_path, kind):
     path = WRITERS[kind](tmp_path / "a", FILES)
-    with pytest.raises(DataDamagedError, match="other is missing") as caught:
+    with pytest.raises(DataDamagedError, match="must have the file other") as caught:
         read(path, [MEMBERS[1], CorpusMember(name="other")], kind)
     assert str(path) in str(caught.value)
     assert os.listdir(tmp_path) == ["a"]
@@ -54,55 +53,37 @@ def test_a_missing_file_is_named(tmp_path, kind):
 
 def test_more_than_a_file_of_a_tar_archive_can_be_is_refused(tmp_path):
     path = write_tar(tmp_path / "a", FILES | {"large": bytes(50_000_000)})
-    with pytest.raises(DataDamagedError, match="must have 7 bytes, but has 50000000"):
+    with pytest.raises(DataDamagedError, match="must have the file large"):
         read(path, [MEMBERS[0], CorpusMember(name="large", size_bytes=7)])
     assert os.listdir(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_damaged_archive_never_leaves_a_wrong_file(tmp_path, kind):
-    """A tar archive has no checksum of what is in it; those of the members are checked."""
+    """A tar archive has no checksum of its contents, but the members have."""
     path = WRITERS[kind](tmp_path / "a", FILES)
     content = path.read_bytes()
     members = [resized(member, FILES[member.name]) for member in MEMBERS]
-    # The padding at the end of a tar archive may be missing.
-    damages = [content[:length] for length in [*range(0, 60, 9), *range(60, 55_000, 4999)]]
-    for _ in range(30):
+    for place in (10_000, 50_000):
         flipped = bytearray(content)
-        flipped[GENERATOR.randrange(20, len(content) * 9 // 10)] ^= 1 << GENERATOR.randrange(8)
-        damages.append(bytes(flipped))
-    refused = 0
-    for damage in damages:
-        path.write_bytes(damage)
-        try:
-            assert read(path, members, kind)["root/data/a"] == FILES["root/data/a"]
-            shutil.rmtree(tmp_path / "a.unpacked")
-        except DataDamagedError:
-            refused += 1
-        assert os.listdir(tmp_path) == ["a"]
-    # A third of the archive is a file that nobody asks for.
-    assert refused > 30
+        flipped[place] ^= 1
+        for damage in (bytes(flipped), content[:place]):
+            path.write_bytes(damage)
+            with pytest.raises(DataDamagedError):
+                read(path, members, kind)
+            assert os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "target"),
-    [
-        (tarfile.SYMTYPE, "b"),
-        (tarfile.LNKTYPE, "root/data/b"),
-        (tarfile.FIFOTYPE, ""),
-        (tarfile.DIRTYPE, ""),
-    ],
-)
-def test_links_and_devices_are_not_followed(tmp_path, kind, target):
+def test_a_link_is_not_followed(tmp_path):
     path = tmp_path / "a"
     with tarfile.open(path, "w") as archive:
         info = tarfile.TarInfo("root/data/b")
         info.size = 3
         archive.addfile(info, io.BytesIO(b"abc"))
-        special = tarfile.TarInfo("root/data/a")
-        special.type, special.linkname = kind, target
-        archive.addfile(special)
-    with pytest.raises(DataDamagedError, match="must be a file"):
+        link = tarfile.TarInfo("root/data/a")
+        link.type, link.linkname = tarfile.SYMTYPE, "b"
+        archive.addfile(link)
+    with pytest.raises(DataDamagedError, match="must have the file root/data/a"):
         read(path)
     assert os.listdir(tmp_path) == ["a"]
 

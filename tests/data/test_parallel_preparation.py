@@ -1,6 +1,4 @@
-"""Any number of processes, or Apache Beam, gives the same bytes."""
-
-import sys
+"""Any number of processes gives the same bytes."""
 
 import numpy as np
 import pytest
@@ -15,17 +13,13 @@ from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import (
     CharacterTraining,
     SentencePieceTraining,
-    WordPieceTraining,
     WordTraining,
 )
-from txl_tf.errors import DataDamagedError, UsageError
 
-SMALL = {"tokens_per_record": 64, "shard_bytes": 300}
 KINDS = {
     "bytes": ByteTokenizer(),
     "characters": CharacterTraining(unknown_token="?"),
     "words": WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>"),
-    "wordpiece": WordPieceTraining(rule=WordRule(), vocabulary_size=60),
     "sentencepiece": SentencePieceTraining(vocabulary_size=300),
 }
 
@@ -59,7 +53,7 @@ def prepared(folder, kind, num_workers, splits):
 
 @pytest.mark.parametrize(
     "kind",
-    ["bytes", "characters", "words", slow_case("wordpiece"), slow_case("sentencepiece")],
+    ["bytes", "characters", "words", slow_case("sentencepiece")],
 )
 def test_one_and_three_processes_write_the_same(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(text_module, "BATCH_BYTES", 500)
@@ -81,26 +75,3 @@ def test_one_and_three_processes_write_the_same(tmp_path, monkeypatch, kind):
         dataset.read_tokens("train", 0, tokens),
         np.concatenate([tokenizer.encode(text) for text in pieces]),
     )
-
-
-def test_without_beam_the_error_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(UsageError, match=r"pip install -e '\.\[beam\]'"):
-        splits = {"train": [b"text"]}
-        prepare_dataset(splits, ByteTokenizer(), str(tmp_path / "out"), "test", beam_arguments=[])
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("kind", ["words", "sentencepiece"])
-def test_a_pipeline_writes_what_one_process_writes(tmp_path, monkeypatch, kind):
-    pytest.importorskip("apache_beam")
-    monkeypatch.setattr(text_module, "BATCH_BYTES", 100)
-    splits = {"train": documents(3, 100), "valid": documents(2, 10)}
-    splits["valid"].append([b""])
-    prepare_dataset(splits, KINDS[kind], str(tmp_path / "one"), "test", **SMALL)
-    beam = {**SMALL, "beam_arguments": []}
-    prepare_dataset(splits, KINDS[kind], str(tmp_path / "beam"), "test", **beam)
-    assert contents(tmp_path / "beam") == contents(tmp_path / "one")
-    with pytest.raises(DataDamagedError, match="empty"):
-        prepare_dataset({"train": [b""]}, ByteTokenizer(), str(tmp_path / "no"), "test", **beam)

@@ -7,11 +7,12 @@ import pytest
 import tensorflow as tf
 
 from tests.data.tokenizers.hostile_texts import hostile_texts
+from tests.data.tokenizers.spelled_word_piece import spelled_word_piece
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from tests.slow_case import slow_case
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
-from txl_tf.data.vocabulary_training import CharacterTraining, WordPieceTraining, WordTraining
+from txl_tf.data.vocabulary_training import CharacterTraining, WordTraining
 from txl_tf.export.graph_tokenizers import graph_tokenizer
 
 TEXTS = [*hostile_texts(60), b"\xef\xbb\xbfone line", "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
@@ -23,10 +24,8 @@ def trained_words(options=None, **rule):
     return WordTraining(rule=rule, **(options or {})).build(counts)
 
 
-def trained_pieces(**rule):
-    rule = WordRule(**rule)
-    training = WordPieceTraining(rule=rule, vocabulary_size=450)
-    return training.build(Counter(rule.split(b"\n".join(TEXTS))))
+def spelled_pieces(**rule):
+    return spelled_word_piece(b"\n".join(TEXTS), **rule)
 
 
 def characters():
@@ -43,8 +42,8 @@ MAKERS = {
         {"vocabulary_size": 20, "unknown_token": "<unk>"}, lower_case=True, add_eos=True
     ),
     "words, double": lambda: trained_words(add_double_eos=True),
-    "wordpiece": trained_pieces,
-    "wordpiece, eos": lambda: trained_pieces(add_eos=True),
+    "wordpiece": spelled_pieces,
+    "wordpiece, eos": lambda: spelled_pieces(add_eos=True),
     "bpe": lambda: trained_sentence_piece("bpe"),
     "unigram": lambda: trained_sentence_piece("unigram"),
 }

@@ -3,11 +3,6 @@ import dataclasses
 import itertools
 import json
 import random
-import re
-import sys
-import types
-from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +11,6 @@ from pipelines import prepare
 from tests.data.corpus_files import of_files
 from txl_tf.data.corpora import CORPORA, enwik8, lm1b
 from txl_tf.data.id_files import IdDocuments
-from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.errors import DataDamagedError, MismatchError, UsageError
@@ -93,7 +87,6 @@ def test_one_source_must_be_named(tmp_path, text, capsys):
         ("--document-separator", "a\nb"),
         ("--newlines", "keep"),
         ("--archive", "x.zip"),
-        ("--passes", 2),
         ("--vocabulary-size", 10),
         ("--tokenizer", "characters", "--lower-case"),
         ("--tokenizer", "words", "--sentencepiece-model", "bpe"),
@@ -101,8 +94,6 @@ def test_one_source_must_be_named(tmp_path, text, capsys):
         ("--tokenizer", "words", "--vocabulary-size", 0),
         ("--tokenizer", "words", "--min-frequency", -1),
         ("--workers", 0),
-        ("--runner", "beam", "--workers", 2),
-        ("--beam-options", "--x"),
     ],
 )
 def test_wrong_values_and_options_that_do_not_fit_are_usage_errors(tmp_path, text, more):
@@ -151,7 +142,7 @@ def test_a_test_file_is_enough_where_there_is_a_vocabulary(tmp_path, text, capsy
         prepared(tmp_path / "none", *source, "--tokenizer", "words")
 
 
-@pytest.mark.parametrize("kind", ["bytes", "characters", "words", "wordpiece", "sentencepiece"])
+@pytest.mark.parametrize("kind", ["bytes", "characters", "words", "sentencepiece"])
 def test_a_small_text_in_one_line_is_enough_for_every_tokenizer(tmp_path, kind, capsys):
     num_bytes = 1000
     drawn = random.Random(0)
@@ -241,22 +232,6 @@ def test_options_change_the_tokenizer_of_a_corpus(tmp_path):
     assert changed == dataclasses.replace(lm1b().tokenizer, rule=rule, min_frequency=7)
 
 
-def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch):
-    given = []
-
-    def stand_in(*arguments, beam_arguments, **options):
-        given.append(beam_arguments)
-        return prepare_dataset(*arguments, **options)
-
-    monkeypatch.setattr(prepare, "prepare_dataset", stand_in)
-    beam = ("--runner", "beam", "--beam-options", "--runner=Flink")
-    for number, options in enumerate(((), ("--runner", "beam"), beam)):
-        arguments = parsed("--train-file", text, "--out", tmp_path / str(number), *options)
-        prepare.check_arguments(arguments)
-        prepare.run(arguments)
-    assert given == [None, [], ["--runner=Flink"]]
-
-
 IDS = [[3, 1, 299], [0], [7] * 70_000, [2, 2, 13]]
 VECTORS = {f"piece {number}": np.array(ids, np.int16) for number, ids in enumerate(IDS)}
 ID_FILES = {
@@ -283,9 +258,9 @@ def test_ids_of_every_format_are_what_they_were(tmp_path, name):
 
 @pytest.mark.parametrize("num_ids", [40, 200_000])
 def test_a_vector_is_a_document_cut_between_ids_and_a_matrix_has_one_in_each_row(tmp_path, num_ids):
-    ids = np.random.default_rng(0).integers(0, 10**6, num_ids)
+    ids = np.random.default_rng(0).integers(0, 70_000, num_ids)
     np.save(tmp_path / "ids.npy", ids)
-    options = ("--format", "ids", "--vocabulary-size", 10**6)
+    options = ("--format", "ids", "--vocabulary-size", 70_000)
     dataset, _ = prepared(tmp_path / "out", "--text", tmp_path / "ids.npy", *options)
     splits = dataset.manifest.splits
     found = [dataset.read_tokens(split.name, 0, split.tokens).tolist() for split in splits]
@@ -342,36 +317,55 @@ def test_ids_need_a_vocabulary_of_ids(tmp_path, text):
     assert tokenizer.decode([0, 1, 2]) == "Bar Note_On 2"
 
 
-class Remi:
-    """Writes files as the tokenizers of MidiTok do."""
-
-    vocab: ClassVar = {"PAD_None": 0, "Bar_None": 1, "Pitch_60": 2}
-
-    def tokenize_dataset(self, files_paths, out_dir):
-        Path(out_dir).mkdir()
-        Path(out_dir, "tokenizer.json").write_text(json.dumps({"tokenization": "REMI"}, indent=4))
-        for number in range(30):
-            music = {"ids": [[1, 2] * (number + 1), [1]], "ids_encoded": [False, False]}
-            Path(out_dir, f"{number}.json").write_text(json.dumps(music))
+VOCABULARIES = {
+    "vocab.json": {"b": 1, "a": 0, "c": 3},
+    "tokenizer.json": {
+        "model": {"vocab": {"b": 1, "a": 0}},
+        "added_tokens": [{"id": 3, "content": "c"}],
+    },
+    "unigram.json": {"model": {"vocab": [["a", -1.0], ["b", -2.0], ["", -3.0], ["c", -3.0]]}},
+}
 
 
-def test_the_recipes_of_music_and_dna_run(tmp_path, monkeypatch):
-    page = Path(__file__).parents[2] / "pipelines" / "README.md"
-    recipes = page.read_text().split("### Token ids")[1].split("\n## ")[0]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "miditok", types.SimpleNamespace(REMI=Remi))
-    Path("genome.fa").write_text("".join(f">{n} name\nACgt\nN{'G' * n}\n" for n in range(30)))
-    for code in re.findall(r"```python\n(.*?)```", recipes, re.DOTALL):
-        exec(compile(code, "recipe", "exec"), {})
-    for command in re.findall(r"^    txl prepare (.*)$", recipes, re.MULTILINE):
-        folder = command.split()[-1]
-        prepare.run(checked := parsed(*command.split()))
-        assert checked.out == folder
-        dataset = PreparedDataset.open(folder)
-        documents = {split.name: split.documents for split in dataset.manifest.splits}
-        tokenizer = dataset_tokenizer(folder, dataset.manifest)
-        text = tokenizer.decode(dataset.read_tokens("train", 0, 9))
-        if "music" in folder:
-            assert sum(documents.values()) == 60 and text.startswith("Bar_None Pitch_60 Bar_None")
-        else:
-            assert sum(documents.values()) == 30 and text.startswith("0 1 2 3 4")
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_labels_come_from_the_json_of_a_vocabulary(tmp_path, name, capsys):
+    (tmp_path / "ids.txt").write_text("0 1 2 3\n")
+    (tmp_path / name).write_text(json.dumps(VOCABULARIES[name], indent=2))
+    ids = ("--format", "ids", "--train-file", tmp_path / "ids.txt", "--vocabulary", tmp_path / name)
+    dataset, tokenizer = prepared(tmp_path / "out", *ids)
+    assert tokenizer.decode(dataset.read_tokens("train", 0, 4)) == "a b 2 c"
+    assert "vocabulary: 4 ids\n" in capsys.readouterr().out
+    (tmp_path / name).write_text('{"version": "1.0",\n "type": "BPE"}')
+    with pytest.raises(DataDamagedError, match="no ids by label"):
+        prepared(tmp_path / "other", *ids)
+
+
+def test_a_column_of_csv_has_the_texts(tmp_path):
+    (tmp_path / "texts.csv").write_text('id,body\n1,"one, two\nthree"\n2,\n3,four\n')
+    options = ("--format", "csv", "--field", "body", "--train-file", tmp_path / "texts.csv")
+    dataset, _ = prepared(tmp_path / "out", *options)
+    content = dataset.read_tokens("train", 0, dataset.num_tokens("train"))
+    assert bytes(content.astype("u1")) == b"one, two\nthreefour"
+
+
+def test_shares_that_came_out_otherwise_are_printed(tmp_path, capsys):
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"{number}" * 1000)
+    prepared(tmp_path / "out", "--text", tmp_path / "*.txt")
+    assert "note: valid has 25 % of the tokens, not 5 %" in capsys.readouterr().out
+    prepared(tmp_path / "even", "--text", tmp_path / "*.txt", "--valid-fraction", 0.25)
+    assert "note: valid" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--format", "ids", "--one-document-per", "line"), "no effect with --format ids"),
+        (("--field", "body"), "no effect with the other options"),
+        (("--tokenizer", "sentencepiece", "--vocabulary", __file__), "other tools are not read"),
+    ],
+    ids=["ids", "field", "vocabulary"],
+)
+def test_an_option_without_effect_names_its_cause(tmp_path, text, options, message):
+    with pytest.raises(UsageError, match=message):
+        prepare.check_arguments(parsed("--text", text, "--out", tmp_path / "out", *options))

@@ -118,30 +118,17 @@ def small_export(tmp_path_factory):
     return folder
 
 
-def damaged(content, random):
-    """One flipped bit, a cut somewhere, or nothing (a file that is gone)."""
-    kind, place = random.integers(3), int(random.integers(len(content)))
-    if kind == 0:
-        changed = bytearray(content)
-        changed[place] ^= 1 << int(random.integers(8))
-        return bytes(changed)
-    return content[:place] if kind == 1 else None
-
-
 def test_damages_and_surplus_of_an_export_are_refused_by_name(small_export):
-    random = np.random.default_rng(0)
-    paths = sorted(path for path in small_export.rglob("*") if path.is_file())
     verify_checksums(str(small_export))
-    for case in range(200):
-        path = paths[case % len(paths)]
+    for path in sorted(path for path in small_export.rglob("*") if path.is_file()):
         content = path.read_bytes()
-        changed = damaged(content, random)
-        path.unlink() if changed is None else path.write_bytes(changed)
-        with pytest.raises(DataDamagedError) as raised:
-            verify_checksums(str(small_export))
-        # A damaged list names itself, or the file that it is wrong about.
-        found = small_export if path.name == "SHA256SUMS" else path
-        assert raised.value.where.startswith(str(found)), case
+        for changed in (content[:-1] + bytes([content[-1] ^ 1]), content[:-1]):
+            path.write_bytes(changed)
+            with pytest.raises(DataDamagedError) as raised:
+                verify_checksums(str(small_export))
+            # A damaged list names itself, or the file that it is wrong about.
+            where = small_export if path.name == "SHA256SUMS" else path
+            assert raised.value.where.startswith(str(where))
         path.write_bytes(content)
     surplus = small_export / "assets.extra" / "surplus.txt"
     surplus.write_text("x")

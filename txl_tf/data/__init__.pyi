@@ -23,8 +23,5 @@ from txl_tf.data.vocabulary_training import (
     SentencePieceTraining as SentencePieceTraining,
 )
 from txl_tf.data.vocabulary_training import (
-    WordPieceTraining as WordPieceTraining,
-)
-from txl_tf.data.vocabulary_training import (
     WordTraining as WordTraining,
 )

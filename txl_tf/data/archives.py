@@ -1,17 +1,20 @@
 """Files of a corpus: in a folder, or in a zip or tar archive, which is unpacked beside itself."""
 
+import contextlib
 import dataclasses
 import errno
+import io
 import os
 import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from typing import IO
+from typing import IO, Any
 
 from txl_tf.data.downloads import PublishedFile
+from txl_tf.data.file_kinds import decoded_content, is_zip
 from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError
-from txl_tf.storage.files import first_line
+from txl_tf.storage.files import first_line, open_regular_file
 from txl_tf.storage.staging import StagingFolder
 
 _BLOCK_BYTES = 1 << 20
@@ -56,15 +59,15 @@ def _in_folder(folder: str, members: Sequence[CorpusMember]) -> list[str]:
     for member in members:
         names = (member.name, *member.other_paths)
         candidates = [os.path.join(folder, *name.split("/")) for name in names]
-        found = next((path for path in candidates if os.path.isfile(path)), None)
-        if found is None:
+        path = next(filter(os.path.isfile, candidates), None)
+        if path is None:
             raise InputMissingError(
                 f"The folder must have the file {' or '.join(names)}.",
                 where=folder,
                 remedy="Name the folder with all unpacked files, or the archive.",
             )
-        member.check(found)
-        paths.append(found)
+        member.check(path)
+        paths.append(path)
     return paths
 
 
@@ -73,56 +76,75 @@ def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
 
     Only the given names are used as paths; other entries, links and devices are ignored.
     """
-    missing = {member.name: member for member in members}
-    try:
-        with StagingFolder(folder, last_file="") as staging:
-            for name, size_bytes, source in _entries(path):
-                member = missing.pop(name, None)
-                if member is None:
-                    continue
-                if source is None:
-                    raise ValueError(f"{name} must be a file, not a link, folder or device")
-                if member.size_bytes not in (None, size_bytes):
-                    what = f"{name} must have {member.size_bytes} bytes, but has {size_bytes}"
-                    raise ValueError(what)
+    sizes = {member.name: member.size_bytes for member in members}
+    with archive_errors(path), StagingFolder(folder, last_file="") as staging:
+        for name, size_bytes, source in archive_files(path):
+            if name in sizes and sizes[name] in (None, size_bytes):
                 target = os.path.join(staging.path, *name.split("/"))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with open(target, "xb") as file:
                     shutil.copyfileobj(source, file, _BLOCK_BYTES)
-                    if file.tell() != size_bytes:
-                        raise EOFError(f"{name} ends after {file.tell()} of {size_bytes} bytes")
-                member.check(target)
-                if not missing:
-                    break
-            if missing:
-                raise ValueError(f"{min(missing)} is missing")
-            staging.publish()
+        try:
+            _in_folder(staging.path, members)
+        except InputMissingError as error:
+            what = error.what.replace("The folder", "The archive")
+            raise DataDamagedError(what, where=path, remedy="Get the archive again.") from error
+        staging.publish()
+
+
+def archive_files(path: str) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """Yields name, size in bytes and content of the regular files of a zip or tar archive.
+
+    Read each before asking for the next, within `archive_errors`.
+    """
+    with open_regular_file(path) as file:
+        start, blocks = decoded_content(file, path)
+        if is_zip(start):
+            # `zipfile` verifies checksums.
+            with zipfile.ZipFile(file) as archive:
+                for entry in archive.infolist():
+                    if not entry.is_dir():
+                        with archive.open(entry) as content:
+                            yield entry.filename, entry.file_size, content
+            return
+        # As a stream: seeking backwards in a compressed archive restarts decompression.
+        decoded = io.BufferedReader(_BlockReader(blocks), _BLOCK_BYTES)
+        with tarfile.open(fileobj=decoded, mode="r|") as stream:
+            for info in stream:
+                if info.isreg() and (source := stream.extractfile(info)) is not None:
+                    yield info.name.removeprefix("./"), info.size, source
+
+
+class _BlockReader(io.RawIOBase):
+    """Binary file of blocks in order."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and (block := next(self._blocks, b"")):
+            self._rest = memoryview(block)
+        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+@contextlib.contextmanager
+def archive_errors(path: str) -> Iterator[None]:
+    """Turns the errors of reading an archive into DataDamagedError or StorageError."""
+    try:
+        yield
     except JobError:
         raise
     # Every format has its own errors of damaged archives.
     except Exception as error:
+        what = f"The archive cannot be read: {first_line(error)}"
         # Damage can also be an OSError: without a number, or EINVAL.
-        if not isinstance(error, OSError) or error.errno in (None, errno.EINVAL):
-            what = f"The archive cannot be read: {first_line(error)}"
-            raise DataDamagedError(what, where=path, remedy="Get the archive again.") from error
-        raise StorageError(
-            f"Unpacking failed: {error.strerror or error}",
-            where=folder,
-            remedy="Check free space and permissions, or name another folder.",
-        ) from error
-
-
-def _entries(path: str) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    """Yields name, size and content of every entry; content is `None` for links and devices."""
-    if zipfile.is_zipfile(path):
-        # `zipfile` verifies checksums.
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                with archive.open(entry) as file:
-                    yield entry.filename, entry.file_size, file
-        return
-    # As a stream: seeking backwards in a compressed archive restarts decompression.
-    with tarfile.open(path, "r|*") as stream:
-        for info in stream:
-            content = stream.extractfile(info) if info.isreg() else None
-            yield info.name.removeprefix("./"), info.size, content
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            remedy = "Check free space and permissions."
+            raise StorageError(what, where=path, remedy=remedy) from error
+        raise DataDamagedError(what, where=path, remedy="Get the archive again.") from error

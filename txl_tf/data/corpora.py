@@ -11,8 +11,6 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from txl_tf.data.archives import CorpusMember, unpacked_files
 from txl_tf.data.downloads import PublishedFile
 from txl_tf.data.prepared_dataset import SplitManifest
@@ -232,7 +230,7 @@ def _wikitext(
     **settings: Any,
 ) -> Corpus:
     name = f"wikitext-{size}-v1.zip"
-    url = f"https://s3.amazonaws.com/research.metamind.io/wikitext/{name}"
+    url = f"https://wikitext.smerity.com/{name}"
     paths = {split: f"wiki.{split}.tokens" for split in files}
     return Corpus(
         name=f"wikitext{size}",
@@ -343,11 +341,11 @@ _LM1B_ROOT = "1-billion-word-language-modeling-benchmark-r13output"
 _LM1B = "monolingual.tokenized.shuffled"
 
 
-def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
+def lm1b() -> Corpus:
     """Returns One Billion Word, with `<S>` before and after every sentence.
 
-    Train is the 99 training files, each a document with its sentences shuffled. Each of
-    `num_passes` has its own order of files and sentences, by `seed`. Valid and test are both the
+    Train is the 99 training files in a fixed random order, each a document with its sentences
+    shuffled likewise: they are independent, and sorted by source. Valid and test are both the
     first of the 50 held-out files, unshuffled, as in the official preparation. The vocabulary has
     the words that occur at least three times in train.
     """
@@ -372,13 +370,13 @@ def lm1b(seed: int = 0, num_passes: int = 1) -> Corpus:
             min_frequency=3,
         ),
         counts={
-            "train": {unit: count * num_passes for unit, count in train.items()},
+            "train": train,
             "valid": held_out,
             "test": held_out,
         },
         # The published sizes count one sentence mark or two.
         vocabulary_sizes=(793_470, 793_471),
-        documents=functools.partial(_sentence_splits, seed, num_passes),
+        documents=_sentence_splits,
     )
 
 
@@ -387,35 +385,31 @@ def _lm1b_file(path: str) -> CorpusMember:
     return CorpusMember(name=f"{_LM1B_ROOT}/{path}", other_paths=names)
 
 
-def _sentence_splits(seed: int, num_passes: int, paths: Sequence[str]) -> Splits:
+def _sentence_splits(paths: Sequence[str]) -> Splits:
     *training, held_out = paths
     valid = Reread(_whole, held_out)
-    return {"train": Reread(_shuffled, training, seed, num_passes), "valid": valid, "test": valid}
+    return {"train": Reread(_shuffled, training), "valid": valid, "test": valid}
 
 
-def _shuffled(paths: Sequence[str], seed: int, num_passes: int) -> Iterator[Iterator[bytes]]:
+def _shuffled(paths: Sequence[str]) -> Iterator[Iterator[bytes]]:
     """Yields each training file as a document with its sentences shuffled."""
-    for pass_number in range(num_passes):
-        for index in map(int, shuffled_order(len(paths), seed, pass_number)):
-            lines = shuffled_lines(text_blocks(paths[index]), seed, pass_number, index)
-            yield split_at_lines([b"".join(lines)])
+    for index in _shuffled_order(len(paths), "0/0"):
+        lines = shuffled_lines(text_blocks(paths[index]), f"0/0/{index}")
+        yield split_at_lines([b"".join(lines)])
 
 
-def shuffled_lines(blocks: Iterable[bytes], *keys: int | str) -> list[bytes]:
-    """Reads lines into memory and returns them in an order determined by the keys."""
+def shuffled_lines(blocks: Iterable[bytes], seed: str) -> list[bytes]:
+    """Reads lines into memory and returns them in an order determined by the seed."""
     lines = b"".join(blocks).split(b"\n")
     if not lines[-1]:
         lines.pop()
-    return [lines[index] + b"\n" for index in shuffled_order(len(lines), *keys)]
+    return [lines[index] + b"\n" for index in _shuffled_order(len(lines), seed)]
 
 
-def shuffled_order(count: int, *keys: int | str) -> np.ndarray:
-    """Returns the numbers below `count` in an order determined by the keys, as an int64 vector.
-
-    Python guarantees the numbers of `random()` for all versions, but not the order of `shuffle`.
-    """
-    generator = random.Random("/".join(map(str, keys)))
-    return np.argsort([generator.random() for _ in range(count)], kind="stable")
+def _shuffled_order(count: int, seed: str) -> list[int]:
+    # Python guarantees the numbers of `random()` for all versions, but not the order of `shuffle`.
+    generator = random.Random(seed)
+    return sorted(range(count), key=[generator.random() for _ in range(count)].__getitem__)
 
 
 CORPORA: Mapping[str, Callable[..., Corpus]] = {

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import http.client
 import os
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -16,10 +15,6 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 Progress = Callable[[int, int | None], None]
 
-_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-# The file has become shorter, or another part is sent: the answer is no continuation.
-_OTHER_RANGE = frozenset({http.client.PARTIAL_CONTENT, 416})
-_MAX_PAUSE_SECONDS = 60.0
 _BLOCK_BYTES = 1 << 18
 
 
@@ -53,17 +48,14 @@ def download(
     folder: str,
     *,
     progress: Progress | None = None,
-    max_attempts: int = 6,
-    pause_seconds: float = 1.0,
     timeout_seconds: float = 60.0,
 ) -> str:
     """Fetches a file into a folder, unless it is there; returns its path.
 
     Until it is complete and verified it is `NAME.partial`, which a later call resumes. It is
-    deleted if it is not the published file. Failed connections and the answers 408, 425, 429 and
-    5xx are retried after a pause that doubles; `max_attempts` counts attempts without progress.
-    `progress` gets the bytes so far and in total. Raises InputMissingError, DataDamagedError,
-    OutputExistsError (fetched by another process) or StorageError.
+    deleted if it is not the published file. `progress` gets the bytes so far and in total. Raises
+    InputMissingError, DataDamagedError, OutputExistsError (fetched by another process) or
+    StorageError.
     """
     target = os.path.join(os.path.abspath(folder), file.name)
     partial = f"{target}.partial"
@@ -72,17 +64,9 @@ def download(
         if os.path.exists(target):
             return target
         with os.fdopen(open_locked(partial, flags=os.O_APPEND), "ab") as output:
-            failed = best_bytes = 0
-            while (reason := _receive(file, output, timeout_seconds, progress)) is not None:
-                failed = 1 if output.tell() > best_bytes else failed + 1
-                best_bytes = max(best_bytes, output.tell())
-                if failed >= max_attempts:
-                    raise StorageError(
-                        f"{file.name} cannot be fetched: {reason}.",
-                        where=file.url,
-                        remedy="Try again later; the download then resumes.",
-                    )
-                time.sleep(min(pause_seconds * 2 ** (failed - 1), _MAX_PAUSE_SECONDS))
+            # A download that was killed at its very end has no rest to request.
+            if not output.tell() or output.tell() != file.size_bytes:
+                _receive(file, output, timeout_seconds, progress)
             output.flush()
             file.check(partial)
             flush_to_disk(partial)
@@ -100,22 +84,19 @@ def download(
             where=target,
             remedy="Wait for it to end, or name another folder.",
         ) from error
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise StorageError(
-            f"Writing the download failed: {error.strerror or error}",
-            where=target,
-            remedy="Check free space and permissions, then start again; the download resumes.",
+            f"The download of {file.name} failed: {first_line(error)}",
+            where=f"{file.url} to {target}",
+            remedy="Check the connection and free space, then start again: the download resumes.",
         ) from error
 
 
 def _receive(
     file: PublishedFile, output: IO[bytes], timeout_seconds: float, progress: Progress | None
-) -> str | None:
-    """Makes one request and appends its bytes; returns why the file is incomplete, or `None`."""
+) -> None:
+    """Requests the missing bytes and appends them; OSError if the connection ends earlier."""
     done, expected = output.tell(), file.size_bytes
-    # A download that was killed at its very end has no rest to request.
-    if done and done == expected:
-        return None
     # A compressed transfer could neither be counted nor resumed.
     headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
     if done:
@@ -124,44 +105,30 @@ def _receive(
     try:
         answer: Any = urllib.request.urlopen(request, timeout=timeout_seconds)
     except urllib.error.HTTPError as error:
-        answer = error
-    except (OSError, http.client.HTTPException) as error:
-        return first_line(getattr(error, "reason", error))
+        error.close()
+        if done and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise DataDamagedError(f"{file.name} is shorter than its first part.") from error
+        if error.code >= http.client.INTERNAL_SERVER_ERROR:
+            raise
+        raise InputMissingError(
+            f"The server does not give {file.name}: it answers {error.code}.",
+            where=file.url,
+            remedy="Get the file elsewhere, and give its path instead.",
+        ) from error
     with answer:
-        if answer.status in _TRY_AGAIN:
-            return f"the server answers {answer.status}"
-        if answer.status not in (http.client.OK, *_OTHER_RANGE):
-            raise InputMissingError(
-                f"The server does not give {file.name}: it answers {answer.status}.",
-                where=file.url,
-                remedy="Get the file elsewhere, and give its path instead.",
-            )
-        given = answer.headers.get("Content-Range", "")
-        is_rest = answer.status == http.client.PARTIAL_CONTENT and given.startswith(
-            f"bytes {done}-"
-        )
-        if not is_rest:
+        if done and answer.status == http.client.OK:  # a server without ranges
             done = 0
             output.seek(0)
             output.truncate()
-            if answer.status != http.client.OK:
-                return "the server does not send the missing part of the file"
         total = expected if answer.length is None else done + answer.length
         if expected not in (None, total):
             what = f"{file.name} must have {expected} bytes, but the server has {total}."
             raise DataDamagedError(what)
         # An endless answer ends at the size that is known.
-        while total is None or done < total:
-            try:
-                block = answer.read1(_BLOCK_BYTES)
-            except (OSError, http.client.HTTPException) as error:
-                return first_line(error)
-            if not block:
-                break
+        while (total is None or done < total) and (block := answer.read1(_BLOCK_BYTES)):
             output.write(block)
             done += len(block)
             if progress is not None:
                 progress(done, total)
     if total is not None and done < total:
-        return f"the connection ended after {done} of {total} bytes"
-    return None
+        raise OSError(f"the connection ended after {done} of {total} bytes")

@@ -1,33 +1,53 @@
 """Files of token ids: NumPy arrays, lines of integers, and lists in JSON Lines."""
 
+import array
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from txl_tf.data.text_files import json_of_line, line_place, numbered_lines, text_files
+from txl_tf.data.file_kinds import is_parquet, is_zip
+from txl_tf.data.parquet_files import parquet_values
+from txl_tf.data.text_files import (
+    json_of_line,
+    line_place,
+    numbered_lines,
+    text_blocks,
+    text_files,
+)
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import first_line, open_regular_file
 from txl_tf.storage.untrusted_files import storage_errors
 
 _IDS_PER_PIECE = 1 << 16
+_START_BYTES = 4096
 _INTEGER = re.compile("[0-9]{1,18}")
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
+_WHOLE = "Write integers: ids.astype(np.int32), or fmt='%d' of np.savetxt."
+_OTHER_ID = "Correct the id, leave padding out, or give a larger vocabulary."
+_RAW = (
+    "Save ids of other trainers with their type: np.save('ids.npy', np.fromfile(FILE, np.uint16)); "
+    "offset=1024 for llm.c."
+)
 
 
 class IdDocuments:
     """Documents of token ids, as text for `IdTokenizer`; can be iterated more than once.
 
-    A document is a vector or a row of a matrix in `.npy` or `.npz`, a line of integers, or a line
-    with a list of them in JSON; a list of lists is a document for each. Empty ones are dropped.
+    A document is a vector or a row of a matrix in `.npy` or `.npz`, a list in a row of Parquet, a
+    line of integers, or a line with a list of them in JSON; of a list of lists, each is one. A
+    matrix of one column, a column of integers in Parquet, and a text with one integer on each line
+    are vectors. Empty documents are dropped.
 
     Args:
         paths: sequence of str. Files, folders or patterns; see `text_files`. Their first bytes
             tell the format.
         vocabulary_size: int. All ids must be less.
-        json_field: optional str. Field with the list where a line is an object. Defaults to
-            `None`.
+        json_field: optional str. Field with the list where a line is an object, or column of
+            Parquet. Defaults to `None`.
 
     Raises:
         InputMissingError: If a path has no file.
@@ -41,10 +61,19 @@ class IdDocuments:
         self._json_field = json_field
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
+        num_documents = longest = 0
         for path in self.files:
             for values, place in _sequences(path, self._json_field):
-                if len(values):
+                if values is not None and len(values):
                     yield self._pieces(values, place)
+                    num_documents += 1
+                    longest = max(longest, len(values))
+        if num_documents > 1 == longest:
+            raise DataDamagedError(
+                f"No document has two ids: {num_documents} documents of one.",
+                where=self.files[0],
+                remedy="Write all ids of a document into one line, list or vector.",
+            )
 
     def _pieces(self, values: Any, place: str) -> Iterator[bytes]:
         """Yields the ids in digits, each followed by a space; DataDamagedError names the first bad.
@@ -60,44 +89,68 @@ class IdDocuments:
                 raise DataDamagedError(
                     f"An id must be an integer from 0 to {self._size - 1}, not {ids[bad]!r:.60}.",
                     where=f"{place}, index {start + bad}",
-                    remedy="Correct the id, leave padding out, or give a larger vocabulary.",
+                    remedy=_WHOLE if _is_whole_float(ids[bad]) else _OTHER_ID,
                 )
             yield b"%d " * len(ids) % tuple(ids)
+
+
+def _is_whole_float(value: Any) -> bool:
+    try:
+        return float(value).is_integer() and not _INTEGER.fullmatch(str(value).lstrip("-"))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
     """Yields the lists or vectors of a file, and where each is."""
     remedy = "Save vectors or matrices of integers."
     with storage_errors("The file of ids cannot be read", path), open_regular_file(path) as file:
-        start = file.read(4)
+        start = file.read(_START_BYTES)
         try:
-            if start == b"\x93NUM":
-                arrays = {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+            if start.startswith(b"\x93NUMPY"):
+                stored = np.load(path, mmap_mode="r", allow_pickle=False)
+                if stored.offset + stored.nbytes != os.path.getsize(path):
+                    raise ValueError("more than one array is in it; np.savez keeps several")
+                arrays = {"": stored}
             else:
-                arrays = read_array_archive(file) if start == b"PK\x03\x04" else {}
+                arrays = read_array_archive(file) if is_zip(start) else {}
         except ValueError as error:
             what = f"The arrays cannot be read: {first_line(error)}"
             raise DataDamagedError(what, where=path, remedy=remedy) from error
-    for name, array in arrays.items():
+    for name, values in arrays.items():
         place = f"{path}, array {name}" if name else path
-        if array.ndim not in (1, 2):
-            what = f"An array of ids must have 1 or 2 axes, not {array.ndim}."
+        if values.ndim not in (1, 2):
+            what = f"An array of ids must have 1 or 2 axes, not {values.ndim}."
             raise DataDamagedError(what, where=place, remedy=remedy)
-        if array.ndim == 1:
-            yield array, place
+        if values.ndim == 1 or values.shape[1] == 1:
+            yield values.reshape(-1), place
         else:
-            yield from ((row, f"{place}, row {number}") for number, row in enumerate(array))
-    if not arrays:
+            yield from ((row, f"{place}, row {number}") for number, row in enumerate(values))
+    if is_parquet(start):
+        yield from parquet_values(path, json_field)
+    elif not arrays:
         yield from _lines(path, json_field)
 
 
-def _lines(path: str, json_field: str | None) -> Iterator[tuple[Sequence[Any], str]]:
+def _lines(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
+    if _CONTROL.search(next(text_blocks(path), b"")[:_START_BYTES]):
+        what = "The file has neither integers in digits nor an array with its type."
+        raise DataDamagedError(what, where=path, remedy=_RAW)
+    lines = (line.lstrip() for _, _, line in numbered_lines(path))
+    is_column = all(
+        line[:1] not in b"[{" and len(line.split(None, 2)) == 1 for line in lines if line
+    )
+    column = array.array("q")
     for number, offset, line in numbered_lines(path):
         place = f"{path}, line {number}"
         if not line.lstrip().startswith((b"[", b"{")):
             words = line.decode(errors="replace").split()
             # Others stay words, which are refused by their place.
-            yield [int(word) if _INTEGER.fullmatch(word) else word for word in words], place
+            ids: Any = [int(word) if _INTEGER.fullmatch(word) else word for word in words]
+            if is_column and all(type(each) is int for each in ids):
+                column.extend(ids)
+            else:
+                yield ids, place
             continue
         ids = json_of_line(line, json_field, line_place(path, number, offset))
         if not isinstance(ids, list):
@@ -108,3 +161,4 @@ def _lines(path: str, json_field: str | None) -> Iterator[tuple[Sequence[Any], s
             yield from ((each, f"{place}, list {index}") for index, each in enumerate(ids, 1))
         else:
             yield ids, place
+    yield np.array(column, np.int64), path

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import io
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,16 +20,11 @@ from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
 from txl_tf.data.workers import ordered_workers
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.imports import require_extra
 from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
     first_line,
-    list_folder,
-    make_folder,
-    read_file,
-    remove_folder,
     write_file,
 )
 from txl_tf.storage.staging import StagingFolder
@@ -60,7 +54,6 @@ def prepare_dataset(
     num_workers: int = 1,
     check: Check | None = None,
     progress: Progress | None = None,
-    beam_arguments: Sequence[str] | None = None,
 ) -> Manifest:
     """Writes a prepared data set.
 
@@ -83,18 +76,12 @@ def prepare_dataset(
             that occur. It is called before the folder gets its name; an exception prevents that.
         progress: optional function, called with the name of the split and the bytes of text read
             since the last call. Building a vocabulary takes a separate pass.
-        beam_arguments: optional sequence of str. Options of Apache Beam, such as
-            `--runner=DataflowRunner`; an empty one runs Beam locally. If given, Beam tokenizes,
-            and `num_workers` processes of this machine build the vocabulary before. Documents must
-            be picklable. Every machine must read the text under the same paths, and write into the
-            output folder, which may be remote (`gs://`).
 
     Raises:
         OutputExistsError: If the folder exists or is being written.
         DataDamagedError: If there is no split, a split has no text, or the tokenizer cannot encode
             the text.
         StorageError: If writing fails; nothing is left behind.
-        UsageError: If Beam is asked for, and the package `apache-beam` is not installed.
     """
     if not splits:
         what = "The input is empty: it has no splits."
@@ -105,8 +92,6 @@ def prepare_dataset(
                 "`splits` must hold lists of documents. "
                 f"Received: {name!r} is a {type(documents).__name__}"
             )
-    if beam_arguments is not None:
-        require_extra("beam", "apache_beam", purpose="A Beam pipeline", where="--runner beam")
     report = progress or (lambda split, num_bytes: None)
     with (
         _storage_errors(output_folder),
@@ -115,10 +100,10 @@ def prepare_dataset(
         if isinstance(tokenizer, VocabularyTraining):
             tokenizer = tokenizer.train(splits, num_workers, report)
         is_used = np.zeros(tokenizer.vocabulary_size, bool)
-        with _encoder(splits, tokenizer, staging.path, num_workers, beam_arguments) as encode:
+        with ordered_workers(functools.partial(encode_batch, tokenizer), num_workers) as encode_all:
 
             def encoded(split: str) -> Iterator[EncodedBatch]:
-                for batch in encode(split):
+                for batch in encode_all(work_batches(split, splits[split])):
                     is_used[batch[0]] = True
                     report(split, batch[2].bytes)
                     yield batch
@@ -237,74 +222,6 @@ def encode_batch(tokenizer: Tokenizer, pieces: Sequence[DocumentPiece]) -> Encod
     places = np.cumsum([0, *map(len, parts[:-1])], dtype=np.int64)
     starts = places[[piece.begins_document for piece in pieces]]
     return np.concatenate(parts), starts, TextCounts.of(pieces)
-
-
-@contextlib.contextmanager
-def _encoder(
-    splits: Splits,
-    tokenizer: Tokenizer,
-    folder: str,
-    num_workers: int,
-    beam_arguments: Sequence[str] | None,
-) -> Iterator[Callable[[str], Iterator[EncodedBatch]]]:
-    """Provides a function that yields the encoded batches of a split in order.
-
-    Beam writes them into a folder, from which this process reads them.
-    """
-    encode = functools.partial(encode_batch, tokenizer)
-    if beam_arguments is None:
-        with ordered_workers(encode, num_workers) as encode_all:
-            yield lambda name: encode_all(work_batches(name, splits[name]))
-        return
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    results = os.path.join(folder, "results")
-    make_folder(results)
-    with beam.Pipeline(options=PipelineOptions(list(beam_arguments))) as pipeline:
-        (
-            pipeline
-            | "Splits" >> beam.Create(list(splits))
-            | "Spread splits" >> beam.Reshuffle()
-            | "Read" >> beam.FlatMap(functools.partial(_numbered_parts, dict(splits)))
-            | "Spread parts" >> beam.Reshuffle()
-            | "Encode" >> beam.MapTuple(functools.partial(_write_part, results, encode))
-        )
-    yield functools.partial(_read_parts, results)
-    remove_folder(results)
-
-
-_BATCHES_PER_PART = 32
-
-
-def _numbered_parts(splits: Splits, split: str) -> Iterator[tuple[str, int, list[DocumentPiece]]]:
-    """Yields split, number and pieces of every part; a part becomes one file."""
-    batches = work_batches(split, splits[split])
-    for number in itertools.count():
-        part = list(itertools.chain(*itertools.islice(batches, _BATCHES_PER_PART)))
-        if not part:
-            return
-        yield split, number, part
-
-
-def _write_part(
-    folder: str,
-    encode: Callable[..., EncodedBatch],
-    split: str,
-    number: int,
-    pieces: list[DocumentPiece],
-) -> None:
-    """Encodes a part and writes it; Beam may repeat it, with equal bytes."""
-    token_ids, starts, counts = encode(pieces)
-    np.savez(content := io.BytesIO(), token_ids=token_ids, starts=starts, counts=counts)
-    write_file(os.path.join(folder, f"{split}-{number:08d}.npz"), content.getvalue())
-
-
-def _read_parts(folder: str, split: str) -> Iterator[EncodedBatch]:
-    for name in list_folder(folder):
-        if name.startswith(f"{split}-"):
-            arrays = np.load(io.BytesIO(read_file(os.path.join(folder, name))))
-            yield arrays["token_ids"], arrays["starts"], TextCounts(*arrays["counts"].tolist())
 
 
 @contextlib.contextmanager

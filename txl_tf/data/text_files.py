@@ -16,41 +16,35 @@ Tokenizers of characters, words and subwords need UTF-8:
 | words and lines of any length | kept; beyond half a mebibyte they are cut between characters |
 """
 
-import bz2
 import glob
 import io
 import itertools
 import json
-import lzma
 import operator
 import os
 import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
+from txl_tf.data.archives import archive_errors, archive_files
+from txl_tf.data.file_kinds import check_text, decoded_content, is_archive
+from txl_tf.data.parquet_files import parquet_values
 from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.tokenizer import (
-    BYTE_ORDER_MARK,
     InvalidTextError,
     decode_utf8,
     document_bytes,
 )
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
-from txl_tf.storage.files import first_line, open_regular_file
+from txl_tf.storage.files import open_regular_file
 from txl_tf.storage.untrusted_files import storage_errors
-
-_BLOCK_BYTES = 1 << 20
-# Small inputs keep the output of every decoder small.
-_COMPRESSED_BYTES = 2048
-_MEMORY_BYTES = 1 << 27
 
 
 class TextDocuments:
     """Reiterable documents of text files; each document is an iterator over its pieces.
 
     Documents without text are dropped: empty files, empty lines, separators in a row. A document
-    ends with its file.
+    ends with its file, or with its file in a zip or tar archive.
 
     Args:
         paths: sequence of str. Files, folders or patterns; see `text_files`.
@@ -60,6 +54,10 @@ class TextDocuments:
             Only for documents of `"file"`. Defaults to `None`.
         json_field: optional str. If given, the files are JSON Lines in UTF-8, and a document is the
             string in this field of a line. Defaults to `None`.
+        parquet_column: optional str. If given, the files are Parquet, and a document is the string
+            in this column of a row. Needs the package `pyarrow`. Defaults to `None`.
+        may_be_json: bool. If `True`, JSON Lines are read as text without `json_field`. Defaults to
+            `False`.
         check_utf8: bool. If `True`, refuses text that is not UTF-8. Defaults to `False`.
 
     Raises:
@@ -74,29 +72,38 @@ class TextDocuments:
         one_per: str = "file",
         separator: bytes | None = None,
         json_field: str | None = None,
+        parquet_column: str | None = None,
+        may_be_json: bool = False,
         check_utf8: bool = False,
     ) -> None:
         self.files = text_files(paths)
         self._by_line = one_per == "line"
         self._mark = None if separator is None else line_pattern(separator)
         self._json_field = json_field
+        self._column = parquet_column
+        self._may_be_json = may_be_json
         self._check_utf8 = check_utf8
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         """Yields documents; read each before asking for the next, which skips the unread rest."""
         for path in self.files:
-            if self._json_field is not None:
+            if self._column is not None:
+                yield from _column_documents(path, self._column)
+            elif self._json_field is not None:
                 yield from _json_documents(path, self._json_field)
-            elif self._by_line:
-                yield from grouped_documents(_numbered_lines(self._pieces(path)))
-            elif self._mark is not None:
-                yield from marked_documents(self._pieces(path), self._mark, keep_mark=False)
             else:
-                yield from grouped_documents((0, piece) for piece in self._pieces(path))
+                for place, blocks in text_streams(path, may_be_json=self._may_be_json):
+                    # The byte tokenizer takes all files, but archives hold texts.
+                    is_checked = self._check_utf8 or place != path
+                    pieces = validated_text(blocks, place) if is_checked else split_at_lines(blocks)
+                    yield from self._documents(pieces)
 
-    def _pieces(self, path: str) -> Iterator[bytes]:
-        blocks = text_blocks(path)
-        return validated_text(blocks, path) if self._check_utf8 else split_at_lines(blocks)
+    def _documents(self, pieces: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
+        if self._mark is not None:
+            return marked_documents(pieces, self._mark, keep_mark=False)
+        return grouped_documents(
+            _numbered_lines(pieces) if self._by_line else ((0, piece) for piece in pieces)
+        )
 
 
 def line_pattern(line: bytes) -> re.Pattern[bytes]:
@@ -157,18 +164,27 @@ def _json_documents(path: str, field: str) -> Iterator[Iterator[bytes]]:
             yield split_at_lines([text])
 
 
+def _column_documents(path: str, column: str) -> Iterator[Iterator[bytes]]:
+    for text, place in parquet_values(path, column):
+        if not isinstance(text, str | None):
+            what = f"The column {column!r} must hold text, not {type(text).__name__}."
+            raise DataDamagedError(what, where=place, remedy="Name another column: --field NAME")
+        if text:
+            yield split_at_lines([text.encode()])
+
+
 # The parser holds the line, its decoded form and its text at once.
 MAX_LINE_BYTES = 32 << 20
 
 
-def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
+def numbered_lines(path: str, *, may_be_json: bool = True) -> Iterator[tuple[int, int, bytes]]:
     """Yields number (from 1), byte offset and content of every line of a file, compressed or not.
 
     Raises DataDamagedError if a line is longer than `MAX_LINE_BYTES`.
     """
     rest = bytearray()
     number, offset = 1, 0
-    for block in text_blocks(path):
+    for block in text_blocks(path, may_be_json=may_be_json):
         rest += block
         start = 0
         while (end := rest.find(b"\n", start) + 1) > 0:
@@ -231,89 +247,60 @@ def _bad_line(what: str, place: str, *, is_field: bool = False) -> DataDamagedEr
     return DataDamagedError(what, where=place, remedy=remedy)
 
 
-def text_blocks(path: str) -> Iterator[bytes]:
-    """Yields blocks of a file without byte order mark, decompressing gzip, bzip2, xz and zstd.
+def text_blocks(path: str, *, may_be_json: bool = True) -> Iterator[bytes]:
+    """Yields blocks of a text file without byte order mark, decompressed as by `decoded_content`.
 
-    The first bytes, not the name, give the format; several compressed parts in a row are all read.
-    Raises InputMissingError, DataDamagedError with the position, or StorageError if the file cannot
-    be read.
+    Raises InputMissingError, DataDamagedError for an archive or a container, or StorageError.
     """
-    blocks = _blocks(path)
-    start = b""
-    for block in blocks:
-        start += block
-        if len(start) >= len(BYTE_ORDER_MARK):
-            break
-    if start := document_bytes(start):
-        yield start
-    yield from blocks
+    for place, blocks in text_streams(path, may_be_json=may_be_json):
+        if place != path:
+            remedy = "Unpack it, as by tar xf or unzip, and name the file."
+            raise DataDamagedError("The file is an archive, not text.", where=path, remedy=remedy)
+        yield from blocks
 
 
-def _blocks(path: str) -> Iterator[bytes]:
+def text_streams(path: str, *, may_be_json: bool = True) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yields place and blocks of the texts of a file: one, or those of a zip or tar archive.
+
+    Read the blocks before asking for the next text. Members of an archive that are hidden, as in
+    `text_files`, are left out. Without `may_be_json`, JSON Lines are refused. Raises the errors of
+    `text_blocks`; so do the blocks.
+    """
     if not os.path.isfile(path):
         raise _missing("There is no such text file.", path)
     with storage_errors("The text file cannot be read", path), open_regular_file(path) as file:
-        make_decoder = _decoder_of(file.read(6))
-        file.seek(0)
-        if make_decoder is not None:
-            yield from _decompressed(file, path, make_decoder)
+        start, blocks = decoded_content(file, path)
+        check_text(start, path, may_be_json=may_be_json, may_be_archive=True)
+        if not is_archive(start):
+            yield path, _without_mark(blocks)
             return
-        while block := file.read(_BLOCK_BYTES):
-            yield block
+    with archive_errors(path):
+        stem = ""
+        for name, _, content in archive_files(path):
+            if any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
+                continue
+            stem, before = re.sub(r"\.[^/]*$", "", name), stem
+            if stem == before and name.endswith((".json", ".cls")):
+                what = "The archive holds samples in several files, as of WebDataset, not texts."
+                raise DataDamagedError(what, where=path, remedy=_SAMPLES_REMEDY)
+            yield f"{path}, {name}", _member_blocks(content, f"{path}, {name}", may_be_json)
 
 
-# Own loops over the decoders limit memory and report a file that was cut.
-def _decoder_of(start: bytes) -> Callable[[], Any] | None:
-    """Returns a function that makes a decoder of one compressed part; `None` for plain text."""
-    if start.startswith(b"\x1f\x8b"):
-        return lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    if start == b"\xfd7zXZ\x00":
-        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_BYTES)
-    if re.match(rb"BZh[1-9][1\x17]", start):
-        return bz2.BZ2Decompressor
-    if not start.startswith(b"\x28\xb5\x2f\xfd"):
-        return None
-    import zstandard
-
-    return zstandard.ZstdDecompressor(max_window_size=_MEMORY_BYTES).decompressobj
+_SAMPLES_REMEDY = "Unpack it (tar xf FILE), and name the texts: --text 'FOLDER/*.txt'"
 
 
-def _decompressed(file: IO[bytes], path: str, make_decoder: Callable[[], Any]) -> Iterator[bytes]:
-    decoder = make_decoder()
-    while data := file.read(_COMPRESSED_BYTES):
-        while data:
-            if decoder.eof:
-                # Files on tapes and in some archives are padded with zeros.
-                data = data.lstrip(b"\0")
-                if not data:
-                    break
-                decoder = make_decoder()
-            try:
-                yield from filter(None, _decoded(decoder, data))
-            # Every decoder has its own error.
-            except Exception as error:
-                raise _damaged(f"are damaged: {first_line(error)}", path, file) from error
-            data = decoder.unused_data if decoder.eof else b""
-    if not decoder.eof:
-        raise _damaged("end too early", path, file)
+def _member_blocks(content: IO[bytes], where: str, may_be_json: bool) -> Iterator[bytes]:
+    with archive_errors(where):
+        start, blocks = decoded_content(content, where)
+        check_text(start, where, may_be_json=may_be_json)
+        yield from _without_mark(blocks)
 
 
-def _decoded(decoder: Any, data: bytes) -> Iterator[bytes]:
-    """Yields the output for an input, in blocks of limited size where the decoder allows it."""
-    if not hasattr(decoder, "needs_input"):
-        yield decoder.decompress(data)
-        return
-    yield decoder.decompress(data, _BLOCK_BYTES)
-    while not (decoder.eof or decoder.needs_input):
-        yield decoder.decompress(b"", _BLOCK_BYTES)
-
-
-def _damaged(what: str, path: str, file: IO[bytes]) -> DataDamagedError:
-    return DataDamagedError(
-        f"The compressed data of the file {what}.",
-        where=f"{path}, byte {file.tell()} of the compressed file",
-        remedy="Get the file again.",
-    )
+def _without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    # The first block has the mark, as `decoded_content` reads it from a buffered file.
+    if start := document_bytes(next(blocks, b"")):
+        yield start
+    yield from blocks
 
 
 def text_files(paths: Sequence[str]) -> list[str]:
@@ -376,8 +363,7 @@ def _missing(what: str, path: str) -> InputMissingError:
 _EXAMINED_BYTES = 4096
 _MAX_NUL_PART = 0.2
 _NOT_UTF8_REMEDY = (
-    "Convert it to UTF-8, or prepare it with the byte tokenizer. Files can be plain text, or text "
-    "compressed with gzip, bzip2, xz or zstd."
+    "Convert it to UTF-8, or prepare it with the byte tokenizer, unpacked if it is in an archive."
 )
 
 

@@ -1,4 +1,4 @@
-"""Vocabularies that `txl prepare` builds from the text: characters, words, and pieces of words.
+"""Vocabularies that `txl prepare` builds from the text: characters, words, SentencePiece.
 
 Workers count characters or words, and the counts decide the vocabulary. SentencePiece has its own
 trainer, which reads the text itself.
@@ -8,7 +8,6 @@ import abc
 import contextlib
 import dataclasses
 import io
-import math
 import os
 import re
 import tempfile
@@ -21,9 +20,7 @@ from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.piece_tokenizers import (
     BLOCK_CHARACTER,
     BLOCK_SUBSTITUTE,
-    SUFFIX_INDICATOR,
     SentencePieceTokenizer,
-    WordPieceTokenizer,
 )
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, decode_utf8
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
@@ -139,17 +136,7 @@ class CharacterTraining(_CountedTraining):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _RuleTraining(VocabularyTraining):
-    """Base class of training on the words of a `WordRule`."""
-
-    rule: WordRule
-
-    def _split(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
-        return self.rule.split(text, begins_line, ends_document)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WordTraining(_RuleTraining, _CountedTraining):
+class WordTraining(_CountedTraining):
     """Training of a word vocabulary, in the order of the official code.
 
     Special tokens come first, then words by falling count, ties by first occurrence. The token of
@@ -165,7 +152,11 @@ class WordTraining(_RuleTraining, _CountedTraining):
 
     kind = "words"
 
+    rule: WordRule
     special_tokens: tuple[str, ...] = ()
+
+    def _split(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
+        return self.rule.split(text, begins_line, ends_document)
 
     def build(self, counts: Counter[bytes]) -> WordTokenizer:
         special, eos_token = self.special_tokens, self.rule.eos_token
@@ -178,87 +169,6 @@ class WordTraining(_RuleTraining, _CountedTraining):
 
 # Fraction of the learned pieces that may be cut off; each search step takes as long as the first.
 _SLACK = 0.05
-# Learning time grows with the number of distinct words.
-_MAX_WORDS = 20_000
-_MAX_CHARACTERS = 1000
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WordPieceTraining(_RuleTraining):
-    """Training of a WordPiece vocabulary, by the learner of tensorflow-text.
-
-    Equal text gives equal pieces. Only the most frequent 20,000 words are used, and their 1000
-    most frequent characters. A small text gives fewer pieces than `vocabulary_size`.
-
-    Args:
-        rule: `WordRule`. How text is split into words.
-        vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
-        unknown_token: str. Defaults to `"<unk>"`.
-    """
-
-    kind = "wordpiece"
-
-    vocabulary_size: int = 32_000
-    unknown_token: str = "<unk>"
-
-    def build(self, counts: Counter[bytes]) -> Tokenizer:
-        # Pieces cannot contain NUL, see `WordPieceTokenizer`.
-        word_counts = [
-            (word.decode(), count)
-            for word, count in counts.most_common()
-            if word != LINE_MARK and b"\0" not in word
-        ]
-        if not word_counts:
-            raise ValueError("The train text must have words. Received: none")
-        reserved = [*filter(None, [self.unknown_token, self.rule.eos_token])]
-        pieces = _learned_pieces(word_counts[:_MAX_WORDS], self.vocabulary_size, reserved)
-        return WordPieceTokenizer(pieces, self.rule, unknown_token=self.unknown_token)
-
-
-def _learned_pieces(
-    word_counts: list[tuple[str, int]], vocabulary_size: int, reserved: list[str]
-) -> list[str]:
-    """Returns the pieces for the highest threshold that gives enough, without the rarest.
-
-    Every word that occurs at least as often as the threshold is a piece. The learner's own search
-    can end with too many or too few: it bisects counts, and this search bisects their logarithm,
-    because most counts are small.
-    """
-    from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib
-
-    low = word_counts[min(vocabulary_size, len(word_counts)) - 1][1]
-    high = word_counts[0][1] + 1
-    best: list[str] = []
-    while low <= high and not vocabulary_size <= len(best) <= (1 + _SLACK) * vocabulary_size:
-        threshold = math.isqrt(low * high)
-        learned = wordpiece_tokenizer_learner_lib.learn(
-            word_counts,
-            # Equal bounds make it learn once, for any size.
-            vocab_size=len(word_counts),
-            reserved_tokens=reserved,
-            lower_thresh=threshold,
-            upper_thresh=threshold,
-            max_unique_chars=_MAX_CHARACTERS,
-            joiner=SUFFIX_INDICATOR,
-        )
-        pieces = [piece for piece in dict.fromkeys(learned) if piece != SUFFIX_INDICATOR]
-        if len(pieces) >= vocabulary_size:
-            best, low = pieces, threshold + 1
-        else:
-            best, high = max(best, pieces, key=len), threshold - 1
-    # Single characters are kept, in both forms: at the beginning of a word and within.
-    fixed = {p for p in best if p in reserved or len(p.removeprefix(SUFFIX_INDICATOR)) == 1}
-    if len(fixed) > vocabulary_size:
-        raise ValueError(
-            f"`vocabulary_size` must be at least {len(fixed)}, as every character of the text "
-            "needs two pieces, one for the beginning of a word and one for within. "
-            f"Received: {vocabulary_size}"
-        )
-    others = [piece for piece in best if piece not in fixed]
-    left_out = set(others[vocabulary_size - len(fixed) :])
-    return [piece for piece in best if piece not in left_out]
-
-
 # The number of threads determines the order of summation, and so the result.
 _NUM_THREADS = 2
 # The trainer skips longer lines; the learned pieces are far shorter.

@@ -1,16 +1,13 @@
 import collections
-import json
 import random
 
 import numpy as np
 import pytest
 
 from tests.data.tokenizers.hostile_texts import CHARACTERS, hostile_texts
-from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.data.vocabulary_training import CharacterTraining
-from txl_tf.errors import DataDamagedError
 
 
 def trained(text, **options):
@@ -53,21 +50,6 @@ def test_the_fingerprint_never_changes_and_covers_the_options():
 def test_vocabularies_that_are_none_are_refused(characters):
     with pytest.raises(ValueError, match="`characters` must"):
         CharacterTokenizer(characters)
-
-
-@pytest.mark.parametrize(
-    "unknown_token", [True, 0, 1, -1, 2**40, 0.5, 1e308, [], [[1]], {}, "\ud800"], ids=repr
-)
-def test_an_unknown_token_that_is_no_text_is_refused(unknown_token):
-    """A file says so; decoding would fail much later, in the middle of a training."""
-    files = {
-        "vocabulary.txt": b"U+0061\n",
-        "vocabulary.json": json.dumps({"unknown_token": unknown_token}).encode(),
-    }
-    with pytest.raises(DataDamagedError, match="somewhere"):
-        load_tokenizer("characters", files, where="somewhere")
-    with pytest.raises(ValueError, match=r"Received|surrogates"):
-        CharacterTokenizer(list("ab"), unknown_token=unknown_token)
 
 
 def text_with_ties(seed):

@@ -83,25 +83,13 @@ def test_ids_outside_of_the_vocabulary_are_refused(kind):
             tokenizer.decode_bytes(ids)
 
 
-def damaged(files):
-    """Every file of a vocabulary missing, empty, cut, or not its kind."""
-    for name, content in files.items():
-        yield {other: files[other] for other in files if other != name}
-        for wrong in (b"", content[: len(content) // 2], b"[]", b"null", b"\xff\xfe", b"{}\n"):
-            yield {**files, name: wrong}
-
-
 @pytest.mark.parametrize("kind", list(MAKERS)[1:])
-def test_damaged_files_never_give_the_same_tokenizer(kind):
-    tokenizer = MAKERS[kind]()
-    refused = 0
-    for files in damaged(tokenizer.vocabulary_files):
-        try:
-            assert load_tokenizer(kind, files).fingerprint != tokenizer.fingerprint
-        except DataDamagedError as error:
-            assert str(error).startswith(f"The vocabulary is not valid for the tokenizer {kind!r}")
-            refused += 1
-    assert refused >= 5
+def test_a_missing_or_empty_vocabulary_file_is_damage(kind):
+    files = MAKERS[kind]().vocabulary_files
+    for name in files:
+        for rest in ({**files, name: b""}, {each: files[each] for each in files if each != name}):
+            with pytest.raises(DataDamagedError, match="not valid for the tokenizer"):
+                load_tokenizer(kind, rest)
 
 
 def test_what_is_not_known_is_refused():

@@ -1,24 +1,12 @@
-import functools
-import re
-from collections import Counter
-
 import pytest
 
 from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.official_words import official_lines
+from tests.data.tokenizers.spelled_word_piece import spelled_word_piece
 from txl_tf.data.tokenizers.piece_tokenizers import SUFFIX_INDICATOR, WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
-from txl_tf.data.vocabulary_training import WordPieceTraining
 
-# The learner does not see words of more than fifty characters, but their characters elsewhere.
-TEXT = b"\n".join([*hostile_texts(60), b"x xx"]).translate(None, b"\0<>") + " \u65e5\u65e5".encode()
-
-
-@functools.cache
-def trained(text=TEXT, vocabulary_size=450, **marks):
-    rule = WordRule(**marks)
-    training = WordPieceTraining(rule=rule, vocabulary_size=vocabulary_size)
-    return training.build(Counter(rule.split(text)))
+TEXT = b"\n".join(hostile_texts(60)).translate(None, b"\0<>")
 
 
 def tiny():
@@ -37,7 +25,7 @@ def test_words_are_their_longest_beginnings():
 
 @pytest.mark.parametrize("marks", [{}, {"add_eos": True}, {"add_double_eos": True}], ids=str)
 def test_decoding_gives_the_text_with_plain_white_space(marks):
-    tokenizer = trained(**marks)
+    tokenizer = spelled_word_piece(TEXT, **marks)
     lines = [" ".join(line) for line in official_lines(TEXT)]
     expected = "".join(line + "\n" for line in lines)
     if not marks:
@@ -46,23 +34,8 @@ def test_decoding_gives_the_text_with_plain_white_space(marks):
 
 
 def test_words_with_nul_are_unknown():
-    tokenizer = trained(TEXT + b" a\0b \0")
+    tokenizer = spelled_word_piece(TEXT)
     assert tokenizer.decode_bytes(tokenizer.encode(b"a \0 a\0b a")) == b"a <unk> <unk> a"
-
-
-def test_the_learner_keeps_to_the_size_and_to_itself():
-    first, again = trained(), trained.__wrapped__()
-    # The text has no more pieces than that.
-    assert first.vocabulary_size == trained(vocabulary_size=319).vocabulary_size == 319
-    assert trained(vocabulary_size=310).vocabulary_size == 310
-    assert first.tokens == again.tokens
-    assert any(len(piece.decode().removeprefix(SUFFIX_INDICATOR)) > 1 for piece in first.tokens[1:])
-    with pytest.raises(ValueError, match=r"`vocabulary_size` must be at least \d+") as caught:
-        trained(vocabulary_size=20)
-    smallest = int(re.search(r"at least (\d+)", str(caught.value))[1])
-    assert trained(vocabulary_size=smallest).vocabulary_size == smallest
-    with pytest.raises(ValueError, match="must have words"):
-        trained(b"")
 
 
 def test_the_fingerprint_never_changes():

@@ -1,0 +1,194 @@
+"""What is in a file is decided by its first bytes; no container is taken for text."""
+
+import gzip
+import io
+import lzma
+import os
+import pickle
+import sqlite3
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow
+import pytest
+import tensorflow as tf
+import zstandard
+from pyarrow import feather, ipc, parquet
+
+from txl_tf.data.id_files import IdDocuments
+from txl_tf.data.text_files import TextDocuments, text_blocks
+from txl_tf.errors import DataDamagedError
+
+TEXTS = ["one text", "two\nlines", "", "the third"]
+TABLE = pyarrow.table({"text": TEXTS, "ids": [[5, 6], [7], [], [8]], "column": [1, 2, 3, 4]})
+
+
+def write_arrow_stream(path):
+    with ipc.new_stream(path, TABLE.schema) as stream:
+        stream.write_table(TABLE)
+
+
+def write_hdf5(path):
+    with h5py.File(path, "w") as file:
+        file["ids"] = np.arange(9)
+
+
+def write_sqlite(path):
+    with sqlite3.connect(path) as database:
+        database.execute("create table texts (text)")
+    database.close()
+
+
+def write_records(path):
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(tf.train.Example().SerializeToString() or b"\n\0")
+
+
+def write_bytes(content):
+    return lambda path: Path(path).write_bytes(content)
+
+
+def write_arrays(save, *arrays):
+    file = io.BytesIO()
+    for array in arrays:
+        save(file, array)
+    return write_bytes(file.getvalue())
+
+
+def archived(path, contents):
+    """Writes contents by name into a zip archive, or into a tar archive, compressed or not."""
+    if path.endswith("zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in contents.items():
+                archive.writestr(name, content)
+        return
+    with tarfile.open(path, "w:gz" if path.endswith("gz") else "w") as archive:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+# The writer, and a word of the way to the text.
+CONTAINERS = {
+    "parquet": (lambda path: parquet.write_table(TABLE, path), "--format parquet --field NAME"),
+    "arrow file": (lambda path: feather.write_feather(TABLE, path), "to_parquet"),
+    "arrow stream": (write_arrow_stream, "to_parquet"),
+    "npy": (write_arrays(np.save, np.arange(9)), "--format ids"),
+    "npz": (write_arrays(np.savez, np.arange(9)), "--format ids"),
+    "hdf5": (write_hdf5, "--format jsonl"),
+    "sqlite": (write_sqlite, "--format jsonl"),
+    "tfrecord": (write_records, "--format jsonl"),
+    "python objects": (write_bytes(pickle.dumps(TEXTS)), "--format jsonl"),
+    "lzma": (write_bytes(lzma.compress(b"text" * 99, lzma.FORMAT_ALONE)), "xz -d"),
+    "zlib": (write_bytes(zlib.compress(b"text and more" * 9)), "pigz -dc"),
+    "compressed twice": (write_bytes(gzip.compress(gzip.compress(b"text"))), "Unpack"),
+    "json lines": (write_bytes(b'{"text": "one"}\n{"text": "two"}\n'), "--format jsonl"),
+    "lists of ids": (write_bytes(b"[1, 2, 3, 4, 5]\n[6]\n"), "--format jsonl"),
+    "document": (lambda path: archived(f"{path}.zip", {"[Content_Types].xml": b"<"}), "pandoc"),
+    "samples": (lambda path: archived(f"{path}.tar", {"0.txt": b"a", "0.json": b"{}"}), "tar xf"),
+    "images": (lambda path: archived(f"{path}.tar", {"0.jpg": b"\xff\xd8\xff"}), "Convert"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_a_container_is_refused_with_the_way_to_its_text(tmp_path, kind):
+    write, way = CONTAINERS[kind]
+    write(str(tmp_path / "text"))
+    (path,) = map(str, tmp_path.iterdir())
+    # As the byte tokenizer reads it, which takes all other files.
+    with pytest.raises(DataDamagedError) as caught:
+        [list(document) for document in TextDocuments([path])]
+    assert way in caught.value.remedy and path in caught.value.where
+    assert len(str(caught.value).splitlines()) == 3
+    if kind not in ("parquet", "npy", "npz", "lists of ids"):
+        with pytest.raises(DataDamagedError):
+            [list(document) for document in IdDocuments([path], 300)]
+
+
+@pytest.mark.parametrize("text", [b"x^2 + y^2 = 1\n", b"{\n  'a': 1}\n", b"[1] A note.", b"PART I"])
+def test_a_text_that_begins_almost_like_a_container_is_a_text(tmp_path, text):
+    (tmp_path / "text").write_bytes(text)
+    assert b"".join(text_blocks(str(tmp_path / "text"), may_be_json=False)) == text
+
+
+@pytest.mark.parametrize("name", ["texts.zip", "texts.tar", "texts.tar.gz", "texts.tar.zst"])
+def test_each_text_of_an_archive_is_a_document(tmp_path, name):
+    path = str(tmp_path / name)
+    contents = {"a/1.txt": b"\xef\xbb\xbfone\n", "a/.hidden": b"\xff", "b.txt": b""}
+    archived(path, {**contents, "c": b"three" * 9999, "d.gz": gzip.compress(b"four")})
+    if name.endswith("zst"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(zstandard.compress(content))
+    for _ in "ab":
+        texts = [b"".join(document) for document in TextDocuments([path])]
+        assert texts == [b"one\n", b"three" * 9999, b"four"]
+    os.truncate(path, os.path.getsize(path) // 2)
+    with pytest.raises(DataDamagedError):
+        [b"".join(document) for document in TextDocuments([path])]
+
+
+def test_columns_of_parquet_are_texts_or_ids(tmp_path):
+    path = str(tmp_path / "table")
+    parquet.write_table(TABLE, path)
+    documents = TextDocuments([path], parquet_column="text")
+    assert [b"".join(each).decode() for each in documents] == [text for text in TEXTS if text]
+    for column, ids in {"ids": [b"5 6 ", b"7 ", b"8 "], "column": [b"1 2 3 4 "]}.items():
+        assert [b"".join(each) for each in IdDocuments([path], 9, column)] == ids
+    for column in (None, "body", "ids"):
+        with pytest.raises(DataDamagedError, match=r"one of: text, ids|must hold text"):
+            list(TextDocuments([path], parquet_column=column) if column else IdDocuments([path], 9))
+
+
+def test_a_frame_that_is_skipped_begins_zstd_too(tmp_path):
+    frame = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+    (tmp_path / "text").write_bytes(frame + zstandard.compress(b"text"))
+    assert b"".join(text_blocks(str(tmp_path / "text"))) == b"text"
+
+
+@pytest.mark.parametrize("kind", ["xz", "zstd"])
+def test_a_window_of_more_memory_is_not_called_damaged(tmp_path, kind):
+    if kind == "xz":
+        filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 128 << 20}]
+        content = lzma.compress(b"text", filters=filters)
+    else:
+        settings = zstandard.ZstdCompressionParameters(window_log=28)
+        encoder = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+        content = encoder.compress(bytes(1 << 20)) + encoder.flush()
+    (tmp_path / "text").write_bytes(content)
+    with pytest.raises(DataDamagedError, match="more than 128 MiB of memory"):
+        list(text_blocks(str(tmp_path / "text")))
+
+
+ONE_DOCUMENT = {
+    "lines": lambda path: np.savetxt(path, np.arange(50), fmt="%d"),
+    "column": write_arrays(np.save, np.arange(50)[:, None]),
+}
+
+
+@pytest.mark.parametrize("kind", ONE_DOCUMENT)
+def test_a_column_of_ids_is_one_document(tmp_path, kind):
+    ONE_DOCUMENT[kind](tmp_path / "ids")
+    (document,) = map(b"".join, IdDocuments([str(tmp_path / "ids")], 50))
+    assert document.split() == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (write_arrays(np.save, np.arange(9), np.arange(9)), "more than one array"),
+        (lambda path: np.arange(50, dtype=np.uint16).tofile(path), "np.fromfile"),
+        (lambda path: np.savetxt(path, np.arange(50)), "fmt='%d'"),
+        (lambda path: path.write_text("[5]\n[6]\n"), "No document has two ids"),
+    ],
+    ids=["two arrays", "raw", "floats", "one id each"],
+)
+def test_ids_that_would_be_split_or_lost_are_refused(tmp_path, write, message):
+    write(tmp_path / "ids")
+    with pytest.raises(DataDamagedError) as caught:
+        list(map(b"".join, IdDocuments([str(tmp_path / "ids")], 99)))
+    assert message in str(caught.value)

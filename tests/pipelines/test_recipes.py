@@ -1,0 +1,137 @@
+"""The recipes of data in `pipelines/README.md` run with the packages that they name."""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from tests.pipelines.test_prepare import prepared
+from txl_tf.data.id_files import IdDocuments
+from txl_tf.data.text_files import TextDocuments
+from txl_tf.errors import DataDamagedError
+
+PAGE = (Path(__file__).parents[2] / "pipelines" / "README.md").read_text()
+CODES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def recipe(package):
+    """Returns the code that imports a package."""
+    (code,) = (code for code in CODES if package in code)
+    return code
+
+
+def run_recipe(code):
+    exec(compile(code, "recipe", "exec"), {})
+
+
+def options_of(folder):
+    """Returns the options of the command that writes a folder."""
+    (options,) = re.findall(rf"^    txl prepare (.*) --out {folder}$", PAGE, re.MULTILINE)
+    return options.split()
+
+
+FASTA = "; none\n>a variant A>G\nACgt\nNA\n>b\n\n>c\nGG\n"
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["genome.fa", "genome.fa.gz"])
+def test_sequences_of_fasta_are_documents(tmp_path, monkeypatch, line_end, name):
+    monkeypatch.chdir(tmp_path)
+    content = FASTA.replace("\n", line_end).encode()
+    # BGZF is gzip in parts.
+    parts = gzip.compress(content[:9]) + gzip.compress(content[9:])
+    Path(name).write_bytes(parts if name.endswith("gz") else content)
+    run_recipe(recipe("gzip").replace("genome.fa", name))
+    found = [b"".join(ids) for ids in IdDocuments(["genome.npz"], 5)]
+    assert found == [b"0 1 2 3 4 0 ", b"2 2 "]
+
+
+def test_wikitext_comes_back_from_parquet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = " \n = Title = \n \n Some text . \n \n"
+    rows = ["" if line == " \n" else line for line in text.splitlines(keepends=True)]
+    parquet.write_table(pyarrow.table({"text": rows}), "train.parquet")
+    run_recipe(recipe("pyarrow"))
+    assert Path("wiki.train.tokens").read_bytes() == text.encode()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Returns a function that installs packages and runs a program with them in a folder."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python, outside = folder / "bin" / "python", {**os.environ, "PYTHONPATH": ""}
+
+    def run(packages, program, cwd):
+        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, env=outside)
+        subprocess.run([python, "-W", "ignore", "-c", program], check=True, cwd=cwd, env=outside)
+
+    return run
+
+
+MIDI = """
+import os, random, mido
+os.makedirs("midi/below")
+for number in range(30):
+    track = mido.MidiTrack()
+    for pitch in random.Random(number).choices([60, 62, 64, 65, 67], k=99):
+        track.append(mido.Message("note_on", note=pitch, velocity=64, time=0))
+        track.append(mido.Message("note_off", note=pitch, velocity=0, time=240))
+    file = mido.MidiFile(ticks_per_beat=480)
+    file.tracks.append(track)
+    file.save(f"midi/{'below/' if number % 3 else ''}{number}.mid")
+"""
+
+
+@pytest.mark.slow
+def test_music_is_prepared_from_the_tokens_of_miditok(tmp_path, monkeypatch, environment):
+    packages = ["miditok==3.1.0", "mido==1.3.3"]
+    environment(packages, MIDI + recipe("miditok"), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    dataset, tokenizer = prepared("data/music", *options_of("data/music"))
+    assert sum(split.documents for split in dataset.manifest.splits) == 30
+    text = tokenizer.decode(dataset.read_tokens("train", 0, 9))
+    assert re.match(r"Bar_None Position_\d+ Pitch_\d+ Velocity_\d+ Duration_", text)
+
+
+OTHER_TOOLS = """
+import duckdb, fastavro, msgpack, polars, py7zr, webdataset
+import lz4.frame, safetensors.numpy, numpy
+texts = [{"text": f"text {number}"} for number in range(40)]
+table = polars.DataFrame(texts)
+table.write_ipc("1"), table.write_ipc_stream("2"), table.write_avro("3"), table.write_ndjson("4")
+table.write_json("5"), table.write_parquet("6")
+open("7", "wb").write(msgpack.packb(texts))
+open("8", "wb").write(b"".join(map(msgpack.packb, texts)))
+open("9", "wb").write(lz4.frame.compress(b"text" * 99))
+safetensors.numpy.save_file({"ids": numpy.arange(9)}, "10")
+duckdb.connect("11").execute("create table texts (text text)")
+with py7zr.SevenZipFile("12", "w") as archive:
+    archive.writestr("text", "text.txt")
+with webdataset.TarWriter("13") as samples:
+    for number, text in enumerate(texts):
+        samples.write({"__key__": str(number), "txt": text["text"], "json": text})
+with webdataset.TarWriter("texts") as samples:
+    for number, text in enumerate(texts):
+        samples.write({"__key__": str(number), "txt": text["text"]})
+"""
+
+
+@pytest.mark.slow
+def test_files_of_other_tools_are_read_or_refused(tmp_path, environment):
+    packages = ["duckdb==2.0.1", "fastavro==1.13.1", "msgpack==1.2.4", "polars==2.1.0"]
+    packages += ["py7zr", "webdataset==1.0.2", "lz4", "safetensors", "numpy"]
+    environment(packages, OTHER_TOOLS, tmp_path)
+    for path in map(str, tmp_path.iterdir()):
+        for documents in (TextDocuments([path]), IdDocuments([path], 99)):
+            if path.endswith("texts") and isinstance(documents, TextDocuments):
+                assert len(list(map(b"".join, documents))) == 40
+                continue
+            with pytest.raises(DataDamagedError):
+                list(map(b"".join, documents))

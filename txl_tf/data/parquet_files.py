@@ -1,0 +1,40 @@
+"""Columns of Parquet files, read by pyarrow."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from txl_tf.errors import DataDamagedError
+from txl_tf.imports import require_extra
+from txl_tf.storage.files import first_line
+
+_ROWS_PER_BATCH = 1024
+
+
+def parquet_values(path: str, column: str | None) -> Iterator[tuple[Any, str]]:
+    """Yields the values of a column, by default the only one, and the place of each.
+
+    A column of integers is one NumPy vector. Raises UsageError without pyarrow, DataDamagedError
+    for another file or column.
+    """
+    require_extra("parquet", "pyarrow", purpose="Reading Parquet", where=path)
+    from pyarrow import parquet, types
+
+    try:
+        file = parquet.ParquetFile(path)
+        schema = file.schema_arrow
+        if column is None and len(schema.names) == 1:
+            column = schema.names[0]
+        if column not in schema.names:
+            names = ", ".join(schema.names)[:200]
+            what = f"The column must be one of: {names}. Received: {column}"
+            raise DataDamagedError(what, where=path, remedy="Name the column: --field NAME")
+        if types.is_integer(schema.field(column).type):
+            yield file.read([column]).column(0).to_numpy(), path
+            return
+        batches = file.iter_batches(_ROWS_PER_BATCH, columns=[column])
+        values = (value for batch in batches for value in batch.column(0).to_pylist())
+        for row, value in enumerate(values):
+            yield value, f"{path}, row {row}"
+    except (ValueError, OSError) as error:
+        what = f"The Parquet file cannot be read: {first_line(error)}"
+        raise DataDamagedError(what, where=path, remedy="Get the file again.") from error
