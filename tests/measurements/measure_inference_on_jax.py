@@ -106,7 +106,8 @@ class Programs:
         return constants(self._weights)
 
     def initial_memory(self):
-        return self._engine.initial_memory(self._num_rows)
+        # Layers share their zeros, and a buffer can be donated only once.
+        return jax.tree.map(jnp.copy, self._engine.initial_memory(self._num_rows))
 
     def score(self, tokens, memory, segment_length):
         """Returns nats `(S, B, T)` of all tokens `(B, S * T + 1)` but the first, and memory.
