@@ -1,6 +1,7 @@
 """lm-evaluation-harness' model `local-completions` at the text server."""
 
 import json
+import math
 import sys
 
 import numpy as np
@@ -27,9 +28,18 @@ writing = {
     **common, "task": "writing", "output_type": "generate_until", "doc_to_target": "{{written}}",
     "generation_kwargs": {"until": ["zzz"], "max_gen_toks": 5, "do_sample": False},
 }
+rolling = {
+    **common, "task": "rolling", "output_type": "loglikelihood_rolling", "doc_to_text": "",
+    "doc_to_target": "{{context}}", "metric_list": [{"metric": "bits_per_byte"}],
+}
+likelihood = {
+    **common, "task": "likelihood", "output_type": "loglikelihood",
+    "doc_to_target": "{{written}}", "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}],
+}
 settings = f"base_url={sys.argv[1]}/v1/completions,model=mine,{sys.argv[2]}"
 found = lm_eval.simple_evaluate(
-    "local-completions", model_args=settings, tasks=[choice, writing], bootstrap_iters=0
+    "local-completions", model_args=settings, bootstrap_iters=0,
+    tasks=[choice, writing, rolling, likelihood],
 )
 print(json.dumps(found["results"], default=str))
 """
@@ -38,7 +48,7 @@ print(json.dumps(found["results"], default=str))
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", ["tokenized_requests=False", "num_concurrent=4"])
 def test_the_harness_has_the_figures_of_the_model(lm, tmp_path, settings):
-    right = []
+    right, nats = [], []
     with (tmp_path / "rows.jsonl").open("w") as file:
         for context in CONTEXTS:
             written = lm.generate(context, max_tokens=5, temperature=0, strip_prompt=True)
@@ -46,9 +56,12 @@ def test_the_harness_has_the_figures_of_the_model(lm, tmp_path, settings):
             file.write(json.dumps(row) + "\n")
             sums = [lm.score(context + each).nats[len(context) :].sum() for each in CHOICES]
             right.append(sums[0] < sums[1])
+            nats.append(lm.score("\n" + context).nats[1:].sum())
     with running(lm) as address:
         finished = run([sys.executable, "-c", TASKS, address, settings], tmp_path)
     assert finished.returncode == 0, finished.stderr
     results = json.loads(finished.stdout.splitlines()[-1])
     assert results["choice"]["acc,none"] == pytest.approx(np.mean(right))
-    assert results["writing"]["exact_match,none"] == 1.0
+    assert results["writing"]["exact_match,none"] == results["likelihood"]["acc,none"] == 1.0
+    bits = sum(nats) / math.log(2) / sum(len(context.encode()) for context in CONTEXTS)
+    assert results["rolling"]["bits_per_byte,none"] == pytest.approx(bits, rel=1e-4)

@@ -37,16 +37,16 @@ def folder(lm, tmp_path):
     [("--port", "65536", 2), ("--host", "a b", 74), ("--rows", "0", 2), ("--step", "3", 2)],
 )
 def test_wrong_arguments_are_named(folder, capsys, option, value, exit_code):
-    assert main(["serve", "--model", str(folder), option, value]) == exit_code
+    assert main(["serve", "--workdir", str(folder), option, value]) == exit_code
     assert f"{option} {value}" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_model_and_a_taken_port_are_named(folder, tmp_path, capsys):
-    assert main(["serve", "--model", str(tmp_path)]) == 66
+    assert main(["serve", "--workdir", str(tmp_path)]) == 66
     assert "run, a checkpoint" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert main(["serve", "--model", str(folder), "--port", port]) == 74
+        assert main(["serve", "--workdir", str(folder), "--port", port]) == 74
     assert f"--port {port}" in capsys.readouterr().err
 
 
@@ -56,15 +56,17 @@ def served(lm, tmp_path_factory):
     place = tmp_path_factory.mktemp("served")
     lm.save_to_preset(place / "mine")
     command = [sys.executable, "-m", "pipelines.command_line", "serve"]
-    command += ["--export", str(place / "mine"), "--port", "0"]
+    command += ["--workdir", str(place / "mine"), "--port", "0", "--log-requests"]
     with (place / "log").open("w+") as log:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+            assert process.stdout.readline() == "mine: loading\n"
             name, url = process.stdout.readline().split()
             yield url, process
             process.kill()
         log.seek(0)
         text = log.read()
         assert name == "mine:" and "Traceback" not in text, text
+        assert '"POST /v1/completions HTTP/1.1" 200' in text
 
 
 @pytest.mark.slow
@@ -87,27 +89,44 @@ def test_the_first_stream_begins_at_once_and_a_session_continues(served):
     client.close()
 
 
-# Runs the script of the page with elements of this table, which a browser makes of the HTML.
-PAGE = """
-const url = process.argv[1], answer = await fetch(url), html = await answer.text();
-const values = { text: "Once", max_tokens: "9", temperature: "0", top_p: "1", key: "k" };
-const parts = {};
-globalThis.document = { getElementById: (id) => (parts[id] ??= { value: values[id] }) };
-const ask = globalThis.fetch;
-globalThis.fetch = (path, settings) => ask(new URL(path, url), settings);
-new Function(html.match(/<script>([^]*)<\\/script>/)[1])();
-await parts.run.onclick();
-console.log(JSON.stringify([parts.text.value, parts.status.textContent]));
-"""
+@pytest.fixture
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no JavaScript")
-def test_the_page_shows_the_text_that_is_written(served, lm):
-    words = ["node", "--input-type=module", "-e", PAGE, served[0]]
-    found = subprocess.run(words, capture_output=True, check=True, timeout=60).stdout
-    text = lm.generate("Once", max_tokens=9, temperature=0)
-    assert json.loads(found) == [text, ""]
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+def test_the_page_writes_by_keyboard_and_says_what_it_does(served, lm, browser, width, scheme):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    messages = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", messages.append)
+    page.goto(served[0])
+    for label, value in (("Text", "Once"), ("max_tokens", "9"), ("temperature", "0")):
+        page.get_by_label(label).fill(value)
+    page.get_by_role("button", name="Continue").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("status").get_by_text("Done.").wait_for()
+    assert page.get_by_label("Text").input_value() == lm.generate(
+        "Once", max_tokens=9, temperature=0
+    )
+    assert page.evaluate("document.activeElement.id") == "run"
+    page.get_by_label("max_tokens").fill("4000")
+    page.keyboard.press("Control+Enter")
+    page.get_by_role("status").get_by_text("Writing").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("status").get_by_text("Stopped.").wait_for()
+    page.get_by_label("top_p").fill("")
+    page.keyboard.press("Control+Enter")
+    page.get_by_role("status").get_by_text("top_p: ").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    is_dark = page.evaluate("getComputedStyle(document.body).color") == "rgb(255, 255, 255)"
+    assert is_dark == (scheme == "dark") and messages == []
 
 
 def ask_until(url, until, address, asks_again=True):
@@ -205,4 +224,4 @@ def test_mutated_requests_are_answered_or_refused(served):
     assert found[0] < 100, found
     assert len(ask_until(url, time.monotonic() + 1, "127.0.0.1")) > 1
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(3) == 0

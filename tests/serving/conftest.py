@@ -25,10 +25,11 @@ def lm():
 
 
 @contextlib.contextmanager
-def running(lm, api_key="", **settings):
-    """Serves a model; yields the address."""
-    engine = TextEngine(lm, max_rows=4, **settings)
-    server = TextServer(engine, "mine", api_key, max_body_bytes=1 << 16)
+def running(lm, api_key="", options=None, **settings):
+    """Serves a model, if there is one; yields the address."""
+    server = TextServer("mine", api_key, max_body_bytes=1 << 16, **(options or {}))
+    if lm is not None:
+        server.engine = TextEngine(lm, server.metrics, max_rows=4, **settings)
     loop, stop, port = asyncio.new_event_loop(), asyncio.Event(), queue.Queue()
 
     async def serve():

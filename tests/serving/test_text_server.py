@@ -3,6 +3,8 @@
 import contextlib
 import http.client
 import json
+import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -11,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.conftest import running
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
@@ -171,7 +174,10 @@ def test_places_and_texts_of_tokens_are_those_in_the_text(client, lm):
     [
         ({"top_q": 0.5}, 400, "top_q"),
         ({"temperature": -1}, 400, "temperature"),
-        ({"seed": 2**40}, 400, "seed"),
+        ({"seed": 0.5}, 400, "seed"),
+        ({"min_tokens": 2}, 400, "min_tokens"),
+        ({"best_of": 3}, 400, "best_of"),
+        ({"topP": 0.5, "top_p": 0.4}, 400, "topP"),
         ({"max_tokens": 10**6}, 400, "max_tokens"),
         ({"n": 1000}, 400, "prompt"),
         ({"logprobs": 6}, 400, "logprobs"),
@@ -187,8 +193,53 @@ def test_a_wrong_parameter_is_named(client, settings, status, param):
     with pytest.raises(openai.APIStatusError) as caught:
         complete(client, **settings)
     assert (caught.value.status_code, caught.value.body["param"]) == (status, param)
-    harmless = {"best_of": 1, "logit_bias": {}, "suffix": None}
-    assert complete(client, max_tokens=1, **harmless).choices
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ignore_eos": True, "min_tokens": 0, "user": "me", "length_penalty": 1.0},
+        {"best_of": 1, "logit_bias": {}, "logitBias": {}, "suffix": None, "stop": ""},
+        {"suffix": "", "stop": [], "topK": -1, "add_special_tokens": True, "tools": []},
+        {"seed": 2**32 + 7, "stream_options": {"include_obfuscation": False}},
+    ],
+)
+def test_parameters_that_change_nothing_are_taken(address, settings):
+    texts = []
+    for each in ({}, settings):
+        body = {"prompt": PROMPT, "max_tokens": 9, "seed": 7, "top_k": -1, **each}
+        answer = json.loads(get(f"{address}/v1/completions", json.dumps(body).encode())[1])
+        texts.append(answer["choices"][0]["text"])
+    assert texts[0] == texts[1]
+
+
+def test_an_unknown_parameter_leads_to_no_other_scale(client):
+    for name, hint in (("min_token", ""), ("presence_penalti", " Did you mean presence_penalty?")):
+        with pytest.raises(openai.BadRequestError, match=rf"`{name}`\.{re.escape(hint)}$"):
+            complete(client, **{name: 1})
+
+
+def test_each_event_counts_the_tokens_if_asked(client):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    with client.completions.create(
+        model="mine", prompt=PROMPT, max_tokens=9, stream=True, stream_options=options
+    ) as stream:
+        counts = [event.usage.completion_tokens for event in stream]
+    assert counts == sorted(counts) and counts[0] >= 1 and counts[-1] == 9
+
+
+def test_ignore_eos_writes_on_after_the_end_of_a_document(lm):
+    lines = WordTokenizer(["<S>", *"abcdefg"], WordRule(add_double_eos=True))
+    config = lm.model.config.replace(vocabulary_size=8)
+    with running(TransformerXLCausalLM(create_model(config), lines)) as address:
+        body = {"prompt": "a b", "max_tokens": 9, "logit_bias": {"0": 100}}
+        for settings, count in (({}, 1), ({"ignore_eos": True}, 9)):
+            content = json.dumps({**body, **settings}).encode()
+            answer = json.loads(get(f"{address}/v1/completions", content)[1])
+            assert answer["usage"]["completion_tokens"] == count
+        text = json.loads(get(f"{address}/tokenizer_info")[1])["eos_token"]
+        tokens = get(f"{address}/tokenize", json.dumps({"prompt": text}).encode())[1]
+        assert json.loads(tokens)["tokens"] == [0]
 
 
 def test_other_routes_answer(address):
@@ -197,13 +248,88 @@ def test_other_routes_answer(address):
         status == 200 and b"<textarea" in page and headers["Content-Type"].startswith("text/html")
     )
     assert b"http:" not in page and b"https:" not in page
-    assert get(f"{address}/health")[0] == 200
+    for path in ("health", "ping", "version", "v1/models/mine"):
+        assert get(f"{address}/{path}")[0] == 200
     assert json.loads(get(f"{address}/v1/models")[1])["data"][0]["id"] == "mine"
-    assert b"\ntxl_requests_total{" in get(f"{address}/metrics")[1]
+    assert json.loads(get(f"{address}/tokenizer_info")[1])["eos_token"] == "\n"
     tokens = json.loads(get(f"{address}/tokenize", b'{"prompt": "ab"}')[1])["tokens"]
     assert tokens == list(b"ab")
     body = json.dumps({"tokens": tokens}).encode()
     assert json.loads(get(f"{address}/detokenize", body)[1]) == {"prompt": "ab"}
+
+
+def test_a_wrong_path_or_method_is_explained(address):
+    for path, body, status, what in (
+        ("v1/chat/completions", b"{}", 404, "has no chat"),
+        ("v1/models/other", None, 404, "only `mine`"),
+        ("v1/completions", None, 405, "needs POST"),
+    ):
+        found, answer, headers = get(f"{address}/{path}", body)
+        assert found == status and what in json.loads(answer)["error"]["message"]
+        assert status != 405 or headers["Allow"] == "POST"
+
+
+def test_metrics_have_types_and_histograms(client, address):
+    complete(client, max_tokens=3)
+    text = get(f"{address}/metrics")[1].decode()
+    families = {each.name: each for each in text_string_to_metric_families(text)}
+    assert all(each.documentation for each in families.values() if "created" not in each.name)
+    for name in ("txl_request_seconds", "txl_queue_seconds", "txl_rows"):
+        assert families[name].type == "histogram"
+        assert any(each.value for each in families[name].samples)
+    assert families["txl_completion_tokens"].samples[0].value >= 3
+
+
+def test_every_path_is_unavailable_while_the_model_is_loaded():
+    with running(None) as address:
+        for path in ("health", "v1/models", ""):
+            status, answer, headers = get(f"{address}/{path}")
+            assert (status, headers["Retry-After"]) == (503, "1") and b"loading" in answer
+
+
+def test_pages_of_an_allowed_origin_may_ask():
+    with running(None, "key", {"allowed_origins": ["https://a.example"]}) as address:
+        for origin, right in (
+            ("https://a.example", "https://a.example"),
+            ("https://b.example", None),
+        ):
+            headers = get(f"{address}/health", Origin=origin)[2]
+            assert headers["Access-Control-Allow-Origin"] == right
+        url = f"{address}/v1/completions"
+        headers = {"Origin": "https://a.example", "Access-Control-Request-Headers": "authorization"}
+        request = urllib.request.Request(url, headers=headers, method="OPTIONS")
+        with urllib.request.urlopen(request) as response:
+            assert response.headers["Access-Control-Allow-Headers"] == "authorization"
+
+
+def test_the_end_of_the_server_ends_its_texts_with_an_error(lm):
+    body = {"prompt": PROMPT, "max_tokens": 4096}
+    with ThreadPoolExecutor(1) as threads:
+        with running(lm) as address:
+            connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+            connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
+            stream = connection.getresponse()
+            stream.read(10)
+            whole = threads.submit(get, f"{address}/v1/completions", json.dumps(body).encode())
+            while b"txl_texts_running 2" not in get(f"{address}/metrics")[1]:
+                time.sleep(0.01)
+        *_, error, end, _ = stream.read().decode().split("\n\n")
+        connection.close()
+        assert "shutting down" in error and end == "data: [DONE]"
+        assert whole.result()[0] == 503
+
+
+def test_a_client_that_leaves_within_its_body_is_counted_without_a_traceback(address, caplog):
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+        )
+    deadline = time.monotonic() + 20
+    while b'{status="499"}' not in get(f"{address}/metrics")[1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 def test_a_full_queue_is_busy_and_a_key_is_needed(lm):
@@ -214,6 +340,8 @@ def test_a_full_queue_is_busy_and_a_key_is_needed(lm):
         assert get(url, b"x" * (1 << 17), **key)[0] == 413
         assert get(address)[0] == get(f"{address}/health")[0] == 200
         with ThreadPoolExecutor(100) as threads:
+            burst = threads.map(lambda _: get(url, body, **key), range(4 + 4))
+            assert {status for status, *_ in burst} == {200}  # free rows and the whole queue
             answers = list(threads.map(lambda _: get(url, body, **key), range(100)))
     assert {status for status, *_ in answers} == {200, 503}
     assert all(headers["Retry-After"] for status, _, headers in answers if status == 503)
@@ -232,20 +360,27 @@ def test_a_client_that_leaves_ends_its_text(address):
         time.sleep(0.05)
 
 
-def test_a_text_of_another_address_pauses_one_of_many(address, lm):
+@pytest.mark.parametrize("client_header", ["", "X-Forwarded-For"])
+def test_a_client_takes_a_row_and_a_place_of_one_with_many(lm, client_header):
     def ask(client, max_tokens):
-        place = (address.removeprefix("http://"), None)
         body = json.dumps({"prompt": PROMPT, "max_tokens": max_tokens, "seed": 7})
-        connection = http.client.HTTPConnection(*place, timeout=60, source_address=(client, 0))
+        source = ("127.0.0.1" if client_header else client, 0)
+        host = address.removeprefix("http://")
+        connection = http.client.HTTPConnection(host, timeout=60, source_address=source)
         with contextlib.closing(connection):
-            connection.request("POST", "/v1/completions", body)
-            return json.load(connection.getresponse())["choices"][0]["text"]
+            headers = {client_header: f"forged, {client}"} if client_header else {}
+            connection.request("POST", "/v1/completions", body, headers)
+            response = connection.getresponse()
+            answer = json.load(response)
+            return answer["choices"][0]["text"] if response.status == 200 else response.status
 
     expected = lm.generate(PROMPT, max_tokens=400, seed=7, strip_prompt=True)
-    with ThreadPoolExecutor(8) as threads:
+    options = {"client_header": client_header}
+    with running(lm, options=options, max_waiting=4) as address, ThreadPoolExecutor(8) as threads:
         crowd = [threads.submit(ask, "127.0.0.2", 400) for _ in range(8)]
-        while b"txl_texts_running 4" not in get(f"{address}/metrics")[1]:
+        full = {"txl_texts_waiting 4.0", "txl_texts_running 4.0"}
+        while not full <= set(get(f"{address}/metrics")[1].decode().splitlines()):
             time.sleep(0.01)
         assert ask("127.0.0.3", 5) == expected[:5]
-        assert not any(each.done() for each in crowd)
-        assert {each.result() for each in crowd} == {expected}
+        answers = [each.result() for each in crowd]
+    assert answers.count(expected) == 7 and answers.count(503) == 1

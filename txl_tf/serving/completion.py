@@ -1,4 +1,4 @@
-"""Text that the server writes: its progress, its pieces, and the session that it continues."""
+"""Text that the server writes: its progress and its pieces."""
 
 import dataclasses
 import time
@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from txl_tf.generation.decoding import note_written
 from txl_tf.serving.completion_request import CompletionRequest, RequestError
 
 
@@ -31,46 +30,13 @@ class TextPiece(NamedTuple):
     error: RequestError | None = None
 
 
-class SessionState(NamedTuple):
-    """State of a session between its texts, with tensors of one row and V tokens of vocabulary.
-
-    Memory ends before the `unread` tokens. `uses` `(V,)` are as in a `DecodingState`. `known_ids`
-    are the newest tokens, which the text of others depends on. `position` counts the tokens drawn,
-    and `num_tokens` all tokens, prompts included. Scores have a memory of their own, of the
-    lengths of evaluations, which ends before the `unscored` tokens.
-    """
-
-    memory: Any
-    uses: np.ndarray
-    score_memory: Any
-    unread: np.ndarray = np.zeros((0,), np.int32)
-    unscored: np.ndarray = np.zeros((0,), np.int32)
-    known_ids: np.ndarray = np.zeros((0,), np.int32)
-    position: int = 0
-    num_tokens: int = 0
-    last_use: float = 0.0
-
-    def after_writing(self, token_ids: np.ndarray) -> "SessionState":
-        """Returns the state after tokens that were written; they are read with the next prompt."""
-        uses = self.uses.copy()
-        note_written(uses, token_ids)
-        # Reading the text is faster than writing it was.
-        return self._replace(
-            uses=uses,
-            unread=np.append(self.unread, token_ids),
-            unscored=np.append(self.unscored, token_ids),
-            known_ids=np.append(self.known_ids, token_ids),
-            num_tokens=self.num_tokens + len(token_ids),
-        )
-
-
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Completion:
     """One text of a request and its progress.
 
     The thread of the engine calls `deliver` with each `TextPiece`. `owner` is the client and its
     request. `reading` is the iterator that reads the prompt, a segment
-    at a time. `state` is the session's after the
+    at a time. `state` is the `SessionState` after the
     prompt; `None` until that is read. `memory`, of a text outside of the batch, ends before its
     newest token. `is_over` is true if the text ended or was cancelled.
     """
@@ -82,6 +48,7 @@ class Completion:
     deliver: Callable[[TextPiece], object]
     prompt_ids: np.ndarray
     bias: np.ndarray | None
+    submit_seconds: float = dataclasses.field(default_factory=time.monotonic)
     reading: Any = None
     state: Any = None
     pieces: Any = None
@@ -92,7 +59,7 @@ class Completion:
     scores: list[TokenScore] = dataclasses.field(default_factory=list)
     token_ids: list[int] = dataclasses.field(default_factory=list)
 
-    def next_state(self) -> SessionState:
+    def next_state(self) -> Any:
         """Returns the state of the session after the text, without the stop text."""
         ids = np.array(self.written_ids, np.int32)
         state = self.state.after_writing(self.pieces.kept_ids() if self.pieces.is_over else ids)

@@ -1,15 +1,19 @@
 """Request for texts in the form of OpenAI's completions."""
 
 import dataclasses
+import difflib
+import re
 from typing import Annotated, Any
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS, FrozenConfig, not_negative, positive
-from txl_tf.config.generation import GenerationConfig
-from txl_tf.errors import did_you_mean
+from txl_tf.config.generation import GenerationConfig, sample_seeds
 from txl_tf.storage.untrusted_files import parse_json
 
-# Parameters of OpenAI's interface that are not supported, with the values that change nothing.
-_NEUTRAL: dict[str, Any] = {"best_of": 1, "suffix": ""}
+_EMPTY: tuple[Any, ...] = (None, "", [], {}, [""])
+# Parameters that change no text here, and values of others that change nothing.
+_IGNORED = ("user", "metadata", "add_special_tokens", "skip_special_tokens")
+_NEUTRAL = {"min_tokens": 0, "length_penalty": 1, "use_beam_search": False}
+_TYPO_SIMILARITY = 0.85  # of names; below it another parameter may be meant
 
 
 class RequestError(Exception):
@@ -32,6 +36,8 @@ class StreamOptions(FrozenConfig):
 
     include_usage: bool = False
     """True to end the stream with the counts of tokens."""
+    continuous_usage_stats: bool = False
+    """True to count the tokens in each event."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,8 @@ class CompletionRequest(GenerationConfig):
     """True to send texts as they are written."""
     stream_options: StreamOptions = StreamOptions()
     """Options of the stream."""
+    ignore_eos: bool = False
+    """True to write on after the token that ends a document."""
     session: str = ""
     """Name of a text that is continued over many requests, with its memory."""
     model: str | None = None
@@ -61,16 +69,33 @@ class CompletionRequest(GenerationConfig):
 
 
 def parse_request(body: bytes) -> CompletionRequest:
-    """Reads the body of a request, without nulls; RequestError names the first wrong parameter."""
-    values = {
-        name: value
-        for name, value in json_object(body).items()
-        if value is not None and name != "user" and _NEUTRAL.get(name) != value
-    }
+    """Reads the body of a request; RequestError names the first wrong parameter.
+
+    Empty values and parameters that change nothing are left out. A name in camel case is the same
+    parameter.
+    """
+    values: dict[str, Any] = {}
+    for name, value in json_object(body).items():
+        snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+        is_empty = value in _EMPTY or (name in _NEUTRAL and value == _NEUTRAL[name])
+        if name not in _IGNORED and not is_empty:
+            what = f"`{name[:60]}` and its other spelling have different values."
+            require(values.setdefault(snake, value) == value, what, name[:60])
+    if values.pop("best_of", None) not in (None, values.get("n", 1)):
+        raise RequestError(400, "`best_of` must be `n`, because all texts are returned.", "best_of")
+    if values.get("top_k") == -1:
+        del values["top_k"]
+    if type(values.get("seed")) is int:
+        (values["seed"],) = sample_seeds(values["seed"], 1)  # in 32 bits
+    if isinstance(values.get("stream_options"), dict):
+        options = values["stream_options"].items()
+        values["stream_options"] = {k: v for k, v in options if k != "include_obfuscation"}
     known = list(CompletionRequest.__dataclass_fields__)
     for name in values:
-        what = f"The server does not support the parameter `{name[:60]}`."
-        require(name in known, what + did_you_mean(name, known), name[:60])
+        near = difflib.get_close_matches(name, known, 1, _TYPO_SIMILARITY)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        what = f"The server does not support the parameter `{name[:60]}`.{hint}"
+        require(name in known, what, name[:60])
     try:
         return CompletionRequest.from_dict(values)
     except ValueError as error:

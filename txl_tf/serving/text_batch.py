@@ -106,15 +106,15 @@ class TextBatch:
             position=tensor([row.state.position + len(row.written_ids) for row in rows]),
         )
 
-    def write_tokens(self) -> Iterator[tuple[Completion, int, tf.Tensor | None]]:
-        """Writes a token of every text; yields text, token and the logits `(V,)` for its scores."""
+    def write_tokens(self) -> Iterator[tuple[Completion, int, np.ndarray | None]]:
+        """Writes a token of every text; yields it, and the log-probabilities `(V,)` if scored."""
         if int(self._state.index) == CAPACITY:
             self.regroup(self.rows)  # recent tokens become memory
         programs = self._programs
         self._state = programs.write_tokens(
             self._read_memory, programs.constants, self._state, self._settings
         )
-        logits = self._state.step_state[1]
         token_ids = self._state.pending.numpy().tolist()
         for place, (row, token_id) in enumerate(zip(self.rows, token_ids, strict=False)):
-            yield row, token_id, None if row.settings.logprobs is None else logits[place]
+            logits = None if row.settings.logprobs is None else self._state.step_state[1][place]
+            yield row, token_id, None if logits is None else tf.nn.log_softmax(logits).numpy()

@@ -20,15 +20,18 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
-from txl_tf.causal_lm.text_pieces import TextPieces
+from txl_tf.causal_lm.text_pieces import TextPieces, prompt_tokens
 from txl_tf.config.generation import new_seed, sample_seeds
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
+from txl_tf.errors import UsageError
 from txl_tf.generation.decoding import note_read, token_bias
 from txl_tf.generation.session import writing_engine
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader
-from txl_tf.serving.completion import Completion, SessionState, TextPiece, TokenScore
+from txl_tf.serving.completion import Completion, TextPiece, TokenScore
 from txl_tf.serving.completion_request import CompletionRequest, RequestError, require
+from txl_tf.serving.metrics import ServerMetrics
+from txl_tf.serving.session_state import SessionState
 from txl_tf.serving.text_batch import TextBatch
 
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
@@ -38,14 +41,16 @@ _SCORED_TOKENS = 64  # at once: a large vocabulary has a large array of scores
 class TextEngine:
     """Worker that reads and writes the texts of all requests.
 
-    It writes `max_rows` texts side by side. `max_waiting` requests may wait, at most half of them
-    from one client. A session ends after `session_seconds` without a request. With more than
-    `max_sessions`, the one that rested longest ends.
+    It writes `max_rows` texts side by side. `max_waiting` requests may wait besides. If they are
+    full, the client with the most of them gives a place to one that has two fewer. A session ends
+    after `session_seconds` without a request. With more than `max_sessions`, the one that rested
+    longest ends.
     """
 
     def __init__(
         self,
         lm: TransformerXLCausalLM,
+        metrics: ServerMetrics,
         *,
         max_rows: int = 8,
         max_waiting: int = 16,
@@ -54,7 +59,7 @@ class TextEngine:
     ) -> None:
         self.tokenizer: Any = lm.tokenizer
         self._vocabulary_size = lm.model.config.vocabulary_size
-        self._num_prompt_tokens = self._num_written_tokens = 0
+        self._metrics = metrics
         self._max_rows, self._max_waiting = max_rows, max_waiting
         self._max_sessions, self._session_seconds = max_sessions, session_seconds
         reading = writing_engine(lm.model, None, max_rows)
@@ -75,19 +80,24 @@ class TextEngine:
         self._batch = TextBatch(lm.model, max_rows, empty_memory)
         # Compiles the program, so that the first request need not wait for it.
         next(self._reader.read_next([np.zeros((2,), np.int32)], empty_memory))
+        metrics.waiting.set_function(lambda: len(self._waiting))
+        metrics.running.set_function(lambda: self._num_running)
+        metrics.sessions.set_function(lambda: len(self._sessions))
         self._is_closed = False
         self.thread = threading.Thread(target=self._run, name="text engine", daemon=True)
         self.thread.start()
 
-    def metrics(self) -> dict[str, int]:
-        """Returns numbers of tokens, waiting texts, running texts and sessions."""
-        return {
-            "txl_prompt_tokens_total": self._num_prompt_tokens,
-            "txl_completion_tokens_total": self._num_written_tokens,
-            "txl_texts_waiting": len(self._waiting),
-            "txl_texts_running": len(self._batch.rows) + (self._reading is not None),
-            "txl_texts_sessions": len(self._sessions),
-        }
+    def encode(self, prompt: str | tuple[int, ...]) -> np.ndarray:
+        """Returns the tokens of a prompt, none for an empty one; RequestError if there are none."""
+        given = prompt if isinstance(prompt, str) else np.array(prompt)
+        try:
+            return prompt_tokens(self.tokenizer, given) if prompt else np.zeros(0, np.int32)
+        except (UsageError, ValueError, OverflowError) as error:
+            raise RequestError(400, getattr(error, "what", str(error)), "prompt") from error
+
+    @property
+    def _num_running(self) -> int:
+        return len(self._batch.rows) + (self._reading is not None)
 
     def submit(
         self,
@@ -117,17 +127,26 @@ class TextEngine:
             for index, (prompt_ids, seed) in enumerate(texts)
         ]
         with self._changed:
-            waiting = {row.owner for row in self._waiting if not row.is_over}
-            clients = [client for client, _ in waiting]
-            share = max(1, self._max_waiting // 2)
-            is_free = len(clients) < self._max_waiting and clients.count(owner[0]) < share
-            require(is_free, "The server is busy; ask again later.", status=503)
+            require(not self._is_closed, "The server is shutting down.", status=503)
+            busy = RequestError(503, "The server is busy; ask again later.")
+            # Cancelled texts are dropped, unless their sessions must be kept.
+            self._waiting = [row for row in self._waiting if row.state or not row.is_over]
+            requests = list(dict.fromkeys(row.owner for row in self._waiting if not row.state))
+            if len(requests) >= self._max_waiting + max(0, self._max_rows - self._num_running):
+                counts = collections.Counter(client for client, _ in requests)
+                client, most = counts.most_common(1)[0]
+                if most < counts[owner[0]] + 2:
+                    raise busy
+                newest = [request for request in requests if request[0] == client][-1]
+                for row in self._waiting:
+                    if row.owner == newest:
+                        self._refuse(row, busy)
             self._waiting.extend(completions)
             self._changed.notify_all()
         return completions
 
     def close(self, timeout_seconds: float) -> None:
-        """Stops the thread after the current token."""
+        """Stops the thread after the current token, and answers all texts with an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -140,7 +159,7 @@ class TextEngine:
                     lambda: self._waiting or self._batch.rows or self._reading or self._is_closed
                 )
             if self._is_closed:
-                return
+                return self._end_all(RequestError(503, "The server is shutting down."))
             try:
                 self._turn()
             except Exception as error:  # answered, and the next request may work
@@ -172,8 +191,10 @@ class TextEngine:
             for row in ended:
                 self._release(row)
         if rows:
-            for row, token_id, logits in self._batch.write_tokens():
-                self._take_token(row, token_id, logits)
+            self._metrics.rows.observe(len(rows))
+            self._metrics.completion_tokens.inc(len(rows))
+            for row, token_id, log_probs in self._batch.write_tokens():
+                self._take_token(row, token_id, log_probs)
 
     def _pause_one(self, rows: list[Completion]) -> None:
         """Takes a text out of a full batch whose client has two places more than a waiting one."""
@@ -204,6 +225,7 @@ class TextEngine:
     def _read(self, row: Completion) -> Iterator[None]:
         """Scores and reads a prompt after its session, and pauses between two segments."""
         settings, prompt_ids = row.settings, row.prompt_ids
+        self._metrics.queue_seconds.observe(time.monotonic() - row.submit_seconds)
         earliest = time.monotonic() - self._session_seconds
         kept = list(self._sessions.items())[-self._max_sessions :]
         self._sessions = {name: state for name, state in kept if state.last_use >= earliest}
@@ -222,8 +244,9 @@ class TextEngine:
                 targets = unscored[1 + batch.start :][: batch.lengths[0]]
                 first = max(0, len(unscored) - len(prompt_ids) - 1 - batch.start)
                 for start in range(first, len(targets), _SCORED_TOKENS):
-                    logits = self._log_probs_of(hidden[:, start : start + _SCORED_TOKENS])[0]
-                    for token_id, of_token in zip(targets[start:], logits, strict=False):
+                    states = hidden[:, start : start + _SCORED_TOKENS]
+                    log_probs = self._log_probs_of(states)[0].numpy()
+                    for token_id, of_token in zip(targets[start:], log_probs, strict=False):
                         self._add_token(row, int(token_id), of_token)
                 yield
             unscored = unscored[-1:]
@@ -245,40 +268,38 @@ class TextEngine:
             known_ids=row.pieces.newest_ids,
             num_tokens=state.num_tokens + len(prompt_ids),
         )
-        self._num_prompt_tokens += len(prompt_ids)
+        self._metrics.prompt_tokens.inc(len(prompt_ids))
         echoed = self.tokenizer.decode_text(prompt_ids) if settings.echo else ""
         row.num_echoed = len(echoed)
         if echoed or not settings.max_tokens:
             row.deliver_piece(echoed, None if settings.max_tokens else "length")
 
-    def _add_token(self, row: Completion, token_id: int, logits: tf.Tensor | None = None) -> str:
-        """Adds a token to a text, with its score if logits or log-probabilities `(V,)` are given.
+    def _add_token(self, row: Completion, token_id: int, log_probs: Any = None) -> str:
+        """Adds a token to a text, with its score if log-probabilities `(V,)` are given.
 
         Returns the text that later tokens cannot change.
         """
         if row.settings.logprobs is None:
             return row.pieces.add(token_id)
         ids, logprob, best = [token_id], None, []
-        if logits is not None:
-            log_probs = tf.nn.log_softmax(logits)
+        if log_probs is not None:
             most = min(row.settings.logprobs, self._vocabulary_size)
-            values, top_ids = tf.math.top_k(log_probs, most)
-            ids += top_ids.numpy().tolist()
-            numbers = np.maximum([log_probs[token_id], *values], _LOWEST_LOGPROB)
-            logprob, *best = numbers.tolist()
+            top_ids = np.argpartition(-log_probs, most - 1)[:most]
+            ids += sorted(top_ids.tolist(), key=lambda k: (-log_probs[k], k))
+            logprob, *best = np.maximum(log_probs[ids], _LOWEST_LOGPROB).tolist()
         token, *others = row.pieces.token_texts(ids)
         piece = row.pieces.add(token_id)
         top = dict(zip(reversed(others), reversed(best), strict=True)) if best else None
         row.scores.append(TokenScore(token, row.num_echoed + row.pieces.offset, logprob, top))
         return piece
 
-    def _take_token(self, row: Completion, token_id: int, logits: tf.Tensor) -> None:
-        piece, is_end = "", token_id == self.tokenizer.end_token_id
+    def _take_token(self, row: Completion, token_id: int, log_probs: Any) -> None:
+        piece, ignores_end = "", row.settings.ignore_eos
+        is_end = token_id == self.tokenizer.end_token_id and not ignores_end
         row.written_ids.append(token_id)
-        self._num_written_tokens += 1
         if not is_end:
             row.token_ids.append(token_id)
-            piece = self._add_token(row, token_id, logits)
+            piece = self._add_token(row, token_id, log_probs)
         if row.pieces.is_over:
             end = row.num_echoed + row.pieces.num_characters
             row.scores = [score for score in row.scores if score.text_offset < end]

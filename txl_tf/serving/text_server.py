@@ -1,7 +1,7 @@
 """Text server over HTTP, in the form of OpenAI's completions."""
 
 import asyncio
-import collections
+import contextlib
 import hmac
 import json
 import logging
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from txl_tf.causal_lm.text_pieces import prompt_tokens
-from txl_tf.errors import UsageError
+from txl_tf import __version__
 from txl_tf.serving.completion import Completion, TextPiece, TokenScore
 from txl_tf.serving.completion_request import (
     CompletionRequest,
@@ -25,81 +25,117 @@ from txl_tf.serving.completion_request import (
     parse_request,
     require,
 )
-from txl_tf.serving.text_engine import TextEngine
+from txl_tf.serving.metrics import ServerMetrics
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page.html")
 _BODY_SECONDS = 30.0
 SHUTDOWN_SECONDS = 2.0
 """Time for requests and for the engine to end."""
+_OPEN_PATHS = ("/", "/health", "/ping")
 _MAX_SESSION_LETTERS = 100
 _MAX_TEXTS = 64  # prompts of a request times `n`
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class TextServer:
-    """HTTP application of a `TextEngine`; requests need the API key, except `/` and `/health`."""
+    """HTTP application of an `engine`, which is `None` while the model is loaded.
+
+    Requests need the API key, except those of `_OPEN_PATHS`. `client_header` names the client that
+    shares the engine with others, by default its address. Pages of `allowed_origins` may ask too.
+    """
 
     def __init__(
         self,
-        engine: TextEngine,
         model_name: str,
         api_key: str,
         *,
+        client_header: str = "",
+        allowed_origins: Sequence[str] = (),
         max_prompt_tokens: int = 1 << 16,
         max_tokens: int = 4096,
         max_body_bytes: int = 4 << 20,
     ) -> None:
-        self._engine, self._model_name = engine, model_name
+        self.engine: Any = None
+        self.metrics = ServerMetrics()
+        self._model_name = model_name
+        self._client_header, self._allowed_origins = client_header, allowed_origins
         self._max_prompt_tokens, self._max_tokens = max_prompt_tokens, max_tokens
         self._max_body_bytes = max_body_bytes
         self._api_key = api_key.encode()
         self._created = int(time.time())
-        self._requests: collections.Counter[int] = collections.Counter()
-        self._seconds = 0.0
 
     def application(self) -> web.Application:
         """Returns the application, which closes the engine when it ends."""
-        logging.getLogger("aiohttp.server").addFilter(_is_not_malformed)
+        logging.getLogger("aiohttp.server").addFilter(_is_of_server)
         application = web.Application(
-            client_max_size=self._max_body_bytes, middlewares=[self._answer_errors]
+            client_max_size=self._max_body_bytes, middlewares=[self._count]
         )
         application.add_routes(
             [
                 web.get("/", self._page),
                 web.get("/health", self._health),
-                web.get("/metrics", self._metrics),
+                web.get("/ping", self._health),
+                web.get("/version", self._version),
+                web.get("/metrics", self._show_metrics),
                 web.get("/v1/models", self._models),
+                web.get("/v1/models/{name:.+}", self._model),
                 web.post("/v1/completions", self._completions),
                 web.get("/tokenizer_info", self._tokenizer_info),
                 web.post("/tokenize", self._tokenize),
                 web.post("/detokenize", self._detokenize),
             ]
         )
-
-        async def close(_: web.Application) -> None:
-            # The engine delivers to the event loop, so it stops first.
-            await asyncio.to_thread(self._engine.close, SHUTDOWN_SECONDS)
-
-        application.on_cleanup.append(close)
+        application.on_response_prepare.append(self._allow_origin)
+        application.on_shutdown.append(self._close)
         return application
 
+    async def _close(self, _: web.Application) -> None:
+        if self.engine is not None:
+            await asyncio.to_thread(self.engine.close, SHUTDOWN_SECONDS)
+
+    async def _allow_origin(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self._is_allowed(request):
+            asked = request.headers.get("Access-Control-Request-Headers", "")
+            response.headers["Access-Control-Allow-Origin"] = request.headers["Origin"]
+            response.headers["Access-Control-Allow-Headers"] = asked
+            response.headers["Vary"] = "Origin"
+
+    def _is_allowed(self, request: web.Request) -> bool:
+        origin = request.headers.get("Origin")
+        return origin is not None and not {"*", origin}.isdisjoint(self._allowed_origins)
+
     @web.middleware
-    async def _answer_errors(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        start = time.monotonic()
-        response: web.StreamResponse
+    async def _count(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        status = "499"  # the client left
+        try:
+            response = await self._answer(request, handler)
+            status = str(response.status)
+            return response
+        finally:
+            self.metrics.requests.labels(status).inc()
+
+    async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        path = request.path[:60]
+        if request.method == "OPTIONS" and self._is_allowed(request):
+            return web.Response(status=204)
         try:
             self._check_key(request)
-            response = await handler(request)
+            what = "The model is loading; ask again later."
+            require(self.engine is not None, what, status=503)
+            return await handler(request)
+        except web.HTTPMethodNotAllowed as error:
+            what = f"{path} needs {' or '.join(sorted(error.allowed_methods))}."
+            return _refusal(RequestError(405, what), Allow=error.headers["Allow"])
+        except web.HTTPNotFound:
+            what = f"There is no path {path}. This server has no chat: it continues the `prompt` of"
+            return _refusal(RequestError(404, f"{what} a request to /v1/completions."))
         except web.HTTPException as error:
-            response = _refusal(RequestError(error.status, error.text or error.reason))
+            return _refusal(RequestError(error.status, error.text or error.reason))
         except RequestError as error:
-            response = _refusal(error)
-        self._requests[response.status] += 1
-        self._seconds += time.monotonic() - start
-        return response
+            return _refusal(error)
 
     def _check_key(self, request: web.Request) -> None:
-        if not self._api_key or request.path in ("/", "/health"):
+        if not self._api_key or request.path in _OPEN_PATHS:
             return
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         is_right = hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._api_key)
@@ -110,27 +146,46 @@ class TextServer:
 
     async def _health(self, request: web.Request) -> web.Response:
         what = "The engine has stopped; restart the server."
-        require(self._engine.thread.is_alive(), what, status=500)
+        require(self.engine.thread.is_alive(), what, status=500)
         return web.json_response({"status": "ok"})
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        values = {**self._engine.metrics(), "txl_request_seconds_total": self._seconds}
-        lines = [f"{name} {value}" for name, value in values.items()]
-        for status, count in sorted(self._requests.items()):
-            lines.append(f'txl_requests_total{{status="{status}"}} {count}')
-        return web.Response(text="\n".join([*lines, ""]))
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": __version__})
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        text = generate_latest(self.metrics.registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _models(self, request: web.Request) -> web.Response:
-        description = {
+        return web.json_response({"object": "list", "data": [self._description()]})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        self._check_model(request.match_info["name"])
+        return web.json_response(self._description())
+
+    def _description(self) -> dict[str, Any]:
+        return {
             "id": self._model_name,
             "object": "model",
             "created": self._created,
             "owned_by": "txl-tf",
         }
-        return web.json_response({"object": "list", "data": [description]})
+
+    def _check_model(self, name: str) -> None:
+        what = f"The server has no model `{name[:60]}`, only `{self._model_name}`."
+        require(name == self._model_name, what, "model", status=404)
 
     async def _tokenizer_info(self, request: web.Request) -> web.Response:
-        return web.json_response({"eos_token": None, "bos_token": None})
+        return web.json_response({"eos_token": self._text_before_others(), "bos_token": None})
+
+    def _text_before_others(self) -> str | None:
+        """Returns the text of an end token or a line end, which clients put before a text."""
+        tokenizer, end = self.engine.tokenizer, self.engine.tokenizer.end_token_id
+        for text in ("\n" if end is None else tokenizer.decode([end]), "\n", " "):
+            with contextlib.suppress(RequestError):
+                if len(self._token_ids(text)):
+                    return text
+        return tokenizer.decode([0])
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         prompt: Any = json_object(await _body_of(request)).get("prompt")
@@ -143,14 +198,15 @@ class TextServer:
         are_ids = isinstance(tokens, list) and all(type(each) is int for each in tokens)
         require(are_ids, "`tokens` must be a list of token ids.", "tokens")
         ids = self._token_ids(tuple(tokens))
-        return web.json_response({"prompt": self._engine.tokenizer.decode_text(ids)})
+        return web.json_response({"prompt": self.engine.tokenizer.decode_text(ids)})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         asked = parse_request(await _body_of(request))
-        model = asked.model or self._model_name
-        what = f"The server has no model `{model[:60]}`, only `{self._model_name}`."
-        require(model == self._model_name, what, "model", status=404)
-        owner = (str(request.remote), f"cmpl-{secrets.token_hex(12)}")
+        self._check_model(asked.model or self._model_name)
+        # A proxy adds the address of its client at the end.
+        names = request.headers.getall(self._client_header, [str(request.remote)])
+        client = names[-1].rpartition(",")[2].strip()
+        owner = (client, f"cmpl-{secrets.token_hex(12)}")
         prompts = await self._prompts(asked)
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[TextPiece] = asyncio.Queue()
@@ -158,7 +214,7 @@ class TextServer:
         def deliver(piece: TextPiece) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, piece)
 
-        completions = self._engine.submit(asked, prompts, owner, deliver)
+        completions = self.engine.submit(asked, prompts, owner, deliver)
         answer: dict[str, Any] = {
             "id": owner[1],
             "object": "text_completion",
@@ -175,6 +231,8 @@ class TextServer:
         finally:
             for completion in completions:
                 completion.is_over = True
+            seconds = time.monotonic() - completions[0].submit_seconds
+            self.metrics.request_seconds.observe(seconds)
         choices = [_choice(asked, each) for each in texts]
         answer |= {"choices": choices, "usage": _usage(completions)}
         if asked.session:
@@ -201,15 +259,10 @@ class TextServer:
         return ids
 
     def _token_ids(self, prompt: str | tuple[int, ...]) -> np.ndarray:
-        """Returns the tokens of a prompt, none for an empty one."""
-        given = prompt if isinstance(prompt, str) else np.array(prompt)
-        try:
-            ids = prompt_tokens(self._engine.tokenizer, given) if prompt else np.zeros(0)
-        except (UsageError, ValueError, OverflowError) as error:
-            raise RequestError(400, getattr(error, "what", str(error)), "prompt") from error
+        ids = self.engine.encode(prompt)
         what = f"A prompt must have at most {self._max_prompt_tokens} tokens. Received: {len(ids)}"
         require(len(ids) <= self._max_prompt_tokens, what, "prompt")
-        return ids.astype(np.int32)
+        return ids
 
 
 async def _pieces(queue: asyncio.Queue[TextPiece], num_texts: int) -> AsyncIterator[TextPiece]:
@@ -264,7 +317,10 @@ async def _streamed(
 
     try:
         async for piece in pieces:
-            await send(json.dumps({**answer, "choices": [_choice(asked, [piece])]}))
+            event = {**answer, "choices": [_choice(asked, [piece])]}
+            if asked.stream_options.continuous_usage_stats:
+                event["usage"] = _usage(completions)
+            await send(json.dumps(event))
         if asked.stream_options.include_usage:
             await send(json.dumps({**answer, "choices": [], "usage": _usage(completions)}))
     except RequestError as error:
@@ -282,8 +338,8 @@ def _body(error: RequestError) -> dict[str, Any]:
     return {"error": values}
 
 
-def _refusal(error: RequestError) -> web.Response:
-    headers = {"Retry-After": "1"} if error.status == 503 else {}
+def _refusal(error: RequestError, **headers: str) -> web.Response:
+    headers |= {"Retry-After": "1"} if error.status == 503 else {}
     return web.json_response(_body(error), status=error.status, headers=headers)
 
 
@@ -296,7 +352,7 @@ async def _body_of(request: web.Request) -> bytes:
         raise RequestError(400, "The Content-Encoding does not fit the body.") from error
 
 
-def _is_not_malformed(record: logging.LogRecord) -> bool:
-    """Returns False for a malformed request, whose traceback aiohttp would log."""
-    faults = (HttpProcessingError, web.RequestPayloadError)
+def _is_of_server(record: logging.LogRecord) -> bool:
+    """Returns False for a fault of a client, whose traceback aiohttp would log."""
+    faults = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
     return not (record.exc_info and isinstance(record.exc_info[1], faults))

@@ -1,0 +1,40 @@
+"""State of a session of the text server."""
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from txl_tf.generation.decoding import note_written
+
+
+class SessionState(NamedTuple):
+    """State of a session between its texts, with tensors of one row and V tokens of vocabulary.
+
+    Memory ends before the `unread` tokens. `uses` `(V,)` are as in a `DecodingState`. `known_ids`
+    are the newest tokens, which the text of others depends on. `position` counts the tokens drawn,
+    and `num_tokens` all tokens, prompts included. Scores have a memory of their own, of the
+    lengths of evaluations, which ends before the `unscored` tokens.
+    """
+
+    memory: Any
+    uses: np.ndarray
+    score_memory: Any
+    unread: np.ndarray = np.zeros((0,), np.int32)
+    unscored: np.ndarray = np.zeros((0,), np.int32)
+    known_ids: np.ndarray = np.zeros((0,), np.int32)
+    position: int = 0
+    num_tokens: int = 0
+    last_use: float = 0.0
+
+    def after_writing(self, token_ids: np.ndarray) -> Self:
+        """Returns the state after tokens that were written; they are read with the next prompt."""
+        uses = self.uses.copy()
+        note_written(uses, token_ids)
+        # Reading the text is faster than writing it was.
+        return self._replace(
+            uses=uses,
+            unread=np.append(self.unread, token_ids),
+            unscored=np.append(self.unscored, token_ids),
+            known_ids=np.append(self.known_ids, token_ids),
+            num_tokens=self.num_tokens + len(token_ids),
+        )
