@@ -239,7 +239,7 @@ def test_ignore_eos_writes_on_after_the_end_of_a_document(lm):
             assert answer["usage"]["completion_tokens"] == count
         text = json.loads(get(f"{address}/tokenizer_info")[1])["eos_token"]
         tokens = get(f"{address}/tokenize", json.dumps({"prompt": text}).encode())[1]
-        assert json.loads(tokens)["tokens"] == [0]
+        assert json.loads(tokens)["tokens"][0] == 0
 
 
 def test_other_routes_answer(address):

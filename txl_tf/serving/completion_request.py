@@ -77,8 +77,8 @@ def parse_request(body: bytes) -> CompletionRequest:
     values: dict[str, Any] = {}
     for name, value in json_object(body).items():
         snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
-        is_empty = value in _EMPTY or (name in _NEUTRAL and value == _NEUTRAL[name])
-        if name not in _IGNORED and not is_empty:
+        is_empty = value in _EMPTY or (snake in _NEUTRAL and value == _NEUTRAL[snake])
+        if snake not in _IGNORED and not is_empty:
             what = f"`{name[:60]}` and its other spelling have different values."
             require(values.setdefault(snake, value) == value, what, name[:60])
     if values.pop("best_of", None) not in (None, values.get("n", 1)):
@@ -89,13 +89,18 @@ def parse_request(body: bytes) -> CompletionRequest:
         (values["seed"],) = sample_seeds(values["seed"], 1)  # in 32 bits
     if isinstance(values.get("stream_options"), dict):
         options = values["stream_options"].items()
-        values["stream_options"] = {k: v for k, v in options if k != "include_obfuscation"}
+        values["stream_options"] = {
+            name: value
+            for name, value in options
+            if value is not None and name != "include_obfuscation"
+        }
     known = list(CompletionRequest.__dataclass_fields__)
-    for name in values:
-        near = difflib.get_close_matches(name, known, 1, _TYPO_SIMILARITY)
+    unknown = [name[:60] for name in values if name not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, 1, _TYPO_SIMILARITY)
         hint = f" Did you mean {near[0]}?" if near else ""
-        what = f"The server does not support the parameter `{name[:60]}`.{hint}"
-        require(name in known, what, name[:60])
+        what = f"The server does not support the parameter `{unknown[0]}`.{hint}"
+        raise RequestError(400, what, unknown[0])
     try:
         return CompletionRequest.from_dict(values)
     except ValueError as error:

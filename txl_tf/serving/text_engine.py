@@ -200,21 +200,26 @@ class TextEngine:
         """Takes a text out of a full batch whose client has two places more than a waiting one."""
         places = collections.Counter(row.owner[0] for row in rows)
         with self._changed:
-            least = min((places[row.owner[0]] for row in self._waiting), default=self._max_rows)
+            ready = [places[row.owner[0]] for row in self._ready(rows)]
+            least = min(ready, default=self._max_rows)
             paused = max(reversed(rows), key=lambda row: places[row.owner[0]], default=None)
             is_full = len(rows) == self._max_rows and self._reading is None
             if is_full and paused and places[paused.owner[0]] >= least + 2:
                 rows.remove(paused)
                 self._waiting.append(paused)
 
+    def _ready(self, running: Sequence[Completion]) -> list[Completion]:
+        """Returns the waiting texts whose sessions rest."""
+        begun = [row for row in (*self._batch.rows, *running, *self._waiting) if row.state]
+        busy = {row.settings.session for row in begun} - {""}
+        return [row for row in self._waiting if row.state or row.settings.session not in busy]
+
     def _next_waiting(self, running: Sequence[Completion]) -> Completion | None:
-        """Takes the text whose client and request have the fewest places, if its session rests."""
+        """Takes the text whose client and request have the fewest places."""
         places = collections.Counter(key for row in running for key in (row.owner, row.owner[0]))
         with self._changed:
-            begun = [row for row in (*self._batch.rows, *running, *self._waiting) if row.state]
-            busy = {row.settings.session for row in begun} - {""}
             row = min(
-                (row for row in self._waiting if row.state or row.settings.session not in busy),
+                self._ready(running),
                 key=lambda row: (places[row.owner[0]], places[row.owner], row.state is None),
                 default=None,
             )
