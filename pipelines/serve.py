@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from txl_tf import __version__
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import StorageError
 from txl_tf.imports import require_extra
@@ -118,6 +119,7 @@ def run(job: ServeJob) -> None:
     server = TextServer(
         name,
         arguments.api_key or os.environ.get(_KEY_VARIABLE, ""),
+        version=__version__,
         client_header=arguments.client_header,
         allowed_origins=arguments.allowed_origin or (),
         max_prompt_tokens=arguments.max_prompt_tokens,

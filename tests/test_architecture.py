@@ -77,6 +77,10 @@ LOADED_FIRST = (
     "txl_tf.model_folder.*",
     "txl_tf.models.presets",
     "txl_tf.models.sizes",
+    # The server answers while TensorFlow is imported.
+    "txl_tf.serving.completion*",
+    "txl_tf.serving.metrics",
+    "txl_tf.serving.text_server",
     "txl_tf.storage.*",
     "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",

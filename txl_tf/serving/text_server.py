@@ -16,7 +16,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from txl_tf import __version__
 from txl_tf.serving.completion import Completion, TextPiece, TokenScore
 from txl_tf.serving.completion_request import (
     CompletionRequest,
@@ -49,6 +48,7 @@ class TextServer:
         model_name: str,
         api_key: str,
         *,
+        version: str = "",
         client_header: str = "",
         allowed_origins: Sequence[str] = (),
         max_prompt_tokens: int = 1 << 16,
@@ -57,7 +57,7 @@ class TextServer:
     ) -> None:
         self.engine: Any = None
         self.metrics = ServerMetrics()
-        self._model_name = model_name
+        self._model_name, self._version_name = model_name, version
         self._client_header, self._allowed_origins = client_header, allowed_origins
         self._max_prompt_tokens, self._max_tokens = max_prompt_tokens, max_tokens
         self._max_body_bytes = max_body_bytes
@@ -150,7 +150,7 @@ class TextServer:
         return web.json_response({"status": "ok"})
 
     async def _version(self, request: web.Request) -> web.Response:
-        return web.json_response({"version": __version__})
+        return web.json_response({"version": self._version_name})
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         text = generate_latest(self.metrics.registry)
