@@ -106,11 +106,14 @@ class TextServer:
 
     @web.middleware
     async def _count(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        status = "499"  # the client left
+        status = "500"
         try:
             response = await self._answer(request, handler)
             status = str(response.status)
             return response
+        except (asyncio.CancelledError, ConnectionError):
+            status = "499"  # the client left
+            raise
         finally:
             self.metrics.requests.labels(status).inc()
 
