@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     address = "address to listen on; 0.0.0.0: all addresses (default: 127.0.0.1)"
     parser.add_argument("--host", default="127.0.0.1", help=address)
     add_number(parser, "--port", 0, _HIGHEST_PORT, "port; 0: a free one", default=8000)
-    meaning = f"key for all paths but /, /health, /ping (default: {_KEY_VARIABLE} of the environment)"
+    meaning = f"key for all paths but /, /health, /ping (default: ${_KEY_VARIABLE})"
     parser.add_argument("--api-key", metavar="KEY", help=meaning)
     meaning = "pages of this origin may ask; *: of any; may be repeated"
     parser.add_argument("--allowed-origin", metavar="URL", action="append", help=meaning)
