@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.data.file_kinds import check_text
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.text_files import text_blocks
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
@@ -324,5 +325,7 @@ def write_documents(path: str, dataset: PreparedDataset, split: str, nats: np.nd
 
 def _read(path: str) -> bytes:
     if path == STANDARD_INPUT:
-        return sys.stdin.buffer.read()
+        content = sys.stdin.buffer.read()
+        check_text(content, "standard input")
+        return content
     return b"".join(text_blocks(path, may_be_json=False))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.generation import MOST_BIAS, GenerationConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.data.file_kinds import check_text
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
 from txl_tf.errors import StorageError, UsageError
 from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
@@ -171,6 +172,7 @@ def _prompt(prompt: str | None) -> str | None:
         raise UsageError("The prompt is empty.", where="--prompt")
     if prompt is None and sys.stdin is not None and not sys.stdin.isatty():
         content = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
+        check_text(content, "standard input")
         prompt = content.decode("utf-8", "surrogateescape") or None
     if prompt is not None and not _is_utf8(prompt):
         raise UsageError("The prompt is not valid UTF-8.", where=f"prompt {prompt[:80]!a}")

@@ -196,12 +196,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             remedy="Give smaller fractions, so that text to train on is left.",
         )
     separator = arguments.document_separator or ""
-    if "\n" in separator or len(os.fsencode(separator)) > 1024:
-        raise UsageError(
-            "A separator must be one line of at most 1024 bytes.",
-            where="--document-separator",
-            remedy="Give a shorter line, without its line end.",
-        )
+    if "\n" in separator:
+        remedy = "Give the line without its end."
+        raise UsageError("A separator is one line.", where="--document-separator", remedy=remedy)
     has_train = arguments.train_file or arguments.text or arguments.corpus
     if kind == "ids" and vocabulary is None and arguments.vocabulary_size is None:
         remedy = "Give --vocabulary with a label per line, or --vocabulary-size."
@@ -212,10 +209,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where=f"--tokenizer {arguments.tokenizer}",
             remedy="Give --train-file, --text or --corpus, or --vocabulary with the data that a "
             "model was trained on.",
-        )
-    if not arguments.out.strip("/"):
-        raise UsageError(
-            "--out must be a new folder.", where=f"--out {arguments.out!r}", remedy="Name a folder."
         )
     # Object stores need TensorFlow; preparation checks them when it begins.
     if "://" not in arguments.out:
@@ -414,19 +407,19 @@ def _labelled_ids(path: str) -> IdTokenizer:
     if content.lstrip().startswith("{"):
         values = parse_json_object(content, where=path, remedy=_LABELS)
         model = values.get("model")
-        ids: Any = model.get("vocab") if isinstance(model, dict) else values
         added = values.get("added_tokens", []) if isinstance(model, dict) else []
         try:
-            if isinstance(ids, list):  # of pairs with a score, by id
-                ids = {label: number for number, (label, _) in enumerate(ids)}
-            ids = {**ids, **{each["content"]: each["id"] for each in added}}
-            by_id = {number: label for label, number in ids.items()}
-            labels = [by_id.get(number, "") for number in range(max(by_id) + 1)]
-            if {*map(type, by_id)} != {int} or min(by_id) < 0 or len(labels) > MAX_TOKEN_IDS:
+            entries: Any = model["vocab"] if isinstance(model, dict) else values
+            if isinstance(entries, list):  # pairs with a score, in the order of the ids
+                entries = {label: number for number, (label, _) in enumerate(entries)}
+            by_id = {number: label for label, number in entries.items()}
+            by_id |= {each["id"]: each["content"] for each in added}
+            if {*map(type, by_id)} != {int} or not 0 <= min(by_id) <= max(by_id) < MAX_TOKEN_IDS:
                 raise ValueError
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             what = "The JSON has no ids by label, as vocab.json and tokenizer.json have."
             raise DataDamagedError(what, where=path, remedy=_LABELS) from error
+        labels = [by_id.get(number, "") for number in range(max(by_id) + 1)]
     return IdTokenizer(len(labels), labels)
 
 

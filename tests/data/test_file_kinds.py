@@ -6,8 +6,6 @@ import lzma
 import os
 import pickle
 import sqlite3
-import tarfile
-import zipfile
 import zlib
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import tensorflow as tf
 import zstandard
 from pyarrow import feather, ipc, parquet
 
+from tests.data.corpus_files import write_tar, write_zip
 from txl_tf.data.id_files import IdDocuments
 from txl_tf.data.text_files import TextDocuments, text_blocks
 from txl_tf.errors import DataDamagedError
@@ -59,20 +58,6 @@ def write_arrays(save, *arrays):
     return write_bytes(file.getvalue())
 
 
-def archived(path, contents):
-    """Writes contents by name into a zip archive, or into a tar archive, compressed or not."""
-    if path.endswith("zip"):
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, content in contents.items():
-                archive.writestr(name, content)
-        return
-    with tarfile.open(path, "w:gz" if path.endswith("gz") else "w") as archive:
-        for name, content in contents.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-
 # The writer, and a word of the way to the text.
 CONTAINERS = {
     "parquet": (lambda path: parquet.write_table(TABLE, path), "--format parquet --field NAME"),
@@ -89,9 +74,9 @@ CONTAINERS = {
     "compressed twice": (write_bytes(gzip.compress(gzip.compress(b"text"))), "Unpack"),
     "json lines": (write_bytes(b'{"text": "one"}\n{"text": "two"}\n'), "--format jsonl"),
     "lists of ids": (write_bytes(b"[1, 2, 3, 4, 5]\n[6]\n"), "--format jsonl"),
-    "document": (lambda path: archived(f"{path}.zip", {"[Content_Types].xml": b"<"}), "pandoc"),
-    "samples": (lambda path: archived(f"{path}.tar", {"0.txt": b"a", "0.json": b"{}"}), "tar xf"),
-    "images": (lambda path: archived(f"{path}.tar", {"0.jpg": b"\xff\xd8\xff"}), "Convert"),
+    "document": (lambda path: write_zip(path, {"[Content_Types].xml": b"<"}), "pandoc"),
+    "samples": (lambda path: write_tar(path, {"0.txt": b"a", "0.cls": b"1"}), "tar xf"),
+    "images": (lambda path: write_tar(path, {"0.jpg": b"\xff\xd8\xff"}), "Convert"),
 }
 
 
@@ -120,10 +105,11 @@ def test_a_text_that_begins_almost_like_a_container_is_a_text(tmp_path, text):
 def test_each_text_of_an_archive_is_a_document(tmp_path, name):
     path = str(tmp_path / name)
     contents = {"a/1.txt": b"\xef\xbb\xbfone\n", "a/.hidden": b"\xff", "b.txt": b""}
-    archived(path, {**contents, "c": b"three" * 9999, "d.gz": gzip.compress(b"four")})
-    if name.endswith("zst"):
-        content = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_bytes(zstandard.compress(content))
+    write = write_zip if name.endswith("zip") else write_tar
+    write(path, {**contents, "c": b"three" * 9999, "d.gz": gzip.compress(b"four")})
+    if name in ("texts.tar", "texts.tar.zst"):
+        content = gzip.decompress(Path(path).read_bytes())
+        Path(path).write_bytes(zstandard.compress(content) if name.endswith("zst") else content)
     for _ in "ab":
         texts = [b"".join(document) for document in TextDocuments([path])]
         assert texts == [b"one\n", b"three" * 9999, b"four"]

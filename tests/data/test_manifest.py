@@ -67,11 +67,6 @@ def test_the_fingerprint_is_of_what_decides_the_tokens():
     assert len({each.fingerprint for each in [manifest(), *other]}) == len(other) + 1
 
 
-def test_an_unknown_split_is_refused():
-    with pytest.raises(ValueError, match="Received: 'trian'"):
-        manifest().split("trian")
-
-
 @pytest.mark.parametrize("folder", ["", "absent", "file", "file/below"])
 def test_a_missing_manifest_is_named(tmp_path, folder):
     (tmp_path / "file").write_text("not a folder")

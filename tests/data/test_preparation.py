@@ -6,7 +6,7 @@ import tensorflow as tf
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError
+from txl_tf.errors import DataDamagedError, OutputExistsError
 
 DOCUMENTS = [b"first document\n", "caf\u00e9 \u20ac\t".encode(), b"", b"\xff\xfe x" * 200]
 
@@ -81,12 +81,6 @@ def test_an_error_in_the_text_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="source failed"):
         prepare(tmp_path / "out", {"train": documents()})
     assert os.listdir(tmp_path) == []
-
-
-def test_a_parent_that_is_a_file_is_a_storage_error(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StorageError):
-        prepare(tmp_path / "file" / "out")
 
 
 def test_an_output_that_appears_meanwhile_is_left_alone(tmp_path):

@@ -90,8 +90,5 @@ def test_wrong_arguments_are_refused(arguments):
     values = {"num_tokens": 10, "num_rows": 1, "segment_length": 1, **arguments}
     with pytest.raises(ValueError, match="Received: "):
         SegmentPlan(**values)
-
-
-def test_a_step_before_the_first_is_refused():
     with pytest.raises(ValueError, match="Received: "):
         SegmentPlan(num_tokens=10, num_rows=1, segment_length=1).positions(-1)

@@ -10,7 +10,6 @@ from txl_tf.data.preparation import encode_batch
 from txl_tf.data.text import work_batches
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import WordTraining
-from txl_tf.errors import DataDamagedError
 
 
 def text(seed, num_words=3000):
@@ -51,9 +50,3 @@ def test_counted_splits_need_not_come_first():
     assert ids["test"].tolist() == [1, 1, 1]
     both = WordTraining(rule=WordRule(), counted_splits=("train", "test"))
     assert tokenized(both, splits)[0].tokens == [b"b", b"a"]
-
-
-def test_text_that_is_not_utf8_is_found():
-    splits = {"train": [b"fine\n", [b"one\ntwo\n", b"three \xff\n"]]}
-    with pytest.raises(DataDamagedError, match="split train, document 2, line 3, byte 14"):
-        tokenized(WordTraining(rule=WordRule()), splits)

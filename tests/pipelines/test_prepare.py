@@ -79,7 +79,6 @@ def test_one_source_must_be_named(tmp_path, text, capsys):
         ("--valid-fraction", 0.5, "--test-fraction", 0.5),
         ("--valid-fraction", -0.1),
         ("--shard-megabytes", "nan"),
-        ("--out", ""),
         ("--valid-file", "x"),
         ("--field", "body"),
         ("--format", "jsonl", "--document-separator", ""),

@@ -97,7 +97,7 @@ def test_music_is_prepared_from_the_tokens_of_miditok(tmp_path, monkeypatch, env
     dataset, tokenizer = prepared("data/music", *options_of("data/music"))
     assert sum(split.documents for split in dataset.manifest.splits) == 30
     text = tokenizer.decode(dataset.read_tokens("train", 0, 9))
-    assert re.match(r"Bar_None Position_\d+ Pitch_\d+ Velocity_\d+ Duration_", text)
+    assert re.match(r"Bar_None TimeSig_4/4 Position_\d+ Pitch_\d+", text)
 
 
 OTHER_TOOLS = """

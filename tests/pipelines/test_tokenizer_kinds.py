@@ -80,6 +80,9 @@ def test_own_text_is_scored_token_by_token_like_the_split_of_that_text(run, tmp_
     share = 0 if tokenizer.kind == "ids" else 1 - 1 / len(tokens)
     assert result["num_bytes"] == pytest.approx(len(TEXT) * share)
     assert result["num_words"] == pytest.approx(len(TEXT.split()) * share)
+    path.write_bytes(b"PAR1\x15\x04" + bytes(99))
+    assert main([*common, "--text", str(path)]) == 65
+    assert "not text" in capsys.readouterr().err
 
 
 def test_what_is_generated_is_the_text_of_the_tokens(run, capsys):

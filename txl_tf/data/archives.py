@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from txl_tf.data.downloads import PublishedFile
-from txl_tf.data.file_kinds import decoded_content, is_zip
+from txl_tf.data.file_kinds import decoded_content, kind_of
 from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError
 from txl_tf.storage.files import first_line, open_regular_file
 from txl_tf.storage.staging import StagingFolder
@@ -99,7 +99,7 @@ def archive_files(path: str) -> Iterator[tuple[str, int, IO[bytes]]]:
     """
     with open_regular_file(path) as file:
         start, blocks = decoded_content(file, path)
-        if is_zip(start):
+        if kind_of(start) == "zip":
             # `zipfile` verifies checksums.
             with zipfile.ZipFile(file) as archive:
                 for entry in archive.infolist():

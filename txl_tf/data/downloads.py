@@ -32,7 +32,7 @@ class PublishedFile:
 
         Raises StorageError if it cannot be read.
         """
-        remedy = f"Get {self.name} again from {self.url}"
+        remedy = f"Get {self.name} from {self.url}, or unpack another package and name its folder."
         with storage_errors("The file cannot be read", path):
             size = os.path.getsize(path)
             if self.size_bytes not in (None, size):
@@ -113,7 +113,7 @@ def _receive(
         raise InputMissingError(
             f"The server does not give {file.name}: it answers {error.code}.",
             where=file.url,
-            remedy="Get the file elsewhere, and give its path instead.",
+            remedy="Get the file elsewhere, and name it or a folder with its files: --archive",
         ) from error
     with answer:
         if done and answer.status == http.client.OK:  # a server without ranges

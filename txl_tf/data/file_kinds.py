@@ -41,16 +41,20 @@ _DECODERS: dict[bytes, Callable[[], Any]] = {
 }
 
 _PARQUET = rb"PAR[1E][\x00-\x1f]"
-_ZIP = rb"PK(\x03\x04|\x05\x06)"
-# The second form has no mark, but octal numbers that end with NUL.
-_TAR = rb".{257}ustar[\0 ]|.{100}(?:[0-7 ]{6}[0-7 \0]\0){3}[0-7 ]{11}[0-7 \0]"
+# Kinds with a reader of their own.
+_READ = {
+    "parquet": _PARQUET,
+    "zip": rb"PK(\x03\x04|\x05\x06)",
+    # The second form has no mark, but octal numbers that end with NUL.
+    "tar": rb".{257}ustar[\0 ]|.{100}(?:[0-7 ]{6}[0-7 \0]\0){3}[0-7 ]{11}[0-7 \0]",
+}
 _TABLE = "Write its texts into Parquet (--format parquet) or JSON Lines (--format jsonl)."
 _PACKED = "Unpack it, as by 7z x, and name the text files."
 # First bytes, the kind, and how to get the text.
 _CONTAINERS = (
     (_PARQUET, "a Parquet file", "Name the column of the texts: --format parquet --field NAME"),
     (
-        rb"ARROW1\0\0|\xff{4}[^\xff]|FEA1",
+        rb"ARROW1\0\0|\xff{4}[^\xff].\0\0|FEA1",
         "an Arrow file",
         "datasets.load_from_disk(FOLDER).to_parquet(FILE) makes a file for --format parquet.",
     ),
@@ -95,19 +99,9 @@ _JSON = re.compile(
 )
 
 
-def is_parquet(start: bytes) -> bool:
-    """True if a file that begins with these bytes is Parquet."""
-    return _begins(_PARQUET, start)
-
-
-def is_zip(start: bytes) -> bool:
-    """True if a file that begins with these bytes is a zip archive."""
-    return _begins(_ZIP, start)
-
-
-def is_archive(start: bytes) -> bool:
-    """True if a content that begins with these bytes is an archive that `archive_files` reads."""
-    return _begins(_ZIP, start) or _begins(_TAR, start)
+def kind_of(start: bytes) -> str | None:
+    """Returns `"parquet"`, `"zip"` or `"tar"` for a content that begins with these bytes."""
+    return next((kind for kind, pattern in _READ.items() if _begins(pattern, start)), None)
 
 
 def _begins(pattern: bytes, start: bytes) -> bool:
@@ -122,7 +116,7 @@ def check_text(
         if _begins(pattern, start):
             raise DataDamagedError(f"The file is {kind}, not text.", where=where, remedy=remedy)
     is_compressed = any(_begins(mark, start) for mark in _DECODERS)
-    if is_compressed or (is_archive(start) and not may_be_archive):
+    if is_compressed or (kind_of(start) and not may_be_archive):
         raise DataDamagedError("The file is packed, not text.", where=where, remedy=_PACKED)
     if not may_be_json and _JSON.match(start):
         raise DataDamagedError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.data.file_kinds import is_parquet, is_zip
+from txl_tf.data.file_kinds import kind_of
 from txl_tf.data.parquet_files import parquet_values
 from txl_tf.data.text_files import (
     json_of_line,
@@ -26,7 +26,7 @@ _IDS_PER_PIECE = 1 << 16
 _START_BYTES = 4096
 _INTEGER = re.compile("[0-9]{1,18}")
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
-_WHOLE = "Write integers: ids.astype(np.int32), or fmt='%d' of np.savetxt."
+_FLOATS = "Write integers: ids.astype(np.int32), or fmt='%d' of np.savetxt."
 _OTHER_ID = "Correct the id, leave padding out, or give a larger vocabulary."
 _RAW = (
     "Save ids of other trainers with their type: np.save('ids.npy', np.fromfile(FILE, np.uint16)); "
@@ -89,16 +89,9 @@ class IdDocuments:
                 raise DataDamagedError(
                     f"An id must be an integer from 0 to {self._size - 1}, not {ids[bad]!r:.60}.",
                     where=f"{place}, index {start + bad}",
-                    remedy=_WHOLE if _is_whole_float(ids[bad]) else _OTHER_ID,
+                    remedy=_FLOATS if "." in str(ids[bad])[:60] else _OTHER_ID,
                 )
             yield b"%d " * len(ids) % tuple(ids)
-
-
-def _is_whole_float(value: Any) -> bool:
-    try:
-        return float(value).is_integer() and not _INTEGER.fullmatch(str(value).lstrip("-"))
-    except (TypeError, ValueError, OverflowError):
-        return False
 
 
 def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
@@ -113,7 +106,7 @@ def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
                     raise ValueError("more than one array is in it; np.savez keeps several")
                 arrays = {"": stored}
             else:
-                arrays = read_array_archive(file) if is_zip(start) else {}
+                arrays = read_array_archive(file) if kind_of(start) == "zip" else {}
         except ValueError as error:
             what = f"The arrays cannot be read: {first_line(error)}"
             raise DataDamagedError(what, where=path, remedy=remedy) from error
@@ -126,7 +119,7 @@ def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
             yield values.reshape(-1), place
         else:
             yield from ((row, f"{place}, row {number}") for number, row in enumerate(values))
-    if is_parquet(start):
+    if kind_of(start) == "parquet":
         yield from parquet_values(path, json_field)
     elif not arrays:
         yield from _lines(path, json_field)

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 from txl_tf.data.archives import archive_errors, archive_files
-from txl_tf.data.file_kinds import check_text, decoded_content, is_archive
+from txl_tf.data.file_kinds import check_text, decoded_content, kind_of
 from txl_tf.data.parquet_files import parquet_values
 from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.tokenizer import (
@@ -271,17 +271,15 @@ def text_streams(path: str, *, may_be_json: bool = True) -> Iterator[tuple[str, 
     with storage_errors("The text file cannot be read", path), open_regular_file(path) as file:
         start, blocks = decoded_content(file, path)
         check_text(start, path, may_be_json=may_be_json, may_be_archive=True)
-        if not is_archive(start):
+        if kind_of(start) is None:
             yield path, _without_mark(blocks)
             return
     with archive_errors(path):
-        stem = ""
         for name, _, content in archive_files(path):
             if any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
                 continue
-            stem, before = re.sub(r"\.[^/]*$", "", name), stem
-            if stem == before and name.endswith((".json", ".cls")):
-                what = "The archive holds samples in several files, as of WebDataset, not texts."
+            if name.endswith(".cls"):
+                what = "The archive holds samples of WebDataset in several files, not texts."
                 raise DataDamagedError(what, where=path, remedy=_SAMPLES_REMEDY)
             yield f"{path}, {name}", _member_blocks(content, f"{path}, {name}", may_be_json)
 

@@ -1,7 +1,6 @@
 import random
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from tests.data.tokenizers.hostile_texts import encode_in_pieces, hostile_texts, random_pieces
@@ -73,16 +72,6 @@ def test_a_fingerprint_never_changes_and_covers_the_options():
     lower = WordTokenizer(["<eos>", "a", "b"], WordRule(lower_case=True))
     swapped = WordTokenizer(["<eos>", "b", "a"], WordRule())
     assert len({each.fingerprint for each in (tiny(), plain, lower, swapped)}) == 4
-
-
-@pytest.mark.parametrize(
-    ("size", "dtype"), [(256, "u1"), (257, "<u2"), (65536, "<u2"), (65537, "<i4")]
-)
-def test_ids_are_as_wide_as_the_vocabulary_needs(size, dtype):
-    tokenizer = WordTokenizer([f"w{i}" for i in range(size)], WordRule())
-    ids = tokenizer.encode(f"w{size - 1} w0".encode())
-    assert ids.dtype == tokenizer.token_dtype == np.dtype(dtype)
-    assert ids.tolist() == [size - 1, 0]
 
 
 @pytest.mark.parametrize(
