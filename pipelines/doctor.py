@@ -218,7 +218,7 @@ _PROBE_CODES = (InputMissingError.exit_code, NonFiniteError.exit_code)
 def probe(tpu: str | None) -> None:
     """Imports the libraries, loads the text operations, and adds up over the devices.
 
-    Prints a line; the exit code is that of the error otherwise.
+    Prints a line, or exits with the code of the error.
     """
     import keras
     import tensorflow as tf

@@ -12,7 +12,6 @@ or null while it runs.
 """
 
 import atexit
-import contextlib
 import functools
 import gc
 import importlib
@@ -193,15 +192,20 @@ def fork_job(
     pid = os.fork()
     if pid == 0:
         exit_code = 99
-        with contextlib.suppress(BaseException):
+        try:
             before()
             exit_code = _run(list(arguments), outputs)
-        os._exit(exit_code)
+        except KeyboardInterrupt:
+            exit_code = 128 + signal.SIGINT
+        finally:
+            os._exit(exit_code)
     return pid
 
 
 def serve() -> None:
     """Answers requests until there are no more."""
+    # A shell starts background jobs with it ignored, and a child would miss an early one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     import_before_forks()
     print(json.dumps({"threads": _num_threads()}), flush=True)
     for line in sys.stdin:
@@ -225,7 +229,6 @@ def _move_to(request: dict[str, Any]) -> None:
     # A test runner that was started by `nohup` ignores SIGHUP.
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
