@@ -42,6 +42,8 @@ _FIGURES = {
 _CONDITIONS = ("segment_length", "memory_length", "clamp_length", "batch_size", "warm_up_tokens")
 # Perplexity begins at the size of the vocabulary.
 _LOGARITHMIC = ("loss/perplexity",)
+# Ratio of the largest to the smallest value that a logarithmic axis needs for a few labels.
+_LEAST_RATIO = 10.0
 
 _NUM_COLORS = 10  # of Matplotlib's default cycle
 _STYLES = ("-", "--", ":")
@@ -299,14 +301,17 @@ def _shown(value: Any) -> str:
 
 
 def _settings_table(values: dict[str, Any]) -> str:
-    return _table(
-        ["", ""], [[name, _shown(value)] for name, value in flat_settings(values).items()]
-    )
+    rows = [[name, _shown(value)] for name, value in flat_settings(values).items()]
+    return f'<div class="settings">{_table(["setting", "value"], rows)}</div>'
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     def line(kind: str, cells: Sequence[str]) -> str:
-        return f"<tr>{''.join(f'<{kind}>{_text(cell)}</{kind}>' for cell in cells)}</tr>"
+        name, *values = (_text(cell) for cell in cells)
+        cells = [f"<{kind}>{value}</{kind}>" for value in values]
+        return (
+            f'<tr><th scope="{"col" if kind == "th" else "row"}">{name}</th>{"".join(cells)}</tr>'
+        )
 
     lines = "\n".join(line("td", row) for row in rows)
     return f"<table>\n<thead>{line('th', head)}</thead>\n<tbody>\n{lines}\n</tbody></table>"
@@ -324,9 +329,11 @@ def line_chart(
     """Draws lines into one `svg` element."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     with matplotlib.rc_context(_PARAMETERS):
-        figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+        # A point is a little more than a pixel of a narrow screen.
+        figure = Figure(figsize=(4.8, 3.0), layout="constrained")
         axes = figure.subplots()
         for number, (name, points) in enumerate(lines.items()):
             finite = [(x, y) for x, y in points if math.isfinite(y)]
@@ -341,11 +348,18 @@ def line_chart(
                 # scripts.
                 label=f" {ascii(name)[1:-1]}",
             )
-        if is_logarithmic:
+        values = [y for points in lines.values() for _, y in points if math.isfinite(y)]
+        least, most = min(values, default=0.0), max(values, default=0.0)
+        if is_logarithmic and 0.0 < least * _LEAST_RATIO < most:
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             # Powers would need math text.
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        elif least == most:
+            # Otherwise rounding decides the labels of a flat line.
+            top = max(2 * least, 0.0) or 1.0
+            axes.set_ylim(min(2 * least, -0.05 * top), top)
         axes.set_title(title, fontsize=11, loc="left")
         axes.set_xlabel(x_label)
         axes.grid(linewidth=0.6)
@@ -354,7 +368,8 @@ def line_chart(
         buffer = io.StringIO()
         without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=without)
-    text = buffer.getvalue()
+    # Axes and labels have the color of the page's text, light or dark.
+    text = buffer.getvalue().replace("#000000", "currentColor")
     head, rest = text[text.index("<svg") :].split(">", 1)
     names = [part for part in head.split() if not part.startswith(("width=", "height="))]
     return f'{" ".join(names)} role="img" aria-label="{_text(title)}">{rest}'

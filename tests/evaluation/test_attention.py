@@ -80,7 +80,7 @@ def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formu
             / math.sqrt(4)
             for distance in range(M + 1)
         ]
-        expected = reference.softmax(scores)
+        expected = np.array(reference.softmax(scores))
         np.testing.assert_allclose(profile.attention[0, head], expected, atol=1e-6)
         np.testing.assert_allclose(profile.terms["d"][0, head], expected, atol=1e-6)
         np.testing.assert_allclose(profile.terms["a"][0, head], 1 / (M + 1), atol=1e-6)

@@ -4,6 +4,7 @@ import html.parser
 import json
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -89,6 +90,44 @@ def test_texts_of_a_run_are_never_markup_and_damaged_lines_are_left_out(run):
     assert not {"blink", "marquee"} & page.tags
     assert "".join(page.texts).count("<blink>one</blink>&amp;") >= 3
     assert "Goodput" not in page.shown
+
+
+# Labels of a chart that overlap, texts below 9 pixels, and width beyond that of the window.
+CHECK = """<script>
+const faults = [document.documentElement.scrollWidth - innerWidth].filter(each => each > 0);
+for (const svg of document.querySelectorAll("svg")) {
+  const labels = [...svg.querySelectorAll("text")].map(each => each.getBoundingClientRect());
+  labels.forEach((a, i) => labels.slice(i + 1).forEach(b => {
+    const width = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const height = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (width > 1 && height > 1) faults.push(svg.getAttribute("aria-label"));
+  }));
+  faults.push(...labels.map(each => each.height).filter(each => each < 9));
+}
+document.title = `${innerWidth}: ${faults}`;
+</script>"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [500, 1280])
+def test_a_browser_shows_the_page_without_overlaps(run, width):
+    log = MetricsLog(run / "metrics.jsonl")
+    log.continue_at_end()
+    for step, perplexity in ((45, 80.0), (50, 3.0)):
+        log.append(step, "train", {"loss/perplexity": perplexity})
+    page, text = page_of(run)
+    assert "\u22120.04" not in page.shown and "\u22120.02" not in page.shown
+    (run / "report.html").write_text(text.replace("</body>", f"{CHECK}</body>"))
+    options = (
+        "--headless",
+        "--no-sandbox",
+        "--enable-logging=stderr",
+        f"--window-size={width},900",
+    )
+    command = ("chromium", *options, "--dump-dom", (run / "report.html").as_uri())
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert f"<title>{width}: </title>" in shown.stdout
+    assert "CONSOLE" not in shown.stderr
 
 
 @pytest.mark.slow

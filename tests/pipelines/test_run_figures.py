@@ -101,6 +101,8 @@ def test_hyperparameters_have_the_loss_as_metric(untouched):
         return plugin_data_pb2.HParamsPluginData.FromString(content)
 
     session = plugin_data("_hparams_/session_start_info").session_start_info
+    # Each run is a trial, or figures of runs with equal settings would be averaged.
+    assert session.group_name.endswith("tensorboard")
     assert session.hparams["optimizer.learning_rate"].number_value == 3e-3
     assert session.hparams["optimizer.name"].string_value == "adam"
     experiment = plugin_data("_hparams_/experiment").experiment

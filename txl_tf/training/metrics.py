@@ -57,8 +57,8 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
         "performance/evaluation_seconds": "Wall time of an evaluation, compiling included.",
     },
     "Memory": {
-        "memory/valid_length": "Filled positions of the memory at an evaluation, mean of rows.",
-        "memory/norm": "Mean norm of a filled position of the memory, by layer.",
+        "memory/valid_length": "Filled positions of the training memory, mean of rows.",
+        "memory/norm": "Mean norm of a filled position of the training memory, by layer.",
     },
 }
 
@@ -293,7 +293,8 @@ class TensorBoardWriter:
                 [hparams_api.HParam(name) for name in settings],
                 [hparams_api.Metric(tag) for tag in _METRICS],
             ),
-            hparams_api.hparams_pb(dict(settings)),
+            # By default runs of equal settings are one trial, whose figures are averaged.
+            hparams_api.hparams_pb(dict(settings), trial_id=os.path.abspath(self._folder.path)),
         )
         with self._writing(run):
             for summary in summaries:
