@@ -145,6 +145,11 @@ def test_sizes_that_a_pickle_declares_are_limited_by_its_file(tmp_path, monkeypa
         read_python2_vocabulary(path)
 
 
+def test_tuples_are_lists_and_so_are_no_keys(tmp_path):
+    with pytest.raises(DataDamagedError, match="unhashable type: 'list'"):
+        read_python2_vocabulary(saved(tmp_path, b"})\x85Ns."))
+
+
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
 def test_a_pickle_that_the_unpickler_gives_up_is_refused(error, tmp_path, monkeypatch):
     monkeypatch.setattr(python2_vocabulary._DataUnpickler, "load", mock.Mock(side_effect=error))
