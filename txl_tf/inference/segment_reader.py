@@ -44,8 +44,8 @@ def read_batches(
 ) -> Iterator[Piece]:
     """Reads batches in order; `step` maps a batch and a memory to outputs and the next memory.
 
-    Rows begin with the `initial_memory` in each batch whose `start` is 0. It is made anew then: a
-    copy that is kept could be as large as all else.
+    Rows begin with the `initial_memory` in each batch whose `start` is 0. It is created then, as a
+    copy in reserve could be as large as all else.
     """
     memory = None
     for batch in batches:

@@ -37,7 +37,7 @@ class BatchPrograms:
     def _write(
         self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, tf.Tensor]
     ) -> DecodingState:
-        """Writes one token of every row; the step state holds that of the engine, and logits."""
+        """Writes one token of every row; the step state holds the engine's, and logits."""
 
         def step(token_ids: tf.Tensor, is_active: tf.Tensor, state: Any) -> tuple[Any, Any]:
             logits, state = self.steps.step(token_ids, is_active, memory, state[0], constants)

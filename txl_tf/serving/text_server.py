@@ -39,7 +39,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class TextServer:
     """HTTP application of an `engine`, which is `None` while the model is loaded.
 
-    Requests need the API key, except those of `_OPEN_PATHS`. `client_header` names the client that
+    Requests need the API key, except on `_OPEN_PATHS`. `client_header` names the client that
     shares the engine with others, by default its address. Pages of `allowed_origins` may ask too.
     """
 
