@@ -72,8 +72,10 @@ class ContextLosses:
             length = config.segment_length
         reader = self._reader_of(length)
         memory, first = reader.engine.initial_memory(len(batch)), (tokens.shape[1] - 1) % length + 1
-        for piece in reader.read_next(tokens, memory, first):
-            newest, hidden = int(piece.batch.lengths[0]) - 1, piece.outputs
+        for part in (tokens[:, :first], tokens[:, first:]):
+            for piece in reader.read_next(part, memory):
+                newest, hidden = int(piece.batch.lengths[0]) - 1, piece.outputs
+                memory = piece.memory
         nats = self._score(hidden[:, newest : newest + 1], ops.convert_to_tensor(targets))
         return np.asarray(nats, np.float64)[:, 0]
 
