@@ -105,7 +105,7 @@ def test_the_page_writes_by_keyboard_and_says_what_it_does(served, lm, browser, 
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     messages = []
     page.on("console", lambda message: messages.append(message.text))
-    page.on("pageerror", messages.append)
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.goto(served[0])
     for label, value in (("Text", "Once"), ("max_tokens", "9"), ("temperature", "0")):
         page.get_by_label(label).fill(value)

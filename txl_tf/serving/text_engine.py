@@ -131,7 +131,9 @@ class TextEngine:
             busy = RequestError(503, "The server is busy; ask again later.")
             # Cancelled texts are dropped, unless their sessions must be kept.
             self._waiting = [row for row in self._waiting if row.state or not row.is_over]
-            requests = list(dict.fromkeys(row.owner for row in self._waiting if not row.state))
+            begun = {row.owner for row in (*self._batch.rows, *self._waiting) if row.state}
+            owners = dict.fromkeys(row.owner for row in self._waiting)
+            requests = [request for request in owners if request not in begun]
             if len(requests) >= self._max_waiting + max(0, self._max_rows - self._num_running):
                 counts = collections.Counter(client for client, _ in requests)
                 client, most = counts.most_common(1)[0]
