@@ -173,7 +173,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
                 raise UsageError(
                     "Vocabularies of other tools are not read.",
                     where=f"--vocabulary {vocabulary}",
-                    remedy="Write token ids with that tool, and prepare them by --format ids.",
+                    remedy="Write ids with that tool, for --format ids. A list of words needs "
+                    "--tokenizer words.",
                 )
             causes = " or ".join(_causes(arguments, name)) or "the other options"
             raise UsageError(
@@ -465,7 +466,7 @@ def _print_shares(manifest: Manifest, *fractions: float) -> None:
             share = 100 * manifest.split(name).tokens / total
             print(
                 f"note: {name} has {share:.2g} % of the tokens, not {100 * fraction:.2g} %, as "
-                f"documents stay whole. Divide them (--document-separator), or give --{name}-file."
+                f"documents stay whole. Divide them, or give --{name}-file."
             )
 
 

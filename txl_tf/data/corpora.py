@@ -30,7 +30,7 @@ SPLITS = ("train", "valid", "test")
 class Corpus:
     """Published corpus with the tokenization and counts of published results.
 
-    The values are those of the official preparation of Transformer-XL and of independent projects.
+    The values come from the official preparation of Transformer-XL and independent projects.
     `counts` has, for each split, the published values of fields of `SplitManifest`; tokens and
     `vocabulary_sizes` hold for `tokenizer` only. `documents` turns the paths of `members` into
     documents by split, in the official order.

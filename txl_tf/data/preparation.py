@@ -189,7 +189,7 @@ def _records(
     batches: Iterable[tuple[np.ndarray, np.ndarray]], tokens_per_record: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Cuts a token stream into records: their tokens, and whether a document begins with each."""
-    # The last place of `begins` is that of the next token.
+    # The last place of `begins` belongs to the next token.
     tokens, begins = np.zeros(0, np.uint8), np.zeros(1, bool)
     for token_ids, starts in batches:
         more = np.zeros(len(token_ids) + 1, bool)

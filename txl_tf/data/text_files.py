@@ -224,7 +224,7 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
 
 
 def json_of_line(line: bytes, field: str | None, place: str) -> Any:
-    """Returns a field of the object in a line of JSON, or the whole value if `field` is None.
+    """Returns a field of the object in a line of JSON, or the whole value without `field`.
 
     Raises DataDamagedError, with `place`, if it has none.
     """
@@ -260,7 +260,7 @@ def text_blocks(path: str, *, may_be_json: bool = True) -> Iterator[bytes]:
 
 
 def text_streams(path: str, *, may_be_json: bool = True) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yields place and blocks of the texts of a file: one, or those of a zip or tar archive.
+    """Yields place and blocks of the texts of a file: one, or each in a zip or tar archive.
 
     Read the blocks before asking for the next text. Members of an archive that are hidden, as in
     `text_files`, are left out. Without `may_be_json`, JSON Lines are refused. Raises the errors of

@@ -89,7 +89,7 @@ class WordRule(FrozenConfig):
     def split(
         self, text: bytes, begins_line: bool = True, ends_document: bool = True
     ) -> list[bytes]:
-        """Splits UTF-8 text, or a piece of it, into words; InvalidTextError for other text.
+        """Splits UTF-8 text, or a piece, into words; InvalidTextError for other text.
 
         `LINE_MARK` stands for each token of a line. The flags tell if the text begins a line, and
         if the document ends with it, which completes a last line without a line end.
