@@ -129,3 +129,28 @@ def test_a_stateful_block_needs_a_batch_size_a_memory_and_no_other():
     block = made(batch_size=B, stateful=True, memory_length=T)
     with pytest.raises(ValueError, match=r"keeps its own memory\. Received: memory="):
         block(random(B, T, D), memory=random(B, T, D))
+
+
+def test_a_stateful_block_trains_in_a_functional_model_and_is_not_evaluated_there():
+    block = DecoderBlock(CONFIG, stateful=True)
+    symbol = keras.Input(batch_shape=(B, T, D))
+    model = keras.Model(symbol, block(symbol))
+    model.compile("sgd", "mean_squared_error")
+    inputs = random(2 * B - 1, T, D)
+    model.fit(inputs, inputs, batch_size=B, shuffle=False, verbose=0)  # the last batch has one row
+    before = block.memory.numpy()
+    np.testing.assert_array_equal(before[:, -T:], inputs[[2, 1]])
+    for read in (model.evaluate, model.predict):
+        with pytest.raises(ValueError, match=r"must not continue the memory of training"):
+            read(inputs[:B], inputs[:B], verbose=0) if read == model.evaluate else read(inputs[:B])
+    np.testing.assert_array_equal(block.memory.numpy(), before)
+    with pytest.raises(ValueError, match=r"at most 2 rows.*Received: a batch of 3"):
+        block(inputs)
+
+
+def test_a_subclass_must_name_the_arguments_of_its_call():
+    with pytest.raises(TypeError, match=r"without `\*args` and `\*\*kwargs`\. Received: Mine.call"):
+
+        class Mine(DecoderBlock):
+            def call(self, *args, **kwargs):
+                return super().call(*args, **kwargs)

@@ -83,6 +83,14 @@ def test_a_model_refuses_the_configuration_of_another():
         TransformerXL(config)
 
 
+def test_the_methods_of_one_distribution_are_overridden_together():
+    with pytest.raises(TypeError, match=r"together, .*Received: Mine with log_probs_of"):
+
+        class Mine(TransformerXL):
+            def log_probs_of(self, hidden):
+                return super().log_probs_of(hidden)
+
+
 RECURRENT_SIZES = {
     "vocabulary_size": V,
     "num_layers": 2,

@@ -5,6 +5,7 @@ Shape letters used in this module:
   D hidden width, N heads, H head width.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
+from txl_tf.imports import tensorflow as tf
 from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.attention_operators import AllHeads
 from txl_tf.layers.compiled_parts import compiled_part
@@ -48,6 +50,34 @@ def create_state(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Any]:
     return [*variables, keras.Variable("zeros", shapes[0][:1], "int32", **options)]
 
 
+def check_num_rows(num_rows: int | None, most: int) -> None:
+    """Raises ValueError for a batch that is known to have more rows than a memory."""
+    if num_rows is not None and num_rows > most:
+        raise ValueError(
+            f"A batch must have at most {most} rows, as the memory has. "
+            f"Received: a batch of {num_rows}"
+        )
+
+
+def rows_of_state(variables: Sequence[Any], inputs: Any) -> Any:
+    """Returns `None` for a batch of all rows, or how many it has; ValueError for more."""
+    num_rows, most = inputs.shape[0], variables[-1].shape[0]
+    check_num_rows(num_rows, most)
+    return None if num_rows == most else ops.shape(inputs)[0]
+
+
+def check_state_is_trained(training: Any, inputs: Any) -> None:
+    """Raises ValueError where a program of TensorFlow would read a memory of training otherwise."""
+    is_program = keras.backend.backend() == "tensorflow" and not tf.executing_eagerly()
+    if (is_program or isinstance(inputs, keras.KerasTensor)) and not training:
+        raise ValueError(
+            "`evaluate`, `predict` and compiled functions must not continue the memory of "
+            "training, which they would overwrite. Evaluate with a `StatefulTransformerXL` itself, "
+            "not as a part of a model, or call the model eagerly after `reset_state`. "
+            f"Received: training={training}"
+        )
+
+
 def read_state(variables: Sequence[Any], num_rows: Any = None) -> list[Any]:
     """Returns a tensor for each variable, of the first `num_rows` rows if given."""
     # Copied, because a variable may be assigned before its value is used.
@@ -81,8 +111,9 @@ class DecoderBlock(keras.layers.Layer):
 
     Without `stateful`, memory is a call argument, and the caller computes the next memory with
     `functional.next_memory` of this block's inputs. With `stateful=True` the block keeps memory in
-    its own variables, like `keras.layers.RNN`: the batch size is fixed, and row `r` of a batch
-    continues row `r` of the previous one. Validation uses the same memory.
+    its own variables, like `keras.layers.RNN`: row `r` of a batch continues row `r` of the previous
+    one, and in a smaller batch the missing rows keep their memory. `fit` trains with it; `evaluate`
+    and `predict`, which would overwrite it, are refused.
 
     Args:
         config: `ModelConfig`, or the dict that its `to_dict` returns. Its fields for the
@@ -114,8 +145,19 @@ class DecoderBlock(keras.layers.Layer):
 
     Raises:
         ValueError: If a stateful block has a memory of length 0, is called with a
-            memory, or is built without a fixed batch size.
+            memory, is built without a fixed batch size, gets a batch with more rows, or is
+            evaluated in a compiled function.
     """
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        parameters = inspect.signature(cls.call).parameters.values()
+        if any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+            # Keras accepts no tensors beside other objects there.
+            raise TypeError(
+                "`call` of a subclass must name the arguments of `DecoderBlock.call`, without "
+                f"`*args` and `**kwargs`. Received: {cls.__name__}.call"
+            )
 
     def __init__(self, config, stateful=False, **kwargs):
         super().__init__(**kwargs)
@@ -234,7 +276,9 @@ class DecoderBlock(keras.layers.Layer):
                 raise ValueError(
                     f"A block with `stateful=True` keeps its own memory. Received: memory={memory}"
                 )
-            memory, valid_length = read_state(self._state)
+            check_state_is_trained(training, inputs)
+            num_rows = rows_of_state(self._state, inputs)
+            memory, valid_length = read_state(self._state, num_rows)
         memory_length = 0 if memory is None else memory.shape[1]
         if attention_mask is None and attend is None:
             visible = VisibleKeys(
@@ -289,7 +333,7 @@ class DecoderBlock(keras.layers.Layer):
         outputs = self._transform(hidden, attended, dropout_seed, training)
         if self.stateful:
             length = functional.next_valid_length(valid_length, memory_length, ops.shape(inputs)[1])
-            write_state(self._state, [functional.next_memory(memory, inputs), length])
+            write_state(self._state, [functional.next_memory(memory, inputs), length], num_rows)
         return outputs if kept is None else (outputs, next_kept)
 
     def project_memory(self, states):

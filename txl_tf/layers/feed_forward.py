@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional, stateless_random
+from txl_tf.imports import tensorflow as tf
 from txl_tf.layers.compiled_parts import compiled_part
 
 
@@ -85,13 +86,23 @@ class SeededDropout(ConfiguredLayer):
 
     def seeds_of_rows(self, num_rows, seed=None):
         """Returns the seed of each row, int32 `(B, 2)`, from the seed of a call."""
-        seed = self.seed_generator.next() if seed is None else seed
+        if seed is None:
+            return drawn_row_seeds(self.seed_generator, num_rows)
         if len(seed.shape) == 1:
             seed = functional.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
         return seed
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape
+
+
+def drawn_row_seeds(seed_generator, num_rows):
+    """Draws the seed of each row, int32 `(B, 2)`; replicas draw others, as of one larger batch."""
+    rows = ops.arange(num_rows, dtype="int32")
+    is_tensorflow = keras.backend.backend() == "tensorflow"
+    if is_tensorflow and (replica := tf.distribute.get_replica_context()) is not None:
+        rows = rows + replica.replica_id_in_sync_group * num_rows
+    return functional.row_seeds(seed_generator.next(), rows)
 
 
 def normal_unless(initializer, stddev=0.02):

@@ -4,6 +4,7 @@ Shape letters used in this module:
   B rows, L positions of a text, T segment length, S segments, D hidden width, C texts of a row.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ from keras import ops
 
 from txl_tf.config.experiment import TaskConfig
 from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
+from txl_tf.layers.feed_forward import drawn_row_seeds
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 from txl_tf.models.graph_reader import read_in_graph
-from txl_tf.models.language_model import LanguageModel, ModelWithLoss, language_model_of
+from txl_tf.models.language_model import LanguageModel, language_model_of
+from txl_tf.models.model_with_loss import ModelWithLoss
 
 # Odd, and unlike the step of `functional.fold_seed`, so that no two segments share a seed.
 _SEED_STEP = 0x3C6EF35F
@@ -101,6 +104,8 @@ class TransformerXLWithHead(ModelWithLoss):
         language_model = language_model_of(language_model)
         self.language_model = language_model
         self.head = head
+        self.outputs_logits = isinstance(head, PooledHead | SpanHead)
+        self.has_loss_per_position = isinstance(head, SpanHead)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
         self._input_names = ("token_ids", "padding_mask")
@@ -110,25 +115,25 @@ class TransformerXLWithHead(ModelWithLoss):
         self.built = True
 
     @property
-    def trainable_variables(self):
-        unused = set(map(id, self.language_model.softmax.variables))
-        return [each for each in super().trainable_variables if id(each) not in unused]
-
-    @property
     def trainable_weights(self):
         unused = set(map(id, self.language_model.softmax.weights))
         return [each for each in super().trainable_weights if id(each) not in unused]
 
+    trainable_variables = trainable_weights
+
     def build(self, inputs_shape=None):
         """Does nothing: the constructor creates the weights."""
 
-    def __call__(self, inputs, *args, **kwargs):
+    def check_ids(self, inputs, targets=None):
         if isinstance(inputs, dict):
             _check_padding(inputs.get("padding_mask"))
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
-        self._input_names = tuple(inputs) if isinstance(inputs, dict) else ()
         check_rank(token_ids, (2, 3), "(B, L) or (B, C, L)")
         check_token_ids(token_ids, self.language_model.config.vocabulary_size)
+
+    def __call__(self, inputs, *args, **kwargs):
+        self.check_ids(inputs)
+        self._input_names = tuple(inputs) if isinstance(inputs, dict) else ()
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, dropout_seed=None, training=False):
@@ -136,7 +141,8 @@ class TransformerXLWithHead(ModelWithLoss):
         token_ids, padding_mask = inputs["token_ids"], inputs.get("padding_mask")
         head_seed = None
         if training:
-            dropout_seed = self._drawn_seed() if dropout_seed is None else dropout_seed
+            shape = ops.shape(token_ids)[:-1]
+            dropout_seed = self._drawn_seeds(shape) if dropout_seed is None else dropout_seed
             head_seed = _seed_of_segment(dropout_seed, -1)
         hidden = self.read(token_ids, padding_mask, dropout_seed, training)
         return self.head(hidden, padding_mask, dropout_seed=head_seed, training=training)
@@ -173,7 +179,7 @@ class TransformerXLWithHead(ModelWithLoss):
         if padding_mask is not None:
             num_read = ops.max(ops.sum(ops.cast(padding_mask, "int32"), axis=-1))
         if training and dropout_seed is None:
-            dropout_seed = self._drawn_seed()
+            dropout_seed = self._drawn_seeds(shape[:-1])
         if dropout_seed is not None and len(dropout_seed.shape) > 1:
             dropout_seed = ops.reshape(dropout_seed, (-1, 2))
         num_rows, width = ops.shape(token_ids)[0], model.config.hidden_dim
@@ -197,8 +203,9 @@ class TransformerXLWithHead(ModelWithLoss):
         hidden = ops.reshape(ops.swapaxes(hidden, 0, 1), (num_rows, -1, width))
         return ops.reshape(hidden[:, :length], (*shape, width))
 
-    def _drawn_seed(self):
-        return ops.cast(self.seed_generator.next(), "int32")
+    def _drawn_seeds(self, shape):
+        seeds = drawn_row_seeds(self.seed_generator, math.prod(shape))
+        return ops.reshape(seeds, (*shape, 2))
 
     def get_config(self):
         return {

@@ -16,19 +16,6 @@ from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
 from txl_tf.models.memory import Memory, check_memory
 
 
-class ModelWithLoss(keras.Model):
-    """Base class of models whose `compile` uses `default_loss` by default."""
-
-    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
-        loss = self.default_loss() if loss is None else loss
-        super().compile(optimizer, loss, *args, **kwargs)
-
-    def compile_from_config(self, config):
-        # Keras' own method refuses models that override `compile`.
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
-
-
 class LanguageModel(keras.Model):
     """Base class of models that read segments of tokens and carry memory.
 
@@ -43,6 +30,16 @@ class LanguageModel(keras.Model):
     states_per_layer = 1
     # Keras' signature for saving would be a call without memory.
     _default_save_signature = None
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        names = {"negative_log_likelihood", "log_probs_of", "logits_of"}
+        own = names & vars(cls).keys()
+        if own and own != names:
+            raise TypeError(
+                f"A subclass must override {', '.join(sorted(names))} together, as they give one "
+                f"distribution. Received: {cls.__name__} with {', '.join(sorted(own))}"
+            )
 
     def __init__(self, config, **kwargs):
         super().__init__(**kwargs)

@@ -8,12 +8,20 @@ import contextlib
 import itertools
 
 import keras
-from keras import ops
 
-from txl_tf.layers.adaptive_softmax import check_rank
-from txl_tf.layers.decoder_block import clear_state, create_state, read_state, write_state
-from txl_tf.models.language_model import ModelWithLoss, quantize_layers, quantized_layers
+from txl_tf.layers.adaptive_softmax import check_token_ids
+from txl_tf.layers.decoder_block import (
+    check_num_rows,
+    check_state_is_trained,
+    clear_state,
+    create_state,
+    read_state,
+    rows_of_state,
+    write_state,
+)
+from txl_tf.models.language_model import quantize_layers, quantized_layers
 from txl_tf.models.memory import Memory
+from txl_tf.models.model_with_loss import ModelWithLoss
 from txl_tf.models.transformer_xl import TransformerXL
 
 
@@ -38,9 +46,12 @@ class StatefulTransformerXL(ModelWithLoss):
     would merge their memories.
 
     `evaluate`, also for validation in `fit`, and `predict` have separate memories and begin with
-    empty ones. `test_on_batch` and `predict_on_batch` continue with these, a call of the model
-    with the memory of training. Memory is not a weight and not saved. An exported model
-    starts with an empty memory and keeps its own.
+    empty ones. `test_on_batch` and `predict_on_batch` continue with these, an eager call of the
+    model with the memory of training. So the model cannot be a part of another model. Memory is
+    not a weight and not saved. An exported model starts with an empty memory and keeps its own.
+
+    A `sample_weight` `(B,)` weighs rows, `(B, T)` tokens. Ids outside the vocabulary are refused
+    before their batch is used.
 
     Args:
         config: `ModelConfig`, the dict that its `to_dict` returns, or a `TransformerXL`,
@@ -57,8 +68,9 @@ class StatefulTransformerXL(ModelWithLoss):
         Log-probabilities of the next tokens, float32 `(B, T, V)`; usable as logits by a loss.
 
     Raises:
-        ValueError: If `batch_size` is not positive, a batch has more rows, or `fit` is called
-            with `shuffle=True`.
+        ValueError: If `batch_size` is not positive, a batch has more rows or ids outside the
+            vocabulary, a loss or metric takes probabilities, `fit` is called with `shuffle=True`
+            or `class_weight`, or the model is called by a Functional model or a compiled function.
     """
 
     def __init__(self, config, batch_size, **kwargs):
@@ -78,6 +90,8 @@ class StatefulTransformerXL(ModelWithLoss):
         self.__dict__.update(_states={}, _use="fit")
         self._create_state("fit")
         self.built = True
+
+    has_loss_per_position = True
 
     def _create_state(self, use):
         """Creates the variables of `fit`, `evaluate` or `predict`, unless they exist."""
@@ -106,28 +120,21 @@ class StatefulTransformerXL(ModelWithLoss):
         return [*super().variables, *itertools.chain(*self._states.values())]
 
     def __call__(self, token_ids, *args, **kwargs):
-        self._check_batch(token_ids)
+        if isinstance(token_ids, keras.KerasTensor):
+            check_state_is_trained(False, token_ids)
         self.transformer_xl.check_inputs(token_ids)
+        check_num_rows(token_ids.shape[0], self.batch_size)
         return super().__call__(token_ids, *args, **kwargs)
 
-    def _check_batch(self, inputs):
-        check_rank(inputs, (2, 3), "(B, T)")
-        shape = getattr(inputs, "shape", None)
-        self._checked_rows(shape[0] if shape else None)
-
-    def _checked_rows(self, num_rows):
-        """Returns the rows of a batch, by default `B`; ValueError for more."""
-        if num_rows is not None and num_rows > self.batch_size:
-            raise ValueError(
-                f"A batch must have at most {self.batch_size} rows, the model's `batch_size`. "
-                f"Received: a batch of {num_rows}"
-            )
-        return num_rows or self.batch_size
+    def _checked_rows(self, batch_size):
+        check_num_rows(batch_size, self.batch_size)
+        return batch_size or self.batch_size
 
     def call(self, token_ids, training=False):
-        is_whole = token_ids.shape[0] == self.batch_size
-        num_rows = None if is_whole else ops.shape(token_ids)[0]
+        if self._use == "fit":
+            check_state_is_trained(training, token_ids)
         variables = self._states[self._use]
+        num_rows = rows_of_state(variables, token_ids)
         *states, valid_length = read_state(variables, num_rows)
         memory = Memory(tuple(states), valid_length)
         hidden, memory = self.transformer_xl(token_ids, memory, training=training)
@@ -142,20 +149,10 @@ class StatefulTransformerXL(ModelWithLoss):
         self._create_state("predict")
         super().make_predict_function(force)
 
-    # A step is traced, or runs, within these calls, which fix the memory it reads.
-    def train_step(self, *state_and_data):
-        return self._step("fit", super().train_step, state_and_data)
-
-    def test_step(self, *state_and_data):
-        return self._step("evaluate", super().test_step, state_and_data)
-
-    def predict_step(self, *state_and_data):
-        return self._step("predict", super().predict_step, state_and_data)
-
-    def _step(self, use, step, state_and_data):
-        self._check_batch(keras.utils.unpack_x_y_sample_weight(state_and_data[-1])[0])
+    def _run_step(self, use, step, *state_and_data):
+        # A step is traced, or runs, within this block, which fixes the memory it reads.
         with self._using(use):
-            return step(*state_and_data)
+            return super()._run_step(use, step, *state_and_data)
 
     @contextlib.contextmanager
     def _using(self, use):
@@ -164,6 +161,12 @@ class StatefulTransformerXL(ModelWithLoss):
             yield
         finally:
             self._use = before
+
+    def check_ids(self, token_ids, target_ids=None):
+        self.transformer_xl.check_inputs(token_ids)
+        is_default = isinstance(self.loss, keras.losses.SparseCategoricalCrossentropy)
+        if target_ids is not None and is_default and self.loss.ignore_class is None:
+            check_token_ids(target_ids, self.config.vocabulary_size, "target_ids")
 
     def default_loss(self):
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -189,6 +192,11 @@ class StatefulTransformerXL(ModelWithLoss):
         return super().predict(x, self._checked_rows(batch_size), *args, **kwargs)
 
     def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
+        if format != "tf_saved_model":
+            raise ValueError(
+                'Only the format "tf_saved_model" keeps memory between calls; export the inner '
+                f"`transformer_xl`, whose calls take and return it. Received: format={format!r}"
+            )
         if input_signature is None:
             input_signature = [keras.InputSpec("int32", (None, None))]
         self.make_predict_function()
