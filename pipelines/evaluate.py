@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from txl_tf.evaluation.evaluator import Evaluator, Track
 
 _LEAST_SECONDS = 1e-3
-_READ_TOKENS = 1 << 22
 # Options, each with the option that excludes it, or with the option that it needs.
 _EXCLUDED = {"split": "text", "step": "watch"}
 _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
@@ -298,11 +297,7 @@ def write_documents(path: str, dataset: PreparedDataset, split: str, nats: np.nd
     `nats` has the score of each token. It counts for the token's own document, also at the
     beginning of a document. The first token of the split has none.
     """
-    found = [np.zeros(1, np.int64)]
-    for first in range(0, len(nats), _READ_TOKENS):
-        stop = min(first + _READ_TOKENS, len(nats))
-        found.append(np.flatnonzero(dataset.read_document_starts(split, first, stop)) + first)
-    starts = np.unique(np.concatenate(found))
+    starts = np.union1d([0], np.flatnonzero(dataset.read_document_starts(split, 0, len(nats))))
     counts = np.diff(starts, append=len(nats))
     counts[0] -= 1
     totals = np.add.reduceat(nats, starts)

@@ -259,15 +259,11 @@ def draw_figures(
     if profile.terms:
         terms = {f"term ({name}): {TERMS[name]}": array for name, array in profile.terms.items()}
         figures["terms"] = heads_figure(terms, f"mean attention by one term: {source}")
-    return {name: png_bytes(figure) for name, figure in figures.items()}
-
-
-def png_bytes(figure: "Figure") -> bytes:
-    """Draws a figure as a PNG file."""
-    buffer = io.BytesIO()
-    # Without Matplotlib's version, equal numbers give equal bytes.
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    images = {name: io.BytesIO() for name in figures}
+    for name, figure in figures.items():
+        # Without Matplotlib's version, equal numbers give equal bytes.
+        figure.savefig(images[name], format="png", metadata={"Software": None})
+    return {name: image.getvalue() for name, image in images.items()}
 
 
 def heads_figure(arrays: Mapping[str, np.ndarray], title: str) -> "Figure":

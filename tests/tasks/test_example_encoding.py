@@ -46,28 +46,6 @@ def test_the_texts_of_an_example_are_joined_and_ended_by_the_separator():
     assert (found.targets.dtype, found.targets.tolist()) == (np.float32, [2.5])
 
 
-TEXT = "one two\nthree two. "
-WORD_TOKENIZERS = [
-    WordTokenizer(["one", "two", "three", "two.", rule.eos_token], rule)
-    for rule in (WordRule(add_eos=True), WordRule(add_double_eos=True))
-]
-
-
-@pytest.mark.parametrize(
-    "tokenizer",
-    [BYTES, CharacterTokenizer(sorted(set(TEXT))), *WORD_TOKENIZERS],
-    ids=["bytes", "characters", "words", "double"],
-)
-@pytest.mark.parametrize("texts", [(TEXT, "two"), ("", "one"), (TEXT, ""), ("",)])
-def test_choices_have_the_tokens_of_the_whole_text(tokenizer, texts):
-    choices = ("one", "two three", "two\n\none")
-    found = encoded("choice", example(*texts, choices=choices, label=0), tokenizer=tokenizer)
-    for number, choice in enumerate(choices):
-        begin, end = found.offsets[number : number + 2]
-        whole = tokenizer.encode("\n".join([*filter(None, texts), choice]) + "\n")
-        np.testing.assert_array_equal(found.token_ids[begin:end], whole)
-
-
 def test_choices_follow_the_text_each_in_a_text_of_its_own():
     choices = [("cat", "dog"), ("x", "y", "z")]
     examples = [example("which", choices=each, label=1) for each in choices]
@@ -77,6 +55,8 @@ def test_choices_follow_the_text_each_in_a_text_of_its_own():
         *("which\nx\n", "which\ny\n", "which\nz\n"),
     ]
     assert (found.num_choices, found.targets.tolist()) == (3, [1, 1])
+    # An empty text before the choices is no text.
+    assert text_of(encoded("choice", example("", choices=("cat", "dog"), label=0))) == "cat\n"
 
 
 PASSAGE = 'It was "King John", they said;  in 1199.'

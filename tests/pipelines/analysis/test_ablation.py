@@ -1,7 +1,6 @@
 """`txl analyze ablation`: the runs of a study, their figures, and the table."""
 
 import json
-import re
 
 import pytest
 
@@ -12,13 +11,9 @@ from pipelines.analysis.ablation import (
     row_figures,
 )
 from pipelines.command_line import main
-from pipelines.configs import load_experiment
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import run_txl
-from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import UsageError
-from txl_tf.models.sizes import num_parameters
 
 NUM_STEPS = 60
 WITHOUT_MEMORY = ["model.recurrence=false", "model.memory_length=0"]
@@ -86,29 +81,6 @@ def test_lengths_are_of_the_memory_or_without_one_of_windows(tmp_path):
 def test_a_wrong_study_is_refused(tmp_path, changes, message):
     with pytest.raises(UsageError, match=message):
         load(tmp_path, **changes)
-
-
-@pytest.mark.parametrize(
-    "name",
-    sorted(str(path.relative_to(STUDIES_FOLDER)) for path in STUDIES_FOLDER.glob("*/*.toml")),
-)
-def test_the_parameters_that_a_file_tells_are_those_of_its_model(name):
-    path = STUDIES_FOLDER / name
-    millions = float(re.search(r"^# ([0-9.]+) million parameters", path.read_text(), re.M)[1])
-    model = load_experiment(str(path), []).model
-    # By formula, which is that of built models: those at the size of the paper are large.
-    assert num_parameters(model) / 1e6 == pytest.approx(millions, abs=0.0051)
-    counts = {num_parameters(r.experiment.model) for r in load_study("wikitext103_128m", []).runs()}
-    assert {round(count / 1e6) for count in counts} == {128}
-
-
-@pytest.fixture(scope="module")
-def data_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ablation") / "data"
-    lines = [f"{n} and {n * 7 % 101} make {n + n * 7 % 101}\n" for n in range(900)]
-    splits = {"train": ["".join(lines).encode()], "valid": ["".join(lines[:50]).encode()]}
-    prepare_dataset(splits, ByteTokenizer(), str(folder), "counting")
-    return folder
 
 
 def arguments_of(folder, data_folder):
