@@ -187,7 +187,7 @@ def override(model: Model, overrides: list[str]) -> Model:
         remedy = "Values are JSON, such as 0.001, null, true, [100, 200], or plain text."
         raise UsageError(f"{error}", where=where, remedy=remedy) from error
     try:
-        changed.evaluation.check_windows(changed.model)
+        changed.evaluation.check_model(changed.model)
     except ValueError as error:
         raise MismatchError(f"{error}", where=where) from error
     return changed

@@ -114,7 +114,7 @@ class EvaluateJob:
     @property
     def split(self) -> str:
         """Split to evaluate."""
-        return self.arguments.split or "valid"
+        return "valid" if self.arguments.split is None else self.arguments.split
 
     def open_dataset(self) -> PreparedDataset:
         """Opens the data set, which needs the split unless a text is scored."""

@@ -292,6 +292,16 @@ def test_options_that_do_not_go_together_are_2(run, arguments, capsys):
     assert refused(capsys, "--workdir", run.workdir.folder, *arguments)[0] == 2
 
 
+def test_a_split_without_a_name_and_queries_without_keys_are_refused(run, data, capsys):
+    common = ("--workdir", run.workdir.folder, "--data", data[0])
+    exit_code, message = refused(capsys, *common, "--split", "")
+    assert exit_code == 2 and "There is no split" in message
+    settings = ("memory_length=0", "same_length=true", "same_length_keys=memory")
+    sets = [f"--set=evaluation.{each}" for each in settings]
+    exit_code, message = refused(capsys, *common, *sets)
+    assert exit_code == 78 and "needs a memory" in message
+
+
 def test_windows_need_the_memory_left_out_which_is_78(run, data, capsys):
     common = ("--workdir", run.workdir.folder, "--data", data[0])
     stride = ("--set", "evaluation.window_stride_tokens=1")

@@ -248,15 +248,22 @@ class EvaluationConfig(FrozenConfig):
                 reason = f"`{name}` and `window_stride_tokens` exclude each other; leave one out."
                 self.refuse(reason, name, "window_stride_tokens")
 
-    def check_windows(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
-        """Checks that a model fits the windows of these settings, if there are any.
+    def check_model(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
+        """Checks that a model fits the keys and the windows of these settings.
 
         Raises:
-            ValueError: If the model has a memory, or a window fewer tokens than its stride.
+            ValueError: If a query would see no key, a model with windows has a memory, or a window
+                has fewer tokens than its stride.
         """
+        memory_length = model.memory_length if self.memory_length is None else self.memory_length
+        if isinstance(model, ModelConfig) and not memory_length:
+            same_length = model.same_length if self.same_length is None else self.same_length
+            keys = self.same_length_keys or model.same_length_keys
+            if same_length and keys == "memory":
+                reason = "`evaluation.same_length_keys=memory` needs a memory."
+                self.refuse(reason, "same_length_keys")
         if self.window_stride_tokens is None:
             return
-        memory_length = model.memory_length if self.memory_length is None else self.memory_length
         if isinstance(model, RecurrentConfig) or (model.recurrence and memory_length > 0):
             reason = (
                 "`evaluation.window_stride_tokens` needs a model without memory; "

@@ -73,7 +73,7 @@ class Evaluator:
                 "`memory_length` must be None for a recurrent model, which remembers one state. "
                 f"Received: memory_length={evaluation_config.memory_length}"
             )
-        evaluation_config.check_windows(model_config)
+        evaluation_config.check_model(model_config)
         self.config = config_of_evaluation(model_config, evaluation_config)
         self._evaluation_config = evaluation_config
         self._stride = evaluation_config.window_stride_tokens
