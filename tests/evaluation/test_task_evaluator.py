@@ -5,7 +5,7 @@ import pytest
 
 from tests.small_models import small_config, with_drawn_weights
 from tests.toy_batches import toy_experiment
-from txl_tf.config.experiment import TaskConfig
+from txl_tf.config.experiment import EvaluationConfig, TaskConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.tasks.encoding import ExampleEncoder
@@ -16,9 +16,9 @@ TASK = TaskConfig(kind="classification", labels=("no", "yes"), metric="accuracy"
 
 @pytest.mark.slow
 def test_the_outputs_of_a_text_do_not_depend_on_the_texts_beside_it():
-    experiment = toy_experiment(training={"global_batch_size": 3, "jit_compile": False})
-    model = small_config(4, 4, vocabulary_size=256)
-    evaluator = TaskEvaluator(experiment.replace(model=model, task=TASK))
+    model, evaluation = small_config(4, 4, vocabulary_size=256), EvaluationConfig(batch_size=3)
+    experiment = toy_experiment().replace(model=model, task=TASK, evaluation=evaluation)
+    evaluator = TaskEvaluator(experiment)
     with_drawn_weights(evaluator.model.language_model, 0.5)
     with_drawn_weights(evaluator.model.head, 0.5)
 

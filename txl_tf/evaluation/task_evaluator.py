@@ -94,7 +94,7 @@ class TaskEvaluator:
         num_segments = encoded.padded_length(segment_length) // segment_length
         length = segment_length * _power_of_two(num_segments)
         num_rows = _power_of_two(len(encoded.examples))
-        num_rows = min(self.config.training.global_batch_size, num_rows)
+        num_rows = min(self.config.evaluation.batch_size, num_rows)
         rows = ReplicaRows(self._strategy, num_rows)
         order = np.argsort(-encoded.num_tokens.max(axis=1), kind="stable")
         begins = range(0, len(order), num_rows)
