@@ -165,4 +165,4 @@ def test_the_python_of_the_library_runs(folder):
 def test_examples_are_found():
     assert DOCSTRINGS.keys() > SLOW
     assert len(DOCSTRINGS) > 10
-    assert len(examples_of_library()) == 5
+    assert len(examples_of_library()) == 7
