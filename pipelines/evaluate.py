@@ -249,8 +249,10 @@ def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
 def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
     from txl_tf.evaluation.scores import score_text
 
-    arguments, tokenizer = job.arguments, job.source.tokenizer()
-    if arguments.data is not None:
+    arguments = job.arguments
+    if arguments.data is None:
+        tokenizer = job.source.tokenizer()
+    else:
         dataset = job.open_dataset()
         tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
     assert tokenizer is not None

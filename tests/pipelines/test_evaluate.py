@@ -228,6 +228,10 @@ def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, capsys):
     assert score.unknown_share == 2 / 7 and "unknown tokens    28.57%" in str(score)
     assert main(["evaluate", *map(str, common), "--text", str(path)]) == 0
     assert "unknown tokens    28.57%" in capsys.readouterr().out
+    # A data set has the vocabulary too.
+    shutil.rmtree(Path(made.workdir.folder) / "vocabulary")
+    (again,) = evaluated(capsys, *common, "--text", path, "--data", data)
+    assert again["total_nats"] == own["total_nats"]
 
 
 @pytest.mark.slow
