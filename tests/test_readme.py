@@ -222,9 +222,9 @@ def running(code, port, folder):
 
 def answers(port):
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).close()
-    except urllib.error.HTTPError:
-        return True
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=10).close()
+    except urllib.error.HTTPError as error:
+        return error.code != 503  # a model is loading
     except OSError:
         return False
     return True
