@@ -123,9 +123,7 @@ class Page:
         start = self._run.start and self._run.start.to_dict()
         settings = {**self._run.experiment.to_dict(), "data": data, "start": start}
         last = self._processes[-1] if self._processes else {}
-        environment: dict[str, Any] = {
-            name: last[name] for name in ("environment", "peak") if name in last
-        }
+        environment = {"environment": last["environment"]} if "environment" in last else {}
         sections: dict[str, Iterable[str]] = {
             "Final figures": self._final_figures(),
             **{page: self._curves(page) for page in (TASK_PAGES if self._is_of_task else PAGES)},

@@ -126,7 +126,8 @@ with webdataset.TarWriter("texts") as samples:
 @pytest.mark.slow
 def test_files_of_other_tools_are_read_or_refused(tmp_path, environment):
     packages = ["duckdb==2.0.1", "fastavro==1.13.1", "msgpack==1.2.4", "polars==2.1.0"]
-    packages += ["py7zr", "webdataset==1.0.2", "lz4", "safetensors", "numpy"]
+    packages += ["py7zr==1.1.4", "webdataset==1.0.2", "lz4==4.4.5", "safetensors==0.8.0"]
+    packages.append("numpy==2.4.6")
     environment(packages, OTHER_TOOLS, tmp_path)
     for path in map(str, tmp_path.iterdir()):
         for documents in (TextDocuments([path]), IdDocuments([path], 99)):

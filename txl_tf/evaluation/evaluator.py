@@ -220,7 +220,8 @@ class Evaluator:
         rows = ReplicaRows(self.strategy, order.batch_size)
         step = self._programs.step(rows.rows_per_replica)
         sizes = rows.rows_per_replica, order.segments_per_step
-        _, constants = self._programs.begin(*sizes)
+        # Not by unpacking, which would hold the memory while the text is read.
+        constants = self._programs.begin(*sizes)[1]
 
         def read(batch: EvaluationBatch, memory: Any) -> tuple[Any, Any]:
             for token_ids in (batch.token_ids, batch.target_ids):
