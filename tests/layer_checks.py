@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from tests.reference import max_difference
+from tests.toy_batches import strategy_of
 from txl_tf import stateless_random
 
 
@@ -95,7 +96,7 @@ def check_compiled_equals_eager(layer, inputs, tolerance):
 
 
 def check_mirrored_strategy(make, inputs, tolerance):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = strategy_of(2)
     tensors = {name: tf.constant(array) for name, array in inputs.items()}
     with strategy.scope():
         layer = make()

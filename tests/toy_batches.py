@@ -1,12 +1,11 @@
 """Ordered batches from an array of tokens, and the smallest experiment to train on them."""
 
-import functools
-
 import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.distribution.strategy import create_strategy
 
 VOCABULARY_SIZE = 13
 SEGMENT_LENGTH = 5
@@ -123,16 +122,10 @@ def weight_of(model, path):
     return variable
 
 
-@functools.cache
-def two_replicas():
-    """The strategy over the two logical CPUs of the test process.
-
-    There is only one, because a second one would number its collective operations from the
-    start again, and TensorFlow remembers the shapes of all that the process has run.
-    """
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-
 def strategy_of(num_replicas):
-    """One device or two."""
-    return two_replicas() if num_replicas == 2 else tf.distribute.get_strategy()
+    """One device, or the two logical CPUs of the test process.
+
+    The strategy over two is the one of the jobs, because a second one would number its collective
+    operations from the start again, and TensorFlow remembers the shapes of all that were run.
+    """
+    return create_strategy(num_cpu_replicas=num_replicas)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
+from tests.toy_batches import strategy_of
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
@@ -139,7 +140,7 @@ def test_shapes_are_static(make_dataset):
 def test_replicas_of_a_strategy_keep_their_rows(make_dataset):
     dataset, tokens = make_dataset(400)
     plan = plan_of(dataset, 4, 10, rotate=True)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = strategy_of(2)
     reader = TrainingSegments(dataset, "train", plan)
     num_steps = 2 * plan.segments_per_epoch
     batches = strategy.distribute_datasets_from_function(

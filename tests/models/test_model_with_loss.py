@@ -7,7 +7,7 @@ import pytest
 import txl_tf
 from tests.layer_checks import tf
 from tests.slow_case import slow_case
-from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment
+from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, strategy_of, toy_experiment
 from txl_tf.models.stateful import StatefulTransformerXL
 
 NUM_ROWS = SEGMENT_LENGTH  # so that weights of rows could be taken for weights of positions
@@ -160,7 +160,7 @@ def test_a_model_with_memory_is_no_part_of_another_and_other_formats_have_no_mem
 
 
 def test_replicas_of_keras_fit_draw_masks_of_their_own():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = strategy_of(2)
     with strategy.scope():
         table = keras.layers.Embedding(8, 64, embeddings_initializer="zeros")
         dropout = txl_tf.layers.SeededDropout(0.5, seed=1)

@@ -9,6 +9,7 @@ from keras import ops
 from tests.layer_checks import drawn_seeds, randomize_weights, tf
 from tests.models.variants import B, T, config_of, filled_memory, score, token_ids
 from tests.reference import max_difference
+from tests.toy_batches import strategy_of
 from txl_tf import functional
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -99,7 +100,7 @@ def test_xla_does_compute_blocks_again():
 
 @pytest.mark.slow
 def test_a_replica_gets_the_gradients_of_its_own_rows():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = strategy_of(2)
     config = config_of(**DROPOUTS, num_layers=1)
     with strategy.scope():
         again = TransformerXL(config, rematerialize=True)
