@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 ANALYSES = {
     "context": "effective context length of trained runs",
     "attention": "mean attention of every head by distance",
-    "ablation": "train and compare variants of the model",
 }
 
 

@@ -33,7 +33,7 @@ JOBS = {
     "config": "list all settings, or show an experiment",
     "evaluate": "compute bits per byte and perplexity of a checkpoint",
     "report": "write a report of a run as one HTML page: curves, figures, samples, settings",
-    "analyze": "analyze trained models: context length, attention, ablation, speed",
+    "analyze": "analyze trained models: context length, attention",
     "generate": "generate text with a trained model",
     "embed": "write hidden states of a layer as features of texts",
     "export": "write a checkpoint as a SavedModel",

@@ -72,7 +72,6 @@ _LONGEST_FILES = (
     "pipelines/test_finetune",
     "pipelines/test_elastic",
     "tpu_compiler/test_tpu_wheel",
-    "pipelines/analysis/test_ablation",
     "models/test_stateful",
     "models/test_variant_gradients",
     "models/test_jax_backend",

@@ -91,7 +91,6 @@ LOADED_FIRST = (
     "txl_tf.training.metrics",
     "txl_tf.training.run_time",
     "pipelines.*",
-    "pipelines.analysis.ablation",
     "pipelines.launch.*",
 )
 NOT_LOADED_FIRST = (
@@ -325,8 +324,8 @@ def test_every_package_is_installed_and_none_is_called_pipelines():
 
 # Totals that may only fall: a change that lowers one lowers its number here too, and a feature
 # that adds lines takes others away. Logical lines are counted, which no formatting changes.
-MOST_SOURCE_LINES = 21_840
-MOST_TEST_LINES = 19_211
+MOST_SOURCE_LINES = 21_625
+MOST_TEST_LINES = 19_124
 MOST_MARKER_PHRASES = 3.0
 """Per 10,000 words of docstrings and comments."""
 

@@ -4,14 +4,17 @@ import math
 
 import pytest
 
-from pipelines.analysis.ablation import AblationRow, StudyEvaluation
 from txl_tf.config.base import describe_differences, fields_of, parse_setting, shown_type
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 
 CLASSES = (
-    *(TrainingConfig, OptimizerConfig, EvaluationConfig, ModelConfig, LSTMConfig, QRNNConfig),
-    *(AblationRow, StudyEvaluation),
+    TrainingConfig,
+    OptimizerConfig,
+    EvaluationConfig,
+    ModelConfig,
+    LSTMConfig,
+    QRNNConfig,
 )
 
 
