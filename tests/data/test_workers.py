@@ -90,7 +90,10 @@ from txl_tf.data.workers import ordered_workers
 # A shell starts background jobs with it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with ordered_workers(process_id, 2) as workers:
-    print(*set(workers(range(40))), flush=True)
+    pids = set()
+    while len(pids) < 2:  # both have begun, and ignore Ctrl-C
+        pids.update(workers(range(40)))
+    print(*pids, flush=True)
     os.kill({target}, signal.{name})
 """
 
