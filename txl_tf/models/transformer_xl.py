@@ -306,7 +306,8 @@ class TransformerXL(LanguageModel):
 
         `hidden` are the inputs `(B, T, D)` of the block, from `hidden_states`.
         """
-        block, state = self.blocks[layer], ops.cast(memory.states[layer], hidden.dtype)
+        block, state = self.blocks[layer], memory.of_layer(layer)["memory"]
+        state = ops.cast(state, hidden.dtype)
         reading = Reading(self.config, self._operator(), memory.memory_length)
         visible = reading.visible_keys(ops.shape(hidden)[1], memory.valid_length)
         key_length = visible.num_places + visible.num_tokens
