@@ -48,7 +48,10 @@ _LIMITS = {
 }
 # Options that change nothing for a task, which neither generates nor scores text.
 _OF_LANGUAGE_MODELS = (
-    *("data", "memory_length", "stop", "logit_bias"),
+    "data",
+    "memory_length",
+    "stop",
+    "logit_bias",
     *NUMBERS_OF_TEXT,
 )
 

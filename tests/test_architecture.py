@@ -38,7 +38,13 @@ ALLOWED = {
     # The TensorBoard writer takes the result of an evaluation.
     "training": {"distribution", "evaluation", "tasks", *MODELS},
     "serving": {
-        *("causal_lm", "config", "data", "generation", "inference", "samplers", "storage"),
+        "causal_lm",
+        "config",
+        "data",
+        "generation",
+        "inference",
+        "samplers",
+        "storage",
         *LOWEST,
     },
     "convert": MODELS,
@@ -46,15 +52,28 @@ ALLOWED = {
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
     # The top: models with their tokenizers, from folders of every kind.
     "causal_lm": {
-        *("data", "evaluation", "generation", "inference", "model_folder", "samplers"),
-        *("tasks", "training", *MODELS),
+        "data",
+        "evaluation",
+        "generation",
+        "inference",
+        "model_folder",
+        "samplers",
+        "tasks",
+        "training",
+        *MODELS,
     },
     "harness": {"causal_lm", "data", "evaluation", "samplers", *LOWEST},
 }
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {
-    *("config", "errors", "functional", "inference", "layers", "models"),
-    *("stateless_random", "tasks"),
+    "config",
+    "errors",
+    "functional",
+    "inference",
+    "layers",
+    "models",
+    "stateless_random",
+    "tasks",
 }
 # All other kernels may import JAX at their top, and nobody may import them there.
 WITHOUT_JAX = {"__init__", "attention_plan", "on_chip_attention"}
@@ -67,7 +86,7 @@ LOADED_FIRST = (
     "txl_tf.config.*",
     "txl_tf.data.corpora",
     "txl_tf.data.preparation",
-    "txl_tf.data.tokenizers.[!g]*",
+    "txl_tf.data.tokenizers.*",
     "txl_tf.data.vocabulary_training",
     "txl_tf.data.workers",
     "txl_tf.distribution.preemption",

@@ -102,7 +102,10 @@ def test_the_file_of_keras_is_named_where_it_has_the_backend(tmp_path):
     finished = subprocess.run(
         [sys.executable, "-c", "import txl_tf; txl_tf.load_task"],
         env={**os.environ, "KERAS_BACKEND": "", "KERAS_HOME": str(tmp_path)},
-        **{"capture_output": True, "text": True, "cwd": ROOT, "check": False},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     assert finished.stderr.splitlines()[-3:-1] == [
         "txl_tf.errors.BackendError: The backend of Keras is jax; jobs, tasks, exports need "

@@ -16,9 +16,35 @@ from txl_tf.storage.untrusted_files import MAX_DEPTH
 
 BASES = {name: make().to_dict() for name, make in NAMED_EXPERIMENTS.items()}
 EXTREMES = [
-    *(0, -1, 1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10**400),
-    *(0.0, -0.0, 1e-320, 1e300, 0.5, math.nan, math.inf, None, True, "", "all", "\ud800"),
-    *("a" * 10_000, [], [[]], [1, 2.5, "a", None], list(range(1000)), {}, {1: 2}, {None: []}),
+    0,
+    -1,
+    1,
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    -(2**63) - 1,
+    10**400,
+    0.0,
+    -0.0,
+    1e-320,
+    1e300,
+    0.5,
+    math.nan,
+    math.inf,
+    None,
+    True,
+    "",
+    "all",
+    "\ud800",
+    "a" * 10_000,
+    [],
+    [[]],
+    [1, 2.5, "a", None],
+    list(range(1000)),
+    {},
+    {1: 2},
+    {None: []},
 ]
 
 

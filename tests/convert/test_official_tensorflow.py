@@ -69,7 +69,9 @@ def test_all_differences_are_named_and_counted(tmp_path):
     assert str(tmp_path) in str(caught.value)
     assert len(caught.value.differences["missing"]) == 11
     for text in (
-        *("11 missing: ", "and 8 more", "1 unexpected: transformer/r_w_bias_too"),
+        "11 missing: ",
+        "and 8 more",
+        "1 unexpected: transformer/r_w_bias_too",
         "transformer/layer_0/ff/LayerNorm/gamma has type int32, not a float",
         "transformer/layer_2/ff/LayerNorm/beta has shape (4, 4), not (16,)",
     ):

@@ -65,7 +65,10 @@ OPTIONS = {
     ("option", "memory_length"),
     [
         *((option, 6) for option in OPTIONS),
-        *(("plain", T), ("same", 3), ("clamp", 3), ("all", 0)),
+        ("plain", T),
+        ("same", 3),
+        ("clamp", 3),
+        ("all", 0),
     ],
 )
 def test_three_segments_match_the_oracle(option, memory_length):

@@ -55,8 +55,13 @@ class InterruptedRun:
             json.dumps({**EXPERIMENT, "training": {**EXPERIMENT["training"], "num_steps": 1000}})
         )
         preparation = server.start(
-            *("prepare", "--text", folder / "text.txt", "--tokenizer", "bytes"),
-            *("--out", folder / "data"),
+            "prepare",
+            "--text",
+            folder / "text.txt",
+            "--tokenizer",
+            "bytes",
+            "--out",
+            folder / "data",
             output=folder / "prepare.log",
         )
         assert preparation.wait() == 0, preparation.output()
@@ -73,7 +78,10 @@ class InterruptedRun:
         self._num_starts += 1
         return self._server.start(
             *self._job(),
-            *("--workdir", self.workdir, "--set", f"training.num_steps={self.num_steps}"),
+            "--workdir",
+            self.workdir,
+            "--set",
+            f"training.num_steps={self.num_steps}",
             *arguments,
             output=self._folder / f"{self.workdir.name}-{self._num_starts:04d}.log",
         )
@@ -184,8 +192,13 @@ class InterruptedFineTuning(InterruptedRun):
         training = EXPERIMENT["training"]
         settings = [f"training.{name}={json.dumps(value)}" for name, value in training.items()]
         return (
-            *("finetune", "--config", self._folder / "tiny.json"),
-            *("--train", self._folder / "train.jsonl", "--valid", self._folder / "valid.jsonl"),
+            "finetune",
+            "--config",
+            self._folder / "tiny.json",
+            "--train",
+            self._folder / "train.jsonl",
+            "--valid",
+            self._folder / "valid.jsonl",
             *(word for setting in settings for word in ("--set", setting)),
         )
 

@@ -41,8 +41,12 @@ COLUMNS = {
     "span": ("--text-columns", "question", "passage"),
 }
 SETTINGS = (
-    *("--set", "training.global_batch_size=8", "--set", "training.jit_compile=false"),
-    *("--set", "optimizer.learning_rate=0.01"),
+    "--set",
+    "training.global_batch_size=8",
+    "--set",
+    "training.jit_compile=false",
+    "--set",
+    "optimizer.learning_rate=0.01",
 )
 
 
@@ -66,8 +70,10 @@ def finetune(tmp_path, model_file):
     def run(kind, *options, name="run", model=("--config", model_file), rows=None):
         rows = ROWS[kind] if rows is None else rows
         files = (
-            *("--train", write_rows(tmp_path / "train.jsonl", rows)),
-            *("--valid", write_rows(tmp_path / "valid.jsonl", rows[:10])),
+            "--train",
+            write_rows(tmp_path / "train.jsonl", rows),
+            "--valid",
+            write_rows(tmp_path / "valid.jsonl", rows[:10]),
         )
         words = ("--task", kind, *COLUMNS.get(kind, ()), *SETTINGS, *options)
         return run_txl("finetune", *model, *files, "--workdir", tmp_path / name, *words)

@@ -15,10 +15,22 @@ from txl_tf.model_folder import Workdir, open_model
 
 LIMIT_SECONDS = 360
 SMALL = (
-    *("--set", "model.num_layers=1", "--set", "model.hidden_dim=32", "--set", "model.head_dim=8"),
-    *("--set", "model.intermediate_dim=32", "--set", "training.num_steps=20"),
-    *("--set", "training.checkpoint_every_steps=10", "--set", "evaluation.batch_size=256"),
-    *("--set", "optimizer.warmup_steps=5"),
+    "--set",
+    "model.num_layers=1",
+    "--set",
+    "model.hidden_dim=32",
+    "--set",
+    "model.head_dim=8",
+    "--set",
+    "model.intermediate_dim=32",
+    "--set",
+    "training.num_steps=20",
+    "--set",
+    "training.checkpoint_every_steps=10",
+    "--set",
+    "evaluation.batch_size=256",
+    "--set",
+    "optimizer.warmup_steps=5",
 )
 
 

@@ -17,9 +17,16 @@ OTHERS |= {"pre_norm": True, "layer_norm_epsilon": 1e-5}
 def test_what_weights_do_not_depend_on_may_differ():
     config = small_config(4, 4)
     changed = config.replace(
-        **{"segment_length": 9, "memory_length": 5, "clamp_length": 3, "same_length": True},
-        **{"dropout": 0.4, "attention_dropout": 0.2, "variational_dropout": True},
-        **{"initializer": "uniform", "embedding_dim": 8, "share_tail_projections": True},
+        segment_length=9,
+        memory_length=5,
+        clamp_length=3,
+        same_length=True,
+        dropout=0.4,
+        attention_dropout=0.2,
+        variational_dropout=True,
+        initializer="uniform",
+        embedding_dim=8,
+        share_tail_projections=True,
     )
     require_same_weights(config, changed, "here")
     shapes = [

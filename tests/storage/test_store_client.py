@@ -97,7 +97,9 @@ def test_a_host_reads_what_its_first_steps_need_and_rows_do_not_wait(tmp_path, o
     text = np.random.default_rng(0).bytes(1_300_000)
     prepare_dataset(
         {"train": [[text, text]]},
-        *(WideByteTokenizer(), str(tmp_path / "wide"), "wide"),
+        WideByteTokenizer(),
+        str(tmp_path / "wide"),
+        "wide",
         shard_bytes=1_000_000,
     )
     object_store.put_folder(tmp_path / "wide", "rows")

@@ -31,8 +31,21 @@ def test_a_listed_file_is_found_by_a_name_inside_the_folder_and_its_size(tmp_pat
         with pytest.raises(DataDamagedError, match="bytes"):
             listed_file(str(tmp_path), "below/a.bin", listed_in="SUMS", num_bytes=size)
     for name in (
-        *("/absolute", "../x", "below/../../x", "./below", "below//a.bin", "", "..", "a\\b"),
-        *("a\x00b", "a\nb", "gs://bucket/x", None, 5, ["a"], "missing"),
+        "/absolute",
+        "../x",
+        "below/../../x",
+        "./below",
+        "below//a.bin",
+        "",
+        "..",
+        "a\\b",
+        "a\x00b",
+        "a\nb",
+        "gs://bucket/x",
+        None,
+        5,
+        ["a"],
+        "missing",
     ):
         with pytest.raises(DataDamagedError) as raised:
             listed_file(str(tmp_path), name, listed_in="SUMS, line 3")
@@ -164,7 +177,11 @@ def test_what_is_no_archive_or_asks_for_what_is_not_there_is_refused():
     ]
     for content in (
         *(zip_of("a.npy", array_with(header, bytes(4))) for header in headers),
-        *(b"", b"PK", archive_of()[:-30], zip_of("a.txt", b""), zip_of("a.npy", b"")),
+        b"",
+        b"PK",
+        archive_of()[:-30],
+        zip_of("a.txt", b""),
+        zip_of("a.npy", b""),
     ):
         with pytest.raises(ValueError, match=r"array|header|archive|magic"):
             read_array_archive(io.BytesIO(content))

@@ -51,8 +51,12 @@ def test_choices_follow_the_text_each_in_a_text_of_its_own():
     examples = [example("which", choices=each, label=1) for each in choices]
     found = encoded("choice", *examples)
     assert [text_of(found, number) for number in range(6)] == [
-        *("which\ncat\n", "which\ndog\n", ""),
-        *("which\nx\n", "which\ny\n", "which\nz\n"),
+        "which\ncat\n",
+        "which\ndog\n",
+        "",
+        "which\nx\n",
+        "which\ny\n",
+        "which\nz\n",
     ]
     assert (found.num_choices, found.targets.tolist()) == (3, [1, 1])
     # An empty text before the choices is no text.

@@ -44,13 +44,18 @@ def experiment_of(kind, **sections):
         {
             "model": small_config(T, T, vocabulary_size=256, num_layers=1, dropout=0.1).to_dict(),
             "training": {
-                **{"global_batch_size": 4, "num_steps": 6, "steps_per_loop": 3, "seed": 1},
+                "global_batch_size": 4,
+                "num_steps": 6,
+                "steps_per_loop": 3,
+                "seed": 1,
                 "jit_compile": False,
                 **sections.get("training", {}),
             },
             "optimizer": {**optimizer, **sections.get("optimizer", {})},
             "task": {
-                **{"kind": kind, "labels": labels, "metric": "accuracy"},
+                "kind": kind,
+                "labels": labels,
+                "metric": "accuracy",
                 **sections.get("task", {}),
             },
         }

@@ -353,10 +353,17 @@ class TaskConfig(FrozenConfig):
 
 # Settings that a recurrent model does not use.
 _ATTENTION_ONLY = (
-    *("attention_kernel", "memory_length", "clamp_length", "same_length", "same_length_keys"),
+    "attention_kernel",
+    "memory_length",
+    "clamp_length",
+    "same_length",
+    "same_length_keys",
 )
 _ATTENTION_ONLY_IN_TRAINING = (
-    *("adapter_rank", "document_boundaries", "rematerialize", "attention_kernel"),
+    "adapter_rank",
+    "document_boundaries",
+    "rematerialize",
+    "attention_kernel",
 )
 # Settings for a continuous stream of tokens; the examples of a task are independent.
 _LANGUAGE_MODELLING_ONLY = ("document_boundaries", "evaluate_tokens", "loss_positions")

@@ -20,7 +20,11 @@ _DEFAULT_SEGMENT_LENGTH = 128
 
 # Layers, hidden width and first cutoff of published models, and their evaluation and dropout.
 _PUBLISHED_FIELDS = (
-    *("segment_length", "memory_length", "clamp_length", "dropout", "attention_dropout"),
+    "segment_length",
+    "memory_length",
+    "clamp_length",
+    "dropout",
+    "attention_dropout",
     "same_length",
 )
 _PUBLISHED: dict[tuple[int, int, int | None], tuple[Any, ...]] = {
@@ -34,9 +38,14 @@ _PUBLISHED: dict[tuple[int, int, int | None], tuple[Any, ...]] = {
     (24, 1280, 60000): (32, 128, None, 0.05, 0.05, True),
 }
 _ANY_SIZES = {
-    **{"vocabulary_size": MAX_TOKEN_IDS, "num_layers": 1, "hidden_dim": MAX_WIDTH},
-    **{"num_heads": 1, "head_dim": 1, "intermediate_dim": 1},
-    **{"segment_length": 1, "memory_length": 0},
+    "vocabulary_size": MAX_TOKEN_IDS,
+    "num_layers": 1,
+    "hidden_dim": MAX_WIDTH,
+    "num_heads": 1,
+    "head_dim": 1,
+    "intermediate_dim": 1,
+    "segment_length": 1,
+    "memory_length": 0,
 }
 
 

@@ -17,21 +17,38 @@ from txl_tf.errors import DataDamagedError, InputMissingError
 _MAX_BYTES = 16 * 2**30
 # Errors that the unpickler raises for content that is not a pickle.
 _DAMAGED = (
-    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError),
-    *(RecursionError, TypeError, ValueError, struct.error, pickle.UnpicklingError),
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+    pickle.UnpicklingError,
 )
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
 _VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab", "__main__.Vocab")
 # Names in arrays of encoded text and in old classes.
 _OTHERS = (
-    *("__builtin__.object", "builtins.object", "_codecs.encode", "numpy.dtype", "numpy.ndarray"),
-    *("numpy._core.multiarray._reconstruct", "numpy._core.multiarray.scalar"),
-    *("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
+    "__builtin__.object",
+    "builtins.object",
+    "_codecs.encode",
+    "numpy.dtype",
+    "numpy.ndarray",
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
 )
 # Names in the attributes of Hugging Face's tokenizer; what they stand for is not used.
 _OF_TOKENIZER = (
-    *("re._compile", "tokenizers.AddedToken", "transformers.tokenization_utils.Trie"),
-    *("transformers.tokenization_utils_base.AddedToken",),
+    "re._compile",
+    "tokenizers.AddedToken",
+    "transformers.tokenization_utils.Trie",
+    "transformers.tokenization_utils_base.AddedToken",
     *(f"sacremoses.tokenize.Moses{name}" for name in ("Tokenizer", "Detokenizer")),
     "sacremoses.normalize.MosesPunctNormalizer",
 )

@@ -191,8 +191,12 @@ class EvaluationResult:
             name: getattr(self, name)
             for name in (
                 *(field.name for field in dataclasses.fields(EvaluationResult)),
-                *("nats_per_token", "perplexity", "bits_per_byte", "bits_per_character"),
-                *("word_perplexity", "unknown_share"),
+                "nats_per_token",
+                "perplexity",
+                "bits_per_byte",
+                "bits_per_character",
+                "word_perplexity",
+                "unknown_share",
             )
         }
 

@@ -76,7 +76,8 @@ class VocabularyLayer(ConfiguredLayer):
 
     _arguments: tuple[str, ...] = (
         *(field.name for field in dataclasses.fields(VocabularyClusters)),
-        *("embeddings_initializer", "projection_initializer"),
+        "embeddings_initializer",
+        "projection_initializer",
     )
 
     def __init__(

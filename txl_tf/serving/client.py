@@ -22,8 +22,12 @@ _NOTHING_READ = {"memory_states": [], "memory_valid_length": 0}
 _MAX_MESSAGE_LETTERS = 2000
 # Codes of gRPC by HTTP status, as TensorFlow Serving maps them; 200 is an unreadable answer.
 _CODES = {
-    **{200: "INTERNAL", 400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 500: "INTERNAL"},
-    **{503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"},
+    200: "INTERNAL",
+    400: "INVALID_ARGUMENT",
+    404: "NOT_FOUND",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
 }
 
 

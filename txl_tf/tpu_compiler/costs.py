@@ -21,9 +21,21 @@ from tensorflow.compiler.xla.xla_data_pb2 import ShapeProto as Shape
 _BITS = re.compile(r"\d+")
 _SLICES = ("dynamic-slice", "slice", "gather")
 _FREE = (
-    *("after-all", "all-reduce-done", "async-done", "async-update", "bitcast", "conditional"),
-    *("constant", "copy-done", "get-tuple-element", "iota", "parameter", "partition-id"),
-    *("replica-id", "tuple", "while"),
+    "after-all",
+    "all-reduce-done",
+    "async-done",
+    "async-update",
+    "bitcast",
+    "conditional",
+    "constant",
+    "copy-done",
+    "get-tuple-element",
+    "iota",
+    "parameter",
+    "partition-id",
+    "replica-id",
+    "tuple",
+    "while",
 )
 
 
@@ -97,7 +109,9 @@ class ProgramCosts:
         counter, limit = self._operands(root)
         (state,) = self._operands(loop)
         if (counter.opcode, limit.opcode, state.opcode) != (
-            *("get-tuple-element", "constant", "tuple"),
+            "get-tuple-element",
+            "constant",
+            "tuple",
         ):
             return None
         start = self._operands(state)[counter.tuple_index]

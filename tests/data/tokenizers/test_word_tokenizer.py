@@ -113,7 +113,8 @@ def test_the_order_is_the_official_one_ties_included(options, seed):
     text = random_text(seed)
     official = official_vocabulary(text, **{"special": ("<eos>",), **options})
     tokenizer = trained(
-        *(WordRule(add_eos=True), text),
+        WordRule(add_eos=True),
+        text,
         special_tokens=options.get("special", ()),
         min_frequency=options.get("min_freq", 0),
         vocabulary_size=options.get("vocabulary_size"),
