@@ -125,10 +125,12 @@ def _generate(experiment: Any, num_rows: int) -> Work:
     num_tokens = max(_PROMPT_TOKENS, getattr(config, "effective_memory_length", 0))
     session.write([_random_tokens(num_tokens, config.vocabulary_size)] * num_rows, max_tokens=1)
     tokens_per_call = CAPACITY if num_rows > 1 else 1
+    # As a stream of text does: it looks at the weights once.
+    constants = {"constants": session.constants()} if hasattr(session, "constants") else {}
 
     def generate(count: int) -> int:
         for _ in range(count * CAPACITY // tokens_per_call):
-            session.write(max_tokens=tokens_per_call)
+            session.write(max_tokens=tokens_per_call, **constants)
         return count * CAPACITY * num_rows
 
     return generate
