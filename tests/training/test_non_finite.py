@@ -8,6 +8,7 @@ from tests.slow_case import slow_case
 from tests.toy_batches import weight_of
 from tests.toy_trainers import toy_trainer
 from txl_tf.errors import NonFiniteError
+from txl_tf.training import trainer as trainer_module
 from txl_tf.training.ledger import StepStatus
 
 
@@ -89,10 +90,15 @@ def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite():
     assert bits_of(spoiled.arrays()) == bits_of(state)
 
 
-@pytest.mark.parametrize(("num_replicas", "jit_compile"), [(1, False), slow_case(2, True)])
+@pytest.mark.parametrize(
+    ("num_replicas", "jit_compile"), [(1, False), slow_case(2, True), slow_case(1, None)]
+)
 def test_a_skipped_step_changes_no_weight_and_forgets_the_spoiled_row_alone(
-    num_replicas, jit_compile
+    num_replicas, jit_compile, monkeypatch
 ):
+    # Of no choice, all of these widths are compiled in parts.
+    widths = dict.fromkeys(trainer_module._NARROWEST_IN_PARTS, 1)
+    monkeypatch.setattr(trainer_module, "_NARROWEST_IN_PARTS", widths)
     trainer = trainer_of(num_replicas, on_non_finite="skip", jit_compile=jit_compile)
     run_to(trainer, 4)
     spoil_memory(trainer)

@@ -31,11 +31,10 @@ SIZES = {
 BATCHES = ToyBatches(toy_tokens(), NUM_ROWS, restarts=[(2, 1), (HALF + 1, 0)])
 
 
-def new_trainer(config_class, num_replicas=1, dropout=0.2, **training):
-    experiment = toy_experiment(training={"num_steps": NUM_STEPS, **training}).replace(
-        model=config_class(**SIZES, dropout=dropout)
-    )
-    return Trainer(experiment, strategy_of(num_replicas), BATCHES.dataset_function)
+def new_trainer(config_class):
+    experiment = toy_experiment(training={"num_steps": NUM_STEPS})
+    experiment = experiment.replace(model=config_class(**SIZES, dropout=0.2))
+    return Trainer(experiment, strategy_of(1), BATCHES.dataset_function)
 
 
 @functools.cache
@@ -58,20 +57,3 @@ def test_resuming_is_bit_identical_with_dropout(config_class):
     for name, array in trainer.arrays().items():
         np.testing.assert_array_equal(array, end[name], err_msg=name)
     assert largest_relative_difference(half_way, end) > 1e-2
-
-
-@pytest.mark.slow
-def test_two_replicas_train_as_one():
-    # A QRNN alone: what the replicas share out does not depend on the kind of layer.
-    losses, _, end = unbroken(QRNNConfig)
-    trainer = new_trainer(QRNNConfig, num_replicas=2)
-    assert [report.nats_per_token for report in trainer.run()] == pytest.approx(losses, rel=1e-5)
-    assert largest_relative_difference(trainer.arrays(), end) <= 1e-5
-
-
-@pytest.mark.slow
-def test_xla_compiles_the_step_and_parts_of_rows_add_up():
-    # An LSTM alone: its loop over positions is what XLA might refuse.
-    losses, _, _ = unbroken(LSTMConfig)
-    trainer = new_trainer(LSTMConfig, jit_compile=True, gradient_accumulation_steps=2)
-    assert [report.nats_per_token for report in trainer.run()] == pytest.approx(losses, rel=1e-5)

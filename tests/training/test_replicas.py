@@ -21,8 +21,9 @@ from txl_tf.training.trainer import Trainer
 def trained(num_replicas, clip_norm, num_steps=20):
     """Reports and state of a run; 4 rows, whatever the number of replicas."""
     batches = ToyBatches(toy_tokens(), 4, restarts=[(5, 1), (9, 2)])
+    clusters = {"cutoffs": (4, 9), "division_factor": 2, "embedding_dim": 8}
     experiment = toy_experiment(
-        training={"num_steps": num_steps}, optimizer={"clip_norm": clip_norm}
+        model=clusters, training={"num_steps": num_steps}, optimizer={"clip_norm": clip_norm}
     )
     trainer = Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
     return list(trainer.run()), trainer.arrays()
@@ -37,7 +38,7 @@ def test_two_replicas_of_b_rows_equal_one_replica_of_2b_rows(clip_norm):
     for first, second in zip(one, two, strict=True):
         assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=1e-5)
         assert second.gradient_norm == pytest.approx(first.gradient_norm, rel=1e-5)
-        assert first.gradient_norm > 0.5
+        assert first.gradient_norm > 0.2  # ten times the lower limit
     # Weights, optimizer and the memory of every row in its place.
     assert largest_relative_difference(one_state, two_state) <= 1e-5
 

@@ -16,12 +16,7 @@ from tests.toy_batches import (
 from tests.toy_trainers import NUM_ROWS, shared_trainer, toy_trainer
 from txl_tf.models.memory import Memory
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
-from txl_tf.training.train_step import (
-    ROW_MULTIPLIER,
-    TARGET_MULTIPLIER,
-    batch_checksum,
-    position_factors,
-)
+from txl_tf.training.train_step import batch_checksum
 
 
 def deep_trainer_of(batches=None):
@@ -188,26 +183,19 @@ def test_the_loss_is_the_mean_over_the_last_half(segment_length, counted):
         assert report.gradient_norm == pytest.approx(float(norm), rel=1e-4)
 
 
-def array_checksum(token_ids, target_ids):
-    """The checksum of a whole batch on the host."""
-    inputs, targets = (ids.astype(np.uint32) + np.uint32(1) for ids in (token_ids, target_ids))
-    rows = np.arange(len(token_ids), dtype=np.uint32) * np.uint32(ROW_MULTIPLIER)
-    sums = (inputs + targets * np.uint32(TARGET_MULTIPLIER)) * position_factors(inputs.shape[1])
-    sums = sums.sum(axis=1, dtype=np.uint32) * (np.uint32(2) * rows + np.uint32(1))
-    return int(sums.sum(dtype=np.uint32))
-
-
 def batch_of(num_rows=6, length=11, seed=0):
     tokens = np.random.default_rng(seed).integers(0, 300_000, [num_rows, length + 1], dtype="int32")
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def on_device(token_ids, target_ids, rows, is_counted):
+def checksum_of(token_ids, target_ids, rows=None, num_counted=6):
+    """The share of some rows of a batch, of which the first ones count."""
+    rows = np.arange(len(token_ids)) if rows is None else rows
     share = batch_checksum(
         tf.constant(token_ids),
         tf.constant(target_ids),
         tf.constant(rows, tf.int32),
-        tf.constant(is_counted),
+        tf.constant(rows < num_counted),
     )
     return int(share.numpy().view(np.uint32))
 
@@ -216,26 +204,21 @@ def on_device(token_ids, target_ids, rows, is_counted):
 def test_the_shares_of_replicas_add_up_to_that_of_the_rows_that_count(num_shares):
     token_ids, target_ids = batch_of()
     shares = [
-        on_device(token_ids[rows], target_ids[rows], rows, rows < 4)
+        checksum_of(token_ids[rows], target_ids[rows], rows, num_counted=4)
         for rows in np.split(np.arange(6), num_shares)
     ]
-    assert sum(shares) % 2**32 == array_checksum(token_ids[:4], target_ids[:4])
+    assert sum(shares) % 2**32 == checksum_of(token_ids[:4], target_ids[:4])
 
 
 def test_every_change_of_one_token_and_every_swap_shows():
     token_ids, target_ids = batch_of()
-    seen = {array_checksum(token_ids, target_ids)}
-    num_cases = 1
-    for part in range(2):
-        for row in range(6):
-            for position in range(11):
-                arrays = [token_ids.copy(), target_ids.copy()]
-                arrays[part][row, position] += 1
-                seen.add(array_checksum(*arrays))
-                num_cases += 1
+    found = [checksum_of(token_ids, target_ids)]
+    for part, row, position in np.ndindex(2, *token_ids.shape):
+        arrays = [token_ids.copy(), target_ids.copy()]
+        arrays[part][row, position] += 1
+        found.append(checksum_of(*arrays))
     for row in range(1, 6):
         order = np.arange(6)
         order[[0, row]] = row, 0
-        seen.add(array_checksum(token_ids[order], target_ids[order]))
-        num_cases += 1
-    assert len(seen) == num_cases
+        found.append(checksum_of(token_ids[order], target_ids[order]))
+    assert len(set(found)) == len(found)
