@@ -29,3 +29,11 @@ def write_run(folder: Path, tokenizer: Tokenizer, text: str) -> tuple[Workdir, P
 def checkpoints_of(folder):
     """The checkpoints of the run in a folder."""
     return RunDescription.read(str(folder)).checkpoints(str(folder))
+
+
+def last_state_of(folder):
+    """The ledger and the arrays of the last checkpoint of a run, bit for bit."""
+    store = checkpoints_of(folder)
+    arrays = store.load(store.steps()[-1])
+    state = {name: (array.dtype, array.tobytes()) for name, array in arrays.items()}
+    return (Path(folder) / "ledger.jsonl").read_bytes(), state

@@ -7,27 +7,14 @@ import sys
 import pytest
 
 from pipelines.command_line import main
-from tests.toy_batches import toy_experiment
-from txl_tf.data.preparation import prepare_dataset
+from tests.small_run import write_run
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.model_folder import Workdir, data_identity
-from txl_tf.models.transformer_xl import TransformerXL
 
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    manifest = prepare_dataset(
-        {"valid": [b"some text"]}, ByteTokenizer(), str(folder / "data"), "toy"
-    )
-    experiment = toy_experiment(model={"vocabulary_size": 256})
-    workdir = Workdir(folder / "run")
-    run = workdir.begin(experiment, data_identity(manifest))
-    weights = TransformerXL(experiment.model).weights
-    run.checkpoints(workdir.folder).save(
-        7, {f"model/{each.path}": each.numpy() * (5 if each.ndim > 1 else 1) for each in weights}
-    )
-    return str(folder / "run")
+    workdir, _ = write_run(tmp_path_factory.mktemp("run"), ByteTokenizer(), "some text")
+    return workdir.folder
 
 
 @pytest.fixture
@@ -83,7 +70,8 @@ def test_a_pipe_is_the_prompt_and_the_seed_and_the_step_are_told(workdir, capsys
         printed.append(capsys.readouterr())
     assert printed[0].out == printed[1].out
     assert printed[0].out.startswith("some\nnew text") and printed[0].out[13] != "\n"
-    assert printed[0].err.splitlines()[-2:] == ["step 7", "seed 4"]
+    expected = ["step 7, the best of the split valid", "seed 4"]
+    assert printed[0].err.splitlines()[-2:] == expected
 
 
 def test_beams_find_one_text_and_stop(generated):

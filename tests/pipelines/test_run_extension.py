@@ -15,7 +15,7 @@ from tests.pipelines.toy_run import (
     toy_training,
     train,
 )
-from tests.small_run import checkpoints_of
+from tests.small_run import last_state_of
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
 from txl_tf.model_folder import RunDescription, Workdir
 
@@ -45,14 +45,6 @@ def extend(run, num_steps=MORE_STEPS):
     train(run, toy_run_experiment(num_steps=num_steps))
 
 
-def result_of(run):
-    """Ledger and last state."""
-    store = checkpoints_of(run)
-    arrays = store.load(store.steps()[-1])
-    state = {name: (array.dtype, array.tobytes()) for name, array in arrays.items()}
-    return (run / "ledger.jsonl").read_bytes(), state
-
-
 def files_of(run):
     paths = (path for path in run.rglob("*") if path.is_file())
     return {path: path.read_bytes() for path in paths if "tensorboard" not in path.parts}
@@ -61,7 +53,7 @@ def files_of(run):
 def test_the_extended_run_is_the_long_one_where_the_schedule_is_the_same(run, tmp_path):
     extend(run)
     extend(tmp_path / "long")
-    assert result_of(run) == result_of(tmp_path / "long")
+    assert last_state_of(run) == last_state_of(tmp_path / "long")
     described = Workdir(run).describe()
     assert described.extended_at == (NUM_STEPS,)
     assert described.experiment.training.num_steps == MORE_STEPS
@@ -80,7 +72,7 @@ def test_an_extension_that_is_killed_resumes_to_the_same_bits(finished, tmp_path
         extend(runs[0])
     for run in runs:
         extend(run)
-    assert result_of(runs[0]) == result_of(runs[1])
+    assert last_state_of(runs[0]) == last_state_of(runs[1])
 
 
 def test_a_stop_after_the_last_step_leaves_its_evaluation_to_the_next_process(finished, tmp_path):
@@ -169,4 +161,4 @@ def test_an_extension_may_have_another_rate_and_keeps_the_state(run, tmp_path):
     assert described.identity()["optimizer"]["learning_rate"] == described.first_learning_rate
     # The toy steps do not depend on the rate: all but the rate goes on.
     extend(tmp_path / "long")
-    assert result_of(run) == result_of(tmp_path / "long")
+    assert last_state_of(run) == last_state_of(tmp_path / "long")

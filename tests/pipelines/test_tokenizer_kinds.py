@@ -54,13 +54,6 @@ def run(request, tmp_path_factory):
     return workdir, tokenizer, data
 
 
-def test_the_run_itself_knows_its_tokenizer(run):
-    workdir, tokenizer, _ = run
-    found = open_model(workdir.folder).tokenizer()
-    assert found.fingerprint == tokenizer.fingerprint
-    np.testing.assert_array_equal(found.encode(TEXT.encode()), tokenizer.encode(TEXT.encode()))
-
-
 def test_own_text_is_scored_token_by_token_like_the_split_of_that_text(run, tmp_path, capsys):
     workdir, tokenizer, data = run
     path = tmp_path / "own.txt"

@@ -1,6 +1,5 @@
 """`txl verify`: checks data sets, runs, checkpoints, converted models, exports, sessions."""
 
-import argparse
 import json
 import shutil
 
@@ -9,6 +8,7 @@ import pytest
 
 from pipelines import verify
 from tests.export.test_saved_model import small_root
+from tests.pipelines.txl_process import parsed
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
@@ -18,9 +18,7 @@ from txl_tf.storage.untrusted_files import verify_checksums
 
 
 def verified(path, capsys):
-    parser = argparse.ArgumentParser()
-    verify.add_arguments(parser)
-    arguments = parser.parse_args([str(path)])
+    arguments = parsed(verify, path)
     verify.check_arguments(arguments)
     verify.run(arguments)
     return capsys.readouterr().out

@@ -183,37 +183,12 @@ def train(workdir: str | Path, experiment: ExperimentConfig | None = None, watch
     train_run(job)
 
 
-class QuietProgress:
-    """Stands for `TrainingProgress`, and keeps what is said."""
-
-    def __init__(self, num_steps: int, describe_loss) -> None:
-        self.said: list[str] = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        pass
-
-    def begin_at(self, step: int) -> None:
-        pass
-
-    def update(self, report: LoopReport, peak_tokens_per_second: float | None = None) -> None:
-        pass
-
-    def show_validation(self, figure: str) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
 @contextlib.contextmanager
 def toy_training():
     """Lets `train` run, with neither model nor output."""
     with (
         mock.patch("pipelines.training_run.Trainer", ToyTrainer),
-        mock.patch("pipelines.training_run.TrainingProgress", QuietProgress),
+        mock.patch("pipelines.training_run.TrainingProgress"),
         mock.patch("pipelines.training_run.RunFigures.write_overview"),
         mock.patch("pipelines.training_run.RunFigures.observe"),
         mock.patch("pipelines.training_run.TrainingRun.ready_evaluator"),

@@ -1,11 +1,13 @@
 """Runs `txl` as a user does: in a process of its own."""
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from tests.pipelines.fork_server import shared_server
 
@@ -15,6 +17,13 @@ TIMEOUT_SECONDS = 900
 def command(*arguments: object) -> list[str]:
     """The command line of a job."""
     return [sys.executable, "-m", "pipelines.command_line", *map(str, arguments)]
+
+
+def parsed(job: ModuleType, *words: object) -> argparse.Namespace:
+    """The arguments of a job, as its parser reads them."""
+    parser = argparse.ArgumentParser()
+    job.add_arguments(parser)
+    return parser.parse_args(list(map(str, words)))
 
 
 def environment() -> dict[str, str]:
