@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.data.test_preparation import contents
 from tests.slow_case import slow_case
 from txl_tf.data import text as text_module
 from txl_tf.data.preparation import prepare_dataset
@@ -32,10 +33,6 @@ def documents(seed, num_documents=40):
         texts.append(" ".join(f"word{word}" for word in words).encode() + b"\r\nend\n")
     texts[3] = b""
     return [list(split_at_lines([text], 64)) for text in texts]
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def prepared(folder, kind, num_workers, splits):

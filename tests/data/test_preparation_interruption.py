@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.data.test_preparation import contents
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
@@ -35,10 +36,6 @@ def prepare(folder, num_workers=1):
         shard_bytes=20_000,
         num_workers=num_workers,
     )
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Texts that tokenizers get wrong."""
 
-import itertools
 import random
 
 import numpy as np
@@ -37,14 +36,6 @@ def hostile_texts(count, seed=0):
         # A byte order mark at the beginning would be dropped.
         texts.append(text.lstrip("\ufeff").encode())
     return texts[:count]
-
-
-def random_pieces(text, chosen):
-    """A text cut between characters at random."""
-    characters = text.decode()
-    places = sorted(chosen.randrange(len(characters) + 1) for _ in range(chosen.randrange(4)))
-    places = [0, *places, len(characters)]
-    return [characters[start:stop].encode() for start, stop in itertools.pairwise(places)]
 
 
 def encode_in_pieces(tokenizer, pieces):

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from tests.data.tokenizers.hostile_texts import encode_in_pieces, hostile_texts, random_pieces
+from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
@@ -18,19 +18,6 @@ def trained(rule, text=TEXT, **options):
 
 def tiny(**options):
     return WordTokenizer(["<eos>", "a", "b"], WordRule(add_eos=True), **options)
-
-
-@pytest.mark.parametrize("marks", [{}, {"add_eos": True}, {"add_double_eos": True}], ids=str)
-def test_pieces_are_encoded_as_the_whole(marks):
-    # Cut anywhere but within a word; a piece can end with the CR of a CR LF.
-    chosen = random.Random(5)
-    for text in hostile_texts(300):
-        pieces = [piece + b" " for piece in random_pieces(text, chosen)]
-        if chosen.random() < 0.5:
-            pieces = [text[i : i + 1] for i in range(len(text))] if text.isspace() else pieces
-        whole = trained(WordRule(**marks), b"".join(pieces), special_tokens=("x",))
-        joined = encode_in_pieces(whole, pieces)
-        assert joined.tolist() == whole.encode(b"".join(pieces)).tolist(), pieces
 
 
 @pytest.mark.parametrize("marks", [{}, {"add_eos": True}, {"add_double_eos": True}], ids=str)
