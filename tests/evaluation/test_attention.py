@@ -2,12 +2,12 @@
 
 import math
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from tests import reference, reference_variants
+from tests.inference.variants import tokens
 from tests.layer_checks import randomize_weights
 from tests.slow_case import slow_case
 from tests.small_models import small_config
@@ -20,12 +20,7 @@ T, M = 3, 5
 CONFIG = profiled_config(small_config(T, M, dropout=0.0), T, M)
 
 
-def tokens(num_rows=2, num_tokens=30):
-    return np.random.default_rng(5).integers(0, 11, (num_rows, num_tokens)).astype("int32")
-
-
 def create_model(**changes):
-    keras.utils.set_random_seed(3)
     model = TransformerXL(CONFIG.replace(**changes))
     randomize_weights(model)
     return model
@@ -70,26 +65,20 @@ def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formu
     for name in ("query", "key"):
         kernel = getattr(attention, name).kernel
         kernel.assign(np.zeros(kernel.shape))
-    profile = profiler_of(model, tokens()).result()
+    profile = profiler_of(model, tokens(30)).result()
     weights = reference_variants.attention_weights(attention)
-    for head in range(2):
-        columns = slice(head * 4, head * 4 + 4)
-        scores = [
-            weights["position_bias"][head]
-            @ (reference.sinusoid(distance, 8) @ weights["position"][:, columns])
-            / math.sqrt(4)
-            for distance in range(M + 1)
-        ]
-        expected = np.array(reference.softmax(scores))
-        np.testing.assert_allclose(profile.attention[0, head], expected, atol=1e-6)
-        np.testing.assert_allclose(profile.terms["d"][0, head], expected, atol=1e-6)
-        np.testing.assert_allclose(profile.terms["a"][0, head], 1 / (M + 1), atol=1e-6)
-        np.testing.assert_allclose(profile.terms["b"][0, head], 1 / (M + 1), atol=1e-6)
-        entropy = -expected @ np.log(expected)
-        assert profile.entropy[0, head] == pytest.approx(entropy, abs=1e-5)
-        assert profile.mean_distance[0, head] == pytest.approx(
-            expected @ np.arange(M + 1), abs=1e-5
-        )
+    encodings = np.array([reference.sinusoid(distance, 8) for distance in range(M + 1)])
+    projected = np.reshape(encodings @ weights["position"], (M + 1, 2, 4))
+    scores = np.einsum("knh,nh->nk", projected, weights["position_bias"]) / math.sqrt(4)
+    expected = np.array([reference.softmax(each) for each in scores])
+    np.testing.assert_allclose(profile.attention[0], expected, atol=1e-6)
+    np.testing.assert_allclose(profile.terms["d"][0], expected, atol=1e-6)
+    for term in ("a", "b"):
+        np.testing.assert_allclose(profile.terms[term][0], 1 / (M + 1), atol=1e-6)
+    entropy = -np.sum(expected * np.log(expected), axis=1)
+    np.testing.assert_allclose(profile.entropy[0], entropy, rtol=0, atol=1e-5)
+    distance = expected @ np.arange(M + 1)
+    np.testing.assert_allclose(profile.mean_distance[0], distance, rtol=0, atol=1e-5)
     assert profile.farthest_head == (0, int(np.argmax(profile.mean_distance[0])))
 
 
@@ -102,7 +91,7 @@ def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formu
     ],
 )
 def test_profiles_sum_to_one_and_do_not_depend_on_the_segment_length(changes, jit_compile):
-    token_ids = tokens(num_tokens=24)
+    token_ids = tokens(24)
     # The first 6 tokens of 24 fill the memory of 5, whether read by 3 or by 6.
     profiles = [
         profiler_of(create_model(**changes, segment_length=length), token_ids, jit_compile)
@@ -121,7 +110,7 @@ def test_profiles_sum_to_one_and_do_not_depend_on_the_segment_length(changes, ji
 
 def test_a_profile_needs_distances_and_a_full_memory():
     with pytest.raises(ValueError, match="with a counted query"):
-        profiler_of(create_model(), tokens(num_tokens=6)).result()
+        profiler_of(create_model(), tokens(6)).result()
     with pytest.raises(ValueError, match="position_encoding='sinusoidal'"):
         profiled_config(CONFIG.replace(position_encoding="sinusoidal"), T, M)
     with pytest.raises(ValueError, match="recurrence=False"):

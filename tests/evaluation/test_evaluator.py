@@ -38,6 +38,12 @@ def evaluator_of(model, jit_compile=False, replicas=1, masks_documents=False, **
     return evaluator
 
 
+def nats_of(evaluator, text, **options):
+    """The result of an evaluation, and the nats of every token."""
+    nats = np.full(text.num_tokens, np.nan)
+    return evaluator.evaluate(text, step=17, observe=nats.__setitem__, **options), nats
+
+
 def evaluate(model, tokens=TOKENS, **settings):
     return evaluator_of(model, **settings).evaluate(text_of(tokens), step=17)
 
@@ -50,10 +56,6 @@ def sum_over_row(model, tokens, segment_length, memory_length):
         nll, memory = model.score(segment[None, :-1], segment[None, 1:], memory)
         total += np.sum(np.asarray(nll, "float64"))
     return total
-
-
-def whole_text(model, tokens=TOKENS):
-    return sum_over_row(model, tokens, len(tokens), 0)
 
 
 @pytest.mark.parametrize("jit_compile", [slow_case(False), True])
@@ -79,18 +81,27 @@ def test_a_memory_of_the_whole_text_gives_one_pass_over_it(
     lengths = {"batch_size": batch_size, "segment_length": segment_length, "memory_length": 61}
     result = evaluate(model, warm_up_tokens="all", replicas=replicas, **lengths)
     assert result.num_tokens == 61
-    assert result.total_nats == pytest.approx(whole_text(model), rel=1e-5)
+    one_pass = sum_over_row(model, TOKENS, segment_length=61, memory_length=0)
+    assert result.total_nats == pytest.approx(one_pass, rel=1e-5)
 
 
 # Two layers with 7 remembered tokens and segments of 5 depend on 22 tokens before.
-@pytest.mark.parametrize("same_length", [False, slow_case(True)])
-def test_after_a_full_warm_up_the_number_of_rows_does_not_matter(model, same_length):
-    options = {"same_length": same_length}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        slow_case({"same_length": True}),
+        {"same_length": True, "same_length_keys": "memory"},
+    ],
+)
+def test_after_a_full_warm_up_rows_do_not_matter_nor_segments_of_same_length(model, options):
     single = evaluate(model, batch_size=1, **options)
-    for batch_size in (2, 6):
-        rows = evaluate(model, batch_size=batch_size, warm_up_tokens="all", **options)
-        assert rows.total_nats == pytest.approx(single.total_nats, rel=1e-6)
-        assert rows.warm_up_tokens == (14 if same_length else 22)
+    for batch_size, length in ((2, 5), (6, 5), (3, 11 if options else 5)):
+        rows = {"batch_size": batch_size, "segment_length": length}
+        result = evaluate(model, warm_up_tokens="all", **rows, **options)
+        assert result.total_nats == pytest.approx(single.total_nats, rel=1e-6)
+        assert result.warm_up_tokens == (14 if options else 22)
+        assert options.items() <= result.to_dict().items()
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -112,24 +123,16 @@ def test_by_default_the_number_of_rows_hardly_matters(model, replicas):
 
 def test_a_sample_scores_its_tokens_nearly_as_the_whole_text(model):
     evaluator, text = evaluator_of(model, batch_size=3), text_of(toy_tokens(600))
-    whole, sample = np.zeros(600), np.full(600, np.nan)
-    evaluator.evaluate(text, step=0, observe=whole.__setitem__)
-    result = evaluator.evaluate(text, step=0, observe=sample.__setitem__, max_tokens=200)
+    (_, whole), (result, sample) = (
+        nats_of(evaluator, text),
+        nats_of(evaluator, text, max_tokens=200),
+    )
     scored = np.flatnonzero(~np.isnan(sample))
     assert result.split == "valid_sample" and result.num_tokens == len(scored) == 100
     assert result.num_bytes == pytest.approx(300) and result.batch_size == 3
     assert np.mean(sample[scored]) == pytest.approx(np.mean(whole[scored]), rel=1e-2)
     again = evaluator.evaluate(text, step=0, max_tokens=599)
-    assert again.split == "valid" and again.total_nats == pytest.approx(whole.sum())
-
-
-@pytest.mark.parametrize("keys", [slow_case("memory_and_self"), "memory"])
-def test_with_same_length_the_segment_length_does_not_matter(model, keys):
-    options = {"same_length": True, "same_length_keys": keys}
-    single = evaluate(model, batch_size=1, **options)
-    rows = evaluate(model, batch_size=3, segment_length=11, warm_up_tokens="all", **options)
-    assert rows.total_nats == pytest.approx(single.total_nats, rel=1e-6)
-    assert rows.same_length_keys == keys
+    assert again.split == "valid" and again.total_nats == pytest.approx(np.nansum(whole))
 
 
 @pytest.mark.parametrize(
@@ -159,29 +162,6 @@ def test_a_recurrent_model_warms_up_on_the_whole_text_before_a_row():
         result = evaluate(model, **options)
         assert result.total_nats == pytest.approx(float(np.sum(nll)), rel=1e-5)
     assert (result.memory_length, result.same_length_keys) == (0, None)
-
-
-def test_a_text_with_fewer_tokens_than_rows_has_a_row_for_each_target(model):
-    for replicas in (1, 2):
-        result = evaluate(model, TOKENS[:4], batch_size=10, warm_up_tokens=0, replicas=replicas)
-        expected = sum(sum_over_row(model, TOKENS[i : i + 2], 5, 7) for i in range(3))
-        assert (result.batch_size, result.num_tokens) == (3, 3)
-        assert result.total_nats == pytest.approx(expected, rel=1e-5)
-
-
-def test_documents_that_are_masked_are_scored_as_if_alone(model):
-    tokens, starts, nats = TOKENS[:34], (0, 9, 20), np.zeros(34)
-    evaluator = evaluator_of(model, batch_size=1, memory_length=40, masks_documents=True)
-    text = text_of(tokens, starts)
-    result = evaluator.evaluate(text, step=0, observe=nats.__setitem__)
-    for begin, end in ((0, 9), (9, 20), (20, 34)):
-        # The last token of a document predicts the first of the next one.
-        alone = whole_text(model, tokens[begin : end + 1])
-        assert np.sum(nats[begin + 1 : end + 1]) == pytest.approx(alone, rel=1e-5)
-    assert result.masks_documents
-    assert nats.sum() == pytest.approx(result.total_nats, rel=1e-12)
-    together = evaluate(model, tokens, batch_size=1, memory_length=40)
-    assert abs(together.total_nats - result.total_nats) > 1e-2
 
 
 def test_a_total_that_is_not_finite_is_an_error():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests import reference_variants
-from tests.evaluation.test_evaluator import evaluator_of
+from tests.evaluation.test_evaluator import evaluator_of, nats_of
 from tests.models.variants import config_of, made
 from tests.toy_batches import toy_tokens
 from tests.toy_text import text_of
@@ -12,13 +12,6 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 
 WITHOUT_MEMORY = {"recurrence": False, "memory_length": 0}
-
-
-def evaluate(model, text, **settings):
-    """Returns the result, and the nats of every token."""
-    nats = np.full(text.num_tokens, np.nan)
-    evaluator = evaluator_of(model, **settings)
-    return evaluator.evaluate(text, step=3, observe=nats.__setitem__), nats
 
 
 def looped_nats(model, tokens, length, stride):
@@ -55,7 +48,7 @@ def test_every_token_has_the_nats_of_its_window(
 ):
     model, tokens = made(position_encoding, **WITHOUT_MEMORY), toy_tokens(num_tokens, 11)
     settings = {"segment_length": length, "window_stride_tokens": stride}
-    result, nats = evaluate(model, text_of(tokens), batch_size=batch_size, **settings)
+    result, nats = nats_of(evaluator_of(model, batch_size=batch_size, **settings), text_of(tokens))
     expected = looped_nats(model, tokens, length, stride)
     assert np.isnan(nats[0]) and not np.any(np.isnan(nats[1:]))
     np.testing.assert_allclose(nats[1:], expected[1:], atol=1e-5)
@@ -68,26 +61,23 @@ def test_replicas_share_the_windows_and_documents_stay_apart():
     model, tokens, starts = made(**WITHOUT_MEMORY), toy_tokens(20, 11), (0, 7, 9)
     settings = {"batch_size": 3, "segment_length": 6, "window_stride_tokens": 2}
     text = text_of(tokens, starts)
-    _, alone = evaluate(model, text, masks_documents=True, **settings)
-    _, shared = evaluate(model, text, masks_documents=True, replicas=2, **settings)
+    _, alone = nats_of(evaluator_of(model, masks_documents=True, **settings), text)
+    _, shared = nats_of(evaluator_of(model, masks_documents=True, replicas=2, **settings), text)
     np.testing.assert_allclose(shared[1:], alone[1:], atol=1e-5)
     # Token 9 begins a document, so tokens 7 and 8 do not influence the scores after it.
     changed = tokens.copy()
     changed[[7, 8]] = (tokens[[7, 8]] + 1) % 11
     text = text_of(changed, starts)
-    _, apart = evaluate(model, text, masks_documents=True, **settings)
+    _, apart = nats_of(evaluator_of(model, masks_documents=True, **settings), text)
     np.testing.assert_allclose(apart[10:], alone[10:], atol=1e-5)
-    _, together = evaluate(model, text, **settings)
+    _, together = nats_of(evaluator_of(model, **settings), text)
     assert np.max(np.abs(together[10:] - alone[10:])) > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
+def test_windows_need_a_model_without_memory_and_a_stride_within_them():
+    for config, message in (
         (config_of(), "needs a model without memory"),
         (config_of(**WITHOUT_MEMORY, segment_length=2), "at most the segment length"),
-    ],
-)
-def test_windows_need_a_model_without_memory_and_a_stride_within_them(config, message):
-    with pytest.raises(ValueError, match=message):
-        Evaluator(config, EvaluationConfig(window_stride_tokens=3))
+    ):
+        with pytest.raises(ValueError, match=message):
+            Evaluator(config, EvaluationConfig(window_stride_tokens=3))

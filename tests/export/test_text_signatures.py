@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tests.export.conftest import CONFIG
-from tests.export.test_token_signatures import VARIANTS
 from tests.slow_case import slow_case
 from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
@@ -124,9 +123,11 @@ def test_bytes_that_are_no_text_are_replaced():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
-def test_absolute_positions_take_texts_of_different_lengths(name):
-    model = model_of(27, **VARIANTS[name])
+@pytest.mark.parametrize(
+    ("position_encoding", "num_positions"), [("sinusoidal", None), ("learned", 30)]
+)
+def test_absolute_positions_take_texts_of_different_lengths(position_encoding, num_positions):
+    model = model_of(27, position_encoding=position_encoding, num_positions=num_positions)
     lm = TransformerXLCausalLM(model, CHARACTERS)
     simple = functions(model, CHARACTERS, top_p=0.8, seed=3, max_tokens=4)
     settings = {"max_tokens": 4, "strip_prompt": True, "seed": 3}

@@ -39,13 +39,25 @@ def recurrent(config_class):
     return model
 
 
-def greedy_by_reading_again(model, prompt_ids, num_tokens):
-    """The most probable token after the whole text so far, without any memory."""
-    text = prompt_ids
+def greedy_by_reading_again(model, row, num_tokens, settings):
+    """The most probable token after the whole text so far, without any memory.
+
+    Repetition as in CTRL, on tokens read and written; the others as OpenAI, on those written.
+    """
+    text, written = list(row), []
+    bias = [settings.get("logit_bias", {}).get(token, 0) for token in range(VOCABULARY_SIZE)]
+    names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+    repetition, frequency, presence = (settings.get(name, name[0] == "r") for name in names)
     for _ in range(num_tokens):
-        log_probs, _ = model.log_probs(text, model.initial_memory(len(text), 0))
-        text = np.concatenate([text, np.argmax(log_probs[:, -1:], axis=-1)], axis=1)
-    return text[:, prompt_ids.shape[1] :]
+        hidden, _ = model(np.array([text]), model.initial_memory(1, 0))
+        logits = np.array(model.logits_of(hidden))[0, -1]
+        for token in set(text):
+            logits[token] *= repetition if logits[token] < 0 else 1 / repetition
+        for token in set(written):
+            logits[token] -= written.count(token) * frequency + presence
+        written.append(int(np.argmax(logits + bias)))
+        text.append(written[-1])
+    return written
 
 
 def greedy_by_the_model(model, row, num_tokens, memory=None):

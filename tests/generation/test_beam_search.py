@@ -1,16 +1,10 @@
 """Beam search against one with lists, which reads the whole texts for every token."""
 
 import numpy as np
-import pytest
 
 from tests.generation.models import expressive, prompt
 from txl_tf.generation import GenerationSession, generate
 from txl_tf.samplers import BeamSampler, GreedySampler
-
-
-@pytest.fixture(scope="module")
-def model():
-    return expressive()
 
 
 def by_reading_again(model, row, num_tokens, num_beams, stop=(-1,)):

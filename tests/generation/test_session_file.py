@@ -17,11 +17,6 @@ from txl_tf.samplers import RandomSampler
 ROWS = RAGGED[:2]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return expressive()
-
-
 def session(model, num_rows=2, **options):
     options = {"jit_compile": False, "repetition_penalty": 1.3, **options}
     return GenerationSession(model, RandomSampler(), num_rows=num_rows, **options)

@@ -129,39 +129,31 @@ def assert_same_memory(memory, of_all_heads):
             np.testing.assert_allclose(one[:, -filled:], other, rtol=1e-5, atol=1e-6)
 
 
-def test_rows_of_several_lengths_remember_as_by_all_heads():
-    memories = []
-    for operator in ("on chip", "all heads"):
-        engine = engine_of(made(), operator)
-        memory, lengths = engine.initial_memory(3), int32([16, 5, 2])
-        memories.append(engine.read(tokens(16, num_rows=3), memory, lengths=lengths)[1])
+def test_the_kernel_remembers_as_by_all_heads():
+    engines = on_chip, all_heads = engine_of(made("gates"), "on chip"), engine_of(made("gates"))
+    memories = [
+        engine.read(tokens(16, 3), engine.initial_memory(3), lengths=int32([16, 5, 2]))[1]
+        for engine in engines
+    ]
     assert_same_memory(*memories)
-
-
-def test_memory_is_taken_over_from_the_model_and_not_of_another_length_or_operator():
-    on_chip, all_heads = engine_of(made("gates"), "on chip"), engine_of(made("gates"))
     _, states = read(InferenceEngine(made("gates"), keeps="hidden_states"), tokens(9), (T, T))
     memory = on_chip.adopt(states)
     assert_same_memory(memory, all_heads.adopt(states))
     assert_equal_memory(on_chip.adopt(memory), memory)
     # As many places, of which fewer are read.
     assert np.all(engine_of(made("gates"), "on chip", 3).adopt(memory).valid_length == 3)
-    longer = engine_of(made("gates"), "on chip", 200).initial_memory(B)
-    for call, message in (
-        (lambda: on_chip.adopt(longer), r"must be like .* 128, .*Received: .* 256"),
-        (lambda: on_chip.steps.begin(memory), "an engine with OnChip"),
-        (lambda: all_heads.adopt(longer), "must be like KeyValueMemory"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
 
 
 def test_what_does_not_fit_is_refused():
     engine, sinusoidal = engine_of(made()), InferenceEngine(made("sinusoidal"))
     memory, states = engine.initial_memory(B), sinusoidal.initial_memory(B)
     shorter, lengths = engine_of(made(), memory_length=3).initial_memory(B), int32([1, 2])
-    starts = np.zeros((B, T), bool)
+    starts, on_chip = np.zeros((B, T), bool), engine_of(made(), "on chip")
+    longer = engine_of(made(), "on chip", 200).initial_memory(B)
     for call, message in (
+        (lambda: on_chip.adopt(longer), r"must be like .* 128, .*Received: .* 256"),
+        (lambda: on_chip.steps.begin(on_chip.initial_memory(B)), "an engine with OnChip"),
+        (lambda: engine.adopt(longer), "must be like KeyValueMemory"),
         (lambda: engine.adopt(shorter), r"must be like KeyValueMemory.*Received: memory="),
         (lambda: InferenceEngine(made(), keeps="all"), '`keeps` must be "auto"'),
         (

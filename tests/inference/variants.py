@@ -7,18 +7,13 @@ import numpy as np
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import randomize_weights
-from tests.small_models import small_config
+from tests.models.variants import SIZES, B, T, V, shared
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.layers.attention_operators import AllHeads, HeadByHead
-from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
-B, T, V = 2, 4, 11
-# Normalising six nearly equal numbers by 1e-12 would magnify what rounding leaves.
-CONFIG = small_config(T, 6, vocabulary_size=V, width=6, dropout=0.0, layer_norm_epsilon=1e-6)
 VARIANTS = {
     "plain": {},
     "shared biases": {"share_attention_biases": True},
@@ -42,12 +37,9 @@ OPERATORS = {
 ON_CPU = "all heads", "head by head"
 
 
-@functools.cache
 def made(variant="plain", dtype="float32", **changes):
     """A model that tests share, whose weights are always the same."""
-    model = TransformerXL(CONFIG.replace(**VARIANTS[variant], **changes), dtype=dtype)
-    randomize_weights(model)
-    return model
+    return shared(dtype=dtype, **VARIANTS[variant], **changes)
 
 
 def engine_of(model, operator="all heads", memory_length=None, **choice):
@@ -69,7 +61,7 @@ def by_the_formulas(variant, memory_length, lengths, num_rows=B):
     """Nats `(B, sum(lengths))` of a text that is read in segments, and the valid lengths."""
     model, text = made(variant), tokens(sum(lengths) + 1, num_rows)
     weights = reference_variants.model_weights(model)
-    states = [np.zeros((num_rows, memory_length, CONFIG.hidden_dim))] * CONFIG.num_layers
+    states = [np.zeros((num_rows, memory_length, SIZES["hidden_dim"]))] * SIZES["num_layers"]
     start, nats, valid_length = 0, [], [0] * num_rows
     for length in lengths:
         piece = text[:, start : start + length + 1]

@@ -5,10 +5,11 @@ import itertools
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import built, check_layer, random, randomize_weights, tf
+from tests.layer_checks import built, random
 from tests.reference import max_difference
 from txl_tf import functional
 from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
@@ -22,22 +23,6 @@ LAYERS = {
     "shaw, more distances than there are": lambda: ShawAttention(N, H, num_positions=20),
     "shaw two terms": lambda: ShawAttention(N, H, num_positions=3, has_biases=False),
 }
-
-
-@pytest.mark.parametrize(
-    ("layer_class", "sizes"),
-    # As many distances as there are, or the gradient of the rest would be 0.
-    [(MemoryAttention, {}), (ShawAttention, {"num_positions": 4})],
-)
-def test_basics(layer_class, sizes):
-    inputs = {"inputs": random(B, 4, D), "memory": random(B, 3, D, seed=1)}
-    mask = np.tril(np.ones((1, 1, 4, 7), bool), 3)
-    check_layer(
-        layer_class,
-        init_kwargs={"num_heads": N, "head_dim": H, "dropout": 0.1, **sizes},
-        inputs={**inputs, "attention_mask": mask},
-        batched=("inputs", "memory"),
-    )
 
 
 def attend(layer, inputs, memory, mask, clamp_length=None, **options):
@@ -85,9 +70,7 @@ def test_shared_biases_are_both_needed():
 
 def test_dropout_keeps_the_expectation():
     """The read is linear in the probabilities, so the mean over masks is the plain read."""
-    layer = RelativeAttention(N, H, dropout=0.5)
-    layer.build((None, None, D))
-    randomize_weights(layer)
+    layer = built(RelativeAttention(N, H, dropout=0.5), D)
     inputs, memory = (np.repeat(random(1, length, D), 2000, axis=0) for length in (4, 3))
     mask, seed = functional.causal_memory_mask(4, 3), ops.convert_to_tensor([7, 8], "int32")
     outputs = attend(layer, inputs, memory, mask, dropout_seed=seed, training=True)
