@@ -6,7 +6,6 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import tf
 from txl_tf import functional, stateless_random
 
 FIRST_BITS = [3831238515, 645351235, 3893462067, 1268351527]  # of the seed (1, 2)
@@ -124,22 +123,6 @@ def test_last_positions_are_those_before_each_rows_end(axis, kept):
     for row, count, one in zip(tensor, counts, found, strict=True):
         expected = np.take(row, np.arange(count, count + memory_length), axis=axis - 1)
         np.testing.assert_array_equal(one, expected)
-
-
-@pytest.mark.parametrize("kept", [None, 2, (0, 3, 1)])
-def test_last_positions_of_unknown_sizes(kept):
-    tensor = np.random.default_rng(0).normal(size=(3, 2, 7, 2)).astype("float32")
-    lengths = None if kept is None else ops.convert_to_tensor(kept, "int32")
-    expected = functional.last_positions(tensor, 2, lengths, 4)
-    signature = [tf.TensorSpec([None, 2, None, 2], tf.float32)]
-    if kept is not None:
-        signature.append(tf.TensorSpec([None] * len(lengths.shape), tf.int32))
-    read = tf.function(
-        lambda tensor, lengths=None: functional.last_positions(tensor, 2, lengths, 4),
-        input_signature=signature,
-    )
-    found = read(tensor) if kept is None else read(tensor, lengths)
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_next_valid_length_grows_up_to_the_memory():

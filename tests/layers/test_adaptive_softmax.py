@@ -5,12 +5,13 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 import txl_tf
 from tests import adaptive_reference
 from tests.generation.models import expressive
-from tests.layer_checks import check_layer, randomize_weights, tf
+from tests.layer_checks import randomize_weights
 from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf.evaluation.context import ContextLosses
@@ -110,15 +111,6 @@ def compiled(function, mode, *unknown):
         return function
     signature = unknown if mode == "unknown shape" else None
     return tf.function(function, jit_compile=mode == "xla", input_signature=signature)
-
-
-def test_basics():
-    check_layer(
-        AdaptiveSoftmax,
-        init_kwargs={**SETTINGS, "tie_weights": False},
-        inputs={"hidden": HIDDEN},
-        tolerance=1e-5,
-    )
 
 
 def sizes_and_options():
@@ -267,14 +259,6 @@ def dense(layer, token_ids):
         is_member = ops.logical_and(flat_ids >= first, flat_ids < end)
         total = total + rows * ops.cast(ops.expand_dims(is_member, 1), rows.dtype)
     return ops.reshape(total, (*token_ids.shape, -1)) * layer.hidden_dim**0.5
-
-
-def test_basics_of_embedding():
-    check_layer(
-        AdaptiveEmbedding,
-        init_kwargs=SETTINGS,
-        inputs={"token_ids": TARGET_IDS},
-    )
 
 
 @pytest.mark.parametrize(("division_factor", "embedding_dim", "cutoffs"), adaptive_reference.SIZES)

@@ -3,9 +3,10 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
-from tests.layer_checks import check_layer, random, randomize_weights, tf
+from tests.layer_checks import random, randomize_weights
 from tests.reference import max_difference
 from tests.small_models import small_config
 from txl_tf import functional
@@ -22,19 +23,6 @@ def made(batch_size=None, stateful=False, **changes):
     block.build((batch_size, None, D))
     randomize_weights(block)
     return block
-
-
-def test_basics():
-    """With its attention and its feed-forward network."""
-    config = CONFIG.replace(dropout=0.1, attention_dropout=0.1, clamp_length=5)
-    inputs = {"inputs": random(B, T, D), "memory": random(B, 3, D, seed=1)}
-    check_layer(
-        DecoderBlock,
-        init_kwargs={"config": config.to_dict()},
-        inputs=inputs,
-        batched=tuple(inputs),
-        tolerance=1e-5,
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import randomize_weights, tf
+from tests.layer_checks import randomize_weights
 from txl_tf import functional
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout
 

@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
-from tests.layer_checks import drawn_seeds, randomize_weights, tf
+from tests.layer_checks import drawn_seeds, randomize_weights
 from tests.models.variants import SIZES, B, T, V, score, token_ids
 from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig

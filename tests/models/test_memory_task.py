@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.layer_checks import tf
 from tests.reference import max_difference
 from tests.test_architecture import ROOT
 

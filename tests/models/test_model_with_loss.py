@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import txl_tf
-from tests.layer_checks import tf
 from tests.slow_case import slow_case
 from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, strategy_of, toy_experiment
 from txl_tf.models.stateful import StatefulTransformerXL
@@ -29,17 +29,6 @@ def stateful(rate=0.0, **options):
     model = StatefulTransformerXL(CONFIG, NUM_ROWS)
     model.compile(keras.optimizers.SGD(rate), **options)
     return model
-
-
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_keras_runs_a_step_more_at_the_end_of_data_of_unknown_length():
-    """Where Keras no longer does, `ModelWithLoss` needs no control dependencies."""
-    assert keras.__version__.startswith("3.15.")
-    model = keras.Sequential([keras.layers.Embedding(VOCABULARY_SIZE, 4)])
-    model.compile("sgd", "mean_squared_error")
-    data = tf.data.Dataset.from_tensors((X, np.zeros((*X.shape, 4)))).filter(lambda *batch: True)
-    model.fit(data, shuffle=False, verbose=0)
-    assert int(model.optimizer.iterations) == 2
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")

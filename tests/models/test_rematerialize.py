@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
-from tests.layer_checks import drawn_seeds, randomize_weights, tf
-from tests.models.variants import B, T, config_of, filled_memory, score, token_ids
+from tests.layer_checks import drawn_seeds, randomize_weights
+from tests.models.variants import T, config_of, filled_memory, score, token_ids
 from tests.reference import max_difference
-from tests.toy_batches import strategy_of
 from txl_tf import functional
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -96,36 +96,6 @@ def test_xla_does_compute_blocks_again():
     # Queries, keys, values, positions, content and position scores, attended values and the
     # inner layer; what follows the last normalisation's input is needed by no gradient.
     assert twice - once >= 8 * len(again.blocks)
-
-
-@pytest.mark.slow
-def test_a_replica_gets_the_gradients_of_its_own_rows():
-    strategy = strategy_of(2)
-    config = config_of(**DROPOUTS, num_layers=1)
-    with strategy.scope():
-        again = TransformerXL(config, rematerialize=True)
-    plain = TransformerXL(config)
-    randomize_weights(plain)
-    for weight, other in zip(again.weights, plain.weights, strict=True):
-        weight.assign(other)
-    memory = filled_memory(plain)
-    seed = tf.constant([3, 4])
-
-    def run():
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        seeds = functional.row_seeds(seed, tf.range(B) + B * replica)
-        return gradients_of(again, memory, seeds)
-
-    results = strategy.run(tf.function(run))
-    by_replica = [
-        tf.nest.pack_sequence_as(results, each)
-        for each in zip(
-            *map(strategy.experimental_local_results, tf.nest.flatten(results)), strict=True
-        )
-    ]
-    for replica, got in enumerate(by_replica):
-        seeds = functional.row_seeds(seed, tf.range(B) + B * replica)
-        assert_equal(got, gradients_of(plain, memory, seeds), tolerance=1e-5)
 
 
 def test_without_a_given_seed_both_computations_draw_the_same_masks(monkeypatch):

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import randomize_weights, tf
+from tests.layer_checks import randomize_weights
 from tests.models.variants import (
     ADAPTIVE,
     COMBINATIONS,
@@ -20,7 +21,6 @@ from tests.models.variants import (
 from tests.reference import max_difference
 from txl_tf.config.model import ModelConfig
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
 CONFIG = config_of(layer_norm_epsilon=ModelConfig.layer_norm_epsilon)
@@ -73,22 +73,6 @@ OPTIONS = {
 )
 def test_three_segments_match_the_oracle(option, memory_length):
     assert_segments_match(made(memory_length=memory_length, **OPTIONS[option]), oracle)
-
-
-def test_zeros_of_full_valid_length_are_attended_to_as_in_the_official_code(model):
-    zeros = [np.zeros((B, 6, 6))] * 2
-    tokens = token_ids(T + 1)
-    memory = Memory(
-        tuple(ops.zeros((B, 6, 6)) for _ in zeros), ops.convert_to_tensor([6, 6], "int32")
-    )
-    nll, _ = score(model, tokens, memory)
-    weights = reference_variants.model_weights(model)
-    expected, *_ = reference_variants.language_model(
-        weights, model.config, tokens[:, :-1], tokens[:, 1:], zeros, [6, 6]
-    )
-    assert max_difference(nll, expected) <= 1e-5
-    masked, _ = score(model, tokens, model.initial_memory(B))
-    assert max_difference(nll, masked) > 1e-3
 
 
 @pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)

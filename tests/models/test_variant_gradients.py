@@ -5,8 +5,8 @@ In float64, where finite differences keep six digits and more.
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.layer_checks import tf
 from tests.models.variants import (
     ADAPTIVE,
     COMBINATIONS,

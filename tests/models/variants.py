@@ -4,9 +4,10 @@ import functools
 import itertools
 
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
-from tests.layer_checks import randomize_weights, tf
+from tests.layer_checks import randomize_weights
 from tests.reference import max_difference
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
