@@ -8,34 +8,17 @@ import tensorflow as tf
 from keras import ops
 
 import txl_tf
+from tests.causal_lm.conftest import TOKENIZER, ids_of
 from tests.generation.models import expressive
-from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
-from txl_tf.models import create_model, presets
+from txl_tf.models import presets
 from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
 
-# Every token is a character, so that any text that is written can be read back.
-TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
 PROMPTS = ["a fox", "the lazy dog sleeps", "x"]
-
-
-@pytest.fixture(scope="module")
-def model():
-    config = toy_experiment().model.replace(vocabulary_size=27, memory_length=12)
-    return with_drawn_weights(create_model(config, dtype="float32"), scale=0.7)
-
-
-@pytest.fixture(scope="module")
-def lm(model):
-    return TransformerXLCausalLM(model, TOKENIZER)
-
-
-def ids_of(text):
-    return TOKENIZER.encode(text).astype(np.int32)
 
 
 def test_one_prompt_gives_the_tokens_of_generate(lm, model):

@@ -3,29 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.small_models import with_drawn_weights
-from tests.toy_batches import toy_experiment
+from tests.causal_lm.conftest import TOKENIZER, ids_of
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.models import create_model
 
-TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
 # Several segments, the border in the first one, in a later one and at the first token; the last
 # text has more positions than are scored at once.
 TEXTS = [("the quick brown fox jumps over the", " lazy dog"), ("a", " fox"), ("w", "hat a fox" * 9)]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    config = toy_experiment().model.replace(vocabulary_size=27, memory_length=12)
-    model = with_drawn_weights(create_model(config, dtype="float32"), scale=0.7)
-    return TransformerXLCausalLM(model, TOKENIZER)
-
-
-def ids_of(text):
-    return TOKENIZER.encode(text).astype(np.int32)
 
 
 def continuation(context, text):

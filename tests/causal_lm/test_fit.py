@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import pytest
 
+from tests.causal_lm.conftest import TOKENIZER
 from tests.toy_batches import SEGMENT_LENGTH, ToyBatches, toy_experiment, toy_tokens
 from tests.toy_trainers import NUM_ROWS, toy_trainer
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.config.model import LSTMConfig
 from txl_tf.data.text_batches import ordered_batches
-from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -20,7 +20,6 @@ TOKENS = toy_tokens(210)
 STEPS = 209 // (NUM_ROWS * SEGMENT_LENGTH)
 # More than two rows of a batch need, and every character a token.
 TEXT = "the quick brown fox jumps over the lazy dog " * 8
-TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
 QUIET = {"batch_size": 4, "verbose": 0}
 
 
