@@ -137,7 +137,7 @@ def run(job: Quickstart) -> None:
     print(f"sample:\n{sample}\n")
     print(f"SavedModel: {exported}")
     print(workdir.tensorboard_line)
-    print(f"serve: txl serve --model {workdir.folder}")
+    print(f"serve: txl serve --workdir {workdir.folder}")
     print(f"done in {time.perf_counter() - begin:.0f} seconds")
 
 

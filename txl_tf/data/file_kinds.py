@@ -48,17 +48,18 @@ _READ = {
     # The second form has no mark, but octal numbers that end with NUL.
     "tar": rb".{257}ustar[\0 ]|.{100}(?:[0-7 ]{6}[0-7 \0]\0){3}[0-7 ]{11}[0-7 \0]",
 }
-_TABLE = "Write its texts into Parquet (--format parquet) or JSON Lines (--format jsonl)."
+_TABLE = "Write its texts into Parquet or JSON Lines: txl prepare --format parquet, --format jsonl"
 _PACKED = "Unpack it, as by 7z x, and name the text files."
 # First bytes, the kind, and how to get the text.
 _CONTAINERS = (
-    (_PARQUET, "a Parquet file", "Name the column of the texts: --format parquet --field NAME"),
+    (_PARQUET, "a Parquet file", "Name its column: txl prepare --format parquet --field NAME"),
     (
         rb"ARROW1\0\0|\xff{4}[^\xff].\0\0|FEA1",
         "an Arrow file",
-        "datasets.load_from_disk(FOLDER).to_parquet(FILE) makes a file for --format parquet.",
+        "Make a file for txl prepare --format parquet: "
+        "datasets.load_from_disk(FOLDER).to_parquet(FILE)",
     ),
-    (rb"\x93NUMPY", "a NumPy array", "For ids give --format ids; write texts into a text file."),
+    (rb"\x93NUMPY", "a NumPy array", "For ids: txl prepare --format ids; or write a text file."),
     (rb"\x89HDF\r\n\x1a\n|SQLite format 3\0|.{8}DUCK", "a database", _TABLE),
     (rb"Obj\x01|ORC[\0-\x1f]|SEQ[\x04-\x06]|.{3}\0{5}.{4}\n", "a file of records", _TABLE),
     (
@@ -122,8 +123,8 @@ def check_text(
         raise DataDamagedError(
             "The file is JSON, not text.",
             where=where,
-            remedy="Name the field of the texts: --format jsonl --field NAME. For the JSON itself: "
-            "prepare --format text, or the standard input.",
+            remedy="Name its field: txl prepare --format jsonl --field NAME, or --format ids; or "
+            "txl embed --field NAME. For the JSON itself: txl prepare --format text, or a pipe.",
         )
 
 
