@@ -10,14 +10,14 @@ from collections.abc import Iterable
 _LONGEST_NAME = 100
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
     """Suggests known names, as in `" Did you mean top_p?"`; empty if no known name is near."""
     # Imported here because every job imports this module and few need a suggestion.
     import difflib
 
     # Names from files may hold line ends.
     printable = [each for each in known if each.isprintable()]
-    near = difflib.get_close_matches(name[:_LONGEST_NAME], printable, n=2, cutoff=0.6)
+    near = difflib.get_close_matches(name[:_LONGEST_NAME], printable, n=2, cutoff=similarity)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -128,7 +128,7 @@ def test_attributes_of_an_object_are_stored_and_not_called(tmp_path):
     assert read_python2_vocabulary(saved(tmp_path, content)).symbols == SYMBOLS
 
 
-def test_sizes_that_a_pickle_declares_are_limited_by_its_file(tmp_path, monkeypatch):
+def test_sizes_that_a_pickle_declares_are_limited_by_its_file(tmp_path):
     # Python's own unpickler, not the one in C.
     assert not issubclass(python2_vocabulary._DataUnpickler, pickle.Unpickler)
     text = b"X" + (5).to_bytes(4, "little") + b"abc."
@@ -136,13 +136,6 @@ def test_sizes_that_a_pickle_declares_are_limited_by_its_file(tmp_path, monkeypa
     for content in (text, frame):
         with pytest.raises(DataDamagedError):
             read_python2_vocabulary(saved(tmp_path, content))
-    content = python2.corpus(SYMBOLS)
-    path = saved(tmp_path, content)
-    monkeypatch.setattr(python2_vocabulary, "_MAX_BYTES", len(content))
-    assert read_python2_vocabulary(path).symbols == SYMBOLS
-    monkeypatch.setattr(python2_vocabulary, "_MAX_BYTES", len(content) - 1)
-    with pytest.raises(DataDamagedError, match="has more than"):
-        read_python2_vocabulary(path)
 
 
 def test_tuples_are_lists_and_so_are_no_keys(tmp_path):

@@ -134,11 +134,3 @@ def test_a_stateful_block_trains_in_a_functional_model_and_is_not_evaluated_ther
     np.testing.assert_array_equal(block.memory.numpy(), before)
     with pytest.raises(ValueError, match=r"at most 2 rows.*Received: a batch of 3"):
         block(inputs)
-
-
-def test_a_subclass_must_name_the_arguments_of_its_call():
-    with pytest.raises(TypeError, match=r"without `\*args` and `\*\*kwargs`\. Received: Mine.call"):
-
-        class Mine(DecoderBlock):
-            def call(self, *args, **kwargs):
-                return super().call(*args, **kwargs)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from txl_tf.errors import DataDamagedError, InputMissingError
 
-_MAX_BYTES = 16 * 2**30
 # Errors that the unpickler raises for content that is not a pickle.
 _DAMAGED = (
     ArithmeticError,
@@ -147,8 +146,6 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     if not path.is_file():
         raise InputMissingError("There is no such file.", where=str(path), remedy="Give a pickle.")
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
         with path.open("rb") as file:
             # Reads from a map are limited to the file's size.
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

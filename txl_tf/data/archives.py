@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import io
 import os
 import shutil
 import tarfile
@@ -108,29 +107,24 @@ def archive_files(path: str) -> Iterator[tuple[str, int, IO[bytes]]]:
                             yield entry.filename, entry.file_size, content
             return
         # As a stream: seeking backwards in a compressed archive restarts decompression.
-        decoded = io.BufferedReader(_BlockReader(blocks), _BLOCK_BYTES)
-        with tarfile.open(fileobj=decoded, mode="r|") as stream:
+        decoded: Any = _BlockReader(blocks)
+        with tarfile.open(fileobj=decoded, mode="r|", bufsize=_BLOCK_BYTES) as stream:
             for info in stream:
                 if info.isreg() and (source := stream.extractfile(info)) is not None:
                     yield info.name.removeprefix("./"), info.size, source
 
 
-class _BlockReader(io.RawIOBase):
+class _BlockReader:
     """Binary file of blocks in order."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks = blocks
-        self._rest = memoryview(b"")
+        self._blocks, self._rest = blocks, b""
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest and (block := next(self._blocks, b"")):
-            self._rest = memoryview(block)
-        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (block := next(self._blocks, b"")):
+            self._rest += block
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part
 
 
 @contextlib.contextmanager

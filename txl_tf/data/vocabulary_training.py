@@ -167,8 +167,6 @@ class WordTraining(_CountedTraining):
         return WordTokenizer(tokens, self.rule, unknown_token=self.unknown_token)
 
 
-# Fraction of the learned pieces that may be cut off; each search step takes as long as the first.
-_SLACK = 0.05
 # The number of threads determines the order of summation, and so the result.
 _NUM_THREADS = 2
 # The trainer skips longer lines; the learned pieces are far shorter.

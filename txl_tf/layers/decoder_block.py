@@ -5,7 +5,6 @@ Shape letters used in this module:
   D hidden width, N heads, H head width.
 """
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,16 +147,6 @@ class DecoderBlock(keras.layers.Layer):
             memory, is built without a fixed batch size, gets a batch with more rows, or is
             evaluated in a compiled function.
     """
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        parameters = inspect.signature(cls.call).parameters.values()
-        if any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
-            # Keras accepts no tensors beside other objects there.
-            raise TypeError(
-                "`call` of a subclass must name the arguments of `DecoderBlock.call`, without "
-                f"`*args` and `**kwargs`. Received: {cls.__name__}.call"
-            )
 
     def __init__(self, config, stateful=False, **kwargs):
         super().__init__(**kwargs)

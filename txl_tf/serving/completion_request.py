@@ -1,18 +1,18 @@
 """Request for texts in the form of OpenAI's completions."""
 
 import dataclasses
-import difflib
 import re
 from typing import Annotated, Any
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS, FrozenConfig, not_negative, positive
 from txl_tf.config.generation import GenerationConfig, sample_seeds
+from txl_tf.errors import did_you_mean
 from txl_tf.storage.untrusted_files import parse_json
 
 _EMPTY: tuple[Any, ...] = (None, "", [], {}, [""])
 # Parameters that change no text here, and values of others that change nothing.
 _IGNORED = ("user", "metadata", "add_special_tokens", "skip_special_tokens")
-_NEUTRAL = {"min_tokens": 0, "length_penalty": 1, "use_beam_search": False}
+_NEUTRAL = {"min_tokens": 0, "length_penalty": 1, "use_beam_search": False, "top_k": -1}
 _TYPO_SIMILARITY = 0.85  # of names; below it another parameter may be meant
 
 
@@ -83,8 +83,6 @@ def parse_request(body: bytes) -> CompletionRequest:
             require(values.setdefault(snake, value) == value, what, name[:60])
     if values.pop("best_of", None) not in (None, values.get("n", 1)):
         raise RequestError(400, "`best_of` must be `n`, because all texts are returned.", "best_of")
-    if values.get("top_k") == -1:
-        del values["top_k"]
     if type(values.get("seed")) is int:
         (values["seed"],) = sample_seeds(values["seed"], 1)  # in 32 bits
     if isinstance(values.get("stream_options"), dict):
@@ -97,8 +95,7 @@ def parse_request(body: bytes) -> CompletionRequest:
     known = list(CompletionRequest.__dataclass_fields__)
     unknown = [name[:60] for name in values if name not in known]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, 1, _TYPO_SIMILARITY)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(unknown[0], known, _TYPO_SIMILARITY)
         what = f"The server does not support the parameter `{unknown[0]}`.{hint}"
         raise RequestError(400, what, unknown[0])
     try:
