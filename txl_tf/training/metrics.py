@@ -254,7 +254,6 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
 # Summaries are float32, and TensorFlow refuses larger numbers. The word perplexity of a text
 # without spaces has hundreds of digits.
 _LARGEST = float(np.finfo(np.float32).max)
-_METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
 
 
 class TensorBoardWriter:
@@ -282,19 +281,18 @@ class TensorBoardWriter:
     ) -> None:
         """Writes the pages, hyperparameters and texts, Markdown by a tag of `TEXT_TAGS`.
 
-        The losses of `run` are the metrics of the hyperparameters, which are `settings`.
+        The figures of `run` are the metrics of the hyperparameters, which are `settings`.
         """
         from tensorboard.plugins.custom_scalar import summary as custom_scalars
         from tensorboard.plugins.hparams import api as hparams_api
 
+        path = os.path.abspath(self._folder.path)
+        # By default runs of equal settings are one trial, whose figures are averaged.
+        trial_id = f"{os.path.basename(os.path.dirname(path))} in {path}"
         summaries = (
             custom_scalars.pb(pages_layout(pages)),
-            hparams_api.hparams_config_pb(
-                [hparams_api.HParam(name) for name in settings],
-                [hparams_api.Metric(tag) for tag in _METRICS],
-            ),
-            # By default runs of equal settings are one trial, whose figures are averaged.
-            hparams_api.hparams_pb(dict(settings), trial_id=os.path.abspath(self._folder.path)),
+            # Without a list of their names TensorBoard finds their types, and which differ.
+            hparams_api.hparams_pb(dict(settings), trial_id=trial_id),
         )
         with self._writing(run):
             for summary in summaries:
