@@ -319,14 +319,19 @@ def test_the_end_of_the_server_ends_its_texts_with_an_error(lm):
         assert whole.result()[0] == 503
 
 
-def test_a_client_that_leaves_within_its_body_is_counted_without_a_traceback(address, caplog):
-    host, port = address.removeprefix("http://").split(":")
+@pytest.mark.parametrize("length", [b"9", b"60000"])
+def test_a_client_that_leaves_within_its_body_is_counted_without_a_traceback(
+    address, caplog, length
+):
+    def num_left():
+        return [*re.findall(rb'status="499"} (\S+)', get(f"{address}/metrics")[1]), b"0.0"][0]
+
+    before, (host, port) = num_left(), address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
-        )
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
+        connection.sendall(head + length + b"\r\n\r\n{")
     deadline = time.monotonic() + 20
-    while b'{status="499"}' not in get(f"{address}/metrics")[1]:
+    while num_left() == before:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert not [each for each in caplog.records if each.exc_info]
