@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.convert.goldens import FOLDER as GOLDEN
+from tests.distribution.two_workers import free_ports
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = (
@@ -103,7 +103,7 @@ def test_what_contributors_are_told_is_there():
 def test_every_block_of_the_readme_runs(tmp_path):
     """In their order, in one folder, as a user would paste them; training is shortened."""
     make_folder(tmp_path)
-    ports = {str(port): str(free_port()) for port in SERVERS.values()}
+    ports = dict(zip(map(str, SERVERS.values()), map(str, free_ports(len(SERVERS))), strict=True))
     done = []
     with contextlib.ExitStack() as servers:
         for language, code in blocks("README.md"):
@@ -190,11 +190,6 @@ def run_block(language, code, folder):
     )
     assert finished.returncode == 0, f"{code}\n{finished.stdout}\n{finished.stderr}"
     return finished.stdout
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @contextlib.contextmanager

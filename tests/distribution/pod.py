@@ -1,12 +1,12 @@
 """A slice of CPU hosts: servers on loopback, as `worker_server` runs them on a real one."""
 
 import contextlib
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.distribution.two_workers import free_ports
 from tests.pipelines.txl_process import environment
 
 
@@ -25,7 +25,7 @@ class Pod:
 @contextlib.contextmanager
 def running_pod(num_hosts: int, grace_seconds: float = 60.0) -> Iterator[Pod]:
     """Starts the servers of a slice, and ends them."""
-    ports = [_free_port() for _ in range(num_hosts)]
+    ports = free_ports(num_hosts)
     words = [sys.executable, "-m", "pipelines.launch.worker_server"]
     words += ["--grace-seconds", str(grace_seconds), "--port"]
     processes = [
@@ -56,9 +56,3 @@ def start_training(pod: Pod, log: Path, *arguments: object) -> subprocess.Popen:
         return subprocess.Popen(
             [*words, *map(str, arguments)], stdout=file, stderr=file, env=environment()
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]

@@ -2,7 +2,6 @@ import contextlib
 import http.server
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +9,7 @@ import time
 
 import pytest
 
+from tests.distribution.two_workers import free_ports
 from txl_tf.distribution.preemption import PreemptionWatcher
 
 PATIENCE_SECONDS = 10.0
@@ -25,12 +25,7 @@ def handler():
 
 @pytest.fixture(autouse=True)
 def no_metadata_server(monkeypatch):
-    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{unused_port()}")
-
-
-def unused_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{free_ports(1)[0]}")
 
 
 class Notice:
@@ -225,7 +220,7 @@ def metadata(monkeypatch):
         servers.append(MetadataServer(**arguments))
         monkeypatch.setenv("GCE_METADATA_HOST", servers[-1].host)
         # Through a proxy the server cannot be reached.
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_ports(1)[0]}")
         return servers[-1]
 
     yield serve

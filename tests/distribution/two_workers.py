@@ -8,7 +8,7 @@ import subprocess
 
 def started(words, **options):
     """Starts the same command as each of two workers of one cluster; returns the processes."""
-    addresses = free_addresses(2)
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     environments = [
         {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         for index in range(2)
@@ -24,10 +24,10 @@ def started(words, **options):
     ]
 
 
-def free_addresses(count):
-    """Addresses on this machine that nobody listens at."""
+def free_ports(count):
+    """Ports of this machine that nobody listens at."""
     servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
+    ports = [server.getsockname()[1] for server in servers]
     for server in servers:
         server.close()
-    return addresses
+    return ports

@@ -75,12 +75,6 @@ def test_an_evaluation_attends_by_a_kernel_where_the_chip_can_and_it_pays(values
     assert reason.startswith("kernel" if is_kernel else "plain operations: ")
 
 
-def test_weights_that_follow_the_text_are_refused_before_anything_is_traced():
-    evaluation = EvaluationConfig(batch_size=1, dynamic_learning_rate=1e-3)
-    with pytest.raises(ValueError, match=r"`dynamic_learning_rate` needs .* on a single device"):
-        Evaluator(MODEL, evaluation, strategy=traced_replicas())
-
-
 def test_the_state_of_replicas_is_read_and_written_on_them():
     strategy = traced_replicas()
     specs = {"states": tf.TensorSpec([3, 2], tf.bfloat16), "is_full": tf.TensorSpec([], tf.bool)}
