@@ -82,7 +82,6 @@ _LONGEST_FILES = (
     "export/test_clean_process",
     "tpu_compiler/test_traced_training",
     "training/test_task_objective",
-    "inference/test_on_chip_block",
     "training/test_adapters",
     "training/test_trainer",
 )

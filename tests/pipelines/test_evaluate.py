@@ -296,10 +296,8 @@ def test_options_that_do_not_go_together_are_2(run, arguments, capsys):
     assert refused(capsys, "--workdir", run.workdir.folder, *arguments)[0] == 2
 
 
-def test_a_split_without_a_name_and_queries_without_keys_are_refused(run, data, capsys):
+def test_queries_without_keys_are_refused(run, data, capsys):
     common = ("--workdir", run.workdir.folder, "--data", data[0])
-    exit_code, message = refused(capsys, *common, "--split", "")
-    assert exit_code == 2 and "There is no split" in message
     settings = ("memory_length=0", "same_length=true", "same_length_keys=memory")
     sets = [f"--set=evaluation.{each}" for each in settings]
     exit_code, message = refused(capsys, *common, *sets)

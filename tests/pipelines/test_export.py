@@ -1,6 +1,5 @@
 """`txl export` as a job: what it accepts, and which version it writes."""
 
-import argparse
 import json
 
 import numpy as np
@@ -13,6 +12,7 @@ from pipelines.command_line import main
 from tests.convert.goldens import Golden
 from tests.export.requests import generate, nothing_read, rows_of, tensors
 from tests.pipelines.small_experiments import TOY_DATA
+from tests.pipelines.txl_process import parsed
 from tests.toy_batches import toy_experiment
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import LSTMConfig
@@ -21,9 +21,7 @@ from txl_tf.model_folder import Workdir, open_model, write_model_folder
 
 
 def checked(*arguments):
-    parser = argparse.ArgumentParser()
-    export.add_arguments(parser)
-    return export.check_arguments(parser.parse_args([str(each) for each in arguments]))
+    return export.check_arguments(parsed(export, *arguments))
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from pyarrow import parquet
 
 from tests.pipelines.test_prepare import prepared
 from txl_tf.data.id_files import IdDocuments
-from txl_tf.data.text_files import TextDocuments
-from txl_tf.errors import DataDamagedError
 
 PAGE = (Path(__file__).parents[2] / "pipelines" / "README.md").read_text()
 CODES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -98,41 +96,3 @@ def test_music_is_prepared_from_the_tokens_of_miditok(tmp_path, monkeypatch, env
     assert sum(split.documents for split in dataset.manifest.splits) == 30
     text = tokenizer.decode(dataset.read_tokens("train", 0, 9))
     assert re.match(r"Bar_None TimeSig_4/4 Position_\d+ Pitch_\d+", text)
-
-
-OTHER_TOOLS = """
-import duckdb, fastavro, msgpack, polars, py7zr, webdataset
-import lz4.frame, safetensors.numpy, numpy
-texts = [{"text": f"text {number}"} for number in range(40)]
-table = polars.DataFrame(texts)
-table.write_ipc("1"), table.write_ipc_stream("2"), table.write_avro("3"), table.write_ndjson("4")
-table.write_json("5"), table.write_parquet("6")
-open("7", "wb").write(msgpack.packb(texts))
-open("8", "wb").write(b"".join(map(msgpack.packb, texts)))
-open("9", "wb").write(lz4.frame.compress(b"text" * 99))
-safetensors.numpy.save_file({"ids": numpy.arange(9)}, "10")
-duckdb.connect("11").execute("create table texts (text text)")
-with py7zr.SevenZipFile("12", "w") as archive:
-    archive.writestr("text", "text.txt")
-with webdataset.TarWriter("13") as samples:
-    for number, text in enumerate(texts):
-        samples.write({"__key__": str(number), "txt": text["text"], "json": text})
-with webdataset.TarWriter("texts") as samples:
-    for number, text in enumerate(texts):
-        samples.write({"__key__": str(number), "txt": text["text"]})
-"""
-
-
-@pytest.mark.slow
-def test_files_of_other_tools_are_read_or_refused(tmp_path, environment):
-    packages = ["duckdb==2.0.1", "fastavro==1.13.1", "msgpack==1.2.4", "polars==2.1.0"]
-    packages += ["py7zr==1.1.4", "webdataset==1.0.2", "lz4==4.4.5", "safetensors==0.8.0"]
-    packages.append("numpy==2.4.6")
-    environment(packages, OTHER_TOOLS, tmp_path)
-    for path in map(str, tmp_path.iterdir()):
-        for documents in (TextDocuments([path]), IdDocuments([path], 99)):
-            if path.endswith("texts") and isinstance(documents, TextDocuments):
-                assert len(list(map(b"".join, documents))) == 40
-                continue
-            with pytest.raises(DataDamagedError):
-                list(map(b"".join, documents))

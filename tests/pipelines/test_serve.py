@@ -1,16 +1,13 @@
 """The job that serves text, as a user runs it."""
 
-import contextlib
 import http.client
 import json
-import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -19,7 +16,6 @@ import pytest
 
 from pipelines.command_line import main
 from tests.serving.conftest import lm
-from txl_tf.storage.untrusted_files import MAX_DEPTH
 
 __all__ = ["lm"]
 
@@ -164,64 +160,8 @@ def test_a_hundred_clients_do_not_slow_down_those_of_another_address(served):
     assert highest[1] < 3 * highest[0]
 
 
-DEEP = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
-
-
-def mutated(draw):
-    """One request of random faults in its method, path, headers, body or framing."""
-    good = {"prompt": "ab", "max_tokens": 1, "n": 1, "stop": ["x"], "logprobs": 1, "echo": True}
-    good |= {"top_k": 3, "seed": 1, "stream": False, "session": "", "temperature": 0.5}
-    values = [None, -1, 0, 2**70, 1e400, "", "\ud800", [], [[]], [1], {}, True, "a" * 99, 1e-30]
-    for _ in range(draw.choice([0, 0, 0, 1, 2])):
-        good[draw.choice([*good, "other", "tokens"])] = draw.choice(values)
-    body = bytearray(json.dumps(good).encode())
-    for _ in range(draw.choice([0, 0, 0, 0, 1, 3])):
-        body[draw.randrange(len(body))] = draw.randrange(256)
-    body = draw.choice([body] * 40 + [DEEP, b"\xff\xfe", b"x" * (5 << 20)])
-    paths = ["", "health", "metrics", "v1/models", "v1/models/%00", "tokenize", "detokenize"]
-    paths += ["a/../b", "%ff", "\u00e9", "x" * 9000, "?a=%zz"]
-    path = draw.choice(["v1/completions"] * 20 + paths)
-    methods = ["GET", "HEAD", "PUT", "OPTIONS", "CONNECT", "x y", "\x00"]
-    method = draw.choice(["POST"] * 20 + methods)
-    length = draw.choice([len(body)] * 20 + [-1, "1.5", "x", "1, 2", len(body) // 2])
-    headers = {"Host": "x", "Connection": "close", "Content-Length": length}
-    for _ in range(draw.choice([0, 0, 0, 1, 2])):
-        names = ["Content-Encoding", "Transfer-Encoding", "Expect", "Upgrade", "Range", "A b"]
-        values = ["gzip", "chunked", "100-continue", "bytes=9-1", "x" * 9000, "\xff\x00", ""]
-        names += ["\x00", "Content-Type", "Authorization"]
-        headers[draw.choice(names)] = draw.choice(values)
-    head = [f"{method} /{path} HTTP/{draw.choice(['1.1'] * 20 + ['1.0', '2', 'x'])}"]
-    head += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*head, "", ""]).encode("latin-1") + body
-
-
-def status_of(address, content):
-    """Returns the status of the answer; 0 where the server still waits for a rest."""
-    with socket.create_connection(address, timeout=5) as connection:
-        with contextlib.suppress(OSError):  # the server has answered, and reads no more
-            connection.sendall(content)
-        try:
-            answer = connection.recv(1 << 16)
-            if b" 100 Continue" in answer:
-                answer = connection.recv(1 << 16)
-        except TimeoutError:
-            return 0
-        except ConnectionError:
-            return 400
-    return int(answer.split()[1]) if answer else 400
-
-
 @pytest.mark.slow
-def test_mutated_requests_are_answered_or_refused(served):
-    url, process = served
-    host, port = url[7:].split(":")
-    draw = random.Random(0)
-    requests = [mutated(draw) for _ in range(2000)]
-    with ThreadPoolExecutor(4) as threads:
-        found = Counter(threads.map(lambda each: status_of((host, int(port)), each), requests))
-    refused = {200, 400, 404, 405, 408, 411, 413, 414, 415, 417, 431, 503}
-    assert set(found) <= {0, *refused} and found[200] > 100 and found[400] > 300, found
-    assert found[0] < 100, found
-    assert len(ask_until(url, time.monotonic() + 1, "127.0.0.1")) > 1
+def test_a_signal_ends_the_server(served):
+    _, process = served
     process.send_signal(signal.SIGTERM)
     assert process.wait(3) == 0

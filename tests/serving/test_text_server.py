@@ -258,11 +258,13 @@ def test_other_routes_answer(address):
     assert json.loads(get(f"{address}/detokenize", body)[1]) == {"prompt": "ab"}
 
 
-def test_a_wrong_path_or_method_is_explained(address):
+def test_a_wrong_path_method_or_body_is_explained(address):
     for path, body, status, what in (
         ("v1/chat/completions", b"{}", 404, "has no chat"),
         ("v1/models/other", None, 404, "only `mine`"),
         ("v1/completions", None, 405, "needs POST"),
+        ("v1/completions", b"{", 400, "must be a JSON object"),
+        ("v1/completions", b"[" * 999 + b"]" * 999, 400, "must be a JSON object"),
     ):
         found, answer, headers = get(f"{address}/{path}", body)
         assert found == status and what in json.loads(answer)["error"]["message"]
