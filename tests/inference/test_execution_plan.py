@@ -37,7 +37,7 @@ def test_otherwise_rows_and_heads_are_read_together_and_compiled_where_that_is_f
     assert not plan(NARROW, num_rows=4, jit_compile=False).compile_read
 
 
-def test_one_row_is_written_with_rounded_numbers_where_they_exceed_the_caches():
+def test_rows_are_written_with_rounded_numbers_where_they_exceed_the_caches():
     sizes = {"num_heads": 8, "head_dim": 64, "num_layers": 12, "intermediate_dim": 2048}
     large = {"config": WIDE.replace(**sizes), "storage_dtype": "auto"}
     large |= {"writes": True, "memory_length": 1600}
@@ -45,6 +45,7 @@ def test_one_row_is_written_with_rounded_numbers_where_they_exceed_the_caches():
     for other in ({"config": NARROW}, {"storage_dtype": "float32"}, {"memory_length": 1599}):
         chosen = plan(**{**large, **other})
         assert chosen.stacks_layers and not chosen.rounds_steps
-    for other in ({"num_rows": 2}, {"device": "GPU"}, {"jit_compile": False}, {"memory_length": 0}):
+    assert plan(**large, num_rows=8).rounds_steps
+    for other in ({"device": "GPU"}, {"jit_compile": False}, {"memory_length": 0}):
         chosen = plan(**{**large, **other})
         assert not chosen.stacks_layers and not chosen.rounds_steps

@@ -96,7 +96,8 @@ def read_by_token(engine, text, capacity):
             logits, state = steps.step(int32(token_ids), is_active, before, state, constants)
             log_probs = ops.convert_to_numpy(ops.log_softmax(ops.cast(logits, "float32")))
             nats.append(-np.take_along_axis(log_probs, targets[:, None], axis=1))
-        memory = steps.finish(memory, state, int32(len(columns) - 1))
+        after = steps.finish(before, state, int32(len(columns) - 1))
+        memory = steps.memory_after_steps(after)
     return np.concatenate(nats, axis=1), memory
 
 

@@ -29,7 +29,7 @@ from txl_tf.generation.decoding import (
 )
 from txl_tf.generation.session_file import model_identity, read_session, write_session
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.segment_reader import SegmentReader, common_length
+from txl_tf.inference.segment_reader import SegmentReader, common_length, joined_rows
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import language_model_of
@@ -95,8 +95,8 @@ class GenerationSession:
         excluded_token_ids: ints. They are never written.
         jit_compile: optional bool. If `True`, XLA compiles the work of every token: this takes
             seconds, and each token then half the time. Defaults to `None`: by the execution plan.
-        storage_dtype: str. `"auto"` reads weights and memory in bfloat16 where that is faster: for
-            one row of a model larger than the caches of a CPU. `"float32"` rounds nothing.
+        storage_dtype: str. `"auto"` keeps memory, and reads weights, in bfloat16 where that is
+            faster: for models larger than the caches of a CPU. `"float32"` rounds nothing.
         **settings: `repetition_penalty`, `frequency_penalty`, `presence_penalty` and `logit_bias`
             as in `GenerationConfig`; without a sampler `temperature`, `top_k`, `top_p` and `min_p`
             too; and `seed`, an int or one for each row, a new one by default. The same seed writes
@@ -153,20 +153,30 @@ class GenerationSession:
         self._num_rows = num_rows
         self._engine = writing_engine(model, memory_length, num_rows * self._width, **choice)
         self._prompt_reader = SegmentReader(self._engine)
-        self._finish = compiled(self._engine.steps.finish, model)
+        steps, rounds = self._engine.steps, self._engine.plan.rounds_steps
+        # Of rounded memory, few rows are unpacked at once.
+        self._rows_at_once = 1 if rounds else num_rows
+        # XLA writes the numbers that are kept, and no others between.
+        self._finish, self._memory_of_steps, self._memory_after_steps = (
+            compiled(each, model, rounds)
+            for each in (steps.finish, steps.memory_of_steps, steps.memory_after_steps)
+        )
         self._writer: Any = _token_writer(self._engine, stop_token_ids, sampler)
-        self._step_constants = ComputedFromWeights(self._engine.steps.step_constants, model)
-        self._memory_of_steps = compiled(self._engine.steps.memory_of_steps, model)
+        self._step_constants = ComputedFromWeights(steps.step_constants, model)
         self._restart(seed, asked, memory)
 
     def _restart(self, seed: Any, settings: SamplingConfig, memory: Any = None) -> None:
         """Clears all rows and keeps the compiled functions."""
         num_rows, num_texts = self._num_rows, self._num_rows * self._width
-        given = self._engine.initial_memory(num_rows) if memory is None else memory
-        self._memory = self._engine.adopt(given)
-        found = keras.tree.flatten(self._memory)[0].shape[0]
-        if found != num_rows:
+        # Rows share empty memory until they have read.
+        size = num_rows if memory is not None else self._rows_at_once
+        given = self._engine.initial_memory(size) if memory is None else memory
+        given = self._engine.adopt(given)
+        found = keras.tree.flatten(given)[0].shape[0]
+        if found != size:
             raise ValueError(f"`memory` must have {num_rows} rows. Received: {found} rows")
+        # As steps read it, in groups of rows, and joined before a token is written.
+        self._memory = [self._memory_of_steps(given)] * (num_rows // size)
         seeds = np.atleast_1d(np.asarray(new_seed() if seed is None else seed))
         is_integer = seeds.dtype.kind in "iu" and seeds.min() >= -(2**31) and seeds.max() < 2**31
         if not is_integer or seeds.shape not in ((1,), (num_rows,)):
@@ -186,7 +196,7 @@ class GenerationSession:
         self._uses = np.zeros((num_rows, self._vocabulary_size), np.int32)
         self._position = 0
         self._unread: list[np.ndarray] | None = None
-        self._begin_recent()
+        self._filled, self._is_behind = 0, True
 
     def sibling(
         self, seed: int | Sequence[int] | None = None, settings: SamplingConfig | None = None
@@ -205,13 +215,14 @@ class GenerationSession:
     def _begin_recent(self, capacity: int | None = None) -> None:
         """Makes room for tokens beside memory; the newest token of each row is the next to read."""
         self._capacity, width = capacity or CAPACITY, self._width
-        self._read_memory = self._memory_of_steps(self._memory)
+        if len(self._memory) > 1:
+            self._memory = [joined_rows(self._memory)]
         newest = [0] * self._num_rows if self._unread is None else [r[-1] for r in self._unread]
         uses = np.repeat(self._uses, width, axis=0)
         totals = () if self._beams is None else self._beams.initial_totals(len(uses))
         self._state = DecodingState.begin(
             ops.convert_to_tensor(np.repeat(newest, width), "int32"),
-            self._engine.steps.begin(self._memory, width, self._capacity),
+            self._engine.steps.begin(self._memory[0], width, self._capacity),
             self._capacity,
             uses=ops.convert_to_tensor(uses) if self._counts_uses else None,
             totals=totals,
@@ -223,7 +234,7 @@ class GenerationSession:
     def memory(self) -> Any:
         """Memory of all tokens read and written except the newest token of each row."""
         self._settle()
-        return self._memory
+        return self._memory_after_steps(self._memory[0])
 
     def _settle(self, rows: Sequence[np.ndarray] | None = None, **options: Any) -> None:
         """Reads further tokens of each row, if given; then memory lacks only the newest tokens."""
@@ -235,16 +246,29 @@ class GenerationSession:
                 firsts = ops.convert_to_tensor(firsts)
                 step_state = self._engine.steps.select(step_state, firsts)
             lengths = common_length(np.asarray(state.lengths)[::width])
-            self._memory = self._finish(self._memory, step_state, lengths)
+            self._memory = [self._finish(self._memory[0], step_state, lengths)]
             self._unread = list(np.asarray(state.pending)[::width, None])
         if rows is not None:
             self._append(rows)
         if any(len(row) > 1 for row in self._unread or ()):
-            assert self._unread is not None
-            rows = [row[:-1] for row in self._unread]
-            self._memory = self._prompt_reader.memory_after(rows, self._memory)
-            self._unread = [row[-1:] for row in self._unread]
+            self._read_unread()
         self._begin_recent(**options)
+
+    def _read_unread(self) -> None:
+        """Reads all but the newest token of each row."""
+        assert self._unread is not None
+        size = self._rows_at_once
+        self._memory = [
+            keras.tree.map_structure(lambda each, n=first: each[n : n + size], memory)
+            for memory in self._memory
+            for first in range(0, self._num_rows // len(self._memory), size)
+        ]
+        for number, memory in enumerate(self._memory):
+            group = slice(number * size, (number + 1) * size)
+            rows = [row[:-1] for row in self._unread[group]]
+            memory = self._prompt_reader.memory_after(rows, self._memory_after_steps(memory))
+            self._memory[number] = self._memory_of_steps(memory)
+            self._unread[group] = [row[-1:] for row in self._unread[group]]
 
     @property
     def unread_ids(self) -> list[np.ndarray]:
@@ -349,7 +373,7 @@ class GenerationSession:
             filled = self._filled
             count = min(max_tokens - done, self._capacity - filled, most)
             self._state = state = self._writer(
-                self._read_memory,
+                self._memory[0],
                 constants,
                 self._state._replace(is_finished=ops.convert_to_tensor(is_finished)),
                 seeds,
@@ -415,7 +439,7 @@ class GenerationSession:
         arrays = read_session(os.fspath(path), expected, limits)
         _, position, pending, self._uses, self.seeds, *memory = arrays.values()
         tensors = [ops.convert_to_tensor(each) for each in memory]
-        self._memory = keras.tree.pack_sequence_as(self._memory, tensors)
+        self._memory = [self._memory_of_steps(keras.tree.pack_sequence_as(self.memory, tensors))]
         self._unread = None if (pending < 0).any() else list(pending[:, None])
         self._position = int(position)
         self._begin_recent()

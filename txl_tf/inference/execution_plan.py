@@ -42,8 +42,8 @@ class ExecutionPlan:
     stacks_layers: bool = False
     """True if the reading of a single token may be a loop over layers, see `StackedSteps`."""
     rounds_steps: bool = False
-    """True if that loop reads weights and memory in bfloat16, which are half the bytes. Sums stay
-    float32."""
+    """True if memory between steps, and weights in that loop, are in bfloat16, half the bytes. Sums
+    stay float32."""
 
     @classmethod
     def choose(
@@ -87,16 +87,16 @@ class ExecutionPlan:
                 compile_read=False,
             )
         compiles_step = not is_distributed if jit_compile is None else jit_compile
-        is_one_row = on_cpu and num_rows == 1 and writes
-        stacks_layers = is_one_row and compiles_step and memory_length > 0
+        may_stack = on_cpu and num_rows and writes and compiles_step and memory_length > 0
+        rounds = storage_dtype == "auto" and _gains_by_rounding(config, memory_length)
+        # More rows than one share the reading of weights, in products that would copy a slice.
+        stacks_layers = bool(may_stack and (num_rows == 1 or rounds))
         return cls(
             tokens_per_read=_TOKENS_PER_READ,
             compile_read=compiles,
             compile_step=compiles_step,
             stacks_layers=stacks_layers,
-            rounds_steps=stacks_layers
-            and storage_dtype == "auto"
-            and _gains_by_rounding(config, memory_length),
+            rounds_steps=stacks_layers and rounds,
         )
 
     def segments_per_read(self, num_rows: int, segment_length: int) -> int:

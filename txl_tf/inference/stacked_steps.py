@@ -1,11 +1,11 @@
-"""Loop over stacked layers that reads single tokens of one row on a CPU.
+"""Loop over stacked layers that reads single tokens of few rows on a CPU.
 
 It is the only place that computes from the kernels of layers in their stead. It takes only
 layers that it knows; for all others an engine calls the model. XLA compiles the loop in a third
 of the time of the unrolled program, and reads weights and memory in half the bytes.
 
-Shape letters used in this module: L layers, R rows, T tokens, M memory length, J columns of
-distances, C capacity for recent tokens, D hidden width, F inner width, N heads, H head width.
+Shape letters used in this module: R rows, L layers, M memory length, J columns of distances,
+C capacity for recent tokens, D hidden width, N heads, H head width.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from txl_tf import functional
 from txl_tf.inference.steps import KeyValueSteps
 from txl_tf.layers.attention import (
     DistanceKeys,
@@ -37,7 +38,7 @@ class _LayerWeights(NamedTuple):
     inner: Any
     outer: Any
     distances: Any
-    """`(N, J, H)`."""
+    """`(N, H, J)`."""
     biases: Any
     """Of contents and of positions, `(N, H)` each; of the inner and the outer layer."""
     norms: Any
@@ -45,12 +46,12 @@ class _LayerWeights(NamedTuple):
 
 
 class StackedSteps(KeyValueSteps):
-    """Memory of keys and values, with single tokens of one row read by a loop over layers.
+    """Memory of keys and values, with single tokens read by a loop over layers.
 
-    Its products are elementwise, so that XLA reads a layer's slice of the stacked numbers, which
-    for a matrix product it would copy first. Recent tokens stay outside of the loop, as XLA copied
-    all of them for each layer. With `rounds_steps` of the plan, weights and memory are bfloat16;
-    sums are float32.
+    Products with one vector are elementwise, so that XLA reads a layer's slice of the stacked
+    numbers, which for a matrix product it would copy first. Recent tokens stay outside of the loop,
+    as XLA copied all of them for each layer. With `rounds_steps` of the plan, weights and memory
+    are bfloat16; sums are float32.
     """
 
     @staticmethod
@@ -68,8 +69,8 @@ class StackedSteps(KeyValueSteps):
         ]
         return keras.tree.map_structure(lambda *each: ops.stack(each), *layers)
 
-    def _stored(self, tensor: Any, axis: int) -> Any:
-        return in_pairs(tensor, axis) if self._plan.rounds_steps else tensor
+    def _stored(self, tensor: Any) -> Any:
+        return in_pairs(tensor) if self._plan.rounds_steps else tensor
 
     def _weights_of(self, block: Any, distance_keys: Any) -> _LayerWeights:
         model, attention, feed_forward = self._model, block.attention, block.feed_forward
@@ -77,11 +78,11 @@ class StackedSteps(KeyValueSteps):
         owner = attention if attention.own_biases else model
         norms = block.attention_norm, block.feed_forward_norm
         return _LayerWeights(
-            projections=self._stored(ops.concatenate([query, key, value], axis=-1), 0),
-            output=self._stored(_value(output), 0),
-            inner=self._stored(_value(inner), 0),
-            outer=self._stored(_value(outer), 0),
-            distances=self._stored(ops.swapaxes(distance_keys, 1, 2), -1),
+            projections=self._stored(ops.concatenate([query, key, value], axis=-1)),
+            output=self._stored(_value(output)),
+            inner=self._stored(_value(inner)),
+            outer=self._stored(_value(outer)),
+            distances=self._stored(distance_keys),
             biases=[
                 _value(each)
                 for each in (
@@ -96,21 +97,41 @@ class StackedSteps(KeyValueSteps):
 
     def begin(self, memory: Any, rows_per_memory: int = 1, capacity: int = 64) -> KeyValueMemory:
         recent = super().begin(memory, rows_per_memory, capacity)
-        return recent._replace(keys=ops.stack(recent.keys), values=ops.stack(recent.values))
+        return _map_tensors(lambda each: ops.stack(each, axis=1), recent)
 
     def memory_of_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
-        """Returns stacked memory: keys `(L, R, N, M, H)`, values likewise."""
-        keys = ops.stack([self._stored(ops.swapaxes(each, 2, 3), -1) for each in memory.keys])
-        values = ops.stack([self._stored(each, -2) for each in memory.values])
-        return memory._replace(keys=keys, values=values)
+        """Returns stacked memory: keys `(R, L, N, H, M)`, values `(R, L, N, M, H)`, or pairs."""
+        return _map_tensors(lambda each: ops.stack(list(map(self._stored, each)), axis=1), memory)
+
+    def memory_after_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
+        def layers(stacked: Any) -> tuple[Any, ...]:
+            return tuple(map(_restored, ops.unstack(stacked, axis=1)))
+
+        return _map_tensors(layers, memory)
 
     def select(self, step_state: KeyValueMemory, rows: Any) -> KeyValueMemory:
-        return step_state  # of one row
+        return step_state  # there are no beams
 
     def finish(self, memory: Any, step_state: KeyValueMemory, lengths: Any) -> KeyValueMemory:
-        keys, values = map(ops.unstack, step_state[:2])
-        recent = step_state._replace(keys=keys, values=values)
-        return super().finish(memory, recent, lengths)
+        num_rows, reach = memory.valid_length.shape[0], self._memory_length
+        of_rows = ops.broadcast_to(lengths, [num_rows])
+
+        def body(row, keys, values):  # row by row, as each is copied on the way
+            new, old, length = (
+                keras.tree.map_structure(lambda each: _at(each, row, 0)[None], each)
+                for each in (step_state[:2], memory[:2], of_rows)
+            )
+            joined = ops.concatenate([old[0], self._stored(new[0])], axis=4)
+            shifted = functional.last_positions(joined, 4, length, reach)
+            keys = ops.slice_update(keys, [row, 0, 0, 0, 0], shifted)
+            joined = ops.concatenate([*_numbers(old[1]), new[1]], axis=3)
+            shifted = self._stored(functional.last_positions(joined, 3, length, reach))
+            return row + 1, keys, ops.slice_update(values, [row, 0, 0, 0, 0], shifted)
+
+        state = ops.convert_to_tensor(0, "int32"), *map(ops.zeros_like, memory[:2])
+        _, keys, values = ops.while_loop(lambda row, *_: row < num_rows, body, state)
+        valid_length = functional.next_valid_length(memory.valid_length, reach, lengths)
+        return KeyValueMemory(keys, values, valid_length)
 
     def step(
         self,
@@ -123,7 +144,7 @@ class StackedSteps(KeyValueSteps):
         position, num_layers = step_state.valid_length, len(self._model.blocks)
         operator = _TokenOfStored(
             position=position,
-            num_places_read=memory.keys.shape[3],
+            num_places_read=memory.keys.shape[4],
             capacity=step_state.keys.shape[4],
             num_rows=token_ids.shape[0],
         )
@@ -131,18 +152,23 @@ class StackedSteps(KeyValueSteps):
         attend = operator.bind(reading.visible_keys(1, memory.valid_length), "float32")
 
         def body(layer, hidden, *new):
-            parts = (memory[:2], step_state[:2], constants)
-            *kept, weights = keras.tree.map_structure(lambda each: _at(each, layer), parts)
+            kept = [
+                KeysAndValues(*(_at(each, layer, 1) for each in part[:2]))
+                for part in (memory, step_state)
+            ]
+            weights = keras.tree.map_structure(lambda each: _at(each, layer, 0), constants)
             hidden, of_token = self._layer(hidden, kept, weights, attend)
             pairs = zip(new, of_token, strict=True)
-            new = [ops.slice_update(all_, [layer, 0, 0, 0, 0], one[None]) for all_, one in pairs]
+            new = [ops.slice_update(all_, [0, layer, 0, 0, 0], one[:, None]) for all_, one in pairs]
             return layer + 1, hidden, *new
 
-        hidden = self._model.embed(ops.expand_dims(token_ids, 1))  # [R, 1, D]
-        empty = ops.zeros_like(step_state.values[..., :1, :])  # [L, R, N, 1, H]
+        # Rows lie as the tokens of one text, so that a product serves all of them.
+        hidden = self._model.embed(token_ids[None])  # [1, R, D]
+        empty = ops.zeros_like(step_state.values[..., :1, :])  # [R, L, N, 1, H]
         state = ops.convert_to_tensor(0, "int32"), hidden, empty, empty
         _, hidden, *new = ops.while_loop(lambda layer, *_: layer < num_layers, body, state)
         kept = written(KeysAndValues(*step_state[:2]), position, *new)
+        hidden = ops.swapaxes(hidden, 0, 1)
         return self._logits(hidden), KeyValueMemory(*kept, position + 1)
 
     def _layer(self, hidden, kept, weights, attend):
@@ -156,9 +182,9 @@ class StackedSteps(KeyValueSteps):
         inputs = norm(block.attention_norm, 0, hidden) if pre_norm else hidden
         projected = ops.split(product_of_stored(inputs, weights.projections), 3, axis=-1)
         distances = DistanceKeys(weights.distances)
-        kept = [KeysAndValues(*each) for each in kept]
         projections = Projections(*projected, content_bias, position_bias, distances, kept)
-        attended, of_token = attend(block.attention, projections)
+        attended, of_token = attend(block.attention, projections)  # [R, 1, N * H]
+        attended = ops.swapaxes(attended, 0, 1)
         hidden = hidden + product_of_stored(attended, weights.output)
         if not pre_norm:
             hidden = norm(block.attention_norm, 0, hidden)
@@ -166,6 +192,11 @@ class StackedSteps(KeyValueSteps):
         inner = ops.relu(product_of_stored(inputs, weights.inner) + inner_bias)
         hidden = hidden + product_of_stored(inner, weights.outer) + outer_bias
         return hidden if pre_norm else norm(block.feed_forward_norm, 1, hidden), of_token
+
+
+def _map_tensors(function: Any, memory: KeyValueMemory) -> KeyValueMemory:
+    """Applies a function to the keys and to the values."""
+    return memory._replace(keys=function(memory.keys), values=function(memory.values))
 
 
 def _products(block: Any) -> list[Any]:
@@ -210,26 +241,24 @@ def _is_plain_norm(layer: Any, epsilon: float) -> bool:
 
 
 class _TokenOfStored(OneToken):
-    """One token of one row, with stored keys and values; returns the token's own ones alone."""
+    """One token per row, with stored keys and values; returns the token's own ones alone."""
 
     def _scores_of_distances(self, query, distances):
         heads_first = ops.transpose(ops.squeeze(query, axis=2), [1, 0, 2])  # [N, R, H]
-        return scores_of_stored(heads_first, distances.keys)
+        return product_of_stored(heads_first, distances.keys)
 
-    def _scores_of_memory(self, query, keys):
-        return scores_of_stored(query, keys)
-
-    def _sums_of_memory(self, weights, values):
-        return product_of_stored(weights, values)
+    def _product_of_memory(self, rows, memory):
+        return product_of_stored(rows, memory)
 
     def _written(self, recent, key, value):
         return KeysAndValues(key, value)
 
 
-def _at(stacked: Any, layer: Any) -> Any:
+def _at(stacked: Any, layer: Any, axis: int) -> Any:
     """Returns one of stacked tensors; XLA slices where it reads, and a gather would copy."""
-    shape = [1, *stacked.shape[1:]]
-    return ops.reshape(ops.slice(stacked, [layer] + [0] * (len(shape) - 1), shape), shape[1:])
+    shape, starts = list(stacked.shape), [0] * len(stacked.shape)
+    shape[axis], starts[axis] = 1, layer
+    return ops.squeeze(ops.slice(stacked, starts, shape), axis=axis)
 
 
 def _normalized(inputs: Any, gain: Any, offset: Any, epsilon: float) -> Any:
@@ -238,40 +267,41 @@ def _normalized(inputs: Any, gain: Any, offset: Any, epsilon: float) -> Any:
     return centered * ops.rsqrt(variance + epsilon) * gain + offset
 
 
-def in_pairs(tensor: Any, axis: int) -> Any:
-    """Rounds to bfloat16, a number of the first and one of the second half in each uint32.
+def in_pairs(tensor: Any) -> Any:
+    """Rounds `(..., X, Y)` to bfloat16: rows of the first and the second half in a uint32 each.
 
     XLA unpacks them as fast as it reads them, and its own products of bfloat16 are slow.
     """
     bits = ops.cast(ops.view(ops.cast(tensor, "bfloat16"), "uint16"), "uint32")
-    first, second = ops.split(bits, 2, axis=axis)
+    first, second = ops.split(bits, 2, axis=-2)
     return ops.bitwise_or(first, ops.left_shift(second, 16))
 
 
-def _parts(inputs: Any, stored: Any) -> list[tuple[Any, Any]]:
-    """Returns pairs of float32 factors: all of both, or a half of both for each half `in_pairs`."""
+def _numbers(stored: Any) -> list[Any]:
+    """Returns float32 numbers as they are, or both halves of those `in_pairs`."""
     if stored.dtype != "uint32":
-        return [(inputs, stored)]
-    # Zero, but not to XLA, which would unpack constants before the loop and read float32 in it.
-    zero = ops.cast(ops.reshape(inputs, [-1])[0] * 0, "uint32")
-    pairs = ops.bitwise_xor(stored, zero)
-    upper = ops.bitwise_and(pairs, ops.full((), 0xFFFF0000, "uint32"))
-    numbers = ops.view(ops.left_shift(pairs, 16), "float32"), ops.view(upper, "float32")
-    return list(zip(ops.split(inputs, 2, axis=-1), numbers, strict=True))
+        return [stored]
+    upper = ops.bitwise_and(stored, ops.full((), 0xFFFF0000, "uint32"))
+    return [ops.view(ops.left_shift(stored, 16), "float32"), ops.view(upper, "float32")]
 
 
-def scores_of_stored(inputs: Any, keys: Any) -> Any:
-    """Multiplies float32 `(..., 1, X)` with keys `(..., Y, X)` or their pairs: `(..., 1, Y)`."""
-    products = sum(part * numbers for part, numbers in _parts(inputs, keys))
-    return ops.expand_dims(ops.sum(products, axis=-1), axis=-2)
+def _restored(stored: Any) -> Any:
+    return ops.concatenate(_numbers(stored), axis=-2)
 
 
 def product_of_stored(inputs: Any, kernel: Any) -> Any:
-    """Multiplies float32 `(..., 1, X)` with a kernel `(..., X, Y)` or its pairs: `(..., 1, Y)`.
+    """Multiplies float32 `(..., Q, X)` with a kernel `(..., X, Y)` or its pairs: `(..., Q, Y)`.
 
     XLA makes loops over vectors of a sum of few products, but not of many.
     """
-    parts = _parts(inputs, kernel)
+    if kernel.dtype == "uint32":
+        # Zero, but not to XLA, which would unpack constants before the loop and read float32 in it.
+        zero = ops.cast(ops.reshape(inputs, [-1])[0] * 0, "uint32")
+        kernel = ops.bitwise_xor(kernel, zero)
+    halves = _numbers(kernel)
+    parts = list(zip(ops.split(inputs, len(halves), axis=-1), halves, strict=True))
+    if inputs.shape[-2] > 1:
+        return sum(ops.matmul(part, numbers) for part, numbers in parts)
     length, width = kernel.shape[-2:]
     count = math.gcd(length, 8 // len(parts))
     sums = 0.0

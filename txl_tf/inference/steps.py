@@ -38,8 +38,8 @@ class Steps:
       returns logits `(R, V)` and the next step state. `is_active`, bool `(R,)`, is false for rows
       whose tokens are not kept; with keys and values `finish` drops them. `memory` comes from
       `memory_of_steps`, `constants` from `step_constants`.
-    - `finish(memory, step_state, lengths)` returns the memory with the tokens of a step state of
-      `B` rows. `lengths`, int32 `(B,)` or a scalar, are the tokens of each row to remember.
+    - `finish(memory, step_state, lengths)` returns the memory of steps with the tokens of a step
+      state of `B` rows. `lengths`, int32 `(B,)` or a scalar, are the tokens of each row to remember.
     """
 
     takes_lengths = True
@@ -63,7 +63,11 @@ class Steps:
         return self.constants(1)
 
     def memory_of_steps(self, memory):
-        """Returns memory as `step` reads it until `finish`, rounded if the plan says so."""
+        """Returns memory as `step` and `finish` read it, rounded if the plan says so."""
+        return memory
+
+    def memory_after_steps(self, memory):
+        """Returns the memory of steps as segments read it."""
         return memory
 
     def select(self, step_state, rows):

@@ -211,13 +211,13 @@ class OneToken(AllHeads):
         if not is_in_place:
             of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
             scores.append(functional.at_least_float32(of_itself))
-            of_memory = of_memory + self._scores_of_memory(content_query, memory.keys)
+            of_memory = of_memory + self._product_of_memory(content_query, memory.keys)
             scores.append(functional.at_least_float32(of_memory) + masks[0])
         weights, total = unnormalized_softmax(scores)
         weights = [ops.cast(each, value.dtype) for each in weights]
         attended = ops.matmul(weights[0], recent.values)  # [R, N, 1, H]
         if not is_in_place:
-            of_memory = self._sums_of_memory(weights[2], memory.values)
+            of_memory = self._product_of_memory(weights[2], memory.values)
             attended = attended + weights[1] * value + of_memory
             # After all reads, so that no compiler for processors keeps a copy for them.
             recent = self._written(recent, key, value)
@@ -231,11 +231,8 @@ class OneToken(AllHeads):
         scores = ops.matmul(heads_first, distances.keys)
         return scores if distances.scores is None else scores + distances.scores
 
-    def _scores_of_memory(self, query, keys):
-        return _of_memory(query, keys)
-
-    def _sums_of_memory(self, weights, values):
-        return _of_memory(weights, values)
+    def _product_of_memory(self, rows, memory):
+        return _of_memory(rows, memory)
 
     def _written(self, recent, key, value):
         return written(recent, self.position, key, value)

@@ -32,7 +32,10 @@ class BatchPrograms:
         self.constants = self.steps.step_constants()
         self.write_tokens = tf.function(self._write, autograph=False, jit_compile=compiles)
         self.memory_of_steps = tf.function(self.steps.memory_of_steps, autograph=False)
-        self.finish = tf.function(self.steps.finish, autograph=False)
+        self.finish = tf.function(self._finish, autograph=False)
+
+    def _finish(self, memory: Any, step_state: Any, lengths: tf.Tensor) -> Any:
+        return self.steps.memory_after_steps(self.steps.finish(memory, step_state, lengths))
 
     def _write(
         self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, tf.Tensor]
@@ -68,7 +71,7 @@ class TextBatch:
         """Makes the batch of other texts; those that leave it keep their memory."""
         if self.rows:
             state = self._state
-            memory = self._programs.finish(self._memory, state.step_state[0], state.index)
+            memory = self._programs.finish(self._read_memory, state.step_state[0], state.index)
         for place, row in enumerate(self.rows):
             row.memory = tf.nest.map_structure(lambda each, k=place: each[k : k + 1], memory)
         self.rows = list(rows)
@@ -86,7 +89,7 @@ class TextBatch:
             return tf.constant(np.array(values + [1] * (size - len(rows)), dtype))
 
         self._programs = programs = self._programs_of[size]
-        self._memory = memory = joined_rows(memories)
+        memory = joined_rows(memories)
         self._read_memory = programs.memory_of_steps(memory)
         uses = np.zeros((size, self._vocabulary_size), np.int32)
         bias = np.zeros(uses.shape, np.float32)
