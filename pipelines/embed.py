@@ -19,7 +19,7 @@ from txl_tf.data.text_files import line_place, numbered_lines, text_of_json
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
 from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
-from txl_tf.models.sizes import POOLINGS, Pooling, hidden_layer
+from txl_tf.models.sizes import POOLINGS, hidden_layer
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -60,12 +60,8 @@ class EmbedJob:
 
     source: ModelFolder
     tokenizer: "Tokenizer"
-    text: str
-    field: str | None
-    out: str
     layer: int
-    pooling: Pooling
-    batch_size: int
+    arguments: argparse.Namespace
 
 
 def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
@@ -86,12 +82,8 @@ def check_arguments(arguments: argparse.Namespace) -> EmbedJob:
     return EmbedJob(
         source=source,
         tokenizer=required_tokenizer(source, f"--workdir {arguments.workdir}"),
-        text=arguments.text,
-        field=arguments.field,
-        out=arguments.out,
         layer=layer,
-        pooling=arguments.pooling,
-        batch_size=arguments.batch_size,
+        arguments=arguments,
     )
 
 
@@ -101,15 +93,15 @@ def run(job: EmbedJob) -> None:
 
     from txl_tf.causal_lm.layer_reader import LayerReader, text_features
 
-    lines, rows = _read_texts(job)
+    arguments, (lines, rows) = job.arguments, _read_texts(job)
     model = with_chosen_step(job.source).load_model()
-    reader = LayerReader(model, min(job.batch_size, len(rows)), job.layer)
-    features = text_features(reader, rows, job.pooling)
+    reader = LayerReader(model, min(arguments.batch_size, len(rows)), job.layer)
+    features = text_features(reader, rows, arguments.pooling)
     for line, each in zip(lines, features, strict=True):
         if not np.isfinite(each).all():
             raise NonFiniteError(
                 "The features of a text are not finite.",
-                where=f"{job.text}, line {line}",
+                where=f"{arguments.text}, line {line}",
                 remedy="Choose another checkpoint with --step.",
             )
     arrays: dict[str, Any] = {"features": np.vstack(features)}
@@ -118,21 +110,22 @@ def run(job: EmbedJob) -> None:
     archive = io.BytesIO()
     np.savez(archive, allow_pickle=False, **arrays)
     remedy = "Check the folder, the disk and the permissions."
-    with storage_errors("The features cannot be written", job.out, remedy):
-        write_file(job.out, archive.getvalue())
+    with storage_errors("The features cannot be written", arguments.out, remedy):
+        write_file(arguments.out, archive.getvalue())
     shape = " x ".join(map(str, features[0].shape))
-    print(f"{len(features):,} texts, {shape} numbers in the first: {job.out}")
+    print(f"{len(features):,} texts, {shape} numbers in the first: {arguments.out}")
 
 
 def _read_texts(job: EmbedJob) -> tuple[list[int], list["np.ndarray"]]:
     """Returns the number and the tokens of every line."""
+    path, field = job.arguments.text, job.arguments.field
     lines, rows = [], []
-    for number, offset, line in numbered_lines(job.text, may_be_json=job.field is not None):
-        place = line_place(job.text, number, offset)
-        if job.field is None:
+    for number, offset, line in numbered_lines(path, may_be_json=field is not None):
+        place = line_place(path, number, offset)
+        if field is None:
             text = line.removesuffix(b"\n").removesuffix(b"\r")
         else:
-            text = text_of_json(line, job.field, place)
+            text = text_of_json(line, field, place)
         try:
             token_ids = job.tokenizer.encode(text).astype("int32")
         except InvalidTextError as error:
@@ -143,5 +136,5 @@ def _read_texts(job: EmbedJob) -> tuple[list[int], list["np.ndarray"]]:
         rows.append(token_ids)
     if not rows:
         what = "The file has no text to embed."
-        raise DataDamagedError(what, where=job.text, remedy="Write one text on each line.")
+        raise DataDamagedError(what, where=path, remedy="Write one text on each line.")
     return lines, rows

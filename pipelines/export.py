@@ -81,10 +81,7 @@ class ExportJob:
     """Checked arguments of the job; `options` are the arguments of `ExportOptions`."""
 
     source: ModelFolder
-    out: str
-    version: int | None
-    data: str | None
-    memory_length: int | None
+    arguments: argparse.Namespace
     completion: GenerationConfig
     options: dict[str, Any]
 
@@ -102,10 +99,7 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
         _check_task(arguments, source.description.task.kind)
     job = ExportJob(
         source=source,
-        out=arguments.out,
-        version=arguments.version,
-        data=arguments.data,
-        memory_length=memory_length,
+        arguments=arguments,
         completion=_completion(arguments, model.vocabulary_size),
         options={name: getattr(arguments, name) for name in ("weights", *_LIMITS)},
     )
@@ -113,8 +107,9 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
         memory_length = model.memory_length
     where = f"--memory-length {memory_length}"
     require_reading_memory("The export", model, 1, 1, memory_length, where)
-    if not is_remote(job.out) and os.path.exists(job.out) and not os.path.isdir(job.out):
-        raise UsageError("The output is not a folder.", where=f"--out {job.out}")
+    out = arguments.out
+    if not is_remote(out) and os.path.exists(out) and not os.path.isdir(out):
+        raise UsageError("The output is not a folder.", where=f"--out {out}")
     return job
 
 
@@ -151,9 +146,9 @@ def run(job: ExportJob) -> None:
     """Exports, and prints the folder."""
     from txl_tf.export import ExportOptions, export_saved_model, next_version
 
-    source = with_chosen_step(job.source)
-    version = next_version(job.out) if job.version is None else job.version
-    folder = os.path.join(job.out, str(version))
+    source, arguments = with_chosen_step(job.source), job.arguments
+    version = next_version(arguments.out) if arguments.version is None else arguments.version
+    folder = os.path.join(arguments.out, str(version))
     model: Any
     tokenizer: Tokenizer | None
     if source.description.task is not None:
@@ -165,8 +160,8 @@ def run(job: ExportJob) -> None:
         tokenizer = _tokenizer(job)
         step, weights = source.read_weights()
         config = source.description.model
-        if job.memory_length is not None:
-            config = config.replace(memory_length=job.memory_length)
+        if arguments.memory_length is not None:
+            config = config.replace(memory_length=arguments.memory_length)
         model = build_model(config, weights)
     export_saved_model(
         model,
@@ -181,13 +176,13 @@ def run(job: ExportJob) -> None:
 
 def _tokenizer(job: ExportJob) -> "Tokenizer | None":
     """Returns the tokenizer of the model, or else of the data."""
-    tokenizer = job.source.tokenizer()
-    if job.data is not None:
+    tokenizer, data = job.source.tokenizer(), job.arguments.data
+    if data is not None:
         from txl_tf.data.prepared_dataset import dataset_tokenizer
 
         source = job.source
-        dataset = open_dataset(job.data, source.description, None, verify=False)
-        tokenizer = tokenizer or dataset_tokenizer(job.data, dataset.manifest)
+        dataset = open_dataset(data, source.description, None, verify=False)
+        tokenizer = tokenizer or dataset_tokenizer(data, dataset.manifest)
     if tokenizer is None and job.completion.stop:
         raise UsageError(
             "The model has no vocabulary, which a stop text needs.",

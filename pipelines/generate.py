@@ -130,16 +130,7 @@ class GenerateJob:
     source: ModelFolder
     settings: GenerationConfig
     prompt: str | None
-    session: str | None
-    num_samples: int
-    beams: int | None
-    memory_length: int | None
-    storage_dtype: str
-    join_marks: bool
-    ids: bool
-
-
-_COPIED = ("session", "num_samples", "beams", "memory_length", "storage_dtype", "join_marks", "ids")
+    arguments: argparse.Namespace
 
 
 def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
@@ -154,13 +145,13 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
         source=source,
         settings=generation_config(arguments, source.description.model.vocabulary_size),
         prompt=_prompt(arguments.prompt),
-        **{name: getattr(arguments, name) for name in _COPIED},
+        arguments=arguments,
     )
-    _check_combinations(job, [name for name in OF_DRAWING if getattr(arguments, name) is not None])
-    model, memory_length = source.description.model, job.memory_length
+    _check_combinations(job)
+    model, memory_length = source.description.model, arguments.memory_length
     memory_length = model.effective_memory_length if memory_length is None else memory_length
-    num_rows = job.beams or job.num_samples
-    where = f"--num-samples {num_rows}" if job.beams is None else f"--beams {num_rows}"
+    num_rows = arguments.beams or arguments.num_samples
+    where = f"--num-samples {num_rows}" if arguments.beams is None else f"--beams {num_rows}"
     where = f"{where}, --memory-length {memory_length}"
     require_reading_memory("Writing", model, num_rows, 1, memory_length, where)
     return job
@@ -179,28 +170,29 @@ def _prompt(prompt: str | None) -> str | None:
     return prompt
 
 
-def _check_combinations(job: GenerateJob, drawing: list[str]) -> None:
-    """Refuses options that exclude each other; `drawing` are the given ones of `OF_DRAWING`."""
-    has_session, has_samples = job.session is not None, job.num_samples > 1
+def _check_combinations(job: GenerateJob) -> None:
+    """Refuses options that exclude each other."""
+    arguments, model = job.arguments, job.source.description.model
+    has_session, has_samples = arguments.session is not None, arguments.num_samples > 1
     others = ["--session"] * has_session + ["--num-samples"] * has_samples
-    others += map(option_of, drawing)
+    others += [option_of(name) for name in OF_DRAWING if getattr(arguments, name) is not None]
     remedy = "Leave one of the options out."
-    if job.beams is not None and others:
+    if arguments.beams is not None and others:
         what = f"--beams excludes {others[0]}: beam search writes one text and draws no tokens."
         raise UsageError(what, where=f"--beams with {others[0]}", remedy=remedy)
     if has_session and has_samples:
         what = "--session excludes --num-samples: a session continues one text."
         raise UsageError(what, where="--session with --num-samples", remedy=remedy)
-    if job.memory_length is not None and not isinstance(job.source.description.model, ModelConfig):
+    if arguments.memory_length is not None and not isinstance(model, ModelConfig):
         what = "The model is recurrent: its memory has no length to set."
         raise UsageError(what, where="--memory-length", remedy="Leave the option out.")
     # Before the text is written, which would be lost.
-    if job.session is not None and not is_remote(job.session):
-        folder = os.path.dirname(job.session) or "."
+    if arguments.session is not None and not is_remote(arguments.session):
+        folder = os.path.dirname(arguments.session) or "."
         if not os.path.isdir(folder):
             raise StorageError("The session's folder is missing.", where=folder, remedy="Make it.")
-    continues = job.session is not None and path_exists(job.session)
-    is_conversation = sys.stdin.isatty() and not has_samples and job.beams is None
+    continues = arguments.session is not None and path_exists(arguments.session)
+    is_conversation = sys.stdin.isatty() and not has_samples and arguments.beams is None
     if job.prompt is None and not (is_conversation or continues):
         remedy = "Give --prompt or a pipe, continue a --session, or use a terminal."
         raise UsageError("There is no text to continue.", where="--prompt", remedy=remedy)
@@ -211,22 +203,22 @@ def run(job: GenerateJob) -> None:
     from txl_tf.causal_lm.text_generator import TextGenerator
     from txl_tf.samplers import BeamSampler
 
-    source = with_chosen_step(job.source)
+    arguments, source = job.arguments, with_chosen_step(job.source)
     tokenizer = source.tokenizer()
-    if job.ids:
+    if arguments.ids:
         tokenizer = IdTokenizer(source.description.model.vocabulary_size)
-    if tokenizer is not None and job.join_marks:
+    if tokenizer is not None and arguments.join_marks:
         tokenizer.joins_marks = True
     lm = TextGenerator(source.load_model(), tokenizer)
-    draws = job.settings.temperature > 0 and job.beams is None  # by the seed
+    draws = job.settings.temperature > 0 and arguments.beams is None  # by the seed
     words: dict[str, Any] = job.settings.to_dict()
-    words |= {"memory_length": job.memory_length, "storage_dtype": job.storage_dtype}
-    if job.num_samples > 1 or job.beams is not None:
-        if job.beams is not None:
+    words |= {"memory_length": arguments.memory_length, "storage_dtype": arguments.storage_dtype}
+    if arguments.num_samples > 1 or arguments.beams is not None:
+        if arguments.beams is not None:
             words = {name: each for name, each in words.items() if name not in OF_DRAWING}
-            words["sampler"] = BeamSampler(job.beams)
+            words["sampler"] = BeamSampler(arguments.beams)
         # A list of prompts, so that the result is a list.
-        texts = lm.generate([job.prompt], num_samples=job.num_samples, **words)
+        texts = lm.generate([job.prompt], num_samples=arguments.num_samples, **words)
         if draws:
             say(f"seed {lm.last_seed}")
         for index, text in enumerate(texts):
@@ -235,13 +227,13 @@ def run(job: GenerateJob) -> None:
             print(text)
         return
     session = lm.session(**words)
-    continues = job.session is not None and path_exists(job.session)
-    if job.session is not None and continues:
-        session.load(job.session)
+    continues = arguments.session is not None and path_exists(arguments.session)
+    if arguments.session is not None and continues:
+        session.load(arguments.session)
     if draws:
         say(f"seed {session.seed}")
     if job.prompt is None and sys.stdin.isatty():
-        _converse(session, job.session, continues)
+        _converse(session, arguments.session, continues)
         return
     shown = job.prompt or ""
     for piece in session.stream(job.prompt):
@@ -249,7 +241,7 @@ def run(job: GenerateJob) -> None:
         print(shown + piece, end="", flush=True)
         shown = ""
     print(shown)
-    _save(session, job.session)
+    _save(session, arguments.session)
 
 
 def _save(session: "TextSession", path: str | None) -> None:
