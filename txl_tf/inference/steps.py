@@ -39,7 +39,7 @@ class Steps:
       whose tokens are not kept; with keys and values `finish` drops them. `memory` comes from
       `memory_of_steps`, `constants` from `step_constants`.
     - `finish(memory, step_state, lengths)` returns the memory of steps with the tokens of a step
-      state of `B` rows. `lengths`, int32 `(B,)` or a scalar, are the tokens of each row to remember.
+      state of `B` rows. `lengths`, int32 `(B,)` or a scalar, are the tokens of each row to keep.
     """
 
     takes_lengths = True
