@@ -93,7 +93,7 @@ def test_what_contributors_are_told_is_there():
     assert INSTALL_AND_TEST.split(" && ")[0] in text
     for command in ("ruff check .", "ruff format --check .", "mypy"):
         assert command in text and command in checks
-    paths = re.findall(r"(?<![\w/])((?:tests|txl_tf|\.ci)/[a-z0-9_/.-]+\b)", text)
+    paths = re.findall(r"(?<![\w/])((?:tests|txl_tf|pipelines|\.ci)/[a-z0-9_/.-]+\b)", text)
     assert len(paths) > 5
     for path in paths:
         assert (ROOT / path).exists(), path
