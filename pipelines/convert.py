@@ -117,7 +117,7 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
 def _require_torch(source: str) -> None:
     """Raises InputMissingError if only PyTorch reads the weights, and it is not installed."""
     names = os.listdir(source) if os.path.isdir(source) else [source]
-    is_readable = any(name.endswith(".safetensors") for name in names)
+    is_readable = any(name.endswith((".safetensors", ".npz")) for name in names)
     is_of_torch = any(name.endswith((".bin", ".pt", ".pth")) for name in names)
     if is_of_torch and not is_readable and importlib.util.find_spec("torch") is None:
         raise InputMissingError(

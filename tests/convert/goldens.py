@@ -1,7 +1,6 @@
 """Reads what other implementations computed, and computes the same."""
 
 import json
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,21 +8,11 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.convert import load_hugging_face, load_official_tensorflow
-from txl_tf.convert.tensors import write_safetensors
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
 TENSORFLOW = ("tf1_enwik8_like", "tf1_wt103_like")
 HUGGING_FACE = ("hf_char", "hf_adaptive_div4")
 NUM_SEGMENTS = 3
-
-
-def save(folder, tensors, config=None):
-    """Writes a checkpoint of another implementation, and returns the path of its tensors."""
-    path = Path(folder) / "model.safetensors"
-    write_safetensors(path, tensors)
-    if config is not None:
-        path.with_name("config.json").write_text(json.dumps(config))
-    return path
 
 
 class Golden:
@@ -60,8 +49,7 @@ class Golden:
     def load(self):
         if self.is_tensorflow:
             return load_official_tensorflow(FOLDER / self.name / "model.ckpt-0", **self.settings)
-        with tempfile.TemporaryDirectory() as folder:
-            return load_hugging_face(save(folder, self.state_dict, self.config))
+        return load_hugging_face(FOLDER / f"{self.name}.npz")
 
     def zeros(self, model):
         """Memory of zeros that are attended to."""

@@ -1,11 +1,12 @@
 """State dicts of the three PyTorch implementations."""
 
+import json
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tests.convert.goldens import HUGGING_FACE, Golden, save
+from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden
 from tests.convert.models import assert_same_weights, family_config, random_model, weights_of
 from txl_tf.convert import load_hugging_face, load_nvidia_pytorch, load_official_pytorch
 from txl_tf.convert import pytorch as systems
@@ -20,6 +21,13 @@ LOADERS = {
 # The others project every cluster.
 FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
 FLIPPED = ("crit.cluster_weight", "crit.cluster_bias")
+
+
+def save(folder, tensors, config=None):
+    path = folder / "model.npz"
+    extra = {} if config is None else {"config": json.dumps(config)}
+    np.savez(path, **{f"state_dict/{name}": array for name, array in tensors.items()}, **extra)
+    return path
 
 
 def state_dict(model, system):
@@ -177,8 +185,12 @@ def test_files_that_are_none(tmp_path):
         load_hugging_face(tmp_path / "nowhere")
     with pytest.raises(InputMissingError):
         load_hugging_face(tmp_path)
-    content = save(tmp_path, Golden("hf_char").state_dict).read_bytes()
-    (tmp_path / "other.safetensors").write_bytes(content)
+    content = (FOLDER / "hf_char.npz").read_bytes()
+    for damage in (content[:5000], b"", content[:90_000] + b"x" * 500 + content[90_500:]):
+        (tmp_path / "model.npz").write_bytes(damage)
+        with pytest.raises(DataDamagedError):
+            load_hugging_face(tmp_path)
+    (tmp_path / "other.npz").write_bytes(content)
     with pytest.raises(MismatchError):
         load_hugging_face(tmp_path)
 

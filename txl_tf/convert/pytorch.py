@@ -39,7 +39,7 @@ from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import first_line
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+from txl_tf.storage.untrusted_files import parse_json_object, read_json_object, storage_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -247,8 +247,8 @@ def _load(
     check_settings(settings)
     path = find_tensor_file(source)
     where = str(path)
-    tensors = read_tensors(path)
-    stored = _stored_fields(path) if system is HUGGING_FACE else {}
+    tensors, text = read_tensors(path)
+    stored = _stored_fields(path, text) if system is HUGGING_FACE else {}
     if tensors and all(name.startswith(_WRAPPED) for name in tensors):
         tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
     names = [name.removeprefix(system.prefix) for name in tensors]
@@ -327,7 +327,7 @@ def load_official_pytorch(
     the query itself among the `M` keys.
 
     Args:
-        source: path of a file of tensors (`.safetensors`, or of torch if it is
+        source: path of a file of tensors (`.safetensors`, `.npz`, or a torch file if torch is
             installed), or of a folder with one such file.
         dtype: str. Dtype policy of the model.
         origins: optional dict. Filled with the origin of every field of the configuration: found,
@@ -409,16 +409,19 @@ _ONLY = {"attn_type": 0, "ext_len": 0}
 _NO_CLAMP = -1
 
 
-def _stored_fields(path: Path) -> dict[str, Any]:
-    """Returns the `ModelConfig` fields of the configuration beside a file of tensors."""
+def _stored_fields(path: Path, text: str | None) -> dict[str, Any]:
+    """Returns the `ModelConfig` fields of the configuration in a file of tensors, or beside it."""
     beside = path.with_name(_CONFIG_FILE)
-    if not os.path.lexists(beside):
+    if text is not None:
+        config = parse_json_object(text, where=str(path), remedy=_CONFIG_REMEDY)
+    elif os.path.lexists(beside):
+        try:
+            config = read_json_object(str(beside), remedy=_CONFIG_REMEDY)
+        except OSError as error:
+            what = f"The configuration beside the tensors cannot be read: {first_line(error)}"
+            raise DataDamagedError(what, where=str(beside), remedy=_CONFIG_REMEDY) from error
+    else:
         return {}
-    try:
-        config = read_json_object(str(beside), remedy=_CONFIG_REMEDY)
-    except OSError as error:
-        what = f"The configuration beside the tensors cannot be read: {first_line(error)}"
-        raise DataDamagedError(what, where=str(beside), remedy=_CONFIG_REMEDY) from error
     for name, only in _ONLY.items():
         if config.get(name, only) != only:
             what = f"The configuration has {name}={config[name]!r}; only {only} is supported."

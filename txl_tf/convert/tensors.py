@@ -13,6 +13,7 @@ from txl_tf.errors import DataDamagedError, InputMissingError, JobError, Mismatc
 from txl_tf.imports import require_extra
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import first_line
 
 
@@ -166,8 +167,10 @@ def differences_error(differences: dict[str, list[str]], where: str) -> JobError
     return error
 
 
+_STATE_DICT = "state_dict/"
+_CONFIG = "config"
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
-_SUFFIXES = (".safetensors", *_TORCH_SUFFIXES)
+_SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
 # Largest number of tensors that share bytes.
 _MAX_SHARING = 8
 # Names of the state dict in a training checkpoint.
@@ -175,7 +178,7 @@ _NESTED = ("model_state", "state_dict", "model_state_dict", "model")
 
 
 def find_tensor_file(source: str | Path) -> Path:
-    """Finds the tensor file of a path; in a folder, safetensors precede torch.
+    """Finds the tensor file of a path; in a folder, safetensors precede npz and torch.
 
     Raises InputMissingError without a file, MismatchError for several files of one kind.
     """
@@ -199,17 +202,20 @@ def find_tensor_file(source: str | Path) -> Path:
     )
 
 
-def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Reads all tensors of a file.
+def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
+    """Reads all tensors of a file, and its configuration as JSON text, if it has one.
 
-    Raises DataDamagedError for a file that cannot be read without running code, ImportError
-    without PyTorch, UsageError without safetensors.
+    Names in a `.npz` file may begin with `state_dict/`. Raises DataDamagedError for a file that
+    cannot be read without running code, InputMissingError without PyTorch, UsageError without
+    safetensors.
     """
     if path.suffix in _TORCH_SUFFIXES:
-        return _read_torch(path)
+        return _read_torch(path), None
     try:
         if path.suffix == ".safetensors":
-            return _read_safetensors(path)
+            return _read_safetensors(path), None
+        if path.suffix == ".npz":
+            return _read_npz(path)
         raise ValueError(f"the name of the file must end in {', '.join(_SUFFIXES)}")
     except (OSError, TypeError, ValueError) as error:
         what = f"The tensors cannot be read: {first_line(error)}"
@@ -239,9 +245,28 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(first_line(error)) from error
 
 
-def _read_torch(path: Path) -> dict[str, np.ndarray]:
-    import torch
+def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
+    with path.open("rb") as file:
+        arrays = read_array_archive(file)
+    config = arrays.pop(_CONFIG, None)
+    prefix = _STATE_DICT if any(name.startswith(_STATE_DICT) for name in arrays) else ""
+    tensors = {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+    return tensors, None if config is None else str(config)
 
+
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    try:
+        import torch
+    except ImportError as error:
+        raise InputMissingError(
+            "The package torch, which reads this file, is not installed.",
+            where=str(path),
+            remedy="Install torch, or convert the file to safetensors on a machine that has torch.",
+        ) from error
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         for key in _NESTED:
