@@ -37,7 +37,7 @@ class ObjectStore:
         self.environment = {
             "https_proxy": f"http://127.0.0.1:{port}",
             "CURL_CA_BUNDLE": certificate,
-            # There is no metadata server to ask for a token, and this asks nobody.
+            # No metadata server exists here, so the token comes from the environment.
             "NO_GCE_CHECK": "1",
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
         }
@@ -245,7 +245,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
 
     def _body(self) -> bytes:
-        """The body; that of an upload comes in chunks, beside a length that means nothing."""
+        """The body; an upload comes in chunks, and its length header means nothing."""
         if self.headers.get("transfer-encoding", "") != "chunked":
             return self.rfile.read(int(self.headers.get("content-length", 0)))
         body = bytearray()

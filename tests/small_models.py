@@ -1,4 +1,4 @@
-"""Small models and results, of which a test says only what matters to it."""
+"""Small models and results; a test passes only the sizes that matter to it."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ def small_config(
     num_heads: int = 2,
     **changes: Any,
 ) -> ModelConfig:
-    """Two layers, whose heads share out the width and whose inner width is twice of it."""
+    """Two layers; heads share the width, and the inner width is twice the width."""
     sizes = {
         "num_layers": 2,
         "head_dim": width // num_heads,

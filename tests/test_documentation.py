@@ -54,7 +54,7 @@ def small_model(**changes):
     return {"model": model, "config": model.config, "memory_length": model.config.memory_length}
 
 
-# The names that an example of an object takes for granted, besides those of its module.
+# Names that an example expects, besides its module's names.
 MADE = {
     "GenerationSession": lambda: {**small_model(), "prompt_ids": prompt(7, num_rows=1)},
     "InferenceEngine": lambda: {**small_model(), "token_ids": prompt(11, num_rows=1)},

@@ -67,7 +67,7 @@ def sharpened(temperature):
         (RandomSampler(top_p=0.81), kept(PROBABILITIES, [1, 3, 5, 7])),
         (RandomSampler(top_p=0.83), kept(PROBABILITIES, [1, 3, 5, 7, 4])),
         (RandomSampler(2.0, top_k=5, top_p=0.9, min_p=0.8), kept(sharpened(2.0), [1, 3])),
-        # Of the four most probable, 0.82 together, two reach 0.6 of it.
+        # The four most probable have 0.82 together; two of them reach 0.6 of 0.82.
         (RandomSampler(top_k=4, top_p=0.6), kept(PROBABILITIES, [1, 3])),
         (RandomSampler(top_p=1.0, min_p=0.45), kept(PROBABILITIES, [1, 3, 5])),
         (RandomSampler(2.0, top_p=1.0, min_p=0.7), kept(sharpened(2.0), [1, 3, 5])),

@@ -22,7 +22,7 @@ def toy_tokens(num_tokens=2000, vocabulary_size=VOCABULARY_SIZE, seed=7):
 
 
 class ToyBatches:
-    """Rows cut from one array; each row goes on where its last segment stopped.
+    """Rows cut from one array; each row continues where its last segment stopped.
 
     `restarts` are pairs of a step and a row where a stream starts besides the first segments. With
     `twins` the second half of the rows repeats the first.
@@ -126,6 +126,6 @@ def strategy_of(num_replicas):
     """One device, or the two logical CPUs of the test process.
 
     The strategy over two is the one of the jobs, because a second one would number its collective
-    operations from the start again, and TensorFlow remembers the shapes of all that were run.
+    operations from the start again, and TensorFlow remembers the shapes of earlier ones.
     """
     return create_strategy(num_cpu_replicas=num_replicas)

@@ -9,7 +9,7 @@ NUM_ROWS = 4
 
 
 def toy_trainer(batches=None, num_replicas=1, describe_row=None, **sections):
-    """A new trainer; its arguments are those of `toy_experiment` besides."""
+    """A new trainer; `sections` go to `toy_experiment`."""
     batches = batches or ToyBatches(toy_tokens(), NUM_ROWS)
     return Trainer(
         toy_experiment(**sections),

@@ -41,7 +41,7 @@ HOST_OPERATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class BridgedProgram:
-    """What is on the host and what on each replica."""
+    """Operations on the host and on each replica."""
 
     text: str
 
@@ -93,7 +93,7 @@ def _operations(text):
 
 @functools.cache
 def traced_replicas():
-    """The strategy that traces, of which a process needs one."""
+    """The strategy that traces; a process needs only one."""
     return traced_tpu_strategy(NUM_REPLICAS, packs_variables=True)
 
 
@@ -104,7 +104,7 @@ def through_the_bridge(function):
 
 
 def assert_runs_on_replicas(program):
-    """One program per replica, and nothing of it on the host."""
+    """Fails unless each replica has one program and the host runs nothing."""
     assert program.num_clusters == 1
     assert "_xla_outside_compilation" not in program.text
     assert set(program.host_operations) - HOST_OPERATIONS == set()

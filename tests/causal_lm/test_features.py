@@ -12,7 +12,7 @@ from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
 TOKENIZER = CharacterTokenizer(list("abcdefghij "))
-# Shorter than a segment, as long as one, and longer than what is read at once.
+# Shorter than a segment, as long as one, and longer than a read.
 TEXTS = ["a", "bad cab j", "face", "hi " * 48, "dig a big bag " * 3]
 CONFIGS = {
     "relative": small_config(4, 6),

@@ -58,7 +58,7 @@ def test_pieces_of_a_long_text_join_to_it_and_few_tokens_are_decoded_for_each(mo
     )
     pieces = written(text, count)
     assert "".join(pieces) == text and not any("\ufffd" in piece for piece in pieces)
-    assert max(decoded) <= 128 + 3  # twice the context, and what a character has beyond it
+    assert max(decoded) <= 128 + 3  # twice the context, and the rest of a character
     assert "".join(written(text, count - 3, ["; x"])) == text[:-3] + "\ufffd"
     end = text.index(", é; a€, é", 200)
     assert "".join(written(text[:end] + "stop" + text, count, ["stop"])) == text[:end]
@@ -83,7 +83,7 @@ def test_memory_ends_where_the_text_ends():
     writer = TextSession(session, ByteTokenizer(), GenerationConfig(stop=[", t", "ee"]))
     assert writer.write("say ", max_tokens=14) == "one two"
     assert bytes(session.remembered) == b"say one two"
-    # A token with the end of the text and the beginning of the stop text is written anew.
+    # A token with the end of the text and the beginning of the stop text is encoded again.
     words = WordTokenizer(["say", "one", "oneself", "elf", "two"], WordRule())
     for text, stop, kept in (("one oneself", "self", [1, 1]), ("one elf", "lf", [1])):
         pieces = TextPieces(words, words.encode("say"), [stop])

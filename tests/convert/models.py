@@ -31,7 +31,7 @@ def family_config(name, **changes):
 
 
 def random_model(config, scale=1.0):
-    """A model none of whose variables are alike."""
+    """A model whose variables all differ."""
     generator = np.random.default_rng(7)
     model = TransformerXL(config)
     for variable in model.weights:

@@ -32,7 +32,7 @@ UNITS = ("bytes", "characters", "words", "documents", "tokens")
 
 
 def as_expected(corpus):
-    """Splits that come to what is expected."""
+    """Splits with the published counts."""
     return [
         types.SimpleNamespace(name=name, **{**dict.fromkeys(UNITS, 0), **counts})
         for name, counts in corpus.counts.items()

@@ -1,4 +1,4 @@
-"""What is in a file is decided by its first bytes; no container is taken for text."""
+"""The first bytes of a file decide its kind; no container is read as text."""
 
 import gzip
 import io

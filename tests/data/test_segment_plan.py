@@ -44,7 +44,7 @@ def test_a_segment_continues_the_last_one_or_starts(rotate):
             np.testing.assert_array_equal(plan.starts(step), ~continues)
             if step % plan.segments_per_epoch:
                 breaks += int(plan.starts(step).sum())
-        # Inside an epoch only the one row that reads around the end starts anew.
+        # Inside an epoch only the one row that reads around the end restarts.
         assert breaks <= 3
         assert plan.starts(0).all()
 

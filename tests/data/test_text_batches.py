@@ -1,4 +1,4 @@
-"""Batches of texts in memory: their order, what they are made of, and what is refused."""
+"""Batches of texts in memory: their order, their sources and their refusals."""
 
 import numpy as np
 import pytest

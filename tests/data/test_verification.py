@@ -1,4 +1,4 @@
-"""What is not as it was written, or can not be trained on, is refused before a step is taken."""
+"""Data that are damaged or unfit for training are refused before the first step."""
 
 import os
 import shutil

@@ -67,7 +67,7 @@ class PodRun:
         return process
 
     def step(self) -> int:
-        """The step of the newest checkpoint, 0 if there is none."""
+        """The step of the newest checkpoint, 0 without one."""
         folders = (self.workdir / "checkpoints").glob("step-*/manifest.json")
         return max((int(path.parent.name[5:]) for path in folders), default=0)
 

@@ -1,4 +1,4 @@
-"""Requests to `score` that must be refused, each with what the refusal says."""
+"""Requests to `score` that must be refused, each with its error message."""
 
 import numpy as np
 

@@ -54,13 +54,13 @@ def settings(num_rows, **changes):
 
 
 def generate(signatures, rows, memory, stop_token_ids=((-1,),), **changes):
-    """Writes after rows; memory is that of an answer or `nothing_read`."""
+    """Continues rows; memory comes from an answer or `nothing_read`."""
     stops = {"stop_token_ids": np.array(stop_token_ids, "int32")}
     given = settings(len(rows["token_ids"]), **changes)
     return signatures["generate"](**tensors({**rows, **given, **stops, **memory}))
 
 
 def score(signatures, text, memory, lengths=None):
-    """Scores a text `(B, T + 1)`; memory is that of an answer or `nothing_read`."""
+    """Scores a text `(B, T + 1)`; memory comes from an answer or `nothing_read`."""
     values = {**rows_of(text[:, :-1], lengths), "target_ids": text[:, 1:], **memory}
     return signatures["score"](**tensors(values))

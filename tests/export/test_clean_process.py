@@ -66,7 +66,7 @@ def run_client(program, *arguments, **environment):
 
 def test_a_session_that_xla_compiles_refuses_what_is_bad_and_answers_the_rest(exported, tmp_path):
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2"
-    # A session checks the types by itself, before it runs anything.
+    # A session checks types before it runs the graph.
     cases = {"good": GOOD} | {
         name: {**GOOD, **changes} for name, (changes, _) in BAD.items() if name != "memory dtype"
     }

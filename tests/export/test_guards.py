@@ -1,4 +1,4 @@
-"""Bad requests: refused by value and place, whoever serves; good ones are as they were."""
+"""Every server refuses a bad request with value and index; good requests pass unchanged."""
 
 import numpy as np
 import pytest

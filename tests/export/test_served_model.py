@@ -1,4 +1,4 @@
-"""What is stored of weights, and what comes back."""
+"""Stored weights are restored within the precision of their stored type."""
 
 import keras
 import numpy as np

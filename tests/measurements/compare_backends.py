@@ -5,7 +5,7 @@
 
 `write` runs on TensorFlow, `compare` on JAX and without TensorFlow. Both draw the same weights
 and tokens, read three segments, and train 20 steps with dropout, memory, clipping and Adam;
-gradients are those of the first step. `compare` prints a line of JSON for each model and
+gradients come from the first step. `compare` prints a line of JSON for each model and
 dtype: the largest difference of an array, relative to the largest number in it.
 """
 

@@ -42,7 +42,7 @@ for path in models:
 
 
 def layer_in_model(layer, case):
-    """A functional model of one layer, which has what the layer is called with beside its input."""
+    """A functional model of one layer, with the layer's further call arguments."""
     symbol = keras.Input(case["input_data"].shape[1:], dtype=case["input_data"].dtype.name)
     return keras.Model(symbol, layer(symbol, **case.get("call_kwargs", {})))
 
@@ -100,7 +100,7 @@ def test_every_class_loads_in_a_process_of_its_own(saved, imports):
 
 
 def test_every_class_that_is_registered_is_saved_above(saved):
-    """But those that a compiled model has, two of which are in the file of the stateful model."""
+    """Except classes of `training`, which are saved with a compiled model."""
     decorated = re.compile(r"register_keras_serializable\(package=\"txl_tf\"\)\nclass (\w+)")
     found = [
         (path.parent.name, name)

@@ -1,7 +1,7 @@
 """Runs `txl` many times without importing TensorFlow each time.
 
 A server process imports everything and initialises nothing: it has one thread
-and no device, so that a fork of it is as good as a new process. It forks a
+and no device, so that a fork is as good as a new process. It forks a
 child for every run. Tests use `ForkServer`, since their own process has
 TensorFlow running and must not be forked.
 
@@ -225,7 +225,7 @@ def _num_threads() -> int:
 
 
 def _move_to(request: dict[str, Any]) -> None:
-    """Gives the child the surroundings of whoever asked for it."""
+    """Gives the child the environment and folder of the client."""
     # A test runner that was started by `nohup` ignores SIGHUP.
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

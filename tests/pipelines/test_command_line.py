@@ -61,7 +61,7 @@ _TRAIN = "train --data d --workdir new"
 _QUICKSTART = f"{_TRAIN} --config quickstart"
 _GENERATE = "generate --workdir run --prompt a"
 
-# The command, its exit code, and what the answer has to say.
+# The command, its exit code, and a part of its message.
 _MISUSES = [
     # Misspelt names.
     ("trian", 2, "mean train"),

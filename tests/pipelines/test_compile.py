@@ -1,4 +1,4 @@
-"""`txl compile`: what it refuses, what it prints, and what the compiler says."""
+"""`txl compile`: its refusals, its output and the compiler's errors."""
 
 import collections
 import dataclasses

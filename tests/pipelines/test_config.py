@@ -1,4 +1,4 @@
-"""`txl config`, experiments with a base, and what is near to a misspelt name."""
+"""`txl config`, experiments with a base, and suggestions for a misspelt name."""
 
 import json
 
@@ -70,7 +70,7 @@ def test_evaluations_before_the_last_step_are_limited_by_tokens_and_not_by_time(
     assert 0.8 * tenth < limit() < tenth
     windows = same.replace(memory_length=0, window_stride_tokens=8)
     assert tenth / 4 <= limit(experiment.replace(evaluation=windows)) < tenth / 3
-    # A run that is made longer goes on with the same text.
+    # An extended run evaluates the same text.
     assert limit(num_steps=4 * num_steps) == limit()
     assert limit(evaluate_tokens=77) == 77
     assert limit(evaluate_every_steps=1) == 4096

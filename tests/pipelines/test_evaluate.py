@@ -90,7 +90,7 @@ def refused(capsys, *arguments):
 
 
 def nats_of_documents_alone():
-    """Each document read by itself; its end predicts the first token of the next one."""
+    """Nats of documents that are read one by one; an end predicts the next first token."""
     model, nats, of_next = model_of(10), [], 0.0
     tokens = np.frombuffer(b"".join(DOCUMENTS) + b"?", np.uint8).astype("int32")[None]
     start = 0

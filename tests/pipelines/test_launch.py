@@ -19,7 +19,7 @@ DATA = "gs://bucket/a'c\"$(touch<x);`y`"
 WORDS = {"--zone": "us-central1-a", "--project": "my-project", "--name": "my-run", "--data": DATA}
 WORDS |= {"--config": "enwik8_base", "--workdir": "gs://bucket/run"}
 GKE = {"--image": "gcr.io/p/i:1", "--cluster": "c", "--service-account": "a@p.example"}
-# Records its words, and answers what is asked of a TPU.
+# Records its arguments and answers like `gcloud`.
 GCLOUD = f"""#!{sys.executable}
 import json, sys
 open("calls", "a").write(json.dumps(sys.argv) + chr(10))

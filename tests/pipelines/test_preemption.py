@@ -93,7 +93,7 @@ class Stopper(Interrupter):
             process.wait_until(lambda: time.monotonic() >= moment or run.ledger_step() > reached)
             return
         if kind == "evaluation":
-            # It takes much longer than steps do, because it is traced in every process anew.
+            # It takes much longer than steps do, because every process traces it again.
             period = EVALUATE_EVERY_STEPS
             process.wait_until(
                 lambda: run.ledger_step() >= step and run.ledger_step() % period == 0

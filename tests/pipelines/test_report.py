@@ -92,7 +92,7 @@ def test_texts_of_a_run_are_never_markup_and_damaged_lines_are_left_out(run):
     assert "Goodput" not in page.shown
 
 
-# Labels of a chart that overlap, texts below 9 pixels, and width beyond that of the window.
+# Labels of a chart that overlap, texts below 9 pixels, and a page wider than the window.
 CHECK = """<script>
 const faults = [document.documentElement.scrollWidth - innerWidth].filter(each => each > 0);
 for (const svg of document.querySelectorAll("svg")) {

@@ -1,4 +1,4 @@
-"""A run whose checkpoints are gone says so, and never begins again by itself."""
+"""A run without its checkpoints is refused, and never restarts from step 0."""
 
 import shutil
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_the_newest_ones_may_be_made_again_if_the_ledger_explains_it(place, tmp_
 def test_a_process_that_ended_before_the_first_checkpoint_has_lost_nothing(
     tmp_path, unbroken, num_steps
 ):
-    """It had a longer period of checkpoints than the one that goes on."""
+    """The ended process had a longer checkpoint period than the resuming one."""
     run = tmp_path / "run"
     experiment = toy_run_experiment(checkpoint_every_steps=1000, evaluate_every_steps=1000)
     with pytest.raises(ZeroDivisionError), stopping_after(num_steps, ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""Jobs that were started with `--tpu`: all that stops them here is that there is no TPU."""
+"""Jobs with `--tpu` run until they need a TPU, which this machine lacks."""
 
 import subprocess
 import sys

@@ -74,7 +74,7 @@ def test_a_killed_owner_holds_nothing(tmp_path):
 
 @pytest.mark.parametrize("kind", ["lock", "staging folder"])
 def test_many_at_once_take_turns(tmp_path, kind):
-    """What is locked is removed by every owner; nobody may lock what is gone."""
+    """Every owner removes the locked folder; a removed folder cannot be locked."""
     inside, most_at_once, num_done = [], 0, 0
 
     def enter(_):

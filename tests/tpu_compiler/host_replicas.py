@@ -185,7 +185,7 @@ def executed_nats(evaluator, text, strategy):
 
 
 def filled(leaves, values, num_replicas):
-    """A structure's leaves; what is `None` is no result, and as an argument a zero."""
+    """Leaves with the next values; a leaf `None` has no result and becomes zeros."""
     nothing = [np.int32(0)] * num_replicas
     return [nothing if leaf is None else next(values) for leaf in leaves]
 

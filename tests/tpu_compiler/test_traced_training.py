@@ -134,7 +134,7 @@ def test_the_loop_is_one_program_per_replica(traced):
 
 
 def could_be(shape, other):
-    """Whether a shape of which some sizes are not known, `"?"`, may be another."""
+    """True if a shape, with `"?"` for unknown sizes, may equal another."""
     sizes = zip(shape, other, strict=False)
     return len(shape) == len(other) and all(first in ("?", second) for first, second in sizes)
 

@@ -51,7 +51,7 @@ def drawn_case(generator, seed):
     def one_of(*values):
         return values[generator.integers(len(values))]
 
-    # Mostly short: what is hard are edges, of tiles, of memory and of the table.
+    # Mostly short: the edges of tiles, of memory and of the table are hard.
     memory_length = one_of(0, int(generator.integers(1, 30)), int(generator.integers(30, 200)))
     same_length = memory_length > 0 and one_of(False, True)
     return Case(

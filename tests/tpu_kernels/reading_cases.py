@@ -17,7 +17,7 @@ NAMES = ("first read", "second read", "keys", "values")
 
 @dataclasses.dataclass(frozen=True)
 class ReadingCase(attention_cases.Case):
-    """Two reads, of which the second finds a memory; nothing is dropped."""
+    """Two reads without dropout; the second one has a memory."""
 
     segment_length: int = 16
     num_segments: int = 2

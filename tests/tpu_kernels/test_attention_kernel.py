@@ -31,7 +31,7 @@ def test_a_small_case_is_that_of_plain_operations():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [[], ["--reading"]])
 def test_all_options_are_those_of_plain_operations(kind):
-    """In a process of its own, which compiles quickly; what is compiled is never freed."""
+    """In a process of its own, because compiled programs are never freed."""
     command = [sys.executable, "-m", "tests.tpu_kernels.random_cases"]
     command += ["--cases", "5", *kind]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)

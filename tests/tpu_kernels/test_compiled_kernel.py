@@ -57,7 +57,7 @@ def test_reading_with_a_memory_compiles_and_copies_nothing(name):
     compiled = TpuCompiler(Topology.parse(topology), generates_code=True).compile(program, name)
     assert compiled.fits
     assert compiled.flops == plan.forward_flops
-    # Besides what is padded, and what the compiler moves to the chip ahead.
+    # Padded copies, and arrays that the compiler moves to the chip ahead.
     assert compiled.temporary_bytes < compiled.argument_bytes / 2
 
 
@@ -80,6 +80,6 @@ def test_both_passes_compile_and_keep_no_scores_in_memory(name):
     compiled = TpuCompiler(Topology.parse(topology), generates_code=True).compile(program, name)
     assert compiled.fits
     assert compiled.flops == plan.forward_flops + plan.backward_flops
-    # Besides arguments there are copies of what is padded, and the logarithms of sums; the scores
+    # Besides arguments there are padded copies and the logarithms of sums; the scores
     # of the large models would take more.
     assert compiled.temporary_bytes < compiled.argument_bytes

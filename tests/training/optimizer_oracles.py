@@ -11,7 +11,7 @@ def run_oracle(step_of, weights, gradients_of_steps, rates, weight_decay=0.0):
     """Weights after some steps; biases and vectors do not decay.
 
     `step_of(path, weight)` returns a function of gradient, weight, learning rate and step from 1
-    that returns what is subtracted.
+    that returns the number to subtract.
     """
     weights = {path: np.float64(array) for path, array in weights.items()}
     steps = {path: step_of(path, array) for path, array in weights.items()}

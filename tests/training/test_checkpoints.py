@@ -172,7 +172,7 @@ def test_a_file_with_a_flipped_bit_cut_or_missing_is_found(store_and_folder, fil
             store.load(10)
         assert raised.value.where.startswith(str(path))
 
-    # In place, because a file system may force a file to the disk that is written anew.
+    # In place, because a file system may force a rewritten file to the disk.
     with path.open("r+b", buffering=0) as file:
         for number, byte in enumerate(content):
             for value in (byte ^ 1 << number % 8, byte):
@@ -277,7 +277,7 @@ def test_everything_is_forced_to_the_disk_before_the_checkpoint_appears(tmp_path
 
 def test_no_checkpoint_holds_what_is_not_finite(tmp_path):
     types = ("float16", "float32", "float64", tf.bfloat16.as_numpy_dtype)
-    # The largest numbers, of which a sum would overflow.
+    # The largest numbers, whose sum would overflow.
     arrays = {str(dtype): np.full(3, tf.as_dtype(dtype).max, dtype) for dtype in types}
     store = CheckpointStore(tmp_path, IDENTITY, num_kept=1)
     store.save(1, arrays)

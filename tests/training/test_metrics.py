@@ -35,7 +35,7 @@ def test_every_figure_that_is_written_is_listed():
     assert figures["performance/peak_share"] == 0.1
     assert figures["performance/step_seconds"] == 2.0
     assert figures.keys() | evaluation_figures(small_result()).keys() <= TAGS.keys()
-    # What is not known is left out, not guessed.
+    # Unknown figures are left out, not guessed.
     left_out = figures.keys() - training_figures(report_of(), 2.0).keys()
     assert left_out == {"performance/peak_share"}
 

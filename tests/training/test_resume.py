@@ -1,4 +1,4 @@
-"""A run that stops and goes on is the run that never stopped."""
+"""A resumed run equals the run that never stopped."""
 
 import functools
 

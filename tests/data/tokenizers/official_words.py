@@ -18,7 +18,7 @@ def official_lines(text, *, lower_case=False, add_eos=False, add_double_eos=Fals
 
 
 def official_vocabulary(text, *, lower_case=False, special=(), min_freq=0, vocabulary_size=None):
-    """The symbols by id; they are counted without those of the lines."""
+    """Symbols in the order of their ids; counts leave out the line symbols."""
     counter = collections.Counter()
     for symbols in official_lines(text, lower_case=lower_case):
         counter.update(symbols)

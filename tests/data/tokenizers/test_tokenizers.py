@@ -120,7 +120,7 @@ KEPT = {
 
 @functools.cache
 def made(kind):
-    """A tokenizer that knows all that is kept."""
+    """A tokenizer whose vocabulary covers `KEPT`."""
     text = "".join(KEPT.values())
     if kind == "characters":
         return CharacterTraining().build(Counter(text))

@@ -61,7 +61,7 @@ def command(runs, data_folder, out, *more):
 
 @pytest.fixture(scope="module")
 def report(runs, data_folder, tmp_path_factory):
-    """The folder that the job makes, and what is in its report."""
+    """The job's output folder and its parsed report."""
     out = tmp_path_factory.mktemp("analysis") / "out"
     assert main(command(runs, data_folder, out, "--seed", "3")) == 0
     assert [*out.parent.iterdir(), *out.iterdir()] == [out, out / "context.json"]
@@ -110,7 +110,7 @@ def test_contexts_are_read_with_the_memory_of_the_option(report, runs, data_fold
     assert (longer["memory_length"], figures["runs"][0]["memory_length"]) == (12, 6)
     # An LSTM has no memory.
     assert lstm["perplexities"] == figures["runs"][1]["perplexities"]
-    # All of the context is remembered, so the figures are those of one pass.
+    # Memory holds the whole context, so the figures equal one pass.
     tokens, (_, model) = drawn_windows(data_folder), runs["xl"]
     nll, _ = model.score(tokens[:, :-1], tokens[:, 1:], model.initial_memory(40, 0))
     assert longer["perplexities"][-1] == pytest.approx(math.exp(np.mean(nll[:, -1])), rel=1e-5)
