@@ -182,15 +182,15 @@ def override(model: Model, overrides: list[str]) -> Model:
     """Applies `--set`; UsageError for a wrong value, MismatchError for a misfit with the model."""
     where = " ".join(f"--set {text[:200]}" for text in overrides[:100])
     try:
-        changed = model.with_overrides(overrides)
+        description = model.with_overrides(overrides)
     except ValueError as error:
         remedy = "Values are JSON, such as 0.001, null, true, [100, 200], or plain text."
         raise UsageError(f"{error}", where=where, remedy=remedy) from error
     try:
-        changed.evaluation.check_model(changed.model)
+        description.evaluation.check_model(description.model)
     except ValueError as error:
         raise MismatchError(f"{error}", where=where) from error
-    return changed
+    return description
 
 
 def overrides_of(arguments: argparse.Namespace) -> list[str]:

@@ -127,15 +127,15 @@ def new_checkpoints(
 
     Ends after the last step of the run, once `stopped` is set, or when no checkpoint came in time.
     """
-    seen, patience = set(done), float("inf") if patience_seconds is None else patience_seconds
+    seen_steps, patience = set(done), float("inf") if patience_seconds is None else patience_seconds
     deadline = time.monotonic() + patience
     while not stopped.is_set():
-        step = next((step for step in list_steps() if step not in seen), None)
+        step = next((step for step in list_steps() if step not in seen_steps), None)
         if step is not None:
-            seen.add(step)
+            seen_steps.add(step)
             yield step
             deadline = time.monotonic() + patience
-        elif last_step in seen or time.monotonic() >= deadline:
+        elif last_step in seen_steps or time.monotonic() >= deadline:
             return
         else:
             stopped.wait(min(poll_seconds, deadline - time.monotonic()))
@@ -154,11 +154,11 @@ def watch_checkpoints(
 
     run = workdir.describe()
     num_steps, store = run.experiment.training.num_steps, run.checkpoints(workdir.folder)
-    stopped = threading.Event()
+    stop = threading.Event()
     log = EvaluationLog(workdir.evaluations, split, conditions)
 
     def check() -> None:
-        if stopped.is_set():
+        if stop.is_set():
             raise PreemptedError(
                 f"The evaluations were stopped: {watcher.requested}.",
                 where="--watch",
@@ -170,9 +170,9 @@ def watch_checkpoints(
             check()
             yield batch
 
-    with log.locked() as folder, PreemptionWatcher(stopped.set) as watcher:
+    with log.locked() as folder, PreemptionWatcher(stop.set) as watcher:
         board = TensorBoardWriter(WritableFolder(workdir.tensorboard, folder.check))
-        for step in new_checkpoints(store.steps, num_steps, log.results, stopped, patience_seconds):
+        for step in new_checkpoints(store.steps, num_steps, log.results, stop, patience_seconds):
             try:
                 _, weights = open_model(workdir.folder, step).read_weights()
             except DataDamagedError as error:

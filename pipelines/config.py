@@ -100,8 +100,8 @@ def settings_of(config_class: Any) -> Iterator[tuple[str, str, str]]:
 def _meanings(config_class: Any) -> dict[str, str]:
     """Reads the strings under the fields from the source of a class."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(config_class)))
-    found = {}
+    meanings = {}
     for field, after in itertools.pairwise(typing.cast(ast.ClassDef, tree.body[0]).body):
         if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(after.value).split())
-    return found
+            meanings[ast.unparse(field.target)] = " ".join(ast.literal_eval(after.value).split())
+    return meanings

@@ -133,29 +133,29 @@ def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
     if arguments.text is not None:
         # By default one row, so that every token has the longest possible memory.
         overrides.insert(0, "evaluation.batch_size=1")
-    described = override_evaluation(source.description, overrides)
+    description = override_evaluation(source.description, overrides)
     _check_options(arguments)
-    _check_model(arguments, source, described)
-    require_evaluation_memory(described.model, described.evaluation, tpu=arguments.tpu)
+    _check_model(arguments, source, description)
+    require_evaluation_memory(description.model, description.evaluation, tpu=arguments.tpu)
     if arguments.text is not None:
         check_text_file(arguments.text)
-    return EvaluateJob(source=source, described=described, arguments=arguments)
+    return EvaluateJob(source=source, described=description, arguments=arguments)
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    given = {name for name, value in vars(arguments).items() if value not in (None, False)}
+    options = {name for name, value in vars(arguments).items() if value not in (None, False)}
     for option, other in _EXCLUDED.items():
-        if {option, other} <= given:
+        if {option, other} <= options:
             what, where = f"--{option} and --{other} exclude each other.", f"--{option}"
             raise UsageError(what, where=where, remedy="Leave one of the options out.")
     for option, needed in _NEEDED.items():
-        if option in given and needed not in given:
+        if option in options and needed not in options:
             where = f"--{option.replace('_', '-')}"
             raise UsageError(f"{where} needs --{needed}.", where=where, remedy=f"Add --{needed}.")
 
 
 def _check_model(
-    arguments: argparse.Namespace, source: ModelFolder, described: ModelDescription
+    arguments: argparse.Namespace, source: ModelFolder, description: ModelDescription
 ) -> None:
     if arguments.data is None and arguments.text is None:
         what = "Neither a data set nor a text is named."
@@ -169,7 +169,7 @@ def _check_model(
     if arguments.watch and source.run is None:
         what = "The folder is not a run, so it gets no new checkpoints."
         raise UsageError(what, where="--watch", remedy="Leave --watch out, or name a run.")
-    is_dynamic = described.evaluation.dynamic_learning_rate is not None
+    is_dynamic = description.evaluation.dynamic_learning_rate is not None
     if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(
             "Dynamic evaluation runs on a single device.",

@@ -205,12 +205,12 @@ def _finetuning_experiment(
     if "training.num_steps" in overridden_settings(overrides):
         num_steps = begin.training.num_steps
     each_epoch = min(_steps_of(1, data, begin), num_steps)
-    followed = {
+    periods = {
         "training.evaluate_every_steps": each_epoch,
         "training.checkpoint_every_steps": each_epoch,
         "training.steps_per_loop": min(100, each_epoch),
     }
-    return of_length(begin, num_steps, overrides, followed)
+    return of_length(begin, num_steps, overrides, periods)
 
 
 def _task(data: TaskData) -> TaskConfig:
@@ -314,8 +314,8 @@ class FineTuningData:
         max_tokens: int | None = None,
     ) -> "TaskResult":
         """Evaluates the split `valid`; it is always read as a whole."""
-        encoded = self._encoded["valid"]
-        return evaluator.evaluate(encoded, self._metrics, split="valid", step=step, track=track)
+        examples = self._encoded["valid"]
+        return evaluator.evaluate(examples, self._metrics, split="valid", step=step, track=track)
 
 
 def run(job: FineTuning) -> None:
@@ -361,8 +361,8 @@ def _predict(job: FineTuning, data: TaskData) -> None:
     predictions, scores = load_task(job.workdir.folder).answer(examples)
     if all(each.is_labelled for each in examples):
         figures = compute_metrics(data.metrics, data.kind, data.labels, examples, predictions)
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        print(f"{job.arguments.predict}: {shown} ({len(examples):,} examples)")
+        listing = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        print(f"{job.arguments.predict}: {listing} ({len(examples):,} examples)")
     if path is not None:
         write_predictions(path, data, examples, predictions, scores)
         print(f"{len(examples):,} answers: {path}")
@@ -372,11 +372,11 @@ def _tokenizer(job: FineTuning) -> "Tokenizer":
     """Returns the tokenizer of the run, of its source, of `--vocabulary`, or of bytes."""
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
-    found = None
+    tokenizer = None
     if job.workdir.has_run():
-        found = open_model(job.workdir.folder).tokenizer()
+        tokenizer = open_model(job.workdir.folder).tokenizer()
     elif job.initial is not None:
-        found = job.initial.source.tokenizer()
-    if found is None and job.arguments.vocabulary is not None:
-        found = tokenizer_from(job.arguments.vocabulary)
-    return ByteTokenizer() if found is None else found
+        tokenizer = job.initial.source.tokenizer()
+    if tokenizer is None and job.arguments.vocabulary is not None:
+        tokenizer = tokenizer_from(job.arguments.vocabulary)
+    return ByteTokenizer() if tokenizer is None else tokenizer

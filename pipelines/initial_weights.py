@@ -106,13 +106,13 @@ class InitialWeights:
 
     def require_vocabulary(self, data: dict[str, Any]) -> None:
         """Raises MismatchError if the weights belong to another vocabulary."""
-        found = self.source.description
+        description = self.source.description
         if self._vocabulary == "shared":
             required_tokenizer(self.source, self._folder)
-        elif found.tokenizer_sha256 not in (None, data["tokenizer_sha256"]):
+        elif description.tokenizer_sha256 not in (None, data["tokenizer_sha256"]):
             raise MismatchError(
-                f"The vocabulary of the initial weights ({found.tokenizer}) is not the vocabulary "
-                f"of the data set ({data['tokenizer']}).",
+                f"The vocabulary of the initial weights ({description.tokenizer}) is not the "
+                f"vocabulary of the data set ({data['tokenizer']}).",
                 where=self._folder,
                 remedy="Prepare the text with --vocabulary and this folder, or begin from the "
                 "weights of the tokens that are in both with --init-vocabulary shared.",
@@ -130,10 +130,11 @@ class InitialWeights:
         """Assigns the weights to a trainer at step 0; `say` prints how many tokens are shared."""
         weights = self._weights[1]
         if self._vocabulary == "shared":
-            tokenizer, stored = data.tokenizer, required_tokenizer(self.source, self._folder)
-            ids = {text: index for index, text in enumerate(stored.token_texts())}
-            texts = enumerate(tokenizer.token_texts())
-            pairs = [(ids[text], index) for index, text in texts if text in ids]
+            tokenizer = data.tokenizer
+            texts = required_tokenizer(self.source, self._folder).token_texts()
+            ids = {text: index for index, text in enumerate(texts)}
+            own_texts = enumerate(tokenizer.token_texts())
+            pairs = [(ids[text], index) for index, text in own_texts if text in ids]
             if not pairs:
                 raise MismatchError(
                     "The initial weights and the data set have no token in common.",
@@ -179,23 +180,23 @@ def initial_weights(
                 remedy="Name a trained model with --init-from, or leave the setting out.",
             )
         return None
-    found = InitialWeights(arguments.init_from, arguments.init_step, vocabulary)
+    initial = InitialWeights(arguments.init_from, arguments.init_step, vocabulary)
     if data is not None:
-        found.require_vocabulary(data)
-    stored = found.source.description.model
-    require_same_weights(stored, experiment.model, arguments.init_from, vocabulary == "shared")
-    return found
+        initial.require_vocabulary(data)
+    model = initial.source.description.model
+    require_same_weights(model, experiment.model, arguments.init_from, vocabulary == "shared")
+    return initial
 
 
 def _require_same_start(start: RunStart | None, arguments: argparse.Namespace) -> None:
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "source": lasting_path(arguments.init_from),
         "vocabulary": arguments.init_vocabulary,
     }
     if isinstance(arguments.init_step, int):
-        asked["step"] = arguments.init_step
-    stored = {name: getattr(start, name, None) for name in asked}
-    if differences := describe_differences(stored, asked):
+        options["step"] = arguments.init_step
+    run_options = {name: getattr(start, name, None) for name in options}
+    if differences := describe_differences(run_options, options):
         raise MismatchError(
             f"The run in this folder began from other initial weights; {differences}",
             where=arguments.workdir,
@@ -252,19 +253,19 @@ def rows_of_shared_tokens(
     A token that changes its cluster of an adaptive embedding gets initial rows, because clusters
     have their own widths. `pairs`, not empty, are the ids of each shared token in both.
     """
-    moved: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for path, array in initial.items():
         match = _ROWS.fullmatch(path)
         if match is None:
-            moved[path] = weights[path]
+            arrays[path] = weights[path]
             continue
         rows, cluster = np.array(array), int(match[2] or 0)
         starts = [[(0, *getattr(each, "cutoffs", ()))[cluster]] for each in (stored, config)]
         before, after = np.array(pairs).T - starts
         is_here = (before >= 0) & (before < len(weights[path])) & (after >= 0) & (after < len(rows))
         rows[after[is_here]] = weights[path][before[is_here]]
-        moved[path] = rows
-    return moved
+        arrays[path] = rows
+    return arrays
 
 
 def further_training(
@@ -295,13 +296,13 @@ def of_length(
     followed: dict[str, int] | None = None,
 ) -> ExperimentConfig:
     """Sets the steps, the warm-up and the values in `followed`, unless `--set` names them."""
-    given = overridden_settings(overrides)
+    settings = overridden_settings(overrides)
     values = {
         "training.num_steps": num_steps,
         "optimizer.warmup_steps": int(_WARMUP_SHARE * num_steps),
         **(followed or {}),
     }
-    changes = [f"{name}={value}" for name, value in values.items() if name not in given]
+    changes = [f"{name}={value}" for name, value in values.items() if name not in settings]
     return override(begin, changes)
 
 

@@ -136,15 +136,15 @@ def _remembered(model: AnyModelConfig, memory_length: int) -> int:
 
 def available_bytes() -> int | None:
     """Returns the lower of `MemAvailable` and the rest of the control group; `None` if unknown."""
-    known = []
+    limits = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         _, line = _MEMINFO.read_text().split("MemAvailable:", 1)
-        known.append(int(line.split()[0]) << 10)
+        limits.append(int(line.split()[0]) << 10)
     # `max` fails to parse: there is no limit.
     with contextlib.suppress(OSError, ValueError):
         limit, usage = (int(path.read_text()) for path in _CONTROL_GROUP)
-        known.append(max(0, limit - usage))
-    return min(known, default=None)
+        limits.append(max(0, limit - usage))
+    return min(limits, default=None)
 
 
 def describe_bytes(num_bytes: int) -> str:

@@ -280,8 +280,8 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _split_files(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    named = {split: getattr(arguments, f"{split}_file") for split in SPLITS}
-    return {split: files for split, files in named.items() if files}
+    files_by_split = {split: getattr(arguments, f"{split}_file") for split in SPLITS}
+    return {split: files for split, files in files_by_split.items() if files}
 
 
 def _paths(arguments: argparse.Namespace) -> list[str]:
@@ -290,8 +290,8 @@ def _paths(arguments: argparse.Namespace) -> list[str]:
 
 
 def _fractions(arguments: argparse.Namespace) -> tuple[float, float]:
-    given = (arguments.valid_fraction, arguments.test_fraction)
-    valid, test = (_DEFAULT_FRACTION if part is None else part for part in given)
+    fractions = (arguments.valid_fraction, arguments.test_fraction)
+    valid, test = (_DEFAULT_FRACTION if part is None else part for part in fractions)
     return valid, test
 
 
@@ -380,19 +380,19 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
             return IdTokenizer(arguments.vocabulary_size)
         return _labelled_ids(path)
     kind, corpus = _tokenizer_kind(arguments), _corpus(arguments)
-    chosen = _TOKENIZERS[kind]
+    recipe = _TOKENIZERS[kind]
     if corpus is not None and corpus.tokenizer.kind == kind:
-        chosen = corpus.tokenizer
+        recipe = corpus.tokenizer
     changes = _given(
         min_frequency=arguments.min_frequency,
         vocabulary_size=arguments.vocabulary_size,
         model_type=arguments.sentencepiece_model,
     )
-    if isinstance(chosen, WordTraining):
-        changes["rule"] = rule = _word_rule(arguments, chosen.rule)
+    if isinstance(recipe, WordTraining):
+        changes["rule"] = rule = _word_rule(arguments, recipe.rule)
         if path is not None:
             return _listed_words(path, rule)
-    return chosen if isinstance(chosen, Tokenizer) else dataclasses.replace(chosen, **changes)
+    return recipe if isinstance(recipe, Tokenizer) else dataclasses.replace(recipe, **changes)
 
 
 def _csv_texts(paths: Sequence[str], column: str) -> Iterator[bytes]:
@@ -408,13 +408,13 @@ def _labelled_ids(path: str) -> IdTokenizer:
     if content.lstrip().startswith("{"):
         values = parse_json_object(content, where=path, remedy=_LABELS)
         model = values.get("model")
-        added = values.get("added_tokens", []) if isinstance(model, dict) else []
+        added_tokens = values.get("added_tokens", []) if isinstance(model, dict) else []
         try:
             entries: Any = model["vocab"] if isinstance(model, dict) else values
             if isinstance(entries, list):  # pairs with a score, in the order of the ids
                 entries = {label: number for number, (label, _) in enumerate(entries)}
             by_id = {number: label for label, number in entries.items()}
-            by_id |= {each["id"]: each["content"] for each in added}
+            by_id |= {each["id"]: each["content"] for each in added_tokens}
             if {*map(type, by_id)} != {int} or not 0 <= min(by_id) <= max(by_id) < MAX_TOKEN_IDS:
                 raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -116,10 +116,10 @@ class TrainingProgress:
         if not report.has_compiled:
             self._seconds += report.seconds
             self._steps += report.num_steps
-        left, tokens = self._left(report), report.tokens_per_second
+        time_left, tokens = self._left(report), report.tokens_per_second
         figure = self._describe_loss(report.nats_per_token)
         if self._is_terminal:
-            figures = f"{left} {figure} {_short(tokens)} tokens/s".lstrip()
+            figures = f"{time_left} {figure} {_short(tokens)} tokens/s".lstrip()
             self._bar.update(self._task, completed=report.step, figures=figures)
         elif time.monotonic() >= self._next_line or report.step == self._num_steps:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -128,7 +128,7 @@ class TrainingProgress:
                 share = f" ({tokens / peak_tokens_per_second:.0%} of peak)"
             say(
                 f"step {report.step}/{self._num_steps}  loss {report.nats_per_token:.4f} nats  "
-                f"{figure}  {tokens:,.0f} tokens/s{share}{self._valid}  {left}".rstrip()
+                f"{figure}  {tokens:,.0f} tokens/s{share}{self._valid}  {time_left}".rstrip()
             )
 
     def show_validation(self, figure: str) -> None:

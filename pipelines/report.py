@@ -135,10 +135,10 @@ class Page:
             "Environment of the last process": [_settings_table(environment)],
             "Command lines": self._commands(),
         }
-        found = {title: "\n".join(parts) for title, parts in sections.items()}
+        parts_by_title = {title: "\n".join(parts) for title, parts in sections.items()}
         bodies = (
             f"<section>\n<h2>{_text(title)}</h2>\n{part}\n</section>"
-            for title, part in found.items()
+            for title, part in parts_by_title.items()
             if part
         )
         return string.Template((Path(__file__).parent / _FILE).read_text()).substitute(
@@ -163,8 +163,8 @@ class Page:
                     value, number = result.get(name), result.get(count)
                     if isinstance(value, int | float) and isinstance(number, int | float):
                         cells[title] = f"{value:{form}} ({number:,.0f} {unit})"
-                named = {name.replace("_", " "): result.get(name) for name in _CONDITIONS}
-                cells |= {name: _shown(value) for name, value in named.items()}
+                values = {name.replace("_", " "): result.get(name) for name in _CONDITIONS}
+                cells |= {name: _shown(value) for name, value in values.items()}
             columns.append(cells)
         names = dict.fromkeys(name for cells in columns for name in cells)
         head = ["split", *(str(result.get("split")) for result in self._results)]
@@ -182,29 +182,29 @@ class Page:
 
     def _lines(self, tag: str, has_parts: bool) -> Mapping[str, Line]:
         """Returns the curves of a tag: one for each run, or for each layer."""
-        found: dict[str, list[tuple[float, float]]] = {}
+        lines: dict[str, list[tuple[float, float]]] = {}
         for run_name, steps in self._figures.items():
             for step, figures in steps.items():
                 for name, value in figures.items():
                     is_own = name.startswith(f"{tag}/") if has_parts else name == tag
                     if is_own and isinstance(value, int | float):
                         part = name.rpartition("/")[2].replace("_", " ")
-                        found.setdefault(part if has_parts else run_name, []).append((step, value))
-        return dict(sorted(found.items())) if has_parts else found
+                        lines.setdefault(part if has_parts else run_name, []).append((step, value))
+        return dict(sorted(lines.items())) if has_parts else lines
 
     def _time(self) -> Iterator[str]:
-        found = self._run_time
-        if found is None:
+        run_time = self._run_time
+        if run_time is None:
             return
-        starts = "one start" if found.num_starts == 1 else f"{found.num_starts:,} starts"
+        starts = "one start" if run_time.num_starts == 1 else f"{run_time.num_starts:,} starts"
         yield (
-            f"<p>Goodput {found.goodput:.4f}: the share of {found.total_seconds:,.1f} seconds in "
-            f"{starts} that went to steps whose result was kept. Not counted: "
-            f"{found.down_seconds:,.1f} seconds between the starts.</p>"
+            f"<p>Goodput {run_time.goodput:.4f}: the share of {run_time.total_seconds:,.1f} "
+            f"seconds in {starts} that went to steps whose result was kept. Not counted: "
+            f"{run_time.down_seconds:,.1f} seconds between the starts.</p>"
         )
         rows = [
-            [name, f"{seconds:,.1f}", f"{seconds / found.total_seconds:.4f}", CAUSES[name]]
-            for name, seconds in found.seconds.items()
+            [name, f"{seconds:,.1f}", f"{seconds / run_time.total_seconds:.4f}", CAUSES[name]]
+            for name, seconds in run_time.seconds.items()
         ]
         yield _table(["time", "seconds", "share", "meaning"], rows)
 
@@ -222,9 +222,9 @@ class Page:
         groups = report["relative_effective_context_length"]
         rows = []
         for each in report["runs"]:
-            found = [group["runs"][each["name"]] for group in groups]
-            bounds = ["at least " if gain["is_lower_bound"] else "" for gain in found]
-            lengths = [f"{gain['length']:,}" for gain in found]
+            gains = [group["runs"][each["name"]] for group in groups]
+            bounds = ["at least " if gain["is_lower_bound"] else "" for gain in gains]
+            lengths = [f"{gain['length']:,}" for gain in gains]
             rows.append([each["name"], *map(str.__add__, bounds, lengths)])
         yield "<p>Relative effective context length, tokens, by share r of hard tokens:</p>"
         yield _table(["run", *(f"r = {group['ratio']}" for group in groups)], rows)
@@ -245,13 +245,13 @@ class Page:
         yield _figure(chart, f"Step {report['step']:,}, {queries}, {memory}", "attention")
 
     def _samples(self) -> Iterator[str]:
-        found = [
+        samples = [
             (step, run_name, figures["sample"])
             for run_name, steps in self._figures.items()
             for step, figures in steps.items()
             if isinstance(figures.get("sample"), str)
         ]
-        for step, run_name, sample in sorted(found, reverse=True)[:_MAX_SAMPLES]:
+        for step, run_name, sample in sorted(samples, reverse=True)[:_MAX_SAMPLES]:
             title = f"{_text(run_name)}, step {step:,}"
             yield f"<details open><summary>{title}</summary><pre>{_text(sample)}</pre></details>"
 
@@ -265,16 +265,16 @@ def _last_results(workdir: Workdir, figures: Figures) -> list[dict[str, Any]]:
     """Returns the last results of training, then of `txl evaluate --watch`."""
     from .checkpoint_watch import read_evaluations
 
-    found = []
+    last_results = []
     for steps in figures.values():
         results = [
             each["result"] for each in steps.values() if isinstance(each.get("result"), dict)
         ]
-        found += results[-1:]
+        last_results += results[-1:]
     for _, _, lines in read_evaluations(workdir.evaluations):
         newest = sorted(lines, key=lambda line: line["result"]["step"])[-1:]
-        found += [line["result"] for line in newest]
-    return found
+        last_results += [line["result"] for line in newest]
+    return last_results
 
 
 def _first_report(folders: Sequence[str], name: str) -> dict[str, Any] | None:

@@ -89,13 +89,13 @@ def check_arguments(arguments: argparse.Namespace) -> ServeJob:
     require_extra("serving", "aiohttp", "prometheus_client", purpose="Serving")
     source = open_model(arguments.workdir, arguments.step)
     required_tokenizer(source, f"--workdir {arguments.workdir}")
-    described = override_evaluation(source.description, arguments.overrides)
-    model, rows = described.model, arguments.rows + arguments.sessions
+    description = override_evaluation(source.description, arguments.overrides)
+    model, rows = description.model, arguments.rows + arguments.sessions
     where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
     require_reading_memory("Serving", model, rows, 1, model.effective_memory_length, where)
     return ServeJob(
         socket=_listening_socket(arguments.host, arguments.port),
-        evaluation=described.evaluation,
+        evaluation=description.evaluation,
         arguments=arguments,
     )
 

@@ -78,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse_steps(text: str) -> range:
     """Reads the first and the last step, such as `100:110`; both are profiled."""
-    matched = _PROFILED_STEPS.fullmatch(text)
-    first, last = map(int, matched.groups()) if matched else (0, 0)
+    match = _PROFILED_STEPS.fullmatch(text)
+    first, last = map(int, match.groups()) if match else (0, 0)
     if not 1 <= first <= last <= MAX_STEPS:
         raise UsageError(
             "The steps to profile must be a first and a last step, counted from 1.",
@@ -142,14 +142,14 @@ def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:
     """Returns the folder of the data: `--data`, or the run's."""
     if arguments.data is not None:
         return str(arguments.data)
-    found = workdir.describe().data_folder if workdir.has_run() else None
-    if found is None:
+    folder = workdir.describe().data_folder if workdir.has_run() else None
+    if folder is None:
         raise UsageError(
             "A new run needs data.",
             where="--data",
             remedy="Name a data set; `txl prepare` makes one.",
         )
-    return found
+    return folder
 
 
 def _experiment(

@@ -99,7 +99,7 @@ def _verify_session(path: str, report: ReportBytes) -> Iterator[str]:
 
 def _verify_export(path: str, report: ReportBytes) -> Iterator[str]:
     folder = identify_folder(path)[1]
-    names = verify_checksums(folder, lambda done: report("export", done))
+    names = verify_checksums(folder, lambda num_bytes: report("export", num_bytes))
     open_model(folder).tokenizer()
     yield f"verified: export {folder}, {len(names)} files"
 
@@ -111,7 +111,7 @@ def _verify_dataset(path: str, report: ReportBytes) -> Iterator[str]:
     manifest = dataset.manifest
     tokenizer = dataset_tokenizer(path, manifest)
     name = os.path.basename(path)
-    dataset.verify(progress=lambda done: report(name, done))
+    dataset.verify(progress=lambda num_bytes: report(name, num_bytes))
     for split in manifest.splits:
         yield f"{split.name}: {split.tokens} tokens in {len(split.shards)} shards"
     yield f"fingerprint: {manifest.fingerprint}"
@@ -143,7 +143,7 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
     if not workdir.has_run():
         what, where = "The description of the run is missing.", os.path.join(folder, RUN_FILE)
         raise DataDamagedError(what, where=where, remedy=_RESTORE)
-    source, described = open_model(folder), workdir.describe()
+    source, description = open_model(folder), workdir.describe()
     yield f"verified: description {folder}/{RUN_FILE}"
     try:
         tokenizer = source.tokenizer()
@@ -151,8 +151,8 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
         raise DataDamagedError(error.what, where=error.where, remedy=error.remedy) from error
     if tokenizer is not None:
         yield f"verified: tokenizer {tokenizer.kind}, {tokenizer.vocabulary_size} tokens"
-    store = described.checkpoints(folder)
-    if described.experiment.training.adapter_rank is not None and store.steps():
+    store = description.checkpoints(folder)
+    if description.experiment.training.adapter_rank is not None and store.steps():
         num_arrays = len(read_base(folder))
         yield f"verified: frozen weights {os.path.join(folder, BASE)}, {num_arrays} arrays"
     for step in store.steps():
@@ -161,7 +161,7 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
         yield f"verified: checkpoint {path}, step {step}, {len(arrays)} arrays"
     if (best := store.best_step()) is not None:
         yield f"verified: best checkpoint {store.path(best)}"
-    yield _verify_ledger(workdir, described, store)
+    yield _verify_ledger(workdir, description, store)
     for _, path, results in read_evaluations(workdir.evaluations):
         yield f"verified: evaluations {path}, {len(results)} results"
     yield from _verify_metrics(workdir)
@@ -187,19 +187,19 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: CheckpointStore
             where=workdir.checkpoints,
             remedy="Restore the checkpoints from a copy, or begin again in another --workdir.",
         )
-    covered = (
+    coverage = (
         f"no line up to step {ledger.last_step} is altered"
         if digest
         else "without a checkpoint, altered lines are not noticed"
     )
-    return f"verified: ledger {workdir.ledger}, steps {ledger.first_step} to {last}; {covered}"
+    return f"verified: ledger {workdir.ledger}, steps {ledger.first_step} to {last}; {coverage}"
 
 
 def _verify_metrics(workdir: Workdir) -> Iterator[str]:
     for path in (workdir.metrics, workdir.time):
-        found = MetricsLog(path).read()
-        if found is not None and found.num_unreadable:
-            what = f"Number of damaged lines: {found.num_unreadable}."
+        content = MetricsLog(path).read()
+        if content is not None and content.num_unreadable:
+            what = f"Number of damaged lines: {content.num_unreadable}."
             raise DataDamagedError(what, where=path, remedy="Remove the damaged lines.")
-        if found is not None:
-            yield f"verified: figures {path}, {len(found.lines)} lines, in their form only"
+        if content is not None:
+            yield f"verified: figures {path}, {len(content.lines)} lines, in their form only"

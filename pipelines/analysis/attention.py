@@ -88,8 +88,8 @@ class AttentionJob:
     @property
     def lengths(self) -> dict[str, int]:
         """Segment and memory lengths: as given, or as in the run's evaluation."""
-        described = self.source.description
-        parts = (self.arguments, described.evaluation, described.model)
+        description = self.source.description
+        parts = (self.arguments, description.evaluation, description.model)
         return {
             name: next(value for part in parts if (value := getattr(part, name)) is not None)
             for name in ("segment_length", "memory_length")
@@ -123,9 +123,9 @@ def run(job: AttentionJob) -> None:
     shown_token_ids = _read_split(profiler, arguments, dataset)
     profile, config = profiler.result(), profiler.model.config
     layer, head = _head_to_show(arguments, profile)
-    shown = profiler.last_rows(layer, head)
+    rows = profiler.last_rows(layer, head)
     source_name = arguments.split if step is None else f"{arguments.split}, step {step}"
-    images = draw_figures(profile, shown, (layer, head), source_name)
+    images = draw_figures(profile, rows, (layer, head), source_name)
     report = {
         "workdir": arguments.workdir,
         "split": arguments.split,
@@ -138,7 +138,7 @@ def run(job: AttentionJob) -> None:
         "shown_head": {"layer": layer + 1, "head": head + 1},
     }
     arrays: dict[str, Any] = {
-        "shown_rows": shown,
+        "shown_rows": rows,
         "shown_token_ids": shown_token_ids,
         **profile.to_arrays(),
     }
@@ -155,8 +155,8 @@ def run(job: AttentionJob) -> None:
 def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]":
     from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
 
-    described = job.source.description
-    model, evaluation = cast(ModelConfig, described.model), described.evaluation
+    description = job.source.description
+    model, evaluation = cast(ModelConfig, description.model), description.evaluation
     if evaluation.clamp_length is not None:
         model = model.replace(clamp_length=evaluation.clamp_length)
     try:
@@ -165,7 +165,7 @@ def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]
         raise UsageError(f"{error}", where=f"--workdir {job.arguments.workdir}") from error
     step, weights = job.source.read_weights()
     profiler = AttentionProfiler(
-        build_model(config, weights), job.arguments.rows, described.jit_compile
+        build_model(config, weights), job.arguments.rows, description.jit_compile
     )
     return step, profiler
 

@@ -59,8 +59,8 @@ class AnalyzedRun:
         from txl_tf.evaluation.evaluation_model import config_of_evaluation
 
         step, weights = self.source.read_weights()
-        described = self.source.description
-        config = config_of_evaluation(described.model, described.evaluation)
+        description = self.source.description
+        config = config_of_evaluation(description.model, description.evaluation)
         if memory_length is not None and self.has_memory:
             config = config.replace(memory_length=memory_length)
         return step, build_model(config, weights)
@@ -159,9 +159,9 @@ def _report(job: ContextJob, dataset: PreparedDataset) -> dict[str, Any]:
 
     arguments, contexts = job.arguments, job.arguments.contexts
     windows = _draw_windows(arguments, dataset, contexts[-1])
-    measured = [_measure(each, windows, arguments) for each in job.runs]
-    group = ModelGroup(contexts, np.stack([losses for _, losses in measured]))
-    for index, (facts, _) in enumerate(measured):
+    measurements = [_measure(each, windows, arguments) for each in job.runs]
+    group = ModelGroup(contexts, np.stack([losses for _, losses in measurements]))
+    for index, (facts, _) in enumerate(measurements):
         facts["perplexities"] = [group.perplexity(index, context) for context in contexts]
     names, step_size = [each.name for each in job.runs], contexts[1] - contexts[0]
     return {
@@ -171,7 +171,7 @@ def _report(job: ContextJob, dataset: PreparedDataset) -> dict[str, Any]:
         "seed": arguments.seed,
         "contexts": contexts,
         "step_size": step_size,
-        "runs": [facts for facts, _ in measured],
+        "runs": [facts for facts, _ in measurements],
         "relative_effective_context_length": group_report(group, names, step_size),
     }
 
@@ -194,8 +194,8 @@ def _draw_windows(
             remedy="Shorten --context, or take another --split.",
         )
     num_tokens = min(arguments.tokens, num_possible)
-    drawn = np.random.default_rng(arguments.seed).choice(num_possible, num_tokens, replace=False)
-    starts = map(int, np.sort(drawn))
+    draws = np.random.default_rng(arguments.seed).choice(num_possible, num_tokens, replace=False)
+    starts = map(int, np.sort(draws))
     return np.stack([dataset.read_tokens(split, start, start + longest + 1) for start in starts])
 
 

@@ -47,15 +47,15 @@ def load_experiment(
     `vocabulary_size` and `model` fill in what the file leaves out; cutoffs beyond the vocabulary
     are dropped. A missing source is an InputMissingError, a wrong value a UsageError.
     """
-    stated: dict[str, Any] = {"base": source}
+    settings: dict[str, Any] = {"base": source}
     where, remedy = f"--config {source}", "Correct the file or --set."
     try:
         if source not in NAMED_EXPERIMENTS:
-            stated = read_settings(Path(source))
-        values = _with_base(stated)
+            settings = read_settings(Path(source))
+        values = _with_base(settings)
         if model is not None and "model" not in values:
             values["model"] = model.to_dict()
-        fit_vocabulary(values, stated.get("model"), overrides, vocabulary_size)
+        fit_vocabulary(values, settings.get("model"), overrides, vocabulary_size)
         experiment = ExperimentConfig.from_dict(values)
     except FileNotFoundError as error:
         raise InputMissingError(
@@ -69,7 +69,7 @@ def load_experiment(
 
 
 def fit_vocabulary(
-    values: dict[str, Any], stated: Any, overrides: list[str], vocabulary_size: int | None
+    values: dict[str, Any], settings: Any, overrides: list[str], vocabulary_size: int | None
 ) -> None:
     """Sets the vocabulary size to the data's unless it is stated, and drops cutoffs beyond it.
 
@@ -78,12 +78,12 @@ def fit_vocabulary(
     model = values.get("model")
     if not isinstance(model, dict):
         return
-    stated = stated if isinstance(stated, dict) else {}
-    given = overridden_settings(overrides).get("model.vocabulary_size")
-    if given is None and vocabulary_size is not None and "vocabulary_size" not in stated:
+    settings = settings if isinstance(settings, dict) else {}
+    override = overridden_settings(overrides).get("model.vocabulary_size")
+    if override is None and vocabulary_size is not None and "vocabulary_size" not in settings:
         model["vocabulary_size"] = vocabulary_size
-    size = model.get("vocabulary_size") if given is None else parse_setting(given)
-    if isinstance(size, int) and model.get("cutoffs") and "cutoffs" not in stated:
+    size = model.get("vocabulary_size") if override is None else parse_setting(override)
+    if isinstance(size, int) and model.get("cutoffs") and "cutoffs" not in settings:
         model["cutoffs"] = [first_id for first_id in model["cutoffs"] if first_id < size]
 
 
@@ -97,11 +97,11 @@ def _with_base(values: dict[str, Any]) -> dict[str, Any]:
             f"`base` must be one of {', '.join(NAMED_EXPERIMENTS)}."
             f"{did_you_mean(str(base), NAMED_EXPERIMENTS)} Received: base={shown_value(base)}"
         )
-    merged = NAMED_EXPERIMENTS[base]().to_dict()
+    experiment = NAMED_EXPERIMENTS[base]().to_dict()
     for section, fields in changes.items():
         is_same_kind = isinstance(fields, dict) and "kind" not in fields
-        merged[section] = {**merged.get(section, {}), **fields} if is_same_kind else fields
-    return merged
+        experiment[section] = {**experiment.get(section, {}), **fields} if is_same_kind else fields
+    return experiment
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -182,9 +182,9 @@ def _manifest(arguments: argparse.Namespace, accelerator: Topology) -> str:
     name = "jobset.yaml" if hosts == 1 else "jobset_slice.yaml"
     lines = (_FOLDER / name).read_text().splitlines(keepends=True)
     template = "".join(line for line in lines if arguments.spot or "gke-spot" not in line)
-    quoted = {key: json.dumps(value) for key, value in values.items()}
+    literals = {key: json.dumps(value) for key, value in values.items()}
     spot = "--spot" if arguments.spot else ""
-    return string.Template(template).substitute(quoted, spot=spot)
+    return string.Template(template).substitute(literals, spot=spot)
 
 
 def _train_words(arguments: argparse.Namespace, config: str) -> list[str]:
