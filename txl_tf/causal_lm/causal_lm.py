@@ -155,24 +155,24 @@ class TransformerXLCausalLM(TextGenerator):
             JobError: As in `txl_tf.load_model`.
             ValueError: If tokenizer and model have different vocabulary sizes.
         """
-        found = None if tokenizer is None else tokenizer_from(tokenizer)
+        text_tokenizer = None if tokenizer is None else tokenizer_from(tokenizer)
         name, folder = os.fspath(preset_or_folder), None
         evaluation, num_steps = EvaluationConfig(), 0
         if name in PRESETS and not os.path.exists(name):
             config = preset(name)
-            if found is not None:
-                config = config.replace(vocabulary_size=found.vocabulary_size)
+            if text_tokenizer is not None:
+                config = config.replace(vocabulary_size=text_tokenizer.vocabulary_size)
             model = create_model(config, dtype="float32")
         elif is_keras_file(name):
-            saved: Any = load_model(name, step)
-            model = getattr(saved, "language_model", saved)
+            keras_model: Any = load_model(name, step)
+            model = getattr(keras_model, "language_model", keras_model)
         else:
             source = open_model(name, step)
             folder, evaluation = source.folder, source.description.evaluation
             num_steps, weights = source.read_weights()
             model = build_model(source.description.model, weights)
-            found = source.tokenizer() if found is None else found
-        lm = cls(model, found, _with_lengths(evaluation, memory_length, segment_length))
+            text_tokenizer = source.tokenizer() if text_tokenizer is None else text_tokenizer
+        lm = cls(model, text_tokenizer, _with_lengths(evaluation, memory_length, segment_length))
         lm.folder, lm.step = folder, num_steps
         return lm
 
@@ -278,18 +278,18 @@ class TransformerXLCausalLM(TextGenerator):
             optimizer.global_clipnorm = config.clip_norm  # as the trainer clips
         if self._trained is None or self._trained.batch_size != num_rows:
             self._trained = StatefulTransformerXL(self.model, num_rows)
-        trained = self._trained
-        if getattr(trained, "optimizer", None) is not optimizer:
-            trained.compile(optimizer=optimizer, **self._options)
-        self._count_steps(trained.optimizer)
+        model_with_loss = self._trained
+        if getattr(model_with_loss, "optimizer", None) is not optimizer:
+            model_with_loss.compile(optimizer=optimizer, **self._options)
+        self._count_steps(model_with_loss.optimizer)
 
         def begin(epoch: int, logs: Any) -> None:
             if steps_per_epoch is None or epoch == options.get("initial_epoch", 0):
-                trained.reset_state()
+                model_with_loss.reset_state()
 
         follower = keras.callbacks.LambdaCallback(on_epoch_begin=begin)
         callbacks = [follower, *keras.tree.flatten(options.pop("callbacks", None) or [])]
-        return trained.fit(
+        return model_with_loss.fit(
             batches, validation_data=held_out, callbacks=callbacks, epochs=epochs, **options
         )
 
@@ -362,10 +362,10 @@ class TransformerXLCausalLM(TextGenerator):
                 pooling is unknown.
             InvalidTextError: If the tokenizer cannot encode a text.
         """
-        found = checked_texts(texts, "texts")
-        tokenizer = self._required_tokenizer("embed", found)
-        encoded = [tokenizer.encode(each) if isinstance(each, str) else each for each in found]
-        rows = [checked_token_ids(ids, tokenizer.vocabulary_size) for ids in encoded]
+        values = checked_texts(texts, "texts")
+        tokenizer = self._required_tokenizer("embed", values)
+        sequences = [tokenizer.encode(each) if isinstance(each, str) else each for each in values]
+        rows = [checked_token_ids(ids, tokenizer.vocabulary_size) for ids in sequences]
         reader = self._compiled(LayerReader, min(batch_size, len(rows)), layer)
         features = text_features(reader, rows, pooling)
         if is_one_text(texts):

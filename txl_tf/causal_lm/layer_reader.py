@@ -146,23 +146,23 @@ class ContinuationScorer:
                 "A continuation must have a context of at least 1 token. "
                 f"Received: contexts of {[each.num_context for each in continuations]} tokens"
             )
-        scored = []
+        indices = []
         for place, (token_ids, num_context) in enumerate(continuations):
             if len(token_ids) > num_context:
-                scored.append(place)
+                indices.append(place)
             else:
                 yield place, ContinuationScore(np.zeros(0), True)
-        for group in self._reader.groups([len(continuations[i].token_ids) for i in scored]):
-            places = [scored[i] for i in group]
+        for group in self._reader.groups([len(continuations[i].token_ids) for i in indices]):
+            places = [indices[i] for i in group]
             yield from zip(places, self._score([continuations[i] for i in places]), strict=True)
 
     @exact_products()
     def _score(self, texts: Sequence[Continuation]) -> list[ContinuationScore]:
-        kept: list[list[np.ndarray]] = [[] for _ in texts]
+        states_of_row: list[list[np.ndarray]] = [[] for _ in texts]
         # Nothing follows the last token, so it is only a target.
         for row, start, states in self._reader.read([each.token_ids[:-1] for each in texts]):
-            kept[row].append(states[max(0, texts[row].num_context - 1 - start) :].copy())
-        hidden = np.concatenate([states for row in kept for states in row])  # [S, D]
+            states_of_row[row].append(states[max(0, texts[row].num_context - 1 - start) :].copy())
+        hidden = np.concatenate([states for row in states_of_row for states in row])  # [S, D]
         rows = [each.token_ids[each.num_context :].astype(np.int32) for each in texts]
         targets, parts = np.concatenate(rows), []
         for start in range(0, len(targets), _POSITIONS_AT_ONCE):
@@ -170,9 +170,9 @@ class ContinuationScorer:
             count = len(targets[piece])
             # Powers of two limit the number of programs.
             padding = (0, (1 << (count - 1).bit_length()) - count)
-            padded = np.pad(hidden[piece], [padding, (0, 0)]), np.pad(targets[piece], padding)
-            found = self._step(*map(ops.convert_to_tensor, padded))
-            parts.append([np.asarray(each)[:count] for each in found])
+            arrays = np.pad(hidden[piece], [padding, (0, 0)]), np.pad(targets[piece], padding)
+            outputs = self._step(*map(ops.convert_to_tensor, arrays))
+            parts.append([np.asarray(each)[:count] for each in outputs])
         stops = np.cumsum([len(each) for each in rows])[:-1]
         nats, is_best = (np.split(np.concatenate(each), stops) for each in zip(*parts, strict=True))
         return [

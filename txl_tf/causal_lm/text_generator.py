@@ -105,9 +105,9 @@ class TextSession:
             piece = pieces.add(token_id)
             self._newest = pieces.newest_ids
             if pieces.is_over:
-                kept = pieces.kept_ids()
-                self._session.rewind(mark, [kept])
-                self._newest = np.concatenate([before, kept])
+                token_ids = pieces.kept_ids()
+                self._session.rewind(mark, [token_ids])
+                self._newest = np.concatenate([before, token_ids])
             yield piece
             if pieces.is_over:
                 return
@@ -199,22 +199,22 @@ class TextGenerator:
         """
         if num_samples < 1:
             raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
-        asked = GenerationConfig.from_dict(settings)
+        config = GenerationConfig.from_dict(settings)
         texts = checked_texts(inputs, "inputs")
         tokenizer = self._required_tokenizer("generate", texts)
-        if asked.stop:
+        if config.stop:
             self._required_tokenizer("stop")
         pairs = [(text, prompt_tokens(tokenizer, text)) for text in texts]
         befores, prompts = zip(*(pair for pair in pairs for _ in range(num_samples)), strict=True)
-        limits = [asked.max_tokens] * len(prompts)
+        limits = [config.max_tokens] * len(prompts)
         if max_length is not None:
             limits = _limits(max_length, prompts, settings)
-        self.last_seed = new_seed() if asked.seed is None else asked.seed
+        self.last_seed = new_seed() if config.seed is None else config.seed
         ends = self._stop_token_ids(stop_token_ids)
         session = self._session(
             samplers.choose(sampler, settings, self._sampler),
             sample_seeds(self.last_seed, num_samples) * len(pairs),
-            asked,
+            config,
             stop_token_ids=ends,
             memory_length=memory_length,
             jit_compile=None if max(limits) >= FEWEST_COMPILED_TOKENS else False,
@@ -224,27 +224,27 @@ class TextGenerator:
         def ends_row(prompt_ids: np.ndarray, row: np.ndarray, limit: int) -> bool:
             if len(row) >= limit:
                 return True
-            parts = TOKENS_PER_CHECK, asked.stop
-            return bool(asked.stop) and has_new_stop(tokenizer, prompt_ids, row, *parts)
+            parts = TOKENS_PER_CHECK, config.stop
+            return bool(config.stop) and has_new_stop(tokenizer, prompt_ids, row, *parts)
 
         def is_over(rows: np.ndarray) -> np.ndarray:
             width = len(rows) // len(prompts)  # of beams
             whole = zip(np.repeat(np.arange(len(prompts)), width), rows, strict=True)
             return np.array([ends_row(prompts[i], row[row >= 0], limits[i]) for i, row in whole])
 
-        check = is_over if asked.stop or len(set(limits)) > 1 else None
-        written = session.write(prompts, max_tokens=max(limits), is_over=check)
+        check = is_over if config.stop or len(set(limits)) > 1 else None
+        outputs = session.write(prompts, max_tokens=max(limits), is_over=check)
         continued: list[str | np.ndarray] = []
-        for before, ids, beams, limit in zip(befores, prompts, written, limits, strict=True):
+        for before, ids, beams, limit in zip(befores, prompts, outputs, limits, strict=True):
             for row in np.atleast_2d(beams):
                 row = _until(row[:limit], ends)
                 if isinstance(before, str):
-                    text = text_until(tokenizer, ids, row, asked.stop)
+                    text = text_until(tokenizer, ids, row, config.stop)
                     continued.append(text if strip_prompt else before + text)
                 else:
-                    row = tokens_until(tokenizer, ids, row, asked.stop)
+                    row = tokens_until(tokenizer, ids, row, config.stop)
                     continued.append(row if strip_prompt else np.concatenate([ids, row]))
-        is_alone = is_one_text(inputs) and num_samples == 1 and written.ndim == 2
+        is_alone = is_one_text(inputs) and num_samples == 1 and outputs.ndim == 2
         return continued[0] if is_alone else continued
 
     def session(
@@ -266,25 +266,27 @@ class TextGenerator:
             TypeError: If `sampler` is not a sampler.
         """
         tokenizer = self._required_tokenizer("session")
-        asked = GenerationConfig.from_dict(settings)
-        chosen = samplers.choose(sampler, settings, self._sampler)
-        if isinstance(chosen, samplers.BeamSampler):
+        config = GenerationConfig.from_dict(settings)
+        session_sampler = samplers.choose(sampler, settings, self._sampler)
+        if isinstance(session_sampler, samplers.BeamSampler):
             raise ValueError(
                 "`sampler` must not be a beam search in a session: its tokens are certain only at "
-                f"the end. Received: sampler={chosen}"
+                f"the end. Received: sampler={session_sampler}"
             )
-        seeds = [new_seed() if asked.seed is None else asked.seed]
+        seeds = [new_seed() if config.seed is None else config.seed]
         lengths = {"memory_length": memory_length, "storage_dtype": storage_dtype}
-        session = self._session(chosen, seeds, asked, **lengths)
-        return TextSession(session, tokenizer, asked, self._stop_token_ids(stop_token_ids))
+        session = self._session(session_sampler, seeds, config, **lengths)
+        return TextSession(session, tokenizer, config, self._stop_token_ids(stop_token_ids))
 
-    def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
-        if chosen == "auto":
+    def _stop_token_ids(self, stop_token_ids: Sequence[int] | str | None) -> tuple[int, ...]:
+        if stop_token_ids == "auto":
             end = None if self.tokenizer is None else self.tokenizer.end_token_id
-            chosen = () if end is None else (end,)
-        if isinstance(chosen, str):
-            raise ValueError(f'`stop_token_ids` must be ints, "auto" or None. Received: {chosen!r}')
-        return tuple(int(each) for each in chosen or ())
+            stop_token_ids = () if end is None else (end,)
+        if isinstance(stop_token_ids, str):
+            raise ValueError(
+                f'`stop_token_ids` must be ints, "auto" or None. Received: {stop_token_ids!r}'
+            )
+        return tuple(int(each) for each in stop_token_ids or ())
 
     def _session(
         self, sampler: Any, seeds: list[int], settings: GenerationConfig, **options: Any
@@ -347,11 +349,11 @@ def is_one_text(value: Any) -> bool:
 
 def checked_texts(texts: Any, argument: str) -> list[str | np.ndarray]:
     """Returns texts or vectors of token ids, one or several, as a list; ValueError for others."""
-    found = [texts] if is_one_text(texts) else texts
-    is_list = isinstance(found, Sequence | np.ndarray) and len(found) > 0
-    if not is_list or not all(map(is_one_text, found)):
+    values = [texts] if is_one_text(texts) else texts
+    is_list = isinstance(values, Sequence | np.ndarray) and len(values) > 0
+    if not is_list or not all(map(is_one_text, values)):
         raise ValueError(
             f"`{argument}` must be a str, a vector of token ids, or a list of these that is not "
             f"empty. Received: {argument}={shown_value(texts)}"
         )
-    return [each if isinstance(each, str) else np.asarray(each) for each in found]
+    return [each if isinstance(each, str) else np.asarray(each) for each in values]

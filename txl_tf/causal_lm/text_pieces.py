@@ -40,9 +40,9 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
             for word in dict.fromkeys(prompt.split())
             if tokenizer.unknown_id in tokenizer.encode_piece(word.encode(), True, False)
         )
-        shown = ", ".join(itertools.islice(words, _MAX_SHOWN_WORDS))
+        word_list = ", ".join(itertools.islice(words, _MAX_SHOWN_WORDS))
         what = "%d of %d tokens of the prompt are unknown to the model: %s"
-        _LOGGER.warning(what, num_unknown, len(ids), shown)
+        _LOGGER.warning(what, num_unknown, len(ids), word_list)
     return ids.astype(np.int32)
 
 
@@ -52,8 +52,8 @@ def first_stop(text: str, stops: Sequence[str]) -> int | None:
     Of several that are complete at the same place, it is the longest. Every place that writes
     text ends it by this rule.
     """
-    found = ((text.find(stop), len(stop)) for stop in stops)
-    ends = [(place + length, place) for place, length in found if place >= 0]
+    matches = ((text.find(stop), len(stop)) for stop in stops)
+    ends = [(place + length, place) for place, length in matches if place >= 0]
     return min(ends)[1] if ends else None
 
 
@@ -145,13 +145,13 @@ class TextPieces:
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str]:
         """Returns the text that each token would add; bytes that are not UTF-8 are escaped."""
-        before, found = self._tokenizer.decode_bytes(self._ids), []
+        before, texts = self._tokenizer.decode_bytes(self._ids), []
         for token_id in token_ids:
             after = self._tokenizer.decode_bytes(np.append(self._ids, token_id))
             if not after.startswith(before):
                 before, after = b"", self._tokenizer.decode_bytes([token_id])
-            found.append(after[len(before) :].decode("utf-8", errors="backslashreplace"))
-        return found
+            texts.append(after[len(before) :].decode("utf-8", errors="backslashreplace"))
+        return texts
 
     def kept_ids(self) -> np.ndarray:
         """Returns the tokens of the text, which end before a stop text.
@@ -160,14 +160,14 @@ class TextPieces:
         tokens of those last characters, if the tokenizer has such.
         """
         earlier, new = np.split(self._ids, [self._num_earlier])
-        kept = tokens_until(self._tokenizer, earlier, new, self._stop_texts)
+        token_ids = tokens_until(self._tokenizer, earlier, new, self._stop_texts)
         end = first_stop(self._text, self._stop_texts)
-        rest = self._text[len(self._decoded(np.append(earlier, kept))) : end]
+        rest = self._text[len(self._decoded(np.append(earlier, token_ids))) : end]
         with contextlib.suppress(InvalidTextError):
-            ids = np.append(kept, self._tokenizer.encode(rest, ends_document=False))
+            ids = np.append(token_ids, self._tokenizer.encode(rest, ends_document=False))
             if self._decoded(np.append(earlier, ids)) == self._text[:end]:
-                kept = ids
-        return np.append(self._written, kept).astype(np.int32)
+                token_ids = ids
+        return np.append(self._written, token_ids).astype(np.int32)
 
     def _decoded(self, token_ids: np.ndarray) -> str:
         """Returns the text that tokens add to the earlier ones among them."""
@@ -180,10 +180,10 @@ class TextPieces:
             self.is_over = True
             return end
         certain = text[: self._tokenizer.num_certain(text)]
-        begun = [
+        stop_starts = [
             len(certain) - length
             for stop in self._stop_texts
             for length in range(1, len(stop))
             if certain.endswith(stop[:length])
         ]
-        return min([len(certain), *begun])
+        return min([len(certain), *stop_starts])

@@ -94,8 +94,8 @@ class TextTask:
         """
         if not examples:
             return [], []
-        encoded = ExampleEncoder(self.task, self.tokenizer).encode(examples)
-        return answers_of(self.task, encoded, self._evaluator.outputs(encoded))
+        encoded_examples = ExampleEncoder(self.task, self.tokenizer).encode(examples)
+        return answers_of(self.task, encoded_examples, self._evaluator.outputs(encoded_examples))
 
 
 def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTask:
@@ -117,5 +117,5 @@ def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTa
             where=source.folder,
             remedy="Name the --workdir of a `txl finetune` run; `load_task` reads no exports.",
         )
-    chosen, weights = source.read_weights(with_head=True)
-    return TextTask(source.description, tokenizer, weights, chosen)
+    weights_step, weights = source.read_weights(with_head=True)
+    return TextTask(source.description, tokenizer, weights, weights_step)
