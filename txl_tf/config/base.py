@@ -97,13 +97,13 @@ class FrozenConfig:
 
     def __post_init__(self) -> None:
         for name, (hint, accepted) in fields_of(type(self)).items():  # type: ignore[arg-type]
-            given = getattr(self, name)
+            raw_value = getattr(self, name)
             try:
-                value = _converted(given, hint)
+                value = _converted(raw_value, hint)
             except TypeError:
-                received = f"{shown_value(given)} of type {type(given).__name__}"
+                description = f"{shown_value(raw_value)} of type {type(raw_value).__name__}"
                 raise ValueError(
-                    f"`{name}` must be {shown_type(hint)}. Received: {name}={received}"
+                    f"`{name}` must be {shown_type(hint)}. Received: {name}={description}"
                 ) from None
             object.__setattr__(self, name, value)
             for item in value if isinstance(value, tuple) else (value,):
@@ -165,17 +165,17 @@ class FrozenConfig:
         unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
         for field in dataclasses.fields(self):
             if field.name in unused and getattr(self, field.name) != field.default:
-                users = [name for name, used in fields_of_choice.items() if field.name in used]
+                users = [name for name, fields in fields_of_choice.items() if field.name in fields]
                 what = f"`{field.name}` needs `{chooser}` {' or '.join(users)}, or leave it out."
                 self.refuse(what, field.name, chooser)
 
     def refuse(self, reason: str, *names: str) -> NoReturn:
         """Raises ValueError with a reason and the values of fields, which may be dotted names."""
-        received = (
+        settings = (
             f"{name.rpartition('.')[2]}={shown_value(operator.attrgetter(name)(self))}"
             for name in names
         )
-        raise ValueError(f"{reason} Received: {', '.join(received)}")
+        raise ValueError(f"{reason} Received: {', '.join(settings)}")
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with the named fields changed, checked again."""
@@ -235,8 +235,8 @@ def _chosen_by_kind(
     by_kind = {getattr(each, "kind", ""): each for each in configs}
     kind = values.get("kind", "")
     if not isinstance(kind, str) or kind not in by_kind:
-        known = ", ".join(repr(each) for each in by_kind if each)
-        reason = f"`kind` must be one of {known}, or left out for `{by_kind[''].__name__}`."
+        kinds = ", ".join(repr(each) for each in by_kind if each)
+        reason = f"`kind` must be one of {kinds}, or left out for `{by_kind[''].__name__}`."
         raise ValueError(f"{reason} Received: kind={shown_value(kind)}")
     return by_kind[kind]
 
@@ -253,12 +253,12 @@ def _plain(value: Any) -> Any:
 def fields_of(config_class: Any) -> dict[str, tuple[Any, Range | None]]:
     """Returns the type and the range of each field of a configuration class."""
     hints = typing.get_type_hints(config_class, include_extras=True)
-    found = {}
+    types = {}
     for field in dataclasses.fields(config_class):
         hint = hints[field.name]
         is_annotated = typing.get_origin(hint) is typing.Annotated
-        found[field.name] = typing.get_args(hint)[:2] if is_annotated else (hint, None)
-    return found
+        types[field.name] = typing.get_args(hint)[:2] if is_annotated else (hint, None)
+    return types
 
 
 def shown_type(hint: Any) -> str:
@@ -304,12 +304,12 @@ def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str
     names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
     if not names:
         return ""
-    shown = ", ".join(
+    listing = ", ".join(
         f"{name} (stored {before.get(name)!r}, now {now.get(name)!r})"
         for name in names[:_MAX_SHOWN]
     )
     more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return f"{len(names)} setting{'s differ' if len(names) > 1 else ' differs'}: {shown}{more}"
+    return f"{len(names)} setting{'s differ' if len(names) > 1 else ' differs'}: {listing}{more}"
 
 
 def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -51,10 +51,10 @@ class SamplingConfig(FrozenConfig):
     """The same seed writes the same text; None draws a new seed each time."""
 
     def __post_init__(self) -> None:
-        given = self.logit_bias
-        if isinstance(given, Mapping):
+        biases = self.logit_bias
+        if isinstance(biases, Mapping):
             try:  # JSON has only strings as keys
-                pairs = [(int(token_id), number) for token_id, number in given.items()]
+                pairs = [(int(token_id), number) for token_id, number in biases.items()]
             except ValueError:
                 pairs = [(-1, 0)]
             object.__setattr__(self, "logit_bias", tuple(pairs))
@@ -108,5 +108,5 @@ def new_seed() -> int:
 
 def sample_seeds(seed: int, num_samples: int) -> list[int]:
     """Returns the seeds of several samples of one prompt; the first is `seed` itself."""
-    shifted = (seed + index * _GOLDEN_RATIO + 2**31 for index in range(num_samples))
-    return [each % 2**32 - 2**31 for each in shifted]
+    numbers = (seed + index * _GOLDEN_RATIO + 2**31 for index in range(num_samples))
+    return [each % 2**32 - 2**31 for each in numbers]

@@ -101,8 +101,8 @@ class VocabularyClusters(FrozenConfig):
         total = _harmonic_number(self.vocabulary_size)
         capacities = []
         for first, end in self.spans[1:]:
-            expected = num_tokens * (_harmonic_number(end) - _harmonic_number(first)) / total
-            enough = expected + 2.0 * math.sqrt(expected)
+            num_expected = num_tokens * (_harmonic_number(end) - _harmonic_number(first)) / total
+            enough = num_expected + 2.0 * math.sqrt(num_expected)
             capacities.append(min(8 * math.ceil(enough / 8), num_tokens))
         return tuple(capacities)
 
