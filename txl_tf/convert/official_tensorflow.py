@@ -60,8 +60,8 @@ def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
     table = _vocabulary(config)
     for name, variable in _BIASES.items():
         each = tuple(f"block_{i}/attention/{variable}" for i in range(config.num_layers))
-        stacked = ForeignTensor(name=name, variables=each, join="stack")
-        table.append(same(name, variable) if config.share_attention_biases else stacked)
+        tensor = ForeignTensor(name=name, variables=each, join="stack")
+        table.append(same(name, variable) if config.share_attention_biases else tensor)
     for index in range(config.num_layers):
         theirs, ours = f"transformer/layer_{index}", f"block_{index}"
         parts = ("query", "key", "value")
@@ -152,16 +152,16 @@ def _prefix(path: Path) -> Path:
     if path.name.endswith(_INDEX):
         path = path.with_name(path.name.removesuffix(_INDEX))
     if not path.is_dir():
-        found = [path] if path.with_name(path.name + _INDEX).is_file() else []
+        prefixes = [path] if path.with_name(path.name + _INDEX).is_file() else []
     else:
-        found = [each.with_suffix("") for each in sorted(path.glob(f"*{_INDEX}"))]
-    if len(found) != 1:
+        prefixes = [each.with_suffix("") for each in sorted(path.glob(f"*{_INDEX}"))]
+    if len(prefixes) != 1:
         raise InputMissingError(
-            f"There must be exactly one checkpoint, but there are {len(found)}.",
+            f"There must be exactly one checkpoint, but there are {len(prefixes)}.",
             where=str(path),
             remedy="Give the path of a file that ends in .index, without this ending.",
         )
-    return found[0]
+    return prefixes[0]
 
 
 # More than the index of a model with a hundred thousand variables.
@@ -181,13 +181,13 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
         path = listed_file(folder, f"{name}{_INDEX}", listed_in=prefix)
         _check_footer(read_file(path, max_bytes=_MAX_INDEX_BYTES))
         files = [file for file in list_folder(folder) if file.startswith(f"{name}.data-")]
-        found = sum(file_bytes(listed_file(folder, file, listed_in=path)) for file in files)
+        num_bytes = sum(file_bytes(listed_file(folder, file, listed_in=path)) for file in files)
         # `tf.train.load_checkpoint` would look for a folder of its own kind first.
         reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         needed = sum(math.prod(shapes[key]) * max(dtypes[key].size or 1, 1) for key in shapes)
-        if needed > found:
-            raise ValueError(f"its tensors need {needed:,} bytes, but its files have {found:,}")
+        if needed > num_bytes:
+            raise ValueError(f"its tensors need {needed:,} bytes, but its files have {num_bytes:,}")
         names = sorted(name for name in shapes if not _IGNORED.fullmatch(name))
         return {name: np.asarray(reader.get_tensor(name)) for name in names}
     except (OSError, LookupError, RuntimeError, TypeError, ValueError, tf.errors.OpError) as error:
