@@ -65,10 +65,10 @@ class Corpus:
         is_bytes = tokenizer.kind == self.tokenizer.kind == "bytes"
         is_official = is_bytes or tokenizer == self.tokenizer
         for split in splits:
-            for unit, wanted in self.counts.get(split.name, {}).items():
-                found = getattr(split, unit)
-                if wanted != found and (unit != "tokens" or is_official):
-                    what = f"The number of {unit} must be {wanted}, but is {found}."
+            for unit, published_count in self.counts.get(split.name, {}).items():
+                count = getattr(split, unit)
+                if published_count != count and (unit != "tokens" or is_official):
+                    what = f"The number of {unit} must be {published_count}, but is {count}."
                     raise _other_text(what, f"corpus {self.name}, split {split.name}")
         # Bytes always have 256 ids; published counts are of distinct bytes in the text.
         size = num_used_ids if is_bytes else vocabulary_size
@@ -96,8 +96,8 @@ def _cut_splits(read: Callable[..., Iterator[Document]], paths: Sequence[str]) -
     """Returns the documents of the first 90, the next 5 and the last 5 % of the only file."""
     (path,) = paths
     cuts = [os.path.getsize(path) * percent // 100 for percent in (0, 90, 95, 100)]
-    named = zip(SPLITS, itertools.pairwise(cuts), strict=True)
-    return {name: Reread(read, path, *cut) for name, cut in named}
+    ranges = zip(SPLITS, itertools.pairwise(cuts), strict=True)
+    return {name: Reread(read, path, *bounds) for name, bounds in ranges}
 
 
 def _hundred_megabytes(

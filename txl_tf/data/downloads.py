@@ -38,8 +38,8 @@ class PublishedFile:
             if self.size_bytes not in (None, size):
                 what = f"{self.name} must have {self.size_bytes} bytes, but has {size}."
                 raise DataDamagedError(what, where=path, remedy=remedy)
-            if self.sha256 is not None and (found := file_sha256(path)) != self.sha256:
-                what = f"{self.name} must have SHA-256 {self.sha256}, but has {found}."
+            if self.sha256 is not None and (checksum := file_sha256(path)) != self.sha256:
+                what = f"{self.name} must have SHA-256 {self.sha256}, but has {checksum}."
                 raise DataDamagedError(what, where=path, remedy=remedy)
 
 
@@ -96,17 +96,17 @@ def _receive(
     file: PublishedFile, output: IO[bytes], timeout_seconds: float, progress: Progress | None
 ) -> None:
     """Requests the missing bytes and appends them; OSError if the connection ends earlier."""
-    done, expected = output.tell(), file.size_bytes
+    num_bytes, size_bytes = output.tell(), file.size_bytes
     # A compressed transfer could neither be counted nor resumed.
     headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
-    if done:
-        headers["Range"] = f"bytes={done}-"
+    if num_bytes:
+        headers["Range"] = f"bytes={num_bytes}-"
     request = urllib.request.Request(file.url, headers=headers)
     try:
         answer: Any = urllib.request.urlopen(request, timeout=timeout_seconds)
     except urllib.error.HTTPError as error:
         error.close()
-        if done and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+        if num_bytes and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise DataDamagedError(f"{file.name} is shorter than its first part.") from error
         if error.code >= http.client.INTERNAL_SERVER_ERROR:
             raise
@@ -116,19 +116,19 @@ def _receive(
             remedy="Get the file elsewhere, and name it or a folder with its files: --archive",
         ) from error
     with answer:
-        if done and answer.status == http.client.OK:  # a server without ranges
-            done = 0
+        if num_bytes and answer.status == http.client.OK:  # a server without ranges
+            num_bytes = 0
             output.seek(0)
             output.truncate()
-        total = expected if answer.length is None else done + answer.length
-        if expected not in (None, total):
-            what = f"{file.name} must have {expected} bytes, but the server has {total}."
+        total = size_bytes if answer.length is None else num_bytes + answer.length
+        if size_bytes not in (None, total):
+            what = f"{file.name} must have {size_bytes} bytes, but the server has {total}."
             raise DataDamagedError(what)
         # An endless answer ends at the size that is known.
-        while (total is None or done < total) and (block := answer.read1(_BLOCK_BYTES)):
+        while (total is None or num_bytes < total) and (block := answer.read1(_BLOCK_BYTES)):
             output.write(block)
-            done += len(block)
+            num_bytes += len(block)
             if progress is not None:
-                progress(done, total)
-    if total is not None and done < total:
-        raise OSError(f"the connection ended after {done} of {total} bytes")
+                progress(num_bytes, total)
+    if total is not None and num_bytes < total:
+        raise OSError(f"the connection ended after {num_bytes} of {total} bytes")

@@ -101,10 +101,10 @@ def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
         start = file.read(_START_BYTES)
         try:
             if start.startswith(b"\x93NUMPY"):
-                stored = np.load(path, mmap_mode="r", allow_pickle=False)
-                if stored.offset + stored.nbytes != os.path.getsize(path):
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                if array.offset + array.nbytes != os.path.getsize(path):
                     raise ValueError("more than one array is in it; np.savez keeps several")
-                arrays = {"": stored}
+                arrays = {"": array}
             else:
                 arrays = read_array_archive(file) if kind_of(start) == "zip" else {}
         except ValueError as error:

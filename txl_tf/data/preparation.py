@@ -109,11 +109,11 @@ def prepare_dataset(
                     yield batch
 
             sizes = tokens_per_record, shard_bytes
-            written = [write_split(name, encoded(name), staging.path, *sizes) for name in splits]
+            entries = [write_split(name, encoded(name), staging.path, *sizes) for name in splits]
         if tokenizer.kind == "ids":  # which are no text
-            written = [split.replace(bytes=0, characters=0, words=0) for split in written]
+            entries = [split.replace(bytes=0, characters=0, words=0) for split in entries]
         if check is not None:
-            check(written, tokenizer.vocabulary_size, int(np.count_nonzero(is_used)))
+            check(entries, tokenizer.vocabulary_size, int(np.count_nonzero(is_used)))
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             corpus_name=corpus_name,
@@ -122,7 +122,7 @@ def prepare_dataset(
             vocabulary_size=tokenizer.vocabulary_size,
             token_bytes=tokenizer.token_dtype.itemsize,
             tokens_per_record=tokens_per_record,
-            splits=tuple(written),
+            splits=tuple(entries),
         )
         for name, content in tokenizer.vocabulary_files.items():
             write_file(os.path.join(staging.path, name), content)
@@ -160,8 +160,8 @@ def write_split(
                 sizes.append(len(record[0]))
         num_bytes = sum(frame_bytes(size, width) for size in sizes)
         # Readers compute the offset of a record from this equality.
-        if (found := file_bytes(partial)) != num_bytes:
-            raise OSError(f"{partial} must have {num_bytes} bytes, but has {found}")
+        if (partial_bytes := file_bytes(partial)) != num_bytes:
+            raise OSError(f"{partial} must have {num_bytes} bytes, but has {partial_bytes}")
         shards.append(
             ShardManifest(
                 file=partial,

@@ -105,8 +105,8 @@ class Manifest(FrozenConfig):
         for split in self.splits:
             if split.name == name:
                 return split
-        known = ", ".join(self.split_names)
-        raise ValueError(f"`split` must be one of: {known}. Received: {name!r}")
+        names = ", ".join(self.split_names)
+        raise ValueError(f"`split` must be one of: {names}. Received: {name!r}")
 
     def write(self, folder: str) -> None:
         """Writes the manifest file, with its checksum, into the folder of a data set."""
@@ -156,8 +156,8 @@ def verify_shard(
         listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
         if (size := file_bytes(path)) != shard.bytes:
             what = f"The file has {size} bytes; the manifest says {shard.bytes}."
-        elif (found := file_sha256(path, progress)) != shard.sha256:
-            what = f"The file has SHA-256 {found}; the manifest says {shard.sha256}."
+        elif (checksum := file_sha256(path, progress)) != shard.sha256:
+            what = f"The file has SHA-256 {checksum}; the manifest says {shard.sha256}."
         else:
             return
         num_sound = _num_sound_records(path)
@@ -357,14 +357,14 @@ class PreparedDataset:
         except tf.errors.OpError as error:
             what = f"The file cannot be read: {first_line(error)}"
             raise StorageError(what, where=path, remedy="Check the storage.") from error
-        wanted = slice(start - first * size, stop - first * size)
+        window = slice(start - first * size, stop - first * size)
         token_ids, document_starts = map(np.concatenate, zip(*parts, strict=True))
-        return token_ids[wanted], document_starts[wanted]
+        return token_ids[window], document_starts[window]
 
     def _check_file(self, shard: ShardManifest) -> None:
         """Checks a shard file once, before its manifest decides how many bytes are read."""
         if shard.file not in self._checked_files:
-            listed = {"listed_in": os.path.join(self.folder, MANIFEST_FILE), "remedy": _REMEDY}
+            context = {"listed_in": os.path.join(self.folder, MANIFEST_FILE), "remedy": _REMEDY}
             with storage_errors("The file cannot be read", os.path.join(self.folder, shard.file)):
-                listed_file(self.folder, shard.file, num_bytes=shard.bytes, **listed)
+                listed_file(self.folder, shard.file, num_bytes=shard.bytes, **context)
             self._checked_files.add(shard.file)

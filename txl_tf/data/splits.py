@@ -62,15 +62,15 @@ def split_by_fraction(
         return {"train": documents}
     if len(sizes) == 1:
         return _cut_one(documents, int(sizes[0]), fractions, where)
-    chosen = np.zeros(len(sizes), np.uint8)
+    parts = np.zeros(len(sizes), np.uint8)
     for number, name in enumerate(names[1:], 1):
         target = fractions[name] * int(sizes.sum())
-        chosen[_taken(hashes, sizes, chosen == 0, target)] = number
+        parts[_taken(hashes, sizes, parts == 0, target)] = number
     for number, name in enumerate(names):
-        if number not in chosen:
+        if number not in parts:
             what = f"{len(sizes)} documents are too few, or too much alike, to have a {name} split."
             raise _too_little(what, where)
-    return {name: Reread(_chosen, documents, chosen == number) for number, name in enumerate(names)}
+    return {name: Reread(_chosen, documents, parts == number) for number, name in enumerate(names)}
 
 
 def _survey(documents: Iterable[Document], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -158,10 +158,10 @@ def _cut(documents: Iterable[Document], size: int, target: int, reach: int) -> i
 def _best_cut(window: bytes, target: int, reach: int) -> int:
     spaces = (_WHITE_SPACE, max(reach, _WORD_BYTES))
     most = ((_LINE_END, reach), spaces, (_CHARACTER, _CHARACTER_BYTES))
-    for pattern, reached in most:
+    for pattern, tolerance in most:
         ends = [match.end() for match in pattern.finditer(window)]
-        nearest = min(ends, key=lambda end: abs(end - target), default=-1 - reached)
-        if abs(nearest - target) <= reached:
+        nearest = min(ends, key=lambda end: abs(end - target), default=-1 - tolerance)
+        if abs(nearest - target) <= tolerance:
             return nearest
     return target
 

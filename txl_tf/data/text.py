@@ -80,26 +80,26 @@ def document_pieces(
 
     No CR LF is cut: a CR at the end of a piece begins the next one.
     """
-    held = DocumentPiece(b"", split, number)
+    piece = DocumentPiece(b"", split, number)
     for text in pieces_of(document):
-        if not held.text:
+        if not piece.text:
             text = document_bytes(text)
-        elif text and held.text.endswith(b"\r"):
-            held, text = held._replace(text=held.text[:-1]), b"\r" + text
-        if not held.text:
-            held = held._replace(text=text)
+        elif text and piece.text.endswith(b"\r"):
+            piece, text = piece._replace(text=piece.text[:-1]), b"\r" + text
+        if not piece.text:
+            piece = piece._replace(text=text)
         elif text:
-            yield held._replace(ends_document=False)
-            last = held.text[-1:]
-            held = held._replace(
+            yield piece._replace(ends_document=False)
+            last = piece.text[-1:]
+            piece = piece._replace(
                 text=text,
-                offset_bytes=held.offset_bytes + len(held.text),
-                offset_lines=held.offset_lines + held.text.count(b"\n"),
+                offset_bytes=piece.offset_bytes + len(piece.text),
+                offset_lines=piece.offset_lines + piece.text.count(b"\n"),
                 begins_document=False,
                 begins_line=last in (b"\n", b"\r"),
                 continues_word=last not in _SPACES,
             )
-    yield held
+    yield piece
 
 
 def map_pieces(

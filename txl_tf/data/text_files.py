@@ -309,16 +309,16 @@ def text_files(paths: Sequence[str]) -> list[str]:
     file named twice.
     """
     files = [file for path in paths for file in _files_of(path)]
-    seen: dict[str, str] = {}
+    file_of_path: dict[str, str] = {}
     for file in files:
         real = os.path.realpath(file)
-        if real in seen:
+        if real in file_of_path:
             raise UsageError(
                 "The same text file is named twice.",
-                where=file if file == seen[real] else f"{seen[real]} and {file}",
+                where=file if file == file_of_path[real] else f"{file_of_path[real]} and {file}",
                 remedy="Name every file once.",
             )
-        seen[real] = file
+        file_of_path[real] = file
     return files
 
 
@@ -326,11 +326,11 @@ def _files_of(path: str) -> list[str]:
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
-        found = sorted(_below(path), key=lambda name: os.fsencode(name).split(os.sep.encode()))
+        files = sorted(_below(path), key=lambda name: os.fsencode(name).split(os.sep.encode()))
         what = "The folder has no text files."
     elif glob.has_magic(path):
         matches = sorted(glob.glob(path, recursive=True), key=os.fsencode)
-        found = [file for match in matches for file in _files_of(match)]
+        files = [file for match in matches for file in _files_of(match)]
         what = "No text file matches the pattern."
     elif os.path.exists(path):
         raise UsageError(
@@ -339,10 +339,10 @@ def _files_of(path: str) -> list[str]:
             remedy="Write the text into a file first, and name that file.",
         )
     else:
-        found, what = [], "There is no such text file."
-    if not found:
+        files, what = [], "There is no such text file."
+    if not files:
         raise _missing(what, path)
-    return found
+    return files
 
 
 def _below(folder: str) -> Iterator[str]:

@@ -279,9 +279,9 @@ class TrainingSegments:
         tokens = tf.io.decode_raw(example[TOKENS_FEATURE], self._stored_type)
         if not self._with_document_starts:
             return (tokens,)
-        packed = tf.io.decode_raw(example[DOCUMENT_STARTS_FEATURE], tf.uint8)
+        packed_bits = tf.io.decode_raw(example[DOCUMENT_STARTS_FEATURE], tf.uint8)
         places = tf.constant([[1 << bit for bit in range(8)]], tf.uint8)
-        bits = tf.not_equal(tf.bitwise.bitwise_and(packed[:, None], places), 0)
+        bits = tf.not_equal(tf.bitwise.bitwise_and(packed_bits[:, None], places), 0)
         return tokens, tf.reshape(bits, [-1])[: tf.size(tokens)]
 
     def _cut(

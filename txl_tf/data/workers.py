@@ -49,14 +49,14 @@ def ordered_workers(
 
 
 def _ordered_results(executor: Executor, most_waiting: int, items: Iterable[Any]) -> Iterator[Any]:
-    waiting: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+    futures: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
     try:
         for item in items:
-            waiting.append(executor.submit(_work, item))
-            if len(waiting) == most_waiting:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            futures.append(executor.submit(_work, item))
+            if len(futures) == most_waiting:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     except concurrent.futures.process.BrokenProcessPool as error:
         raise StorageError(
             "A worker process ended before its work was done.",

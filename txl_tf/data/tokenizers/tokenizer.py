@@ -152,8 +152,8 @@ class Tokenizer(abc.ABC):
 
     def decode_each(self, token_ids: np.ndarray) -> list[str]:
         """Decodes each token alone; bytes that are not UTF-8 are escaped."""
-        found = (self.decode_bytes(token_ids[k : k + 1]) for k in range(len(token_ids)))
-        return [each.decode("utf-8", errors="backslashreplace") for each in found]
+        pieces = (self.decode_bytes(token_ids[k : k + 1]) for k in range(len(token_ids)))
+        return [each.decode("utf-8", errors="backslashreplace") for each in pieces]
 
     @abc.abstractmethod
     def _decode(self, ids: np.ndarray) -> bytes:

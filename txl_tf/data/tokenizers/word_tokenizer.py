@@ -221,8 +221,8 @@ class WordTokenizer(RuleTokenizer):
     def num_certain(self, readable: str) -> int:
         certain = super().num_certain(readable)
         # A possible mark at the end becomes shorter when the next word follows.
-        begun = _BEGUN_MARK.search(readable, 0, certain) if self.joins_marks else None
-        return certain if begun is None else begun.start()
+        mark = _BEGUN_MARK.search(readable, 0, certain) if self.joins_marks else None
+        return certain if mark is None else mark.start()
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         words = self.rule.split(text, begins_line, ends_document)
@@ -235,12 +235,12 @@ class WordTokenizer(RuleTokenizer):
 
     def _unknown_word(self, text: bytes, index: int) -> InvalidTextError:
         characters = text.decode()
-        found = next(itertools.islice(re.finditer(r"\S+", characters), index, None))
+        match = next(itertools.islice(re.finditer(r"\S+", characters), index, None))
         reason = (
-            f"The word {found.group()[:80]!r} is not in the vocabulary, "
+            f"The word {match.group()[:80]!r} is not in the vocabulary, "
             "which has no token for unknown words."
         )
-        return InvalidTextError(reason, text, len(characters[: found.start()].encode()))
+        return InvalidTextError(reason, text, len(characters[: match.start()].encode()))
 
 
 class IdTokenizer(WordTokenizer):
