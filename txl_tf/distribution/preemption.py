@@ -101,10 +101,10 @@ class PreemptionWatcher:
         self._thread.join()
         for number, handler in self._old_handlers.items():
             # `None` stands for a handler that was not set from Python.
-            restored = handler or signal.SIG_DFL
+            action = handler or signal.SIG_DFL
             if self._reason is not None:
-                restored = signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN
-            signal.signal(number, restored)
+                action = signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN
+            signal.signal(number, action)
         signal.set_wakeup_fd(self._old_wakeup)
         os.close(self._read_end)
         os.close(self._write_end)
@@ -112,11 +112,11 @@ class PreemptionWatcher:
     def _wait_for_signal(self) -> None:
         num_interrupts = 0
         while True:
-            received = os.read(self._read_end, 64)
+            signals = os.read(self._read_end, 64)
             for number in self._old_handlers:
-                if number in received:
+                if number in signals:
                     self.notice(f"the process received {number.name}")
-            interrupts = received.count(signal.SIGINT) if signal.SIGINT in self._old_handlers else 0
+            interrupts = signals.count(signal.SIGINT) if signal.SIGINT in self._old_handlers else 0
             if interrupts and not num_interrupts:
                 _print_error(
                     "Stopping; the work done is saved. Press Ctrl-C again to end the process now."
@@ -125,7 +125,7 @@ class PreemptionWatcher:
             if num_interrupts > 1:
                 _print_error("Interrupted.")
                 os._exit(_INTERRUPTED)
-            if _END in received:
+            if _END in signals:
                 return
 
     def _poll_metadata(self, key: str) -> None:

@@ -26,7 +26,7 @@ def tpu_addresses(tpu: str) -> list[str]:
         )
     if "://" not in tpu:
         return []
-    found = []
+    addresses = []
     for address in tpu.split(","):
         host_and_port = address.removeprefix(_SCHEME)
         if not address.startswith(_SCHEME) or not is_address(host_and_port):
@@ -35,8 +35,8 @@ def tpu_addresses(tpu: str) -> list[str]:
                 where=where,
                 remedy="Give grpc://HOST:PORT; for several hosts, separate addresses by commas.",
             )
-        found.append(host_and_port)
-    return found
+        addresses.append(host_and_port)
+    return addresses
 
 
 def is_address(text: str) -> bool:
@@ -49,25 +49,25 @@ def is_address(text: str) -> bool:
 def unreachable(addresses: Sequence[str], seconds: float) -> dict[str, str]:
     """Tries to connect to each `host:port` within one time limit; returns the failures."""
     end = time.monotonic() + seconds
-    waiting = dict.fromkeys(addresses, "not tried")
+    failures = dict.fromkeys(addresses, "not tried")
     while True:
-        for address in list(waiting):
-            left = max(0.1, end - time.monotonic())
-            reason = _failure(address, min(left, _ATTEMPT_SECONDS))
+        for address in list(failures):
+            remaining_seconds = max(0.1, end - time.monotonic())
+            reason = _failure(address, min(remaining_seconds, _ATTEMPT_SECONDS))
             if reason is None:
-                del waiting[address]
+                del failures[address]
             else:
-                waiting[address] = reason
-        if not waiting or time.monotonic() + _PAUSE_SECONDS >= end:
-            return waiting
+                failures[address] = reason
+        if not failures or time.monotonic() + _PAUSE_SECONDS >= end:
+            return failures
         time.sleep(_PAUSE_SECONDS)
 
 
 def described(failures: dict[str, str]) -> str:
     """Describes the failed addresses in one line, at most three by name."""
-    shown = [f"{address} ({reason})" for address, reason in list(failures.items())[:3]]
-    more = len(failures) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    reasons = [f"{address} ({reason})" for address, reason in list(failures.items())[:3]]
+    more = len(failures) - len(reasons)
+    return ", ".join(reasons) + (f" and {more} more" if more else "")
 
 
 def _failure(address: str, seconds: float) -> str | None:
