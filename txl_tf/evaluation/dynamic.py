@@ -54,25 +54,27 @@ class DynamicEvaluation:
             nll, memory = self._engine.score(
                 token_ids, target_ids, memory, document_starts=document_starts
             )
-            scored = tf.where(is_scored, nll, 0.0)
-            loss = tf.reduce_sum(scored) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
+            scored_nll = tf.where(is_scored, nll, 0.0)
+            loss = tf.reduce_sum(scored_nll) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
         gradients = tape.gradient(loss, [variable.value for variable in self._variables])
         # Program order puts the assignments after the reads.
         parts = zip(self._variables, self._trained, gradients, strict=True)
-        for variable, trained, gradient in parts:
+        for variable, trained_weight, gradient in parts:
             # Gradients of embeddings are sparse, and None if the loss does not depend on a weight.
             dense = 0.0 if gradient is None else tf.convert_to_tensor(gradient)
             value = variable.value
-            variable.assign(value - self._learning_rate * dense + self._decay * (trained - value))
+            variable.assign(
+                value - self._learning_rate * dense + self._decay * (trained_weight - value)
+            )
         return nll, memory
 
     @contextlib.contextmanager
     def restored_weights(self) -> Iterator[None]:
         """Restores the trained weights at the end of the block."""
-        for trained, variable in zip(self._trained, self._variables, strict=True):
-            trained.assign(variable.value)
+        for trained_weight, variable in zip(self._trained, self._variables, strict=True):
+            trained_weight.assign(variable.value)
         try:
             yield
         finally:
-            for trained, variable in zip(self._trained, self._variables, strict=True):
-                variable.assign(trained)
+            for trained_weight, variable in zip(self._trained, self._variables, strict=True):
+                variable.assign(trained_weight)

@@ -83,10 +83,10 @@ def model_in_policy(model: LanguageModel, dtype_policy: str) -> LanguageModel:
     if model.dtype_policy.name == dtype_policy:
         return model
     other = _model_to_share(model.config, dtype_policy)
-    described = [
+    specs = [
         [(each.path, each.shape, each.dtype) for each in one.weights] for one in (model, other)
     ]
-    if type(model) is not type(other) or described[0] != described[1]:
+    if type(model) is not type(other) or specs[0] != specs[1]:
         raise ValueError(
             "A model whose layers were changed, as by `quantize`, `enable_lora` or a subclass, is "
             "only read in its own dtype policy: set `dtype_policy` of the `EvaluationConfig` to "

@@ -127,8 +127,8 @@ class EvaluationBatch(NamedTuple):
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """Returns the arrays that a scoring step reads."""
-        read = self.token_ids, self.target_ids, self.is_scored, self.document_starts
-        return read if self.positions is None else (*read, self.positions)
+        arrays = self.token_ids, self.target_ids, self.is_scored, self.document_starts
+        return arrays if self.positions is None else (*arrays, self.positions)
 
 
 class EvaluationRows:
@@ -245,16 +245,16 @@ def empty_batch(
     num_rows: int, num_tokens: int, num_scored: int | None = None, start: int = 0
 ) -> EvaluationBatch:
     """Returns a batch that scores nothing; `num_scored` is `S` for windows, None for segments."""
-    read = (num_rows, num_tokens)
-    scored = read if num_scored is None else (num_rows, num_scored)
+    input_shape = (num_rows, num_tokens)
+    target_shape = input_shape if num_scored is None else (num_rows, num_scored)
     return EvaluationBatch(
-        token_ids=np.zeros(read, np.int32),
-        target_ids=np.zeros(scored, np.int32),
-        is_scored=np.zeros(scored, bool),
-        document_starts=np.zeros(read, bool),
-        places=np.zeros(scored, np.int64),
+        token_ids=np.zeros(input_shape, np.int32),
+        target_ids=np.zeros(target_shape, np.int32),
+        is_scored=np.zeros(target_shape, bool),
+        document_starts=np.zeros(input_shape, bool),
+        places=np.zeros(target_shape, np.int64),
         start=start,
-        positions=None if num_scored is None else np.zeros(scored, np.int32),
+        positions=None if num_scored is None else np.zeros(target_shape, np.int32),
     )
 
 
@@ -283,5 +283,5 @@ class _RowStream:
             self._stop = min(start + self._block_tokens, self._text.num_tokens)
             self._tokens = self._text.read_tokens(start, self._stop)
             self._document_starts = self._text.read_document_starts(start, self._stop)
-        wanted = slice(start - self._start, stop - self._start)
-        return self._tokens[wanted], self._document_starts[wanted]
+        window = slice(start - self._start, stop - self._start)
+        return self._tokens[window], self._document_starts[window]

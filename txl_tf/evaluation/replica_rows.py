@@ -27,12 +27,12 @@ class ReplicaRows:
         """Distributes the rows of arrays `(B, T)`: tensors, or values per replica."""
         if self._strategy is None:
             return tuple(map(ops.convert_to_tensor, arrays))
-        padded = [np.pad(array, [(0, self._num_padded), (0, 0)]) for array in arrays]
+        padded_arrays = [np.pad(array, [(0, self._num_padded), (0, 0)]) for array in arrays]
 
         def part_of(context: tf.distribute.ReplicaContext) -> tuple[Any, ...]:
             first = context.replica_id_in_sync_group * self.rows_per_replica
             rows = slice(first, first + self.rows_per_replica)
-            return tuple(tf.constant(array[rows]) for array in padded)
+            return tuple(tf.constant(array[rows]) for array in padded_arrays)
 
         return self._strategy.experimental_distribute_values_from_function(part_of)
 

@@ -55,9 +55,9 @@ def score_text(
     if len(token_ids) < 2:
         reason = "A text must have at least 2 tokens, because the first token has no score."
         raise InvalidTextError(reason, content, len(content))
-    read = EvaluationText.of_content(content, token_ids, tokenizer)
+    evaluation_text = EvaluationText.of_content(content, token_ids, tokenizer)
     if num_words is not None:
-        read = dataclasses.replace(read, num_words=num_words)
+        evaluation_text = dataclasses.replace(evaluation_text, num_words=num_words)
     nats = np.full(len(token_ids), np.nan)
-    result = evaluator.evaluate(read, step=step, observe=nats.__setitem__, **options)
+    result = evaluator.evaluate(evaluation_text, step=step, observe=nats.__setitem__, **options)
     return TextScore(**vars(result), token_ids=token_ids, nats=nats, tokenizer=tokenizer)
