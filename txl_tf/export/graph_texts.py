@@ -24,9 +24,9 @@ class GraphTexts(tf.Module):
         self._only_utf8 = tokenizer.kind != "bytes"
         self._max_bytes = max_text_bytes
         self._vocabulary_size = tokenizer.vocabulary_size
-        rows, padded = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+        rows, padded_rows = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
         self.ids_of = traced_once(self._tokenized, [tf.TensorSpec([None], tf.string)])
-        self._text_of = traced_once(self._detokenized, [padded, rows])
+        self._text_of = traced_once(self._detokenized, [padded_rows, rows])
 
     def checked(self, texts: tf.Tensor, name: str) -> tf.Tensor:
         """Refuses texts that are not `(B,)`, too long or not UTF-8."""

@@ -93,8 +93,8 @@ class _SentencePiece(GraphTokenizer):
             lines = tf.strings.split(texts, "\n")
         places = tf.range(tf.size(lines.values, tf.int64)) + 1
         is_last = tf.equal(places, tf.repeat(lines.row_splits[1:], lines.row_lengths()))
-        ended = tf.where(is_last, lines.values, lines.values + "\n")
-        return lines.with_values(self._tokenize_lines(ended)).merge_dims(1, 2)
+        ended_lines = tf.where(is_last, lines.values, lines.values + "\n")
+        return lines.with_values(self._tokenize_lines(ended_lines)).merge_dims(1, 2)
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         return self._detokenize(token_ids)
@@ -114,8 +114,8 @@ def _split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
     Raises tf.errors.InvalidArgumentError for text that is not UTF-8.
     """
     # Only to refuse invalid text: transcoding would replace some characters.
-    checked = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
-    with tf.control_dependencies([checked.values]):
+    code_points = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
+    with tf.control_dependencies([code_points.values]):
         texts = tf.identity(texts)
     texts = tf.strings.regex_replace(texts, _WHITE_SPACE, " ")
     if rule.lower_case:

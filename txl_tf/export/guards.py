@@ -26,9 +26,9 @@ def refuse_unless(
     zero = tf.strings.to_number(message, tf.int32)
     # The whole tensor, but by a slice whose beginning is not known before run time.
     rank = tf.rank(tensor)
-    checked = tf.slice(tensor, tf.fill([rank], zero), tf.fill([rank], -1))
-    checked.set_shape(tensor.shape)
-    return checked
+    result = tf.slice(tensor, tf.fill([rank], zero), tf.fill([rank], -1))
+    result.set_shape(tensor.shape)
+    return result
 
 
 def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
@@ -37,14 +37,14 @@ def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
     Signatures must leave ranks and sizes open: graph rewrites assume the declared ones, and
     servers do not check them.
     """
-    checked = refuse_unless(
+    result = refuse_unless(
         tf.equal(tf.rank(tensor), len(axes)),
         lambda: tf.strings.join(
             [f"{name} has the shape ", _shape_text(tensor), f"; it must be ({', '.join(axes)})."]
         ),
         tensor,
     )
-    return tf.ensure_shape(checked, [None] * len(axes))
+    return tf.ensure_shape(result, [None] * len(axes))
 
 
 def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
@@ -52,24 +52,24 @@ def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
     # A branch would add two functions with their arguments to the graph.
     is_scalar = tf.cast(tf.equal(tf.rank(tensor), 0), tf.int32)
     shape = tf.concat([tf.fill([is_scalar], num_rows), tf.shape(tensor)], axis=0)
-    checked = of_rank(tf.broadcast_to(tensor, shape), name, ("rows",))
-    return _of_rows(checked, name, num_rows)
+    vector = of_rank(tf.broadcast_to(tensor, shape), name, ("rows",))
+    return _of_rows(vector, name, num_rows)
 
 
 def row_lists(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
     """Refuses a tensor that is not `(B, K)`; a single row stands for all rows."""
-    checked = of_rank(tensor, name, ("rows", "values"))
-    found, num_values = tf.unstack(tf.shape(checked))
-    shape = tf.stack([tf.where(found == 1, num_rows, found), num_values])
-    return _of_rows(tf.broadcast_to(checked, shape), name, num_rows)
+    lists = of_rank(tensor, name, ("rows", "values"))
+    num_lists, num_values = tf.unstack(tf.shape(lists))
+    shape = tf.stack([tf.where(num_lists == 1, num_rows, num_lists), num_values])
+    return _of_rows(tf.broadcast_to(lists, shape), name, num_rows)
 
 
 def _of_rows(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
-    found = tf.shape(tensor)[0]
+    num_tensor_rows = tf.shape(tensor)[0]
     return refuse_unless(
-        tf.equal(found, num_rows),
+        tf.equal(num_tensor_rows, num_rows),
         lambda: tf.strings.join(
-            [f"{name} has ", _text(found), " rows; the batch has ", _text(num_rows), "."]
+            [f"{name} has ", _text(num_tensor_rows), " rows; the batch has ", _text(num_rows), "."]
         ),
         tensor,
     )

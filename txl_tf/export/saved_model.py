@@ -94,16 +94,16 @@ def export_saved_model(
     completion = _checked_completion(completion, options, tokenizer)
     head = model.head if isinstance(model, TransformerXLWithHead) else None
     language_model = language_model_of(model) if head is None else model.language_model
-    known: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if description is not None:
-        kept = ("evaluation", "document_boundaries", "step", *(["task"] if head else []))
-        known = {name: getattr(description, name) for name in kept}
+        field_names = ("evaluation", "document_boundaries", "step", *(["task"] if head else []))
+        fields = {name: getattr(description, name) for name in field_names}
     weights = plain_weights(language_model, "A SavedModel")
-    described = ModelDescription.of_model(
-        language_model, tokenizer, **known, stored_as=options.weights
+    model_description = ModelDescription.of_model(
+        language_model, tokenizer, **fields, stored_as=options.weights
     )
-    files = {f"{EXTRA}/{name}": each for name, each in described.files(tokenizer).items()}
-    task = described.task
+    files = {f"{EXTRA}/{name}": each for name, each in model_description.files(tokenizer).items()}
+    task = model_description.task
     if head is not None and (task is None or task.kind not in SERVED_KINDS or not tokenizer):
         raise ValueError(
             "A model with a head needs a tokenizer and a `description` with a task of "
@@ -113,13 +113,13 @@ def export_saved_model(
     root.weights = ServedWeights(weights, options.weights)
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
     root.texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
-    served = ServedModel(language_model, root.weights, excluded, completion, root.texts)
+    served_model = ServedModel(language_model, root.weights, excluded, completion, root.texts)
     inputs = known_inputs(language_model.config, completion)
     if head is not None:
         of_head = {variable.path: variable.numpy() for variable in head.weights}
         root.head = ServedWeights(of_head, "float32")
     parts = (root.texts, getattr(root, "head", None), task)
-    signatures = Signatures(served, inputs, options, *parts).functions()
+    signatures = Signatures(served_model, inputs, options, *parts).functions()
     write_version(os.fspath(folder), root, signatures, inputs, files)
     return folder
 
@@ -167,10 +167,10 @@ def write_version(
     """
     try:
         with StagingFolder(folder, last_file=GRAPH_FILE) as staging:
-            traced = {name: each.get_concrete_function() for name, each in signatures.items()}
-            traced = {_DEFAULT: next(iter(traced.values())), **traced}
+            functions = {name: each.get_concrete_function() for name, each in signatures.items()}
+            functions = {_DEFAULT: next(iter(functions.values())), **functions}
             options = tf.saved_model.SaveOptions(save_debug_info=False)
-            tf.saved_model.save(root, staging.path, traced, options)
+            tf.saved_model.save(root, staging.path, functions, options)
             _describe_inputs(os.path.join(staging.path, GRAPH_FILE), inputs)
             # It identifies the graph as it was; the checksums identify all files.
             remove_file(os.path.join(staging.path, "fingerprint.pb"))
@@ -195,11 +195,11 @@ def _describe_inputs(path: str, inputs: dict[str, Input]) -> None:
     (graph,) = saved_model.meta_graphs
     for definition in graph.signature_def.values():
         for name in definition.inputs.keys() & inputs.keys():
-            given, info = inputs[name], definition.inputs[name]
-            sizes = [tensor_shape_pb2.TensorShapeProto.Dim(size=size) for size in given.shape]
+            source, info = inputs[name], definition.inputs[name]
+            sizes = [tensor_shape_pb2.TensorShapeProto.Dim(size=size) for size in source.shape]
             info.tensor_shape.CopyFrom(tensor_shape_pb2.TensorShapeProto(dim=sizes))
-            if given.default is not None:
-                default = tf.make_tensor_proto(given.default, given.dtype)
+            if source.default is not None:
+                default = tf.make_tensor_proto(source.default, source.dtype)
                 definition.defaults[name].CopyFrom(default)
     write_file(path, saved_model.SerializeToString(deterministic=True))
 
@@ -209,9 +209,9 @@ def _write_checksums(folder: str) -> None:
     write_file(os.path.join(folder, CHECKSUMS_FILE), "".join(lines).encode())
 
 
-def _storage_error(folder: str, error: Exception, done: str) -> StorageError:
+def _storage_error(folder: str, error: Exception, verb: str) -> StorageError:
     return StorageError(
-        f"The SavedModel cannot be {done}: {first_line(error)}",
+        f"The SavedModel cannot be {verb}: {first_line(error)}",
         where=folder,
         remedy="Make room, or choose another folder.",
     )

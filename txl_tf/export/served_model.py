@@ -52,8 +52,8 @@ class ServedWeights(tf.Module):
             name = path.replace("/", ".")
             self._numbers[path] = tf.Variable(numbers, trainable=False, name=name)
             if scale is not None:
-                named = f"{name}.scale"
-                self._scales[path] = tf.Variable(scale, trainable=False, name=named)
+                scale_name = f"{name}.scale"
+                self._scales[path] = tf.Variable(scale, trainable=False, name=scale_name)
 
     @property
     def paths(self) -> list[str]:
@@ -150,24 +150,24 @@ class ServedModel:
         token_ids: tf.Tensor,
         lengths: tf.Tensor,
         memory: Memory,
-        kept: Any = (),
-        use: Callable[..., Any] = lambda kept, *_: kept,
+        carry: Any = (),
+        use: Callable[..., Any] = lambda carry, *_: carry,
     ) -> tuple[Memory, Any]:
         """Reads token ids `(B, T)`, padded on the right, one model segment at a time.
 
-        `lengths` are the tokens to remember, 0 to `T`. `use` maps `kept`, the hidden states
-        `(B, S, D)` of a segment and the place of its first token to the next `kept`, of equal
-        shape. Returns the last memory and `kept`.
+        `lengths` are the tokens to remember, 0 to `T`. `use` maps `carry`, the hidden states
+        `(B, S, D)` of a segment and the place of its first token to the next `carry`, of equal
+        shape. Returns the last memory and `carry`.
         """
 
         def read_segment(start, segment, state):
-            memory, kept = state
-            remembered = tf.clip_by_value(lengths - start, 0, tf.shape(segment)[1])
-            hidden, memory = self._read_segment(weights, segment, remembered, memory)
-            return memory, use(kept, hidden, start)
+            memory, carry = state
+            num_remembered = tf.clip_by_value(lengths - start, 0, tf.shape(segment)[1])
+            hidden, memory = self._read_segment(weights, segment, num_remembered, memory)
+            return memory, use(carry, hidden, start)
 
         length = self.config.segment_length
-        return read_in_graph(read_segment, token_ids, (memory, kept), length)
+        return read_in_graph(read_segment, token_ids, (memory, carry), length)
 
     def initial_memory(self, num_rows: int | tf.Tensor) -> Memory:
         """Returns the memory of rows that have read nothing."""
@@ -242,8 +242,8 @@ class ServedModel:
             return self._model.logits_of(hidden[-1])[:, 0], (index + 1, inputs, state)
 
         def write(state):
-            left = tf.minimum(max_tokens - state.index, most)
-            state = write_tokens(step, rules, settings["seed"], state, left)
+            num_tokens = tf.minimum(max_tokens - state.index, most)
+            state = write_tokens(step, rules, settings["seed"], state, num_tokens)
             is_over = state.is_finished | (state.index >= max_tokens)
             if self._texts is not None:
                 is_over |= tf.cond(
@@ -272,10 +272,10 @@ class ServedModel:
             tf.unstack(tf.transpose(inputs.gather(tf.range(steps)), [1, 2, 0, 3])), state.lengths
         )
         is_written = tf.sequence_mask(state.lengths, width)
-        written, nll = (
+        new_ids, nll = (
             tf.where(is_written, tf.transpose(each), 0) for each in (state.written, state.nats)
         )
-        return written, guards.finite(nll, "nll"), state.lengths, memory
+        return new_ids, guards.finite(nll, "nll"), state.lengths, memory
 
     def _has_new_stop(self, last_ids, state, stop):
         """Marks the rows in which one of the newest tokens completes a stop text, bool `(B,)`."""

@@ -107,8 +107,8 @@ def checked_settings(
     for name, (lowest, highest) in ranges.items():
         rows[name] = guards.in_range(rows[name], name, lowest, highest)
     # Neither a seed of the exporting program nor a state of the server may decide it.
-    drawn = tf.raw_ops.NonDeterministicInts(shape=num_rows[None], dtype=tf.int32)
-    rows["seed"] = tf.where(rows["seed"] == NEW_SEED, drawn, rows["seed"])
+    new_seeds = tf.raw_ops.NonDeterministicInts(shape=num_rows[None], dtype=tf.int32)
+    rows["seed"] = tf.where(rows["seed"] == NEW_SEED, new_seeds, rows["seed"])
     # At least one, which has no effect.
     stop = tf.concat([stop, tf.fill([num_rows, 1], "")], axis=1)
     return {**rows, "stop_token_ids": stop_token_ids, "stop": stop}
@@ -147,23 +147,23 @@ class Signatures:
             names = ("texts", "second_texts") if self._task.takes_two_texts else ("texts",)
             return {"classify": signature(self.classify, inputs, names)}
         writes = self._served.config.effective_memory_length > 0
-        found = {}
+        functions = {}
         if writes and self._texts is not None:
             names = (*_SETTINGS, "stop")
             defaults = [tf.constant(inputs[each].default, inputs[each].dtype) for each in names]
-            found["serving_default"] = signature(
+            functions["serving_default"] = signature(
                 lambda texts: self.complete(texts, *defaults), inputs, ("texts",)
             )
-            found["complete"] = signature(self.complete, inputs, ("texts", *names))
+            functions["complete"] = signature(self.complete, inputs, ("texts", *names))
         if self._texts is not None:
-            found["perplexity"] = signature(self.perplexity, inputs, ("texts",))
+            functions["perplexity"] = signature(self.perplexity, inputs, ("texts",))
         memory = (STATES, VALID_LENGTH)
         if writes:
             names = ("token_ids", "lengths", *_SETTINGS, "stop_token_ids", *memory)
-            found["generate"] = signature(self.generate, inputs, names)
+            functions["generate"] = signature(self.generate, inputs, names)
         names = ("token_ids", "target_ids", "lengths", *memory)
-        found["score"] = signature(self.score, inputs, names)
-        return found
+        functions["score"] = signature(self.score, inputs, names)
+        return functions
 
     def score(self, token_ids, target_ids, lengths, memory_states, memory_valid_length):
         """Scores targets `(B, T)` in nats; each follows the token at the same index.
@@ -191,16 +191,16 @@ class Signatures:
         Returns `token_ids` and `nll`, `(B, S)`, zeros after a row's end, `lengths` `(B,)`, and
         the memory of all tokens but the last of each row, from which to continue.
         """
-        *given, stops, memory_states, memory_valid_length = settings_and_memory
+        *values, stops, memory_states, memory_valid_length = settings_and_memory
         token_ids, lengths, num_rows = self._rows_of_ids(token_ids, lengths)
         highest = self._served.config.vocabulary_size - 1
         stops = guards.row_lists(stops, "stop_token_ids", num_rows)
         stops = guards.in_range(stops, "stop_token_ids", NOTHING, highest)
         no_texts = tf.fill([num_rows, 0], "")
-        settings = checked_settings(given, stops, no_texts, self._options.max_output_tokens)
+        settings = checked_settings(values, stops, no_texts, self._options.max_output_tokens)
         memory = self._taken(memory_states, memory_valid_length, num_rows)
-        written, nll, counts, memory = self._served.generate(token_ids, lengths, settings, memory)
-        return {"token_ids": written, "lengths": counts, "nll": nll, **self._given(memory)}
+        new_ids, nll, counts, memory = self._served.generate(token_ids, lengths, settings, memory)
+        return {"token_ids": new_ids, "lengths": counts, "nll": nll, **self._given(memory)}
 
     def _rows_of_ids(self, token_ids, lengths):
         """Returns checked ids `(B, T)`, zeros after each row's end, the lengths, and `B`."""
@@ -243,19 +243,19 @@ class Signatures:
 
     def complete(self, texts, *settings_and_stop):
         """Continues texts `(B,)` up to the first of the stop texts `(B, K)`; returns `texts`."""
-        *given, stop = settings_and_stop
+        *values, stop = settings_and_stop
         rows = self._texts.prompt_ids_of(self._texts.checked(texts, "texts"))
         rows = long_enough(rows, 1, "no tokens")
         stop = guards.row_lists(stop, "stop", rows.nrows())
         end = tf.fill([rows.nrows(), 1], self._texts.end_token_id)
-        settings = checked_settings(given, end, stop, self._options.max_output_tokens)
+        settings = checked_settings(values, end, stop, self._options.max_output_tokens)
         memory = self._served.initial_memory(rows.nrows())
         ids, lengths = rows.to_tensor(), rows.row_lengths()
         ids, _, lengths, _ = self._served.generate(ids, lengths, settings, memory)
         last = tf.gather(ids, lengths - 1, batch_dims=1)
         lengths = tf.where(last == end[:, 0], lengths - 1, lengths)
-        written = tf.RaggedTensor.from_tensor(ids, lengths, row_splits_dtype=tf.int32)
-        return {"texts": cut_at(self._texts.text_after(rows, written), settings["stop"])}
+        new_ids = tf.RaggedTensor.from_tensor(ids, lengths, row_splits_dtype=tf.int32)
+        return {"texts": cut_at(self._texts.text_after(rows, new_ids), settings["stop"])}
 
     def perplexity(self, texts):
         """Scores texts `(B,)`, each of two tokens or more.
