@@ -225,7 +225,7 @@ def _with_tokens(
     vocabulary = ops.arange(logits.shape[-1], dtype="int32")
     is_token = ops.equal(token_ids[:, None], vocabulary)  # [R, V]
     place = ops.reshape(state.index, [1, 1])
-    written = ops.where(is_written, token_ids, NOTHING)
+    written_ids = ops.where(is_written, token_ids, NOTHING)
     nats, uses = state.nats, state.uses
     if not isinstance(nats, tuple):
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
@@ -237,7 +237,7 @@ def _with_tokens(
     is_stop = ops.logical_and(rules.is_stop(token_ids), is_written)
     return state._replace(
         pending=ops.where(is_written, token_ids, state.pending),
-        written=ops.scatter_update(state.written, place, written[None]),
+        written=ops.scatter_update(state.written, place, written_ids[None]),
         nats=nats,
         uses=uses,
         is_finished=ops.logical_or(state.is_finished, is_stop),

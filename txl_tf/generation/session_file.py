@@ -61,13 +61,13 @@ def read_session(
         try:
             if file_bytes(path) > most:
                 raise differs
-            found = _arrays_of(io.BytesIO(read_file(path, max_bytes=most)), most, path)
+            stored_arrays = _arrays_of(io.BytesIO(read_file(path, max_bytes=most)), most, path)
         except FileNotFoundError as error:
             raise InputMissingError("The file is missing.", where=path, remedy=_REMEDY) from error
-    stored = {name: (_stored_dtype(each), each.shape) for name, each in expected.items()}
-    if {name: (each.dtype, each.shape) for name, each in found.items()} != stored:
+    types = {name: (_stored_dtype(each), each.shape) for name, each in expected.items()}
+    if {name: (each.dtype, each.shape) for name, each in stored_arrays.items()} != types:
         raise differs
-    arrays = {name: found[name].view(each.dtype) for name, each in expected.items()}
+    arrays = {name: stored_arrays[name].view(each.dtype) for name, each in expected.items()}
     if arrays["model"] != expected["model"]:
         raise differs
     for name, array in arrays.items():
