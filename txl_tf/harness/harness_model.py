@@ -213,8 +213,8 @@ class HarnessModel(LM):
                 token_ids[1:].tolist(), int(token_ids[0]), self._max_length, context_len=1
             )
             pairs = [
-                Continuation(np.array(before + scored, np.int32), len(before))
-                for before, scored in map(make_disjoint_window, windows)
+                Continuation(np.array(before + scored_ids, np.int32), len(before))
+                for before, scored_ids in map(make_disjoint_window, windows)
             ]
             total = float(sum(score.nats.sum() for _, score in self._scorer(pairs)))
         return total * len(token_ids) / (len(token_ids) - 1)
