@@ -97,14 +97,14 @@ class InferenceEngine:
 
         Raises ValueError if it is of another kind or length.
         """
-        memory, expected = self.steps.converted(memory), self.initial_memory(1)
+        memory, own_memory = self.steps.converted(memory), self.initial_memory(1)
         kinds = [
             (type(each), *(getattr(leaf, "shape", ())[1:] for leaf in keras.tree.flatten(each)))
-            for each in (memory, expected)
+            for each in (memory, own_memory)
         ]
         if kinds[0] != kinds[1]:
             raise ValueError(
-                f"`memory` must be like {expected}, with any rows. Received: memory={memory}"
+                f"`memory` must be like {own_memory}, with any rows. Received: memory={memory}"
             )
         # An engine with a longer memory may have filled more positions of the kernel for TPUs.
         valid_length = ops.minimum(memory.valid_length, self.memory_length)
