@@ -154,8 +154,8 @@ class MemoryAttention(ConfiguredLayer):
             num_tokens = ops.shape(projections.query)[1]
             num_keys = memory_length + ops.shape(projections.key)[1]
             every_pair = ops.ones((1, 1, num_tokens, num_keys), "bool")
-            allowed = ops.logical_and(attention_mask, every_pair)
-            mask_BNTJ = functional.mask_over_distances(allowed, self.compute_dtype)
+            pair_mask = ops.logical_and(attention_mask, every_pair)
+            mask_BNTJ = functional.mask_over_distances(pair_mask, self.compute_dtype)
         if return_probabilities:
             keys, _ = self.keys_and_values(projections)
             return self._softmax(*self._scores(projections, keys, mask_BNTJ))
@@ -246,13 +246,13 @@ class MemoryAttention(ConfiguredLayer):
 
     def project(self, projection, inputs, memory):
         """Projects the hidden states of memory, if there are any, and the segment."""
-        projected = projection(inputs)
+        segment_projection = projection(inputs)
         if memory is None or memory.shape[1] == 0:
-            return projected
+            return segment_projection
         # Two products, because a joint one would compute a gradient of the memory, which needs
         # none.
         of_memory = projection(ops.cast(memory, inputs.dtype))
-        return ops.concatenate([of_memory, projected], axis=1)
+        return ops.concatenate([of_memory, segment_projection], axis=1)
 
     def split_heads(self, tensor):
         """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""

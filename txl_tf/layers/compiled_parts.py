@@ -79,9 +79,9 @@ def compiled(
     weights = model.weights
 
     @jax.jit
-    def run(values: list[Any], arguments: Any, named: Any) -> Any:
+    def run(values: list[Any], arguments: Any, keyword_arguments: Any) -> Any:
         with keras.StatelessScope(list(zip(weights, values, strict=True))):
-            return function(*arguments, **named)
+            return function(*arguments, **keyword_arguments)
 
     return lambda *arguments, **named: run([each.value for each in weights], arguments, named)
 
@@ -100,33 +100,33 @@ def rematerialized_call(layer, tensors, constants):
     # variables.
     values = [ops.convert_to_tensor(weight) for weight in weights]
     names = [name for name, tensor in tensors.items() if tensor is not None]
-    given = [ops.convert_to_tensor(tensors[name]) for name in names]
+    inputs = [ops.convert_to_tensor(tensors[name]) for name in names]
 
-    def call(values, given):
+    def call(values, inputs):
         with keras.StatelessScope(list(zip(weights, values, strict=True))):
-            return layer(**dict(zip(names, given, strict=True)), **constants)
+            return layer(**dict(zip(names, inputs, strict=True)), **constants)
 
     if keras.backend.backend() == "tensorflow":
-        return _call_on_tensorflow(call, values, given)
-    return keras.remat(call)(values, given)
+        return _call_on_tensorflow(call, values, inputs)
+    return keras.remat(call)(values, inputs)
 
 
-def _call_on_tensorflow(call, values, given):
+def _call_on_tensorflow(call, values, inputs):
     # Keras passes the variables themselves if no cast is needed.
-    values, given = tf.nest.map_structure(tf.convert_to_tensor, (values, given))
-    floats = [index for index, tensor in enumerate(given) if tensor.dtype.is_floating]
+    values, inputs = tf.nest.map_structure(tf.convert_to_tensor, (values, inputs))
+    floats = [index for index, tensor in enumerate(inputs) if tensor.dtype.is_floating]
 
     def merged(float_tensors):
         return [
             float_tensors[floats.index(index)] if index in floats else tensor
-            for index, tensor in enumerate(given)
+            for index, tensor in enumerate(inputs)
         ]
 
     @tf.custom_gradient
     def run(*differentiated):
         # The tape around this call must not keep intermediate results.
-        fixed = [tf.stop_gradient(tensor) for tensor in differentiated]
-        outputs = call(fixed[: len(values)], merged(fixed[len(values) :]))
+        copies = [tf.stop_gradient(tensor) for tensor in differentiated]
+        outputs = call(copies[: len(values)], merged(copies[len(values) :]))
 
         def gradients_of(gradient):
             with tf.GradientTape() as tape:
@@ -139,7 +139,7 @@ def _call_on_tensorflow(call, values, given):
 
         return outputs, gradients_of
 
-    return run(*values, *[given[index] for index in floats])
+    return run(*values, *[inputs[index] for index in floats])
 
 
 def _waiting_for(gradient, tensors):

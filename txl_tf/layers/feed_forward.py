@@ -80,9 +80,9 @@ class SeededDropout(ConfiguredLayer):
         sizes = [1 if axis in self.shared_axes else shape[axis] for axis in range(1, len(shape))]
         bits = stateless_random.random_bits(seeds, sizes)
         unused = ops.cast(32 - stateless_random.DRAWN_BITS, "uint32")
-        drawn = ops.cast(ops.right_shift(bits, unused), "int32")
-        kept = drawn >= stateless_random.dropout_threshold(self.rate)
-        return ops.where(kept, inputs * (1.0 / (1.0 - self.rate)), ops.zeros_like(inputs))
+        draws = ops.cast(ops.right_shift(bits, unused), "int32")
+        is_kept = draws >= stateless_random.dropout_threshold(self.rate)
+        return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), ops.zeros_like(inputs))
 
     def seeds_of_rows(self, num_rows, seed=None):
         """Returns the seed of each row, int32 `(B, 2)`, from the seed of a call."""

@@ -83,9 +83,9 @@ class VisibleKeys:
         """Returns true where attention is allowed, bool `(B, 1, T, K)`; `B` may be 1."""
         queries = ops.expand_dims(ops.arange(self.num_tokens, dtype="int32"), 1)
         keys = ops.arange(self.num_places + self.num_tokens, dtype="int32")
-        allowed = keys >= ops.expand_dims(self.first_keys(), 2)
-        allowed = ops.logical_and(allowed, keys <= queries + self.num_places)
-        return ops.expand_dims(allowed, 1)
+        mask = keys >= ops.expand_dims(self.first_keys(), 2)
+        mask = ops.logical_and(mask, keys <= queries + self.num_places)
+        return ops.expand_dims(mask, 1)
 
     def next_valid_length(self) -> Any:
         """Returns the filled places after these tokens, int32 `(B,)`."""
@@ -101,8 +101,8 @@ def mask_of_first_keys(first_keys: Any, num_tokens: Any, key_length: Any, dtype:
     first_columns = first_keys + (num_tokens - queries)  # [B, T]
     # Built from ranges: compilers compute it where it is used and store no matrix.
     columns = ops.arange(key_length + 1, dtype="int32")
-    allowed = columns >= ops.expand_dims(first_columns, 2)
-    return functional.mask_scores(ops.zeros((), dtype), allowed)
+    mask = columns >= ops.expand_dims(first_columns, 2)
+    return functional.mask_scores(ops.zeros((), dtype), mask)
 
 
 def _latest_starts(document_starts: Any) -> Any:
