@@ -191,15 +191,15 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
         raise UsageError(what, where=f"--step {step}", remedy="Leave the step out.")
     inside = _run_of_checkpoint(place) if kind == "checkpoint" else None
     run: RunDescription | None = None
-    described: ModelDescription | None = None
+    description: ModelDescription | None = None
     if kind == "run" or inside is not None:
         place, step = inside or (place, step)
         run = RunDescription.read(place)
-        described = ModelDescription.of_run(run)
+        description = ModelDescription.of_run(run)
     elif kind in ("model", "export"):
         path = os.path.join(place, EXTRA if kind == "export" else "", CONFIG_FILE)
-        described = read_settings_file(path, ModelDescription)
-    if kind is None or described is None:
+        description = read_settings_file(path, ModelDescription)
+    if kind is None or description is None:
         has_weights = kind in ("checkpoint", "export")
         raise InputMissingError(
             "The folder has weights, but their config.json is missing."
@@ -209,7 +209,7 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
             remedy="Name the folder of a run, a checkpoint with the config.json of its run, "
             "a converted model or an export.",
         )
-    return ModelFolder(kind=kind, folder=place, step=step, description=described, run=run)
+    return ModelFolder(kind=kind, folder=place, step=step, description=description, run=run)
 
 
 def identify_folder(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, str]:
@@ -263,8 +263,10 @@ def _read_checkpoint(
     folder: str, model: ModelConfig | LSTMConfig | QRNNConfig
 ) -> tuple[int, dict[str, np.ndarray]]:
     manifest, arrays = read_checkpoint(folder)
-    stored, described = ({"model": m} for m in (manifest["identity"].get("model"), model.to_dict()))
-    differences = describe_differences(stored, described)
+    checkpoint_model, folder_model = (
+        {"model": m} for m in (manifest["identity"].get("model"), model.to_dict())
+    )
+    differences = describe_differences(checkpoint_model, folder_model)
     if differences:
         raise MismatchError(
             f"The weights are not of the model in config.json; {differences}",
@@ -284,14 +286,14 @@ def _inference_weights(arrays: Mapping[str, np.ndarray], with_head: bool) -> dic
 def _exported_weights(version: str) -> dict[str, np.ndarray]:
     verify_checksums(version)
     reader = tf.train.load_checkpoint(os.path.join(version, "variables", "variables"))
-    stored = reader.get_variable_to_shape_map()
+    shapes = reader.get_variable_to_shape_map()
     weights = {}
-    for match in filter(None, map(_EXPORTED_WEIGHT.fullmatch, stored)):
+    for match in filter(None, map(_EXPORTED_WEIGHT.fullmatch, shapes)):
         # NumPy has no bfloat16 of its own.
         array = tf.cast(reader.get_tensor(match[0]), tf.float32).numpy()
         scale = _EXPORTED_SCALE.format(match[1])
         path = match[1].replace(".S", "/")
-        weights[path] = array * reader.get_tensor(scale) if scale in stored else array
+        weights[path] = array * reader.get_tensor(scale) if scale in shapes else array
     return weights
 
 
@@ -322,10 +324,10 @@ def write_model_folder(
     # Imported here, as it loads Keras.
     from txl_tf.models.plain_weights import plain_weights
 
-    described = ModelDescription.of_model(model, tokenizer)
+    description = ModelDescription.of_model(model, tokenizer)
     weights = plain_weights(model, "A model folder")
     with StagingFolder(checked_path(folder), last_file=CONFIG_FILE) as staging:
-        _write_model(WritableFolder.at(staging.path), described, weights, tokenizer)
+        _write_model(WritableFolder.at(staging.path), description, weights, tokenizer)
         staging.publish()
 
 
@@ -339,16 +341,16 @@ def write_base(run: WritableFolder, model: ModelConfig, weights: Mapping[str, np
 
 def _write_model(
     folder: WritableFolder,
-    described: ModelDescription,
+    description: ModelDescription,
     weights: Mapping[str, np.ndarray],
     tokenizer: Tokenizer | None = None,
 ) -> None:
     arrays = {f"model/{path}": array for path, array in weights.items()}
     require_finite(0, arrays)
     folder.make()
-    manifest = write_checkpoint(folder.path, 0, arrays, {"model": described.model.to_dict()})
+    manifest = write_checkpoint(folder.path, 0, arrays, {"model": description.model.to_dict()})
     folder.write(MANIFEST_FILE, manifest)
-    for name, content in described.files(tokenizer).items():
+    for name, content in description.files(tokenizer).items():
         *folders, file = name.split("/")
         folder.subfolder(*folders).write(file, content)
 
