@@ -60,18 +60,18 @@ def merged_weights(arrays: Mapping[str, np.ndarray], alpha: float | None) -> dic
     `arrays` are all float32 weights and factors by variable path. The result has no factors, and
     gives the same model without adapters.
     """
-    merged = {path: array for path, array in arrays.items() if not is_factor(path)}
+    weights = {path: array for path, array in arrays.items() if not is_factor(path)}
     for path, first in arrays.items():
         layer, _, name = path.rpartition("/")
         if name != _FIRST:
             continue
-        kernel = merged[f"{layer}/kernel"]
+        kernel = weights[f"{layer}/kernel"]
         # float64 makes the rounded sum independent of a library's order of summation.
         product = first.astype(np.float64) @ arrays[f"{layer}/{_SECOND}"].astype(np.float64)
         scale = 1.0 if alpha is None else alpha / first.shape[-1]
         change = scale * product  # [X, Y]
         # Where nothing is added, the sign of a zero stays too.
-        merged[f"{layer}/kernel"] = np.where(change == 0, kernel, kernel + change).astype(
+        weights[f"{layer}/kernel"] = np.where(change == 0, kernel, kernel + change).astype(
             kernel.dtype
         )
-    return merged
+    return weights

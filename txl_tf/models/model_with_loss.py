@@ -37,8 +37,8 @@ class ModelWithLoss(keras.Model):
                     f"Received: {function}"
                 )
         # Private: Keras 3.15 names the variables of an optimizer nowhere else.
-        known = getattr(optimizer, "_trainable_variables", None) or self.trainable_variables
-        if not set(map(id, self.trainable_variables)) <= set(map(id, known)):
+        variables = getattr(optimizer, "_trainable_variables", None) or self.trainable_variables
+        if not set(map(id, self.trainable_variables)) <= set(map(id, variables)):
             raise ValueError(
                 "The optimizer was built without some variables that the model trains now. "
                 "Create a new one; for the model of `txl_tf.load`, call `lm.compile()` again. "
@@ -158,9 +158,9 @@ def _checked_dataset(dataset: keras.utils.PyDataset, check: Callable[..., None])
             check(*_inputs_and_targets(batch))
             return batch
 
-    checked = copy.copy(dataset)
-    checked.__class__, checked.__dict__ = CheckedDataset, dataset.__dict__
-    return checked
+    copied_dataset = copy.copy(dataset)
+    copied_dataset.__class__, copied_dataset.__dict__ = CheckedDataset, dataset.__dict__
+    return copied_dataset
 
 
 def _inputs_and_targets(data: Any) -> tuple[Any, Any]:

@@ -66,10 +66,10 @@ class QuasiRecurrent(keras.layers.Layer):
         first = ops.expand_dims(ops.cast(previous_input, self.compute_dtype), 1)
         inputs_before = ops.concatenate([first, inputs[:, :-1]], axis=1)  # [B, T, C]
         kernel = ops.cast(self.kernel, self.compute_dtype)
-        summed = ops.matmul(inputs_before, kernel[0]) + ops.matmul(inputs, kernel[1])
-        summed = functional.at_least_float32(summed)
-        summed = summed + ops.cast(self.bias, summed.dtype)
-        candidates, forget_gates, output_gates = ops.split(summed, 3, axis=-1)
+        sums = ops.matmul(inputs_before, kernel[0]) + ops.matmul(inputs, kernel[1])
+        sums = functional.at_least_float32(sums)
+        sums = sums + ops.cast(self.bias, sums.dtype)
+        candidates, forget_gates, output_gates = ops.split(sums, 3, axis=-1)
         return ops.tanh(candidates), ops.sigmoid(forget_gates), ops.sigmoid(output_gates)
 
 
@@ -99,10 +99,10 @@ def _doubled(run_length, decays, additions):
     positions = ops.arange(ops.shape(decays)[1], dtype="int32")
     has_run_before = ops.reshape(positions >= run_length, [1, -1, 1])
     before = ops.roll(additions, run_length, axis=1)
-    joined = additions + decays * ops.where(has_run_before, before, ops.zeros_like(before))
+    totals = additions + decays * ops.where(has_run_before, before, ops.zeros_like(before))
     before = ops.roll(decays, run_length, axis=1)
     decays = decays * ops.where(has_run_before, before, ops.ones_like(before))
-    return 2 * run_length, decays, joined
+    return 2 * run_length, decays, totals
 
 
 class RecurrentLanguageModel(LanguageModel):

@@ -38,8 +38,8 @@ def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | Non
     number = last if layer is None else layer + (last + 1 if layer < 0 else 0)
     first = 0 if isinstance(config, ModelConfig) else last
     if not first <= number <= last:
-        known = f"0 to {last} or {-last - 1} to -1" if first < last else f"{last} or -1"
-        raise ValueError(f"`layer` must be {known} for this model. Received: layer={layer}")
+        valid_range = f"0 to {last} or {-last - 1} to -1" if first < last else f"{last} or -1"
+        raise ValueError(f"`layer` must be {valid_range} for this model. Received: layer={layer}")
     return number
 
 
@@ -176,8 +176,8 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     is_tied = not is_transformer or config.tie_weights
     is_kept = frozen.embedding if is_tied else frozen.softmax
     per_softmax = 2 * (1 + passes_on + (not is_kept and not has_adapters))
-    scored = 0.0 if has_task else num_scored(experiment) / config.segment_length
-    count -= softmax * (6 - per_softmax * scored)
+    scored_share = 0.0 if has_task else num_scored(experiment) / config.segment_length
+    count -= softmax * (6 - per_softmax * scored_share)
     if is_transformer and training.adapter_rank is not None:
         count += 6 * num_adapter_parameters(config, training.adapter_rank)
     return int(count)
