@@ -95,9 +95,9 @@ class TextServer:
 
     async def _allow_origin(self, request: web.Request, response: web.StreamResponse) -> None:
         if self._is_allowed(request):
-            asked = request.headers.get("Access-Control-Request-Headers", "")
+            header_names = request.headers.get("Access-Control-Request-Headers", "")
             response.headers["Access-Control-Allow-Origin"] = request.headers["Origin"]
-            response.headers["Access-Control-Allow-Headers"] = asked
+            response.headers["Access-Control-Allow-Headers"] = header_names
             response.headers["Vary"] = "Origin"
 
     def _is_allowed(self, request: web.Request) -> bool:
@@ -140,8 +140,8 @@ class TextServer:
     def _check_key(self, request: web.Request) -> None:
         if not self._api_key or request.path in _OPEN_PATHS:
             return
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        is_right = hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._api_key)
+        key = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        is_right = hmac.compare_digest(key.encode("utf-8", "surrogateescape"), self._api_key)
         require(is_right, "The API key is missing or wrong.", status=401)
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
@@ -204,20 +204,20 @@ class TextServer:
         return web.json_response({"prompt": self.engine.tokenizer.decode_text(ids)})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        asked = parse_request(await _body_of(request))
-        self._check_model(asked.model or self._model_name)
+        settings = parse_request(await _body_of(request))
+        self._check_model(settings.model or self._model_name)
         # A proxy adds the address of its client at the end.
         names = request.headers.getall(self._client_header, [str(request.remote)])
         client = names[-1].rpartition(",")[2].strip()
         owner = (client, f"cmpl-{secrets.token_hex(12)}")
-        prompts = await self._prompts(asked)
+        prompts = await self._prompts(settings)
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[TextPiece] = asyncio.Queue()
 
         def deliver(piece: TextPiece) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, piece)
 
-        completions = self.engine.submit(asked, prompts, owner, deliver)
+        completions = self.engine.submit(settings, prompts, owner, deliver)
         answer: dict[str, Any] = {
             "id": owner[1],
             "object": "text_completion",
@@ -226,7 +226,7 @@ class TextServer:
         }
         pieces = _pieces(queue, len(completions))
         try:
-            if asked.stream:
+            if settings.stream:
                 return await _streamed(request, answer, completions, pieces)
             texts: list[list[TextPiece]] = [[] for _ in completions]
             async for piece in pieces:
@@ -236,28 +236,28 @@ class TextServer:
                 completion.is_over = True
             seconds = time.monotonic() - completions[0].submit_seconds
             self.metrics.request_seconds.observe(seconds)
-        choices = [_choice(asked, each) for each in texts]
+        choices = [_choice(settings, each) for each in texts]
         answer |= {"choices": choices, "usage": _usage(completions)}
-        if asked.session:
+        if settings.session:
             num_tokens = completions[0].next_state().num_tokens
-            answer["session"] = {"name": asked.session, "tokens": num_tokens}
+            answer["session"] = {"name": settings.session, "tokens": num_tokens}
         return web.json_response(answer)
 
-    async def _prompts(self, asked: CompletionRequest) -> list[np.ndarray]:
+    async def _prompts(self, settings: CompletionRequest) -> list[np.ndarray]:
         """Checks the limits of a request; returns the tokens of each prompt, perhaps none."""
-        prompts: Any = asked.prompt
+        prompts: Any = settings.prompt
         if isinstance(prompts, str) or isinstance((*prompts, "")[0], int):
             prompts = [prompts]
-        count = len(prompts) * asked.n
+        count = len(prompts) * settings.n
         what = f"`max_tokens` must be at most {self._max_tokens} on this server."
-        require(asked.max_tokens <= self._max_tokens, what, "max_tokens")
+        require(settings.max_tokens <= self._max_tokens, what, "max_tokens")
         what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
         require(1 <= count <= _MAX_TEXTS, what, "prompt")
         what = f"`session` needs one text and a name of at most {_MAX_SESSION_LETTERS} letters."
-        is_valid = count == 1 and len(asked.session) <= _MAX_SESSION_LETTERS
-        require(is_valid or not asked.session, what, "session")
+        is_valid = count == 1 and len(settings.session) <= _MAX_SESSION_LETTERS
+        require(is_valid or not settings.session, what, "session")
         ids = await asyncio.to_thread(lambda: [self._token_ids(prompt) for prompt in prompts])
-        has_tokens = bool(asked.session) or all(map(len, ids))
+        has_tokens = bool(settings.session) or all(map(len, ids))
         require(has_tokens, "The prompt must have a token.", "prompt")
         return ids
 
@@ -278,7 +278,7 @@ async def _pieces(queue: asyncio.Queue[TextPiece], num_texts: int) -> AsyncItera
         yield piece
 
 
-def _choice(asked: CompletionRequest, pieces: Sequence[TextPiece]) -> dict[str, Any]:
+def _choice(settings: CompletionRequest, pieces: Sequence[TextPiece]) -> dict[str, Any]:
     """Returns successive pieces of a text in OpenAI's form."""
     scores = [score for piece in pieces for score in piece.scores]
     # The fields of a score have the names of OpenAI's lists.
@@ -286,19 +286,23 @@ def _choice(asked: CompletionRequest, pieces: Sequence[TextPiece]) -> dict[str, 
     choice = {
         "index": pieces[0].choice,
         "text": "".join(piece.text for piece in pieces),
-        "logprobs": None if asked.logprobs is None else logprobs,
+        "logprobs": None if settings.logprobs is None else logprobs,
         "finish_reason": pieces[-1].finish_reason,
     }
-    if asked.return_token_ids:
+    if settings.return_token_ids:
         choice["token_ids"] = [token_id for piece in pieces for token_id in piece.token_ids]
     return choice
 
 
 def _usage(completions: Sequence[Completion]) -> dict[str, int]:
     # Several texts of one prompt count it once.
-    read = sum(len(row.prompt_ids) for row in completions[:: completions[0].settings.n])
-    written = sum(len(row.written_ids) for row in completions)
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    num_prompt = sum(len(row.prompt_ids) for row in completions[:: completions[0].settings.n])
+    num_written = sum(len(row.written_ids) for row in completions)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_written,
+        "total_tokens": num_prompt + num_written,
+    }
 
 
 async def _streamed(
@@ -308,7 +312,7 @@ async def _streamed(
     pieces: AsyncIterator[TextPiece],
 ) -> web.StreamResponse:
     """Sends the pieces as events; an error after the first event becomes an event too."""
-    asked = completions[0].settings
+    settings = completions[0].settings
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
     )
@@ -320,11 +324,11 @@ async def _streamed(
 
     try:
         async for piece in pieces:
-            event = {**answer, "choices": [_choice(asked, [piece])]}
-            if asked.stream_options.continuous_usage_stats:
+            event = {**answer, "choices": [_choice(settings, [piece])]}
+            if settings.stream_options.continuous_usage_stats:
                 event["usage"] = _usage(completions)
             await send(json.dumps(event))
-        if asked.stream_options.include_usage:
+        if settings.stream_options.include_usage:
             await send(json.dumps({**answer, "choices": [], "usage": _usage(completions)}))
     except RequestError as error:
         if not response.prepared:
