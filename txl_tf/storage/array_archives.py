@@ -33,11 +33,11 @@ def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> "dic
         with warnings.catch_warnings(), np.load(file, allow_pickle=False) as arrays:
             # NumPy warns about headers of Python 2, but reads them.
             warnings.simplefilter("ignore")
-            found = dict(arrays)
-        for name, array in found.items():
+            contents = dict(arrays)
+        for name, array in contents.items():
             if not isinstance(array, np.ndarray) or array.dtype.names:
                 raise ValueError(f"{ascii(name)[:200]} is not an array of numbers")
-        return found
+        return contents
     except Exception as error:  # `zipfile` and NumPy raise many kinds of errors
         reason = str(error) or type(error).__name__
         raise ValueError(f"the archive cannot be read: {reason}") from error

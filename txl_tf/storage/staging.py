@@ -78,8 +78,8 @@ class StagingFolder:
         the target exists by now.
         """
         require_absent(self._target)
-        written = list_folder(self.path) if files is None or self._is_local else files
-        names = sorted(written, key=lambda name: name == self._last_file)
+        staged_files = list_folder(self.path) if files is None or self._is_local else files
+        names = sorted(staged_files, key=lambda name: name == self._last_file)
         if not self._is_local:
             make_folder(self._target)
             for name in names:

@@ -148,18 +148,18 @@ def listed_file(
             what = "A listed file must be a regular file in the folder, not a link or a device."
             raise DataDamagedError(what, where=path, remedy=remedy)
     try:
-        found = file_bytes(path)
+        size_bytes = file_bytes(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataDamagedError("A listed file is missing.", where=path, remedy=remedy) from error
-    if num_bytes is not None and (type(num_bytes) is not int or num_bytes != found):
-        what = f"The file has {found:,} bytes, but must have {ascii(num_bytes)[:40]}."
+    if num_bytes is not None and (type(num_bytes) is not int or num_bytes != size_bytes):
+        what = f"The file has {size_bytes:,} bytes, but must have {ascii(num_bytes)[:40]}."
         raise DataDamagedError(what, where=f"{path}, listed in {listed_in}", remedy=remedy)
     return path
 
 
 def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
     """Returns the sorted relative paths of files below a folder; DataDamagedError for a link."""
-    found = []
+    files = []
     for name in list_folder(folder):
         path = os.path.join(folder, name)
         mode = stat.S_IFREG if is_remote(path) else os.lstat(path).st_mode
@@ -167,10 +167,10 @@ def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
             what = "This must be a file or a folder, not a link or a device."
             raise DataDamagedError(what, where=path, remedy=remedy)
         if is_folder(path):
-            found += [os.path.join(name, below) for below in files_below(path, remedy=remedy)]
+            files += [os.path.join(name, below) for below in files_below(path, remedy=remedy)]
         else:
-            found.append(name)
-    return sorted(found)
+            files.append(name)
+    return sorted(files)
 
 
 def verify_checksums(folder: str, progress: Callable[[int], None] | None = None) -> list[str]:
@@ -191,7 +191,7 @@ def verify_checksums(folder: str, progress: Callable[[int], None] | None = None)
             if name not in sums:
                 what = "The file is not listed in SHA256SUMS."
                 raise DataDamagedError(what, where=path, remedy=remedy)
-            if (found := file_sha256(path, progress)) != sums[name]:
-                what = f"The file has SHA-256 {found}; SHA256SUMS says {sums[name]}."
+            if (checksum := file_sha256(path, progress)) != sums[name]:
+                what = f"The file has SHA-256 {checksum}; SHA256SUMS says {sums[name]}."
                 raise DataDamagedError(what, where=path, remedy=remedy)
     return names
