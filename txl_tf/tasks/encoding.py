@@ -192,8 +192,8 @@ class ExampleEncoder:
             return
         encode, separator = self._tokenizer.encode_piece, self._task.separator
         try:
-            found = encode(separator.encode(), False, False).tolist()
-            is_blank = not found or found == encode(b" ", False, False).tolist()
+            separator_ids = encode(separator.encode(), False, False).tolist()
+            is_blank = not separator_ids or separator_ids == encode(b" ", False, False).tolist()
         except InvalidTextError:
             is_blank = True
         if is_blank:

@@ -292,14 +292,14 @@ def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool
 def _labels_of(splits: dict[str, list[Example]]) -> tuple[str, ...]:
     sources = [splits["train"]] if "train" in splits else [*splits.values()]
     examples = [example for split in sources for example in split]
-    found = sorted({str(each.label) for each in examples if each.label is not None})
-    if len(found) < 2:
+    labels = sorted({str(each.label) for each in examples if each.label is not None})
+    if len(labels) < 2:
         raise MismatchError(
-            f"There must be at least two classes. Received: {_shown_names(found) or 'none'}",
+            f"There must be at least two classes. Received: {_shown_names(labels) or 'none'}",
             where=examples[0].where.rpartition(", line")[0] if examples else "",
             remedy="Name another label column, or give all classes.",
         )
-    return tuple(found)
+    return tuple(labels)
 
 
 def _class_name(record: Record, column: str, label: Any) -> str:
@@ -387,10 +387,10 @@ def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
         rows = _with_header(_fields(path, form[1] == "csv"))
     number = 0
     for where, values in rows:
-        if missing := [name for name in columns if name not in values]:
+        if missing_names := [name for name in columns if name not in values]:
             # In the first record the column name is wrong; a later one is damaged.
             raise (DataDamagedError if number else MismatchError)(
-                f"There is no column {missing[0]!r}.{did_you_mean(missing[0], values)}",
+                f"There is no column {missing_names[0]!r}.{did_you_mean(missing_names[0], values)}",
                 where=where,
                 remedy=f"The columns are: {_shown_names(list(values))}",
             )

@@ -100,16 +100,16 @@ def _class_figures(
 ) -> _Figures:
     from sklearn import metrics
 
-    found = np.asarray(predictions)
+    classes = np.asarray(predictions)
     right = np.array([labels.index(str(example.label)) for example in examples])
     # Without a warning if a class neither occurs nor is predicted.
     each_f1 = metrics.f1_score(
-        right, found, labels=range(len(labels)), average=None, zero_division=0.0
+        right, classes, labels=range(len(labels)), average=None, zero_division=0.0
     )
     matthews = 0.0
-    if not (_is_constant(right) or _is_constant(found)):
-        matthews = metrics.matthews_corrcoef(right, found)
-    figures = {"accuracy": np.mean(right == found), "f1_macro": each_f1.mean()}
+    if not (_is_constant(right) or _is_constant(classes)):
+        matthews = metrics.matthews_corrcoef(right, classes)
+    figures = {"accuracy": np.mean(right == classes), "f1_macro": each_f1.mean()}
     figures |= {"matthews": matthews, **({"f1": each_f1[1]} if len(labels) == 2 else {})}
     return {name: {name: float(value)} for name, value in figures.items()}
 
@@ -121,25 +121,25 @@ def _is_constant(values: np.ndarray) -> bool:
 def _number_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
     from scipy import stats
 
-    found = np.asarray(predictions, np.float64)
+    numbers = np.asarray(predictions, np.float64)
     right = np.array([example.label for example in examples], np.float64)
     figures = {
-        "pearson": _correlation(stats.pearsonr, right, found),
-        "spearman": _correlation(stats.spearmanr, right, found),
-        "mean_squared_error": float(np.mean((right - found) ** 2)),
+        "pearson": _correlation(stats.pearsonr, right, numbers),
+        "spearman": _correlation(stats.spearmanr, right, numbers),
+        "mean_squared_error": float(np.mean((right - numbers) ** 2)),
     }
     return {name: {name: value} for name, value in figures.items()}
 
 
 def _correlation(
-    function: Callable[[np.ndarray, np.ndarray], Any], right: np.ndarray, found: np.ndarray
+    function: Callable[[np.ndarray, np.ndarray], Any], right: np.ndarray, numbers: np.ndarray
 ) -> float:
-    if _is_constant(right) or _is_constant(found):
+    if _is_constant(right) or _is_constant(numbers):
         return 0.0
     with warnings.catch_warnings():
         # SciPy warns about nearly equal values.
         warnings.simplefilter("ignore")
-        value = float(function(right, found).statistic)
+        value = float(function(right, numbers).statistic)
     return value if np.isfinite(value) else 0.0
 
 
@@ -174,9 +174,9 @@ def _span_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
         accepted = [normalized_answer(answer.text) for answer in example.answers]
         if has_version_2:
             accepted = [each for each in accepted if each] or [""]
-        given = normalized_answer(text)
-        exact.append(float(given in accepted))
-        overlap.append(max(_f1(given, each, has_version_2) for each in accepted))
+        text_answer = normalized_answer(text)
+        exact.append(float(text_answer in accepted))
+        overlap.append(max(_f1(text_answer, each, has_version_2) for each in accepted))
     of_exact, of_f1 = {"exact_match": fmean(exact)}, {"span_f1": fmean(overlap)}
     if has_version_2:
         answerable = [number for number, each in enumerate(examples) if each.is_answerable]
@@ -188,8 +188,8 @@ def _span_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
     return {"exact_match": of_exact, "span_f1": of_f1}
 
 
-def _f1(given: str, accepted: str, has_version_2: bool) -> float:
-    words, right = given.split(), accepted.split()
+def _f1(answer: str, accepted: str, has_version_2: bool) -> float:
+    words, right = answer.split(), accepted.split()
     if has_version_2 and not (words and right):
         return float(words == right)
     num_same = (collections.Counter(words) & collections.Counter(right)).total()
