@@ -79,13 +79,16 @@ def _without_copies(hlo: bytes) -> hlo_pb2.HloModuleProto:
                 number = source[number]
             return number
 
-        kept = [each for each in instructions if each.id not in source]
-        for instruction in kept:
+        kept_instructions = [each for each in instructions if each.id not in source]
+        for instruction in kept_instructions:
             instruction.operand_ids[:] = [original(each) for each in instruction.operand_ids]
         computation.root_id = original(computation.root_id)
-        kept = [hlo_pb2.HloInstructionProto.FromString(each.SerializeToString()) for each in kept]
+        kept_instructions = [
+            hlo_pb2.HloInstructionProto.FromString(each.SerializeToString())
+            for each in kept_instructions
+        ]
         del instructions[:]
-        instructions.extend(kept)
+        instructions.extend(kept_instructions)
     return module
 
 
@@ -157,12 +160,12 @@ class ReplicaProgram:
         ((graph, callers, num_replicas),) = _programs(function.graph, ())
         marked = [each for each in graph.get_operations() if _is_marked(each)]
         inside = {each.name for each in marked}
-        read = [tensor for each in marked for tensor in each.inputs]
+        sources = [tensor for each in marked for tensor in each.inputs]
         # Outer constants are copied, because the compiler would not know the values of parameters.
-        constants = {each.op.name: each.op for each in read if each.op.type == "Const"}
+        constants = {each.op.name: each.op for each in sources if each.op.type == "Const"}
         outer = [each for name, each in constants.items() if name not in inside]
         inside |= constants.keys()
-        entering = {each.name: each for each in read if each.op.name not in inside}
+        entering = {each.name: each for each in sources if each.op.name not in inside}
         handles = _captured_handles(graph, callers)
 
         def of_replicas(tensor: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -259,8 +262,8 @@ def _captured_handles(graph: Any, callers: Sequence[tuple]) -> dict[str, tf.Tens
     handles = {inner.name: outer for outer, inner in outermost.captures}
     for outer, operation in callers:
         inner = outer._get_function(operation.get_attr("body").name).graph
-        given = zip(inner.inputs, map(_source, operation.inputs), strict=True)
-        handles = {to.name: handles[each.name] for to, each in given if each.name in handles}
+        pairs = zip(inner.inputs, map(_source, operation.inputs), strict=True)
+        handles = {to.name: handles[each.name] for to, each in pairs if each.name in handles}
     return handles
 
 
@@ -271,8 +274,8 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _variable_spec(handle: tf.Tensor) -> tf.TensorSpec:
-    described = handle._handle_data.shape_and_type[0]
-    return tf.TensorSpec(described.shape, described.dtype)
+    shape_and_type = handle._handle_data.shape_and_type[0]
+    return tf.TensorSpec(shape_and_type.shape, shape_and_type.dtype)
 
 
 def traced_trainer(
