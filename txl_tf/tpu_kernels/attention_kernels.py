@@ -170,8 +170,8 @@ class Tile:
         first_key = key_block * plan.block_keys - (plan.padded_memory_length - plan.memory_length)
         places = (queries + first_query) * plan.key_length + (keys + first_key)
         bits = _mixed(_mixed(places + self._hash_keys[0]) ^ self._hash_keys[1])
-        drawn = jax.lax.shift_right_logical(bits, jnp.int32(32 - DRAWN_BITS))
-        is_kept = drawn >= dropout_threshold(plan.dropout)
+        draws = jax.lax.shift_right_logical(bits, jnp.int32(32 - DRAWN_BITS))
+        is_kept = draws >= dropout_threshold(plan.dropout)
         return jnp.where(is_kept, values * (1.0 / (1.0 - plan.dropout)), 0.0)
 
 
@@ -370,8 +370,8 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
             of_content, of_position = state
             keys, rows = tile.key_rows(block), tile.distance_rows(block)
             weights, inner = weighed(block)
-            kept = tile.dropped(weights, head, block)
-            value_sums[keys, :] += tile.product(kept, outer, _LEFT_TRANSPOSED)
+            kept_weights = tile.dropped(weights, head, block)
+            value_sums[keys, :] += tile.product(kept_weights, outer, _LEFT_TRANSPOSED)
             changes = weights * (inner - expected)  # of the scores, [A, C]
             key_sums[keys, :] += tile.product(changes, content, _LEFT_TRANSPOSED)
             by_distance = tile.gradients_by_distance(changes)  # [A, W]
@@ -387,9 +387,9 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
     of_content = of_position = tile.zeros()
     for head in range(plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
-        found = gradients_of_queries(head, is_of_head)
-        of_content = _merged(is_of_head, found[0], of_content)
-        of_position = _merged(is_of_head, found[1], of_position)
+        gradients = gradients_of_queries(head, is_of_head)
+        of_content = _merged(is_of_head, gradients[0], of_content)
+        of_position = _merged(is_of_head, gradients[1], of_position)
     of_content, of_position = of_content * tile.scale, of_position * tile.scale
     of_biases[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
     of_biases[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
