@@ -71,26 +71,28 @@ def read_checkpoint(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]
         raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
 
 
-def _read_arrays(folder: str, listed: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    dtypes = [np.dtype(ml_dtypes.bfloat16 if n == "bfloat16" else n) for n, _, _ in listed.values()]
+def _read_arrays(folder: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    dtypes = [
+        np.dtype(ml_dtypes.bfloat16 if n == "bfloat16" else n) for n, _, _ in entries.values()
+    ]
     sizes = [
         math.prod(shape) * dtype.itemsize
-        for dtype, (_, shape, _) in zip(dtypes, listed.values(), strict=True)
+        for dtype, (_, shape, _) in zip(dtypes, entries.values(), strict=True)
     ]
     if min(sizes, default=0) < 0:
         raise ValueError("an array has a negative size")
     listed_in = os.path.join(folder, MANIFEST_FILE)
     path = listed_file(folder, DATA_FILE, listed_in=listed_in, num_bytes=sum(sizes))
-    arrays, blocks, held = {}, file_blocks(path), memoryview(b"")
-    for dtype, size, (name, (_, shape, crc32)) in zip(dtypes, sizes, listed.items(), strict=True):
-        content, filled = np.empty(size, np.uint8), 0
-        while filled < size:
-            held = held or memoryview(next(blocks, b""))
-            part = np.frombuffer(held[: size - filled], np.uint8)
+    arrays, blocks, buffer = {}, file_blocks(path), memoryview(b"")
+    for dtype, size, (name, (_, shape, crc32)) in zip(dtypes, sizes, entries.items(), strict=True):
+        content, num_filled = np.empty(size, np.uint8), 0
+        while num_filled < size:
+            buffer = buffer or memoryview(next(blocks, b""))
+            part = np.frombuffer(buffer[: size - num_filled], np.uint8)
             if not len(part):
                 raise ValueError("the file has become shorter")
-            content[filled : filled + len(part)] = part
-            filled, held = filled + len(part), held[len(part) :]
+            content[num_filled : num_filled + len(part)] = part
+            num_filled, buffer = num_filled + len(part), buffer[len(part) :]
         if zlib.crc32(content) != crc32:
             raise ValueError(f"the content of `{name}` was altered")
         arrays[name] = content.view(dtype).reshape(shape)
@@ -128,18 +130,18 @@ def write_checkpoint(
     ledger: dict[str, Any] | None = None,
 ) -> bytes:
     """Writes arrays to a folder; returns the content of the manifest, to be written last."""
-    listed = {}
+    entries = {}
     with open_new(os.path.join(folder, DATA_FILE)) as file:
         for name in sorted(arrays):
             array = np.asarray(arrays[name])
             content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             for start in range(0, len(content), _WRITTEN_BYTES):
                 file.write(content[start : start + _WRITTEN_BYTES].tobytes())
-            listed[name] = (array.dtype.name, array.shape, zlib.crc32(content))
+            entries[name] = (array.dtype.name, array.shape, zlib.crc32(content))
     manifest = {
         "format_version": FORMAT_VERSION,
         "step": step,
-        "arrays": listed,
+        "arrays": entries,
         "identity": identity,
     }
     return _sealed(manifest if ledger is None else manifest | {"ledger": ledger})
@@ -276,10 +278,10 @@ class CheckpointStore:
             best = self._read_best()
             try:
                 self._remove_leftovers()
-                written = self._folder.subfolder(hidden)
-                written.make()
-                manifest = write_checkpoint(written.path, step, arrays, self._identity, ledger)
-                self._commit(step, written, manifest)
+                folder = self._folder.subfolder(hidden)
+                folder.make()
+                manifest = write_checkpoint(folder.path, step, arrays, self._identity, ledger)
+                self._commit(step, folder, manifest)
                 self._remove_old(step, best)
             except OSError as error:
                 # If the folder was lost meanwhile, raise that error instead.
@@ -325,13 +327,13 @@ class CheckpointStore:
         with storage_errors(what, self._folder.path), self._writing:
             return self._remove_leftovers()
 
-    def _commit(self, step: int, written: WritableFolder, manifest: bytes) -> None:
+    def _commit(self, step: int, folder: WritableFolder, manifest: bytes) -> None:
         """Turns a written folder into a checkpoint, durable and in one piece."""
-        hidden, name = os.path.basename(written.path), _name(step)
+        hidden, name = os.path.basename(folder.path), _name(step)
         if self._folder.subfolder(name).names():  # a damaged one
             self._remove(step)
         if not self._folder.is_remote:
-            written.write(MANIFEST_FILE, manifest)
+            folder.write(MANIFEST_FILE, manifest)
             self._folder.flush_tree(hidden)
             self._folder.rename(hidden, name)
             return
@@ -348,9 +350,9 @@ class CheckpointStore:
         """Removes a checkpoint; a kill meanwhile leaves it whole or a leftover."""
         name = _name(step)
         if not self._folder.is_remote:
-            removed = f".{name}.removed.tmp"
-            self._folder.rename(name, removed)
-            self._folder.remove_folder(removed)
+            trash_name = f".{name}.removed.tmp"
+            self._folder.rename(name, trash_name)
+            self._folder.remove_folder(trash_name)
             return
         folder = self._folder.subfolder(name)
         folder.write(_UNFINISHED_FILE, b"")
@@ -382,8 +384,8 @@ class CheckpointStore:
         unfinished = [step for step in self._all_steps() if self._is_unfinished(step)]
         for step in unfinished:
             self._remove(step)
-        removed = [*names, *map(_name, unfinished)]
-        paths = [os.path.join(self._folder.path, name) for name in removed]
+        leftovers = [*names, *map(_name, unfinished)]
+        paths = [os.path.join(self._folder.path, name) for name in leftovers]
         return paths + self._folder.remove_temporaries()
 
     def _remove_old(self, step: int, best: int | None) -> None:
@@ -399,8 +401,8 @@ class CheckpointStore:
 
     def _read_best(self) -> int | None:
         what = "The number of the best checkpoint cannot be read"
-        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
-        with storage_errors(what, self._best_path), missing:
+        absence = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with storage_errors(what, self._best_path), absence:
             return _unsealed(self._best_path, _BEST_REMEDY)["step"]
         return None
 
@@ -461,13 +463,13 @@ class BackgroundSaver(contextlib.AbstractContextManager):
         if error is not None:
             raise error
 
-    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+    def __exit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
         try:
             self.wait()
         except Exception as error:
-            if raised is None:
+            if exception is None:
                 raise
-            raised.add_note(f"The last checkpoint was not saved either: {error}")
+            exception.add_note(f"The last checkpoint was not saved either: {error}")
 
     def _save(
         self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None

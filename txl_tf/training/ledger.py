@@ -87,8 +87,8 @@ class LoopReport:
         return self.num_tokens / self.seconds
 
     def _counted(self) -> list[StepRecord]:
-        applied = [record for record in self.records if record.status == StepStatus.APPLIED]
-        return applied or list(self.records)
+        applied_records = [record for record in self.records if record.status == StepStatus.APPLIED]
+        return applied_records or list(self.records)
 
 
 def format_line(record: StepRecord) -> str:
@@ -158,28 +158,28 @@ class StepLedger:
         DataDamagedError, because a later checkpoint must have been there; so are lines that are
         missing or altered.
         """
-        found = self.read(step, expected)
-        cut = [] if found is None else found.rest
-        reached = 0 if found is None else found.last_step + len(cut)
-        if latest is not None and reached > latest:
+        head = self.read(step, expected)
+        rest = [] if head is None else head.rest
+        last = 0 if head is None else head.last_step + len(rest)
+        if latest is not None and last > latest:
             raise DataDamagedError(
-                f"The run reached step {reached}, but its newest checkpoint that can be read is of "
+                f"The run reached step {last}, but its newest checkpoint that can be read is of "
                 f"step {step}.",
                 where=self._path,
                 remedy="Restore the later checkpoints from a copy, or move the ledger away to "
                 f"repeat the steps after {step}; to begin anew, choose a new --workdir.",
             )
         with self._storage_errors():
-            if found is None or step + 1 < found.first_step:
+            if head is None or step + 1 < head.first_step:
                 self._first_step = step + 1
                 header = f'{{"ledger": 1, "first_step": {self._first_step}}}\n'
                 self._hash = hashlib.sha256(header.encode())
                 self._files.begin(header)
             else:
-                self._first_step, self._hash = found.first_step, found.sha256
-                self._files.cut(found.num_bytes)
-        self._redone = {record.step: record for record in cut}
-        return cut
+                self._first_step, self._hash = head.first_step, head.sha256
+                self._files.cut(head.num_bytes)
+        self._redone = {record.step: record for record in rest}
+        return rest
 
     def read(self, step: int, expected: dict[str, Any] | None = None) -> "LedgerLines | None":
         """Reads the ledger; `None` without one.
@@ -270,8 +270,10 @@ def _read_lines(
         record, next_step = _parsed(content), last_step + 1 + len(rest)
         if record is None or record.step != next_step:
             if next_step <= step:
-                shown = ascii(content[:60].decode("ascii", "replace"))
-                raise damaged(f"it is not of step {next_step}: {shown}", next_step - first_step + 2)
+                excerpt = ascii(content[:60].decode("ascii", "replace"))
+                raise damaged(
+                    f"it is not of step {next_step}: {excerpt}", next_step - first_step + 2
+                )
             is_cut = not content.endswith(b"\n") and len(content) < _MAX_LINE_BYTES
             is_whole = is_cut and next(lines, None) is None
             break
@@ -284,8 +286,8 @@ def _read_lines(
     if last_step < step:
         raise damaged(f"the line of step {last_step + 1} is missing", number + 1)
     # A ledger that begins after the checkpoint replaces a lost one.
-    found = {"first_step": first_step, "sha256": sha256.hexdigest()}
-    if last_step >= first_step and expected not in (None, found):
+    state = {"first_step": first_step, "sha256": sha256.hexdigest()}
+    if last_step >= first_step and expected not in (None, state):
         raise DataDamagedError(
             f"The ledger up to step {last_step} is not what was written: a line was altered.",
             where=f"{where}, up to line {number}",

@@ -54,11 +54,11 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         config, floor = self.config, self.config.final_learning_rate_fraction
         match config.schedule:
             case "cosine":
-                done = self._done(step, config.warmup_steps)
-                return floor + (1.0 - floor) * (0.5 * (1.0 + ops.cos(math.pi * done)))
+                progress = self._done(step, config.warmup_steps)
+                return floor + (1.0 - floor) * (0.5 * (1.0 + ops.cos(math.pi * progress)))
             case "wsd":
-                done = self._done(step, self.num_steps * (1.0 - config.decay_fraction))
-                return floor + (1.0 - floor) * (1.0 - ops.sqrt(done))
+                progress = self._done(step, self.num_steps * (1.0 - config.decay_fraction))
+                return floor + (1.0 - floor) * (1.0 - ops.sqrt(progress))
             case "inverse_square_root":
                 top = float(max(config.warmup_steps, 1))
                 return math.sqrt(top) * ops.rsqrt(ops.maximum(step, top))
@@ -153,9 +153,11 @@ def create_optimizer(
     # be right, but costs a second all-reduce of all gradients; a test with two replicas guards this
     # line.
     optimizer._all_reduce_sum_gradients = list
-    kept = [each for each in variables if len(each.shape) < 2 or each.name.endswith("bias")]
+    exempt_variables = [
+        each for each in variables if len(each.shape) < 2 or each.name.endswith("bias")
+    ]
     # Before it is built, because Keras refuses this afterwards.
-    optimizer.exclude_from_weight_decay(var_list=kept)
+    optimizer.exclude_from_weight_decay(var_list=exempt_variables)
     optimizer.build(list(variables))
     return optimizer
 

@@ -71,8 +71,8 @@ class RunClock:
     def begin(self, log: MetricsLog, step: int) -> None:
         """Begins to write, after the lines of earlier processes; later steps will be done again."""
         log.continue_at_end()
-        found = log.read()
-        self._lines = [] if found is None else found.lines
+        content = log.read()
+        self._lines = [] if content is None else content.lines
         self._log = log
         self.note("other", step)
 
@@ -91,9 +91,9 @@ class RunClock:
             self._seconds["compiling"] -= ran
             seconds += ran
             self._first_loop = None
-        lost = seconds * report.num_skipped_steps / report.num_steps
-        self._seconds["lost"] += lost
-        self.note(PRODUCTIVE, report.step, seconds - lost)
+        lost_seconds = seconds * report.num_skipped_steps / report.num_steps
+        self._seconds["lost"] += lost_seconds
+        self.note(PRODUCTIVE, report.step, seconds - lost_seconds)
 
     def note(self, cause: str, step: int, seconds: float = 0.0) -> None:
         """Notes seconds that have just passed."""
@@ -124,16 +124,16 @@ def run_time_of(lines: Iterable[dict[str, Any]]) -> RunTime | None:
     if not processes:
         return None
     seconds, down = collections.Counter(dict.fromkeys(CAUSES, 0.0)), 0.0
-    for (begin, own), following in itertools.zip_longest(
+    for (begin, own), next_start in itertools.zip_longest(
         processes.items(), list(processes.items())[1:]
     ):
-        found = {name: own[-1][name] for name in CAUSES}
-        if following is not None:
-            next_begin, (next_line, *_) = following
-            kept = [line[PRODUCTIVE] for line in own if line["step"] <= next_line["step"]]
-            found[PRODUCTIVE] = max(kept, default=0.0)
-            found["lost"] += own[-1][PRODUCTIVE] - found[PRODUCTIVE]
+        own_seconds = {name: own[-1][name] for name in CAUSES}
+        if next_start is not None:
+            next_begin, (next_line, *_) = next_start
+            kept_seconds = [line[PRODUCTIVE] for line in own if line["step"] <= next_line["step"]]
+            own_seconds[PRODUCTIVE] = max(kept_seconds, default=0.0)
+            own_seconds["lost"] += own[-1][PRODUCTIVE] - own_seconds[PRODUCTIVE]
             down += max(next_begin - begin - own[-1]["until"], 0.0)
-        found["other"] = max(own[-1]["until"] - sum(found.values()), 0.0)
-        seconds.update(found)
+        own_seconds["other"] = max(own[-1]["until"] - sum(own_seconds.values()), 0.0)
+        seconds.update(own_seconds)
     return RunTime(dict(seconds), down, len(processes))
