@@ -131,28 +131,28 @@ def causal_memory_mask(segment_length, memory_length, valid_length=None, farthes
     queries = ops.expand_dims(ops.arange(segment_length, dtype="int32"), 1)  # [T, 1]
     keys = ops.expand_dims(ops.arange(memory_length + segment_length, dtype="int32"), 0)
     distances = queries + memory_length - keys  # [T, K]
-    allowed = distances >= 0
+    mask = distances >= 0
     if farthest is not None:
         if farthest < 0:
             raise ValueError(
                 "`farthest` must be at least 0; `same_length_keys='memory'` needs a memory. "
                 f"Received: memory_length={memory_length}, farthest={farthest}"
             )
-        allowed = ops.logical_and(allowed, distances <= farthest)
-    allowed = ops.reshape(allowed, [1, 1, segment_length, memory_length + segment_length])
+        mask = ops.logical_and(mask, distances <= farthest)
+    mask = ops.reshape(mask, [1, 1, segment_length, memory_length + segment_length])
     if valid_length is None or memory_length == 0:
-        return allowed
+        return mask
     first_filled = ops.reshape(memory_length - valid_length, [-1, 1, 1, 1])
-    filled = ops.reshape(keys, [1, 1, 1, -1]) >= first_filled  # [B, 1, 1, K]
-    return ops.logical_and(allowed, filled)
+    is_filled = ops.reshape(keys, [1, 1, 1, -1]) >= first_filled  # [B, 1, 1, K]
+    return ops.logical_and(mask, is_filled)
 
 
 def mask_scores(scores, allowed):
     """Replaces scores `(B, N, T, K)` where `allowed` is false, so that softmax gives exactly 0."""
     # Not minus infinity: a query without keys would give NaN, and so would all gradients.
     is_short = keras.backend.standardize_dtype(scores.dtype) == "float16"
-    masked = _MASKED_SCORE_FLOAT16 if is_short else MASKED_SCORE
-    return ops.where(allowed, scores, ops.cast(masked, scores.dtype))
+    masked_score = _MASKED_SCORE_FLOAT16 if is_short else MASKED_SCORE
+    return ops.where(allowed, scores, ops.cast(masked_score, scores.dtype))
 
 
 def softmax_over_keys(scores):
@@ -192,7 +192,7 @@ def last_positions(tensor, axis, lengths, memory_length):
     int32 `(B,)` or `()`, are the new positions of each row to keep; `None` keeps all.
     """
     shape = ops.shape(tensor)
-    kept = [*shape[:axis], memory_length, *shape[axis + 1 :]]
+    sizes = [*shape[:axis], memory_length, *shape[axis + 1 :]]
     if lengths is None or len(lengths.shape) == 0 or tensor.shape[0] == 1:
         starts = [0] * len(shape)
         starts[axis] = kept_from = shape[axis] - memory_length
@@ -200,14 +200,14 @@ def last_positions(tensor, axis, lengths, memory_length):
             starts[axis] = ops.reshape(lengths, [])
         elif isinstance(kept_from, int):
             return tensor[(slice(None),) * axis + (slice(kept_from, None),)]
-        return ops.slice(tensor, starts, kept)
+        return ops.slice(tensor, starts, sizes)
     # One gather along a single axis: an index for every number is far slower.
     before = math.prod(shape[1:axis])
     places = ops.expand_dims(lengths, 1) + ops.arange(memory_length, dtype="int32")  # [B, M]
     places = ops.repeat(places, before, axis=0) if before > 1 else places
     firsts = ops.arange(shape[0] * before, dtype="int32") * shape[axis]
     rows = ops.reshape(tensor, [-1, *shape[axis + 1 :]])
-    return ops.reshape(ops.take(rows, places + ops.expand_dims(firsts, 1), axis=0), kept)
+    return ops.reshape(ops.take(rows, places + ops.expand_dims(firsts, 1), axis=0), sizes)
 
 
 def next_valid_length(valid_length, memory_length, segment_length, document_starts=None):

@@ -82,8 +82,8 @@ class RandomSampler:
             seed = functional.row_seeds(seed, ops.arange(ops.shape(logits)[0], dtype="int32"))
         # The largest of logits plus Gumbel noise is a draw from their softmax.
         noise = _gumbel(random_bits(seed, (logits.shape[1],)))  # [B, V]
-        drawn = ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
-        return ops.where(is_greedy, most_probable, drawn) if per_row else drawn
+        draws = ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
+        return ops.where(is_greedy, most_probable, draws) if per_row else draws
 
     def candidates(self, logits):
         """Returns the logits, with excluded tokens at minus infinity."""
@@ -140,8 +140,8 @@ class BeamSampler:
         places = ops.cast(places, "int32")
         first_beams = ops.arange(0, num_rows, self.num_beams, dtype="int32")
         parents = places // vocabulary_size + first_beams[:, None]
-        chosen = (parents, places % vocabulary_size, totals)
-        return tuple(ops.reshape(each, [-1]) for each in chosen)
+        beams = (parents, places % vocabulary_size, totals)
+        return tuple(ops.reshape(each, [-1]) for each in beams)
 
 
 class GreedySampler:
@@ -270,13 +270,13 @@ def choose(sampler: Any, settings: Mapping[str, Any], default: Any = None) -> An
 
     `default` is used if nothing is given. Raises ValueError if a sampler and a setting are given.
     """
-    given = {name: settings[name] for name in SETTINGS if name in settings}
+    options = {name: settings[name] for name in SETTINGS if name in settings}
     if sampler is None:
-        return RandomSampler(**given) if given or default is None else default
-    if given:
+        return RandomSampler(**options) if options or default is None else default
+    if options:
         raise ValueError(
-            f"`sampler` has its own settings; leave out `sampler` or `{next(iter(given))}`. "
-            f"Received: sampler={sampler!r}, {given}"
+            f"`sampler` has its own settings; leave out `sampler` or `{next(iter(options))}`. "
+            f"Received: sampler={sampler!r}, {options}"
         )
     return get(sampler)
 

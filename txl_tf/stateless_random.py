@@ -23,8 +23,8 @@ def random_bits(seeds, sizes):
     """
     shape = [-1, *[1] * len(sizes)]
     first_key, second_key = (ops.reshape(key, shape) for key in random_keys(seeds))
-    counted = _counted_from(first_key, sizes)
-    return mixed(ops.bitwise_xor(mixed(counted), second_key))
+    counters = _counted_from(first_key, sizes)
+    return mixed(ops.bitwise_xor(mixed(counters), second_key))
 
 
 def random_keys(seeds):
@@ -48,13 +48,13 @@ def _counted_from(starts, sizes):
     Adds one axis after another to `(B, 1, ...)`, whose values are known only at run time: a full
     range would be a large constant in every program.
     """
-    counted, stride = starts, 1
+    counters, stride = starts, 1
     for axis in reversed(range(len(sizes))):
         along = ops.cast(ops.arange(sizes[axis], dtype="int32") * stride, "uint32")
         shape = [-1 if each == axis else 1 for each in range(-1, len(sizes))]
-        counted = counted + ops.reshape(along, shape)
+        counters = counters + ops.reshape(along, shape)
         stride = stride * sizes[axis]
-    return counted
+    return counters
 
 
 def mixed(bits):
