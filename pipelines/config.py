@@ -58,10 +58,10 @@ def check_arguments(arguments: argparse.Namespace) -> str:
     if arguments.overrides:
         raise UsageError("--set needs --config.", where="--set", remedy="Add --config NAME|FILE.")
     if arguments.section is not None:
-        return _described(arguments.section)
+        return _describe_section(arguments.section)
     names = textwrap.fill(f"Named experiments: {', '.join(NAMED_EXPERIMENTS)}.", _WIDTH)
     others = "Other models and tasks: txl config lstm, txl config qrnn, txl config task."
-    return "\n\n".join([*map(_described, list(SECTIONS)[:4]), others, names])
+    return "\n\n".join([*map(_describe_section, list(SECTIONS)[:4]), others, names])
 
 
 def run(text: str) -> None:
@@ -69,7 +69,7 @@ def run(text: str) -> None:
     print(text)
 
 
-def _described(section: str) -> str:
+def _describe_section(section: str) -> str:
     """Formats the settings of a section: name, type, range and default, with the meaning below."""
     prefix = "model" if section in ("lstm", "qrnn") else section
     blocks = []

@@ -66,7 +66,7 @@ def require_reading_memory(
     settings: str,
 ) -> None:
     """Raises UsageError if this machine cannot hold rows that are read without training."""
-    row = _remembered(model, memory_length)
+    row = _numbers_per_row(model, memory_length)
     if isinstance(model, ModelConfig):
         row += model.num_heads * segment_length * (memory_length + segment_length)  # [N, T, K]
     # Two bytes per number, the smallest precision.
@@ -103,7 +103,7 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
     # A replica reads the parts of its rows one after the other.
     rows_at_once = rows // training.gradient_accumulation_steps
     num_bytes = rows_at_once * (item_bytes * activations + _FLOAT_BYTES * logits)
-    num_bytes += rows * item_bytes * _remembered(model, model.effective_memory_length)
+    num_bytes += rows * item_bytes * _numbers_per_row(model, model.effective_memory_length)
     return [weights, MemoryNeed("memory and activations of rows", num_bytes, settings)]
 
 
@@ -129,7 +129,7 @@ def _of_weights(model: AnyModelConfig, copies: int) -> MemoryNeed:
     return MemoryNeed("weights", num_bytes, settings)
 
 
-def _remembered(model: AnyModelConfig, memory_length: int) -> int:
+def _numbers_per_row(model: AnyModelConfig, memory_length: int) -> int:
     length = memory_length if isinstance(model, ModelConfig) else 1
     return model.num_layers * length * model.hidden_dim  # [L, M, D]
 

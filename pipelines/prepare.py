@@ -272,10 +272,10 @@ def _corpus(arguments: argparse.Namespace) -> Corpus | None:
     """Returns the published corpus with its choices; `None` for other text."""
     if arguments.corpus not in CORPORA:
         return None
-    return CORPORA[arguments.corpus](**_given(newlines=arguments.newlines))
+    return CORPORA[arguments.corpus](**_without_none(newlines=arguments.newlines))
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -383,7 +383,7 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
     recipe = _TOKENIZERS[kind]
     if corpus is not None and corpus.tokenizer.kind == kind:
         recipe = corpus.tokenizer
-    changes = _given(
+    changes = _without_none(
         min_frequency=arguments.min_frequency,
         vocabulary_size=arguments.vocabulary_size,
         model_type=arguments.sentencepiece_model,
@@ -426,7 +426,7 @@ def _labelled_ids(path: str) -> IdTokenizer:
 
 def _word_rule(arguments: argparse.Namespace, rule: WordRule) -> WordRule:
     names = ("lower_case", "add_eos", "add_double_eos")
-    changes = _given(**{name: getattr(arguments, name) for name in names})
+    changes = _without_none(**{name: getattr(arguments, name) for name in names})
     if changes.get("add_eos"):
         changes["add_double_eos"] = False
     elif changes.get("add_double_eos"):

@@ -116,7 +116,7 @@ class TrainingProgress:
         if not report.has_compiled:
             self._seconds += report.seconds
             self._steps += report.num_steps
-        time_left, tokens = self._left(report), report.tokens_per_second
+        time_left, tokens = self._time_left(report), report.tokens_per_second
         figure = self._describe_loss(report.nats_per_token)
         if self._is_terminal:
             figures = f"{time_left} {figure} {_short(tokens)} tokens/s".lstrip()
@@ -136,7 +136,7 @@ class TrainingProgress:
         self._valid = f"  valid {figure}"
         self._bar.update(self._task, valid=self._valid)
 
-    def _left(self, report: "LoopReport") -> str:
+    def _time_left(self, report: "LoopReport") -> str:
         if not self._steps:
             return ""
         seconds = int((self._num_steps - report.step) * self._seconds / self._steps)

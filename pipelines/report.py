@@ -164,7 +164,7 @@ class Page:
                     if isinstance(value, int | float) and isinstance(number, int | float):
                         cells[title] = f"{value:{form}} ({number:,.0f} {unit})"
                 values = {name.replace("_", " "): result.get(name) for name in _CONDITIONS}
-                cells |= {name: _shown(value) for name, value in values.items()}
+                cells |= {name: _format(value) for name, value in values.items()}
             columns.append(cells)
         names = dict.fromkeys(name for cells in columns for name in cells)
         head = ["split", *(str(result.get("split")) for result in self._results)]
@@ -289,17 +289,17 @@ def _text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     """Formats a setting for readers."""
     if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value)) or "none"
+        return ", ".join(map(_format, value)) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _settings_table(values: dict[str, Any]) -> str:
-    rows = [[name, _shown(value)] for name, value in flat_settings(values).items()]
+    rows = [[name, _format(value)] for name, value in flat_settings(values).items()]
     return f'<div class="settings">{_table(["setting", "value"], rows)}</div>'
 
 
