@@ -334,7 +334,7 @@ class TransformerXLCausalLM(TextGenerator):
     ) -> Evaluator:
         """Returns the evaluator of `score`, which takes the same lengths."""
         lengths = _with_lengths(self.evaluation, memory_length, segment_length)
-        return self._compiled(Evaluator, lengths)
+        return self._cached_object(Evaluator, lengths)
 
     def embed(
         self,
@@ -366,7 +366,7 @@ class TransformerXLCausalLM(TextGenerator):
         tokenizer = self._required_tokenizer("embed", values)
         sequences = [tokenizer.encode(each) if isinstance(each, str) else each for each in values]
         rows = [checked_token_ids(ids, tokenizer.vocabulary_size) for ids in sequences]
-        reader = self._compiled(LayerReader, min(batch_size, len(rows)), layer)
+        reader = self._cached_object(LayerReader, min(batch_size, len(rows)), layer)
         features = text_features(reader, rows, pooling)
         if is_one_text(texts):
             return features[0]

@@ -44,10 +44,10 @@ class LayerReader:
         # A recurrent model only returns its last output.
         is_recurrent = not isinstance(model.config, ModelConfig)
         self._is_output = is_recurrent or self._layer == model.config.num_layers
-        self._reader = SegmentReader(self._engine, self._hidden)
+        self._reader = SegmentReader(self._engine, self._hidden_states)
         self.segment_length = self._engine.segment_length
 
-    def _hidden(self, token_ids: Any, memory: Any, constants: Any) -> tuple[Any, Any]:
+    def _hidden_states(self, token_ids: Any, memory: Any, constants: Any) -> tuple[Any, Any]:
         if self._is_output:  # of `call`, which a class of the user's may change
             outputs, memory = self._engine.read(token_ids, memory, constants=constants)
         else:
@@ -87,7 +87,7 @@ def text_features(
     parts: list[list[np.ndarray]] = [[] for _ in token_rows]
     for group in reader.groups(lengths):
         for row, _, states in reader.read([token_rows[i] for i in group]):
-            parts[group[row]].append(_pooled(states, pooling, reader.segment_length))
+            parts[group[row]].append(_pool(states, pooling, reader.segment_length))
     if pooling == "mean":
         sums = (np.sum(each, axis=0) for each in parts)
         return [np.array(s[0] / n, np.float32) for s, n in zip(sums, lengths, strict=True)]
@@ -96,7 +96,7 @@ def text_features(
     return [np.concatenate(each).astype(np.float32) for each in parts]
 
 
-def _pooled(states: np.ndarray, pooling: Pooling, segment_length: int) -> np.ndarray:
+def _pool(states: np.ndarray, pooling: Pooling, segment_length: int) -> np.ndarray:
     """Reduces states `(S, D)` to what the features need of them; means are sums at first."""
     if pooling == "last":
         return states[-1:].copy()

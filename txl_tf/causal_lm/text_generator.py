@@ -136,7 +136,7 @@ class TextGenerator:
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._program_weights: Sequence[Any] = ()
 
-    def _compiled(self, kind: Any, *arguments: Any, **options: Any) -> Any:
+    def _cached_object(self, kind: Any, *arguments: Any, **options: Any) -> Any:
         """Returns an object of a class that compiles programs for the model, old or new.
 
         Programs are bound to the variables of the layers, which have others after `quantize`.
@@ -298,7 +298,7 @@ class TextGenerator:
                 **{name: getattr(sampler, name) for name in samplers.SETTINGS}
             )
             sampler = None
-        session = self._compiled(
+        session = self._cached_object(
             GenerationSession,
             sampler,
             num_rows=len(seeds),

@@ -121,7 +121,7 @@ class TextPieces:
     def add(self, token_id: int) -> str:
         """Adds a token and returns the text that later tokens cannot change."""
         self._ids = np.append(self._ids, np.int32(token_id))
-        before, text = self._text, self._decoded(self._ids)
+        before, text = self._text, self._decode(self._ids)
         if text != before:
             place = len(before)
             while not text.startswith(before[:place]):
@@ -162,14 +162,14 @@ class TextPieces:
         earlier, new = np.split(self._ids, [self._num_earlier])
         token_ids = tokens_until(self._tokenizer, earlier, new, self._stop_texts)
         end = first_stop(self._text, self._stop_texts)
-        rest = self._text[len(self._decoded(np.append(earlier, token_ids))) : end]
+        rest = self._text[len(self._decode(np.append(earlier, token_ids))) : end]
         with contextlib.suppress(InvalidTextError):
             ids = np.append(token_ids, self._tokenizer.encode(rest, ends_document=False))
-            if self._decoded(np.append(earlier, ids)) == self._text[:end]:
+            if self._decode(np.append(earlier, ids)) == self._text[:end]:
                 token_ids = ids
         return np.append(self._written, token_ids).astype(np.int32)
 
-    def _decoded(self, token_ids: np.ndarray) -> str:
+    def _decode(self, token_ids: np.ndarray) -> str:
         """Returns the text that tokens add to the earlier ones among them."""
         return self._tokenizer.readable(self._tokenizer.decode(token_ids)[self._num_known :])
 
