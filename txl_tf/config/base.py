@@ -99,7 +99,7 @@ class FrozenConfig:
         for name, (hint, accepted) in fields_of(type(self)).items():  # type: ignore[arg-type]
             raw_value = getattr(self, name)
             try:
-                value = _converted(raw_value, hint)
+                value = _convert(raw_value, hint)
             except TypeError:
                 description = f"{shown_value(raw_value)} of type {type(raw_value).__name__}"
                 raise ValueError(
@@ -200,7 +200,7 @@ def options_of(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if is_union else (hint,)
 
 
-def _converted(value: Any, hint: Any) -> Any:
+def _convert(value: Any, hint: Any) -> Any:
     """Returns a value, or its form in JSON, as a field holds it; TypeError if no type fits."""
     options = options_of(hint)
     configs = [
@@ -218,7 +218,7 @@ def _converted(value: Any, hint: Any) -> Any:
             if isinstance(value, list | tuple):
                 item = typing.get_args(option)[0]
                 with contextlib.suppress(TypeError):
-                    return tuple(_converted(each, item) for each in value)
+                    return tuple(_convert(each, item) for each in value)
         elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         elif kind is float and type(value) is int and abs(value) <= _LARGEST_INTEGER:
