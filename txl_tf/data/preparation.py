@@ -102,14 +102,16 @@ def prepare_dataset(
         is_used = np.zeros(tokenizer.vocabulary_size, bool)
         with ordered_workers(functools.partial(encode_batch, tokenizer), num_workers) as encode_all:
 
-            def encoded(split: str) -> Iterator[EncodedBatch]:
+            def encode_split(split: str) -> Iterator[EncodedBatch]:
                 for batch in encode_all(work_batches(split, splits[split])):
                     is_used[batch[0]] = True
                     report(split, batch[2].bytes)
                     yield batch
 
             sizes = tokens_per_record, shard_bytes
-            entries = [write_split(name, encoded(name), staging.path, *sizes) for name in splits]
+            entries = [
+                write_split(name, encode_split(name), staging.path, *sizes) for name in splits
+            ]
         if tokenizer.kind == "ids":  # which are no text
             entries = [split.replace(bytes=0, characters=0, words=0) for split in entries]
         if check is not None:

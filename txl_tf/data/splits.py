@@ -65,12 +65,15 @@ def split_by_fraction(
     parts = np.zeros(len(sizes), np.uint8)
     for number, name in enumerate(names[1:], 1):
         target = fractions[name] * int(sizes.sum())
-        parts[_taken(hashes, sizes, parts == 0, target)] = number
+        parts[_choose_documents(hashes, sizes, parts == 0, target)] = number
     for number, name in enumerate(names):
         if number not in parts:
             what = f"{len(sizes)} documents are too few, or too much alike, to have a {name} split."
             raise _too_little(what, where)
-    return {name: Reread(_chosen, documents, parts == number) for number, name in enumerate(names)}
+    return {
+        name: Reread(_documents_of_split, documents, parts == number)
+        for number, name in enumerate(names)
+    }
 
 
 def _survey(documents: Iterable[Document], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +89,9 @@ def _survey(documents: Iterable[Document], seed: int) -> tuple[np.ndarray, np.nd
     return np.array(hashes, np.uint64), np.array(sizes, np.uint64)
 
 
-def _taken(hashes: np.ndarray, sizes: np.ndarray, is_free: np.ndarray, target: float) -> np.ndarray:
+def _choose_documents(
+    hashes: np.ndarray, sizes: np.ndarray, is_free: np.ndarray, target: float
+) -> np.ndarray:
     """Selects free documents of about `target` bytes for a split."""
     free = np.flatnonzero(is_free)
     order = free[np.argsort(hashes[free], kind="stable")]
@@ -101,7 +106,7 @@ def _taken(hashes: np.ndarray, sizes: np.ndarray, is_free: np.ndarray, target: f
     return is_free & np.isin(hashes, hashes[fitting[:count]])
 
 
-def _chosen(documents: Iterable[Document], is_chosen: np.ndarray) -> Iterator[Document]:
+def _documents_of_split(documents: Iterable[Document], is_chosen: np.ndarray) -> Iterator[Document]:
     """Yields the documents of one split."""
     for document, is_own in itertools.zip_longest(documents, is_chosen):
         if document is None or is_own is None:

@@ -267,7 +267,7 @@ def text_streams(path: str, *, may_be_json: bool = True) -> Iterator[tuple[str, 
     `text_blocks`; so do the blocks.
     """
     if not os.path.isfile(path):
-        raise _missing("There is no such text file.", path)
+        raise _input_missing_error("There is no such text file.", path)
     with storage_errors("The text file cannot be read", path), open_regular_file(path) as file:
         start, blocks = decoded_content(file, path)
         check_text(start, path, may_be_json=may_be_json, may_be_archive=True)
@@ -341,7 +341,7 @@ def _files_of(path: str) -> list[str]:
     else:
         files, what = [], "There is no such text file."
     if not files:
-        raise _missing(what, path)
+        raise _input_missing_error(what, path)
     return files
 
 
@@ -354,7 +354,7 @@ def _below(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _missing(what: str, path: str) -> InputMissingError:
+def _input_missing_error(what: str, path: str) -> InputMissingError:
     return InputMissingError(what, where=path, remedy="Name a text file, or a folder of them.")
 
 

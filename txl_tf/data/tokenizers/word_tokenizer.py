@@ -94,7 +94,7 @@ class WordRule(FrozenConfig):
         `LINE_MARK` stands for each token of a line. The flags tell if the text begins a line, and
         if the document ends with it, which completes a last line without a line end.
         """
-        text = self._normalised(text)
+        text = self._normalise(text)
         if not self.marks_lines:
             return text.split()
         is_complete = text.endswith(b"\n")
@@ -107,7 +107,7 @@ class WordRule(FrozenConfig):
             words.append(LINE_MARK)
         return words
 
-    def _normalised(self, text: bytes) -> bytes:
+    def _normalise(self, text: bytes) -> bytes:
         is_ascii = text.isascii()
         if not is_ascii:
             characters = decode_utf8(text)
