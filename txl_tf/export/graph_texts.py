@@ -25,7 +25,7 @@ class GraphTexts(tf.Module):
         self._max_bytes = max_text_bytes
         self._vocabulary_size = tokenizer.vocabulary_size
         rows, padded_rows = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
-        self.ids_of = traced_once(self._tokenized, [tf.TensorSpec([None], tf.string)])
+        self.ids_of = traced_once(self._tokenize, [tf.TensorSpec([None], tf.string)])
         self._text_of = traced_once(self._detokenized, [padded_rows, rows])
 
     def checked(self, texts: tf.Tensor, name: str) -> tf.Tensor:
@@ -33,7 +33,7 @@ class GraphTexts(tf.Module):
         texts = guards.not_empty(guards.of_rank(texts, name, ("rows",)), name)
         return guards.texts(texts, name, self._max_bytes, only_utf8=self._only_utf8)
 
-    def _tokenized(self, texts):
+    def _tokenize(self, texts):
         """Returns the int32 ids of checked texts; refuses ids outside the vocabulary."""
         ids = self._tokenizer.tokenize(texts)
         values = guards.in_range(ids.values, "tokens of texts", 0, self._vocabulary_size - 1)

@@ -48,7 +48,7 @@ class ServedWeights(tf.Module):
         self._numbers: dict[str, tf.Variable] = {}
         self._scales: dict[str, tf.Variable] = {}
         for path, weight in weights.items():
-            numbers, scale = _stored(np.asarray(weight, np.float32), stored_as)
+            numbers, scale = _numbers_and_scale(np.asarray(weight, np.float32), stored_as)
             name = path.replace("/", ".")
             self._numbers[path] = tf.Variable(numbers, trainable=False, name=name)
             if scale is not None:
@@ -70,7 +70,7 @@ class ServedWeights(tf.Module):
         ]
 
 
-def _stored(array: np.ndarray, stored_as: str) -> tuple[Any, np.ndarray | None]:
+def _numbers_and_scale(array: np.ndarray, stored_as: str) -> tuple[Any, np.ndarray | None]:
     if array.ndim != 2 or array.size < _MIN_MATRIX_ELEMENTS or stored_as == "float32":
         return array, None
     if stored_as == "bfloat16":
@@ -225,9 +225,9 @@ class ServedModel:
         read_ids = token_ids[:, : tf.reduce_max(lengths) - 1]
         memory, _ = self._read(weights, read_ids, lengths - 1, memory)
         with self._with_weights(weights):
-            return self._written(token_ids, lengths, settings, memory)
+            return self._write(token_ids, lengths, settings, memory)
 
-    def _written(self, token_ids, lengths, settings, memory):
+    def _write(self, token_ids, lengths, settings, memory):
         """Writes after the last token of each row, the only one that memory does not contain."""
         constants, max_tokens = self._writing_engine.constants(1), settings["max_tokens"]
         width, stop = tf.reduce_max(max_tokens), settings["stop"]

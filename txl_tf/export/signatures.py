@@ -176,13 +176,13 @@ class Signatures:
         target_ids = guards.of_shape(target_ids, "target_ids", [shape], "as token_ids")
         target_ids = tf.ensure_shape(target_ids, [None, None])
         target_ids = self._within_vocabulary(target_ids, "target_ids", lengths)
-        memory = self._taken(memory_states, memory_valid_length, num_rows)
+        memory = self._memory_of_request(memory_states, memory_valid_length, num_rows)
         nll, memory = self._served.score(token_ids, target_ids, lengths, memory)
         return {
             "nll": nll,
             "total_nll": tf.reduce_sum(nll, axis=1),
             "num_scored": lengths,
-            **self._given(memory),
+            **self._memory_outputs(memory),
         }
 
     def generate(self, token_ids, lengths, *settings_and_memory):
@@ -198,9 +198,9 @@ class Signatures:
         stops = guards.in_range(stops, "stop_token_ids", NOTHING, highest)
         no_texts = tf.fill([num_rows, 0], "")
         settings = checked_settings(values, stops, no_texts, self._options.max_output_tokens)
-        memory = self._taken(memory_states, memory_valid_length, num_rows)
+        memory = self._memory_of_request(memory_states, memory_valid_length, num_rows)
         new_ids, nll, counts, memory = self._served.generate(token_ids, lengths, settings, memory)
-        return {"token_ids": new_ids, "lengths": counts, "nll": nll, **self._given(memory)}
+        return {"token_ids": new_ids, "lengths": counts, "nll": nll, **self._memory_outputs(memory)}
 
     def _rows_of_ids(self, token_ids, lengths):
         """Returns checked ids `(B, T)`, zeros after each row's end, the lengths, and `B`."""
@@ -220,7 +220,7 @@ class Signatures:
         ids = guards.in_range(ids, name, 0, self._served.config.vocabulary_size - 1, counts)
         return tf.where(counts, ids, 0)
 
-    def _taken(self, states, valid_length, num_rows):
+    def _memory_of_request(self, states, valid_length, num_rows):
         """Returns the checked memory of a request."""
         sizes = self._memory.shape[1:]
         full = tf.stack([num_rows, *sizes])
@@ -235,7 +235,7 @@ class Signatures:
         states = tf.ensure_shape(states, [None, *sizes])
         return Memory(tuple(tf.unstack(states, axis=1)), valid_length)
 
-    def _given(self, memory):
+    def _memory_outputs(self, memory):
         """Returns the outputs of memory."""
         states = tf.stack(memory.states, axis=1)  # [B, L, M, D]
         states = guards.finite(states, f"next {STATES}")
