@@ -55,11 +55,11 @@ class TokenRules(NamedTuple):
             counts = ops.cast(ops.maximum(uses - 1, 0), "float32")
             is_written = ops.cast(counts > 0, "float32")
 
-            def repeated(logits: Any, penalty: Any) -> Any:
+            def penalize(logits: Any, penalty: Any) -> Any:
                 lowered = ops.where(logits > 0, logits / penalty, logits * penalty)
                 return ops.where(uses > 0, lowered, logits)
 
-            logits = restricted(logits, self.repetition_penalty, 1.0, repeated)
+            logits = restricted(logits, self.repetition_penalty, 1.0, penalize)
             for penalty, amount in (
                 (self.frequency_penalty, counts),
                 (self.presence_penalty, is_written),
