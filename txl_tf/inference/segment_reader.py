@@ -114,10 +114,10 @@ class SegmentReader:
             constants = constants_of(batch.token_ids.shape[1])
             return self._read_next(ids, memory, lengths=lengths, constants=constants)
 
-        batches = segments(rows, engine.segment_length, self._padded)
+        batches = segments(rows, engine.segment_length, self._pad)
         yield from read_batches(step, batches, lambda: memory)
 
-    def _padded(self, length: int) -> int:
+    def _pad(self, length: int) -> int:
         """Returns the size of a segment of `length` tokens with its padding."""
         engine = self.engine
         if not engine.steps.takes_lengths:
