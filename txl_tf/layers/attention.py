@@ -182,11 +182,11 @@ class MemoryAttention(ConfiguredLayer):
         """Returns the scaled queries for contents and for distances, `(B, T, N, H)` each."""
         query_BTNH = self.split_heads(projections.query)
 
-        def scaled(bias_NH):
+        def scale_query(bias_NH):
             # On queries: there are K / H times as many scores.
             return (query_BTNH if bias_NH is None else query_BTNH + bias_NH) * self.score_scale
 
-        return scaled(projections.content_bias), scaled(projections.position_bias)
+        return scale_query(projections.content_bias), scale_query(projections.position_bias)
 
     def keys_and_values(self, projections):
         """Returns the `KeysAndValues` of memory and segment, of length K."""

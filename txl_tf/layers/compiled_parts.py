@@ -116,7 +116,7 @@ def _call_on_tensorflow(call, values, inputs):
     values, inputs = tf.nest.map_structure(tf.convert_to_tensor, (values, inputs))
     floats = [index for index, tensor in enumerate(inputs) if tensor.dtype.is_floating]
 
-    def merged(float_tensors):
+    def merge(float_tensors):
         return [
             float_tensors[floats.index(index)] if index in floats else tensor
             for index, tensor in enumerate(inputs)
@@ -126,14 +126,14 @@ def _call_on_tensorflow(call, values, inputs):
     def run(*differentiated):
         # The tape around this call must not keep intermediate results.
         copies = [tf.stop_gradient(tensor) for tensor in differentiated]
-        outputs = call(copies[: len(values)], merged(copies[len(values) :]))
+        outputs = call(copies[: len(values)], merge(copies[len(values) :]))
 
         def gradients_of(gradient):
             with tf.GradientTape() as tape:
                 tape.watch(differentiated)
                 again = call(
                     differentiated[: len(values)],
-                    _waiting_for(gradient, merged(differentiated[len(values) :])),
+                    _waiting_for(gradient, merge(differentiated[len(values) :])),
                 )
             return tape.gradient(again, differentiated, gradient, tf.UnconnectedGradients.ZERO)
 
