@@ -115,7 +115,7 @@ class LanguageModel(keras.Model):
     def negative_log_likelihood(self, hidden, target_ids):
         """Scores targets `(B, T)` from hidden states `(B, T, D)`: nats, float32 `(B, T)`."""
         check_rank(target_ids, (len(hidden.shape) - 1,), "shaped like `token_ids`", "target_ids")
-        return self.softmax.negative_log_likelihood(hidden, target_ids, **self._tied())
+        return self.softmax.negative_log_likelihood(hidden, target_ids, **self._tied_weights())
 
     def log_probs(self, token_ids, memory):
         """Returns log-probabilities of the next tokens, float32 `(B, T, V)`, and the next memory.
@@ -130,13 +130,13 @@ class LanguageModel(keras.Model):
     def log_probs_of(self, hidden):
         """Returns log-probabilities, float32 `(B, T, V)`, from hidden states `(B, T, D)`."""
         # `__call__` would add a scope, which lengthens every name in an export's graph.
-        return self.softmax.call(hidden, **self._tied())
+        return self.softmax.call(hidden, **self._tied_weights())
 
     def logits_of(self, hidden):
         """Returns scores of the next tokens, `(B, T, V)`, as `AdaptiveSoftmax.logits` does."""
-        return self.softmax.logits(hidden, **self._tied())
+        return self.softmax.logits(hidden, **self._tied_weights())
 
-    def _tied(self):
+    def _tied_weights(self):
         return {
             "tables": self.embedding.tables if self.softmax.tie_weights else None,
             "projections": self.embedding.projections,

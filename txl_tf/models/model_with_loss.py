@@ -58,24 +58,24 @@ class ModelWithLoss(keras.Model):
                 f"`sample_weight`. Received: class_weight={class_weight}"
             )
         if validation_data is not None:
-            validation_data = self._checked(validation_data)
+            validation_data = self._check_data(validation_data)
         others = {"validation_data": validation_data, "class_weight": class_weight}
-        return super().fit(self._checked(x, y), y, *args, **others, **kwargs)
+        return super().fit(self._check_data(x, y), y, *args, **others, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        return super().evaluate(self._checked(x, y), y, *args, **kwargs)
+        return super().evaluate(self._check_data(x, y), y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        return super().predict(self._checked(x), *args, **kwargs)
+        return super().predict(self._check_data(x), *args, **kwargs)
 
     def train_on_batch(self, x, y=None, *args, **kwargs):
-        return super().train_on_batch(self._checked(x, y), y, *args, **kwargs)
+        return super().train_on_batch(self._check_data(x, y), y, *args, **kwargs)
 
     def test_on_batch(self, x, y=None, *args, **kwargs):
-        return super().test_on_batch(self._checked(x, y), y, *args, **kwargs)
+        return super().test_on_batch(self._check_data(x, y), y, *args, **kwargs)
 
     def predict_on_batch(self, x):
-        return super().predict_on_batch(self._checked(x))
+        return super().predict_on_batch(self._check_data(x))
 
     def train_step(self, *state_and_data):
         return self._run_step("fit", super().train_step, *state_and_data)
@@ -86,7 +86,7 @@ class ModelWithLoss(keras.Model):
     def predict_step(self, *state_and_data):
         return self._run_step("predict", super().predict_step, *state_and_data)
 
-    def _checked(self, x, y=None):
+    def _check_data(self, x, y=None):
         if y is None:
             return checked_batches(x, self.check_ids)
         self.check_ids(x, y)
@@ -138,7 +138,7 @@ def checked_batches(data: Any, check: Callable[..., None]) -> Any:
         return data
 
     @tf.autograph.experimental.do_not_convert
-    def checked(*parts: Any) -> Any:
+    def check_batch(*parts: Any) -> Any:
         batch = parts if isinstance(data.element_spec, tuple) else parts[0]
         tensors = keras.tree.flatten(batch)
 
@@ -148,7 +148,7 @@ def checked_batches(data: Any, check: Callable[..., None]) -> Any:
         with tf.control_dependencies([tf.numpy_function(check_arrays, tensors, [])]):
             return tf.nest.map_structure(tf.identity, batch)
 
-    return data.map(checked)
+    return data.map(check_batch)
 
 
 def _checked_dataset(dataset: keras.utils.PyDataset, check: Callable[..., None]) -> Any:
