@@ -227,7 +227,7 @@ class TextServer:
         pieces = _pieces(queue, len(completions))
         try:
             if settings.stream:
-                return await _streamed(request, answer, completions, pieces)
+                return await _stream(request, answer, completions, pieces)
             texts: list[list[TextPiece]] = [[] for _ in completions]
             async for piece in pieces:
                 texts[piece.choice].append(piece)
@@ -305,7 +305,7 @@ def _usage(completions: Sequence[Completion]) -> dict[str, int]:
     }
 
 
-async def _streamed(
+async def _stream(
     request: web.Request,
     answer: dict[str, Any],
     completions: Sequence[Completion],
