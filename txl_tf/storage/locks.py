@@ -279,22 +279,22 @@ def _read_values(path: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _described(owner: dict[str, Any]) -> str:
+def _describe_owner(owner: dict[str, Any]) -> str:
     if "pid" not in owner:
         return "another process"
     return f"process {owner['pid']} on {owner.get('host')}, which began {owner.get('since')}"
 
 
-def _refused(path: str) -> OutputExistsError:
+def _folder_in_use_error(path: str) -> OutputExistsError:
     """Creates the error for a folder that another process has locked; `path` is of the lock."""
     return OutputExistsError(
-        f"The folder is being written by {_described(_read_values(path))}.",
+        f"The folder is being written by {_describe_owner(_read_values(path))}.",
         where=path,
         remedy="Wait for it to end, end it, or choose another folder.",
     )
 
 
-def _lost(what: str, path: str) -> OutputExistsError:
+def _lock_lost_error(what: str, path: str) -> OutputExistsError:
     """Creates the error for a folder that this process may no longer write; `what` tells why."""
     return OutputExistsError(
         f"This process stops writing: {what}.",
@@ -320,7 +320,7 @@ class _LocalLock:
                 self._file = open_locked(self._path)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise _refused(self._path) from None
+                    raise _folder_in_use_error(self._path) from None
                 time.sleep(_POLL_SECONDS)
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps(_this_process()).encode(), 0)
@@ -338,9 +338,9 @@ class _LocalLock:
     def check(self) -> None:
         """Raises OutputExistsError if this process no longer has the lock."""
         if self._file is None:
-            raise _lost(_RELEASED, self._path)
+            raise _lock_lost_error(_RELEASED, self._path)
         if not is_open_as(self._file, self._path):
-            raise _lost("the lock of the folder was removed or replaced", self._path)
+            raise _lock_lost_error("the lock of the folder was removed or replaced", self._path)
 
 
 class _StoreLock:
@@ -368,13 +368,13 @@ class _StoreLock:
         make_folder(self._folder)
         before = _read_values(self._path)
         if before and not self._is_gone(before):
-            raise _refused(self._path)
+            raise _folder_in_use_error(self._path)
         self._beat()
         write_file(self._path, json.dumps(self._owner).encode())
         time.sleep(self._settle_seconds)
         if self._found_loss():
             remove_file(self._heartbeat_of(self._owner))
-            raise _refused(self._path)
+            raise _folder_in_use_error(self._path)
         if before:
             remove_file(self._heartbeat_of(before))
         self._thread.start()
@@ -394,13 +394,17 @@ class _StoreLock:
         """Raises OutputExistsError if this process no longer has the lock."""
         self._loss = self._loss or self._found_loss()
         if self._loss:
-            raise _lost(self._loss, self._path)
+            raise _lock_lost_error(self._loss, self._path)
 
     def _found_loss(self) -> str:
         owner = _read_values(self._path)
         if owner.get("token") == self._owner["token"]:
             return ""
-        return f"{_described(owner)}, has the lock now" if owner else "the lock is gone or damaged"
+        return (
+            f"{_describe_owner(owner)}, has the lock now"
+            if owner
+            else "the lock is gone or damaged"
+        )
 
     def _run(self) -> None:
         while not self._end.wait(self._heartbeat_seconds):
