@@ -169,7 +169,7 @@ class Tile:
         first_query = first_query + self.block * plan.block_queries
         first_key = key_block * plan.block_keys - (plan.padded_memory_length - plan.memory_length)
         places = (queries + first_query) * plan.key_length + (keys + first_key)
-        bits = _mixed(_mixed(places + self._hash_keys[0]) ^ self._hash_keys[1])
+        bits = _mix(_mix(places + self._hash_keys[0]) ^ self._hash_keys[1])
         draws = jax.lax.shift_right_logical(bits, jnp.int32(32 - DRAWN_BITS))
         is_kept = draws >= dropout_threshold(plan.dropout)
         return jnp.where(is_kept, values * (1.0 / (1.0 - plan.dropout)), 0.0)
@@ -182,15 +182,15 @@ def _places(num_rows: int, num_columns: int) -> tuple[Any, Any]:
     return rows, columns
 
 
-def _mixed(bits: Any) -> Any:
+def _mix(bits: Any) -> Any:
     """Mixes like `stateless_random.mixed`; int32 wraps around like uint32."""
 
-    def folded(bits: Any, places: int) -> Any:
+    def fold(bits: Any, places: int) -> Any:
         return bits ^ jax.lax.shift_right_logical(bits, jnp.int32(places))
 
-    bits = folded(bits, 16) * jnp.int32(0x7FEB352D)
-    bits = folded(bits, 15) * jnp.int32(0x846CA68B - 2**32)
-    return folded(bits, 16)
+    bits = fold(bits, 16) * jnp.int32(0x7FEB352D)
+    bits = fold(bits, 15) * jnp.int32(0x846CA68B - 2**32)
+    return fold(bits, 16)
 
 
 def _only(is_of_head: Any, values: Any) -> Any:
@@ -198,7 +198,7 @@ def _only(is_of_head: Any, values: Any) -> Any:
     return values if is_of_head is None else jnp.where(is_of_head, values, jnp.zeros_like(values))
 
 
-def _merged(is_of_head: Any, values: Any, others: Any) -> Any:
+def _merge_heads(is_of_head: Any, values: Any, others: Any) -> Any:
     """Replaces columns of other heads with other values."""
     return values if is_of_head is None else jnp.where(is_of_head, values, others)
 
@@ -243,7 +243,7 @@ def _attend(
             step = functools.partial(_add_tile, part, content, position, distances, head)
             state = jax.lax.fori_loop(part.first, part.end, step, state)
         largest, total, sums = state
-        results = _merged(is_of_head, sums / total, results)
+        results = _merge_heads(is_of_head, sums / total, results)
         if log_sums is not None:
             log_sums[0, 0, 0, head : head + 1, :] = tile.as_row(largest + jnp.log(total))
     attended[0] = results.astype(attended.dtype)
@@ -344,7 +344,7 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
         outer = _only(is_of_head, gradient[0])
         log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
 
-        def weighed(block: Any) -> tuple[Any, Any]:
+        def weights_of(block: Any) -> tuple[Any, Any]:
             """Returns the probabilities of a tile, and the gradients that they weight."""
             keys, rows = tile.key_rows(block), tile.distance_rows(block)
             scores = tile.scores(content, position, key[0, keys, :], distances[rows, :], block)
@@ -352,7 +352,7 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
             return jnp.exp(scores - log_sum), tile.dropped(inner, head, block)
 
         def add_expected(block: Any, total: Any) -> Any:
-            weights, inner = weighed(block)
+            weights, inner = weights_of(block)
             return total + jnp.sum(weights * inner, axis=1, keepdims=True)
 
         # The mean of the gradients, weighted by the probabilities, `(A, 1)`.
@@ -369,7 +369,7 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
         def step(block: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
             of_content, of_position = state
             keys, rows = tile.key_rows(block), tile.distance_rows(block)
-            weights, inner = weighed(block)
+            weights, inner = weights_of(block)
             kept_weights = tile.dropped(weights, head, block)
             value_sums[keys, :] += tile.product(kept_weights, outer, _LEFT_TRANSPOSED)
             changes = weights * (inner - expected)  # of the scores, [A, C]
@@ -388,8 +388,8 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
     for head in range(plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
         gradients = gradients_of_queries(head, is_of_head)
-        of_content = _merged(is_of_head, gradients[0], of_content)
-        of_position = _merged(is_of_head, gradients[1], of_position)
+        of_content = _merge_heads(is_of_head, gradients[0], of_content)
+        of_position = _merge_heads(is_of_head, gradients[1], of_position)
     of_content, of_position = of_content * tile.scale, of_position * tile.scale
     of_biases[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
     of_biases[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
