@@ -74,19 +74,19 @@ class LoopReport:
     @property
     def nats_per_token(self) -> float:
         """Mean loss of the applied steps; of all if none was."""
-        return statistics.fmean(record.nats_per_token for record in self._counted())
+        return statistics.fmean(record.nats_per_token for record in self._counted_records())
 
     @property
     def gradient_norm(self) -> float:
         """Mean gradient norm before clipping, over the same steps."""
-        return statistics.fmean(record.gradient_norm for record in self._counted())
+        return statistics.fmean(record.gradient_norm for record in self._counted_records())
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens of all replicas per second of wall time."""
         return self.num_tokens / self.seconds
 
-    def _counted(self) -> list[StepRecord]:
+    def _counted_records(self) -> list[StepRecord]:
         applied_records = [record for record in self.records if record.status == StepStatus.APPLIED]
         return applied_records or list(self.records)
 
@@ -267,7 +267,7 @@ def _read_lines(
     rest: list[StepRecord] = []
     is_whole = True
     for content in lines:
-        record, next_step = _parsed(content), last_step + 1 + len(rest)
+        record, next_step = _parse_record(content), last_step + 1 + len(rest)
         if record is None or record.step != next_step:
             if next_step <= step:
                 excerpt = ascii(content[:60].decode("ascii", "replace"))
@@ -296,7 +296,7 @@ def _read_lines(
     return LedgerLines(first_step, last_step, num_bytes, sha256, rest, is_whole)
 
 
-def _parsed(content: bytes) -> StepRecord | None:
+def _parse_record(content: bytes) -> StepRecord | None:
     """Parses a line with its end; `None` if it is invalid."""
     is_line = content.isascii() and content.endswith(b"\n")
     return parse_line(content[:-1].decode()) if is_line else None

@@ -54,10 +54,10 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         config, floor = self.config, self.config.final_learning_rate_fraction
         match config.schedule:
             case "cosine":
-                progress = self._done(step, config.warmup_steps)
+                progress = self._fall_share(step, config.warmup_steps)
                 return floor + (1.0 - floor) * (0.5 * (1.0 + ops.cos(math.pi * progress)))
             case "wsd":
-                progress = self._done(step, self.num_steps * (1.0 - config.decay_fraction))
+                progress = self._fall_share(step, self.num_steps * (1.0 - config.decay_fraction))
                 return floor + (1.0 - floor) * (1.0 - ops.sqrt(progress))
             case "inverse_square_root":
                 top = float(max(config.warmup_steps, 1))
@@ -65,7 +65,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             case _:
                 return ops.ones_like(step)
 
-    def _done(self, step, begin):
+    def _fall_share(self, step, begin):
         """Returns the share of a fall that is done at a step, from 0 to 1."""
         begin = max(begin, 1)
         # A run of one step has no fall.
