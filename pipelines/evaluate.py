@@ -148,10 +148,10 @@ def _check_options(arguments: argparse.Namespace) -> None:
         if {option, other} <= options:
             what, where = f"--{option} and --{other} exclude each other.", f"--{option}"
             raise UsageError(what, where=where, remedy="Leave one of the options out.")
-    for option, needed in _NEEDED.items():
-        if option in options and needed not in options:
+    for option, other in _NEEDED.items():
+        if option in options and other not in options:
             where = f"--{option.replace('_', '-')}"
-            raise UsageError(f"{where} needs --{needed}.", where=where, remedy=f"Add --{needed}.")
+            raise UsageError(f"{where} needs --{other}.", where=where, remedy=f"Add --{other}.")
 
 
 def _check_model(

@@ -50,9 +50,9 @@ def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str
     for row in (first, *others):
         table.add_row(*map(Text, row))
     console = Console(width=_TABLE_WIDTH)
-    with console.capture() as captured:
+    with console.capture() as capture:
         console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def show_progress(
