@@ -234,18 +234,18 @@ class TextGenerator:
 
         check = is_over if config.stop or len(set(limits)) > 1 else None
         outputs = session.write(prompts, max_tokens=max(limits), is_over=check)
-        continued: list[str | np.ndarray] = []
+        continuations: list[str | np.ndarray] = []
         for before, ids, beams, limit in zip(befores, prompts, outputs, limits, strict=True):
             for row in np.atleast_2d(beams):
                 row = _until(row[:limit], ends)
                 if isinstance(before, str):
                     text = text_until(tokenizer, ids, row, config.stop)
-                    continued.append(text if strip_prompt else before + text)
+                    continuations.append(text if strip_prompt else before + text)
                 else:
                     row = tokens_until(tokenizer, ids, row, config.stop)
-                    continued.append(row if strip_prompt else np.concatenate([ids, row]))
+                    continuations.append(row if strip_prompt else np.concatenate([ids, row]))
         is_alone = is_one_text(inputs) and num_samples == 1 and outputs.ndim == 2
-        return continued[0] if is_alone else continued
+        return continuations[0] if is_alone else continuations
 
     def session(
         self,
