@@ -96,7 +96,7 @@ class FrozenConfig:
     """
 
     def __post_init__(self) -> None:
-        for name, (hint, accepted) in fields_of(type(self)).items():  # type: ignore[arg-type]
+        for name, (hint, limits) in fields_of(type(self)).items():  # type: ignore[arg-type]
             raw_value = getattr(self, name)
             try:
                 value = _convert(raw_value, hint)
@@ -107,7 +107,7 @@ class FrozenConfig:
                 ) from None
             object.__setattr__(self, name, value)
             for item in value if isinstance(value, tuple) else (value,):
-                rule = _broken_rule(item, accepted)
+                rule = _broken_rule(item, limits)
                 self.require(name, rule is None, str(rule))
         self.validate()
 
@@ -182,15 +182,15 @@ class FrozenConfig:
         return dataclasses.replace(self, **changes)
 
 
-def _broken_rule(value: Any, accepted: Range | None) -> str | None:
+def _broken_rule(value: Any, limits: Range | None) -> str | None:
     """Returns the rule after "must" that a number breaks; `None` for all other values."""
     if type(value) is int and abs(value) > _LARGEST_INTEGER:
         return "be between -(2**63 - 1) and 2**63 - 1"
     # Negated, because NaN compares as false.
     if type(value) is float and not abs(value) <= _LARGEST_FLOAT:
         return "be finite, and at most about 3.4e38 in size"
-    if type(value) in (int, float) and accepted is not None and value not in accepted:
-        return f"be {accepted}"
+    if type(value) in (int, float) and limits is not None and value not in limits:
+        return f"be {limits}"
     return None
 
 
