@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from txl_tf import __version__
 from txl_tf.errors import UsageError, did_you_mean
-from txl_tf.imports import require_tensorflow_backend
+from txl_tf.imports import require_backend_packages, require_tensorflow_backend
 from txl_tf.storage.files import set_read_ahead
 
 from .analyze import sentence
@@ -47,6 +47,13 @@ JOBS = {
 
 # Jobs that may load the TPU library without `--tpu local`.
 _LOOKS_FOR_TPU = ("doctor", "compile")
+
+# Jobs whose programs are of TensorFlow's layers, whatever backend trained the weights.
+_ON_TENSORFLOW = ("convert", "export", "quickstart")
+# Jobs that compute with a model, on either backend.
+_ON_ANY_BACKEND = (
+    *("analyze", "compile", "embed", "evaluate", "finetune", "generate", "serve", "train"),
+)
 
 # Jobs that do not load TensorFlow in this process, or first watch for signals.
 _LOADS_TENSORFLOW_LATER = (
@@ -95,14 +102,24 @@ def _dispatch(arguments: list[str]) -> None:
         job_parser = jobs.add_parser(name, help=summary, description=sentence(summary))
         if name == chosen:
             modules[name] = job_parser.add_arguments_of(name)
+            if name in _ON_ANY_BACKEND:
+                meaning = "backend of Keras (default: $KERAS_BACKEND)"
+                choices = ("tensorflow", "jax")
+                job_parser.add_argument("--backend", choices=choices, help=meaning)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
+    backend = "tensorflow" if parsed.job in _ON_TENSORFLOW else getattr(parsed, "backend", None)
+    if backend is not None:
+        os.environ["KERAS_BACKEND"] = backend
     if parsed.job != "doctor":
-        require_tensorflow_backend()
+        require_tensorflow_backend("jax")
+        require_backend_packages()
     # Before the check, which imports TensorFlow to read an object store.
     set_read_ahead()
-    if parsed.job not in _LOOKS_FOR_TPU and getattr(parsed, "tpu", None) != "local":
-        # Only one process can hold the chips of a TPU VM, and training needs them.
+    needs_tpu = getattr(parsed, "tpu", None) == "local" and os.environ["KERAS_BACKEND"] != "jax"
+    if parsed.job not in _LOOKS_FOR_TPU and not needs_tpu:
+        # Only one process can hold the chips of a TPU VM, and training needs them. With JAX,
+        # TensorFlow only reads data.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     checked = job.check_arguments(parsed)
     if parsed.job not in _LOADS_TENSORFLOW_LATER:

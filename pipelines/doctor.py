@@ -229,7 +229,7 @@ def probe(tpu: str | None) -> None:
     kinds = [device.device_type for device in tf.config.list_physical_devices()]
     is_alone = tpu is None and not {*kinds} & {"GPU", "TPU"}
     try:
-        strategy = create_strategy(tpu, _NUM_CPU_REPLICAS if is_alone else 1)
+        strategy: Any = create_strategy(tpu, _NUM_CPU_REPLICAS if is_alone else 1)
     except JobError as error:
         print(f"{error.what} {error.remedy}", file=sys.stderr)
         sys.exit(error.exit_code)

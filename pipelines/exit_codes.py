@@ -64,11 +64,19 @@ def load_tensorflow(job: str) -> None:
     """Prints the first line of a job, and imports TensorFlow, which takes seconds.
 
     Whatever `TF_CPP_MIN_LOG_LEVEL` says, TensorFlow 2.21 writes log lines during its import, and
-    2.20 at its first program of XLA.
+    2.20 at its first program of XLA. Beside JAX it takes no GPU.
     """
-    if "tensorflow" in sys.modules:
-        return
-    print(f"txl {job}: loading TensorFlow", file=sys.stderr, flush=True)
+    if "tensorflow" not in sys.modules:
+        print(f"txl {job}: loading TensorFlow", file=sys.stderr, flush=True)
+        _import_quietly()
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        # It only reads data and writes events.
+        importlib.import_module("tensorflow").config.set_visible_devices([], "GPU")
+        # It has looked for a TPU during its import; JAX does it now.
+        os.environ.pop("TPU_LOAD_LIBRARY", None)
+
+
+def _import_quietly() -> None:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != _QUIET:
         _import_tensorflow()
         return
@@ -89,7 +97,8 @@ def load_tensorflow(job: str) -> None:
 
 def _import_tensorflow() -> ModuleType:
     """Imports TensorFlow without packages that it and Keras import if they are there."""
-    absent = [name for name in _NOT_NEEDED if name not in sys.modules]
+    backend = os.environ.get("KERAS_BACKEND")
+    absent = [name for name in _NOT_NEEDED if name not in sys.modules and name != backend]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
         return importlib.import_module("tensorflow")

@@ -112,9 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="join words at WikiText's @-@, @,@ and @.@; joined text encodes to other tokens",
     )
-    text.add_argument(
-        "--session", metavar="FILE", help="continue the text in this file, and save it there"
-    )
+    text.add_argument("--session", metavar="FILE", help="continue and save the text in this file")
     sampling = parser.add_argument_group("sampling")
     add_generation_arguments(sampling)
     add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of drawing")

@@ -15,17 +15,22 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.distribution.strategy import chip_of, is_chief, num_workers
+from txl_tf.distribution.mesh_strategy import MeshStrategy
+from txl_tf.distribution.step_context import is_on_jax
+from txl_tf.distribution.strategy import AnyStrategy, chip_of, is_chief, num_workers
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, perplexity
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
+from txl_tf.imports import jax
 from txl_tf.inference.segment_reader import SegmentBatch, read_batches, segments
+from txl_tf.layers.compiled_parts import compiled
 from txl_tf.model_folder import RunStart
 from txl_tf.models.memory import Memory
 from txl_tf.models.sizes import num_embedding_parameters, num_parameters, run_flops_per_token
@@ -60,20 +65,16 @@ _WORTHWHILE_GAIN = 1.3
 """Gain of large products from which mixed bfloat16 pays: a step gains less."""
 
 
-def peak_tokens_per_second(
-    experiment: ExperimentConfig, strategy: tf.distribute.Strategy
-) -> float | None:
+def peak_tokens_per_second(experiment: ExperimentConfig, strategy: AnyStrategy) -> float | None:
     """Returns the tokens per second at the published peak of the TPUs; `None` for other devices."""
     chip = CHIPS.get(chip_of(strategy) or "")
-    if chip is None or not isinstance(strategy, tf.distribute.TPUStrategy):
+    if chip is None:
         return None
     flops_per_second = chip.flops_per_second * strategy.num_replicas_in_sync / chip.num_replicas
     return flops_per_second / run_flops_per_token(experiment)
 
 
-def with_faster_policy(
-    experiment: ExperimentConfig, strategy: tf.distribute.Strategy
-) -> ExperimentConfig:
+def with_faster_policy(experiment: ExperimentConfig, strategy: AnyStrategy) -> ExperimentConfig:
     """Replaces the precision "auto" of a new run, and prints which one it takes.
 
     Several processes would measure different rates, and take float32.
@@ -81,49 +82,48 @@ def with_faster_policy(
     if experiment.training.dtype_policy != "auto":
         return experiment
     policy, reason = "float32", "several processes may measure different speeds"
-    if isinstance(strategy, tf.distribute.TPUStrategy):
+    if _device_kind(strategy) == "TPU":
         policy, reason = "mixed_bfloat16", "TPUs multiply in bfloat16"
     elif num_workers(strategy) == 1:
-        gain = product_rate("bfloat16") / product_rate("float32")
+        is_on_cpu = _device_kind(strategy) == "CPU"
+        gain = product_rate("bfloat16", is_on_cpu) / product_rate("float32", is_on_cpu)
         policy = "mixed_bfloat16" if gain >= _WORTHWHILE_GAIN else "float32"
         reason = f"products in bfloat16 are {gain:.2g} times as fast as in float32 here"
     say(f"This run takes training.dtype_policy={policy}: {reason}.")
     return experiment.with_policy(policy)
 
 
-def _device_kind() -> str:
+def _device_kind(strategy: AnyStrategy) -> str:
     """Returns the kind of device that runs the model: the first of these."""
+    if isinstance(strategy, MeshStrategy):
+        return strategy.kind
     return next(kind for kind in ("TPU", "GPU", "CPU") if tf.config.list_logical_devices(kind))
 
 
-def product_rate(dtype: str) -> float:
+def product_rate(dtype: str, is_on_cpu: bool) -> float:
     """Measures the operations per second of large matrix products, which no model exceeds.
 
     The fastest round counts, because other work only slows a round down.
     """
-    device = tf.config.list_logical_devices(_device_kind())[0]
     # Large enough to outweigh the launch, small enough for a short round. An accelerator works
     # through a queue; the host waits for it once a round.
-    width, num_products = (2048, 1) if device.device_type == "CPU" else (4096, 8)
+    width, num_products = (2048, 1) if is_on_cpu else (4096, 8)
+    left, right = (
+        ops.cast(np.random.default_rng(seed).standard_normal((width, width), np.float32), dtype)
+        for seed in range(2)
+    )
 
-    with tf.device(device.name):
-        # Stateless, because a reproducible run refuses to draw without a seed.
-        left, right = (
-            tf.cast(tf.random.stateless_normal((width, width), (0, seed)), dtype)
-            for seed in range(2)
-        )
+    def round_seconds() -> float:
+        begin = time.perf_counter()
+        for _ in range(num_products):
+            product = ops.matmul(left, right)
+        ops.convert_to_numpy(product[0, 0])  # waits for the last
+        return time.perf_counter() - begin
 
-        def round_seconds() -> float:
-            begin = time.perf_counter()
-            for _ in range(num_products):
-                product = tf.matmul(left, right)
-            product[0, 0].numpy()  # waits for the last
-            return time.perf_counter() - begin
-
-        round_seconds()  # compiles, and starts the threads
-        rounds: list[float] = []
-        while len(rounds) < _MIN_ROUNDS or sum(rounds) < _PRODUCT_SECONDS:
-            rounds.append(round_seconds())
+    round_seconds()  # compiles, and starts the threads
+    rounds: list[float] = []
+    while len(rounds) < _MIN_ROUNDS or sum(rounds) < _PRODUCT_SECONDS:
+        rounds.append(round_seconds())
     return num_products * 2 * width**3 / min(rounds)
 
 
@@ -131,7 +131,8 @@ def on_first_replica(
     strategy: tf.distribute.Strategy | None, function: Callable[..., Any], *arguments: Any
 ) -> Any:
     """Runs a function with the same arguments on all replicas; returns the first one's result."""
-    strategy = strategy or tf.distribute.get_strategy()
+    if strategy is None:
+        return function(*arguments)
     results = strategy.run(function, args=arguments)
     return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], results)
 
@@ -145,11 +146,11 @@ class SampleWriter:
     PROMPT_TOKENS = 24
     """Tokens of a prompt that are read; the rest is ignored."""
 
-    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None = None) -> None:
+    def __init__(self, model: keras.Model, strategy: AnyStrategy | None = None) -> None:
         self._model = model
         self._strategy = strategy
-        self._read = tf.function(lambda *inputs: model(*inputs), autograph=False)
-        self._write = tf.function(self._written, autograph=False)
+        self._read = compiled(lambda *inputs: model(*inputs), model)
+        self._write = compiled(self._written, model)
 
     @staticmethod
     def is_possible(config: object) -> bool:
@@ -164,26 +165,26 @@ class SampleWriter:
             longest = len(prompt_ids) + _SAMPLE_TOKENS
             lengths = [min(config.effective_memory_length, longest)]
 
-        def read(batch: SegmentBatch, memory: Memory) -> tuple[tf.Tensor, Memory]:
-            token_ids = tf.constant(batch.token_ids)
+        def read(batch: SegmentBatch, memory: Memory) -> tuple[Any, Memory]:
+            token_ids = ops.convert_to_tensor(batch.token_ids)
             return on_first_replica(self._strategy, self._read, token_ids, memory)
 
         begin = functools.partial(self._model.initial_memory, 1, *lengths)
         batches = segments([prompt_ids[:-1]], config.segment_length)
         *_, last = read_batches(read, batches, begin)
-        newest = tf.constant(prompt_ids[-1:], tf.int32)
+        newest = ops.convert_to_tensor(prompt_ids[-1:], "int32")
         written = on_first_replica(self._strategy, self._write, newest, last.memory)
-        tokens, nats = (each.numpy()[:, 0] for each in written)
+        tokens, nats = (ops.convert_to_numpy(each)[:, 0] for each in written)
         return tokens, perplexity(float(np.mean(nats)))
 
-    def _written(self, newest_ids: tf.Tensor, memory: Memory) -> list[tf.Tensor]:
-        def step(token_ids: tf.Tensor, _: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, Memory]:
+    def _written(self, newest_ids: Any, memory: Memory) -> list[Any]:
+        def step(token_ids: Any, _: Any, memory: Memory) -> tuple[Any, Memory]:
             log_probs, memory = self._model.log_probs(token_ids[:, None], memory)
             return log_probs[:, 0], memory
 
         state = DecodingState.begin(newest_ids, memory, _SAMPLE_TOKENS, with_nats=True)
         rules = TokenRules(RandomSampler(temperature=0.8, top_p=0.9))
-        state = write_tokens(step, rules, tf.zeros([1], tf.int32), state, _SAMPLE_TOKENS)
+        state = write_tokens(step, rules, ops.zeros([1], "int32"), state, _SAMPLE_TOKENS)
         return [state.written, state.nats]
 
 
@@ -301,15 +302,20 @@ class RunFigures:
         self._board.write_sample(step, text, perplexity, _SPLIT)
 
 
-def _environment(strategy: tf.distribute.Strategy) -> dict[str, Any]:
-    versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
+def _environment(strategy: AnyStrategy) -> dict[str, Any]:
+    devices = [each.name for each in tf.config.list_logical_devices()]
+    names = ["tensorflow", "keras", "numpy"]
+    if isinstance(strategy, MeshStrategy):
+        names, devices = [*names, "jax"], list(map(str, strategy.devices))
+    versions = {name: importlib.metadata.version(name) for name in names}
     return {
         "txl-tf": __version__,
         **versions,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processors": os.cpu_count(),
-        "devices": [each.name for each in tf.config.list_logical_devices()],
+        "backend": keras.backend.backend(),
+        "devices": devices,
         "replicas": strategy.num_replicas_in_sync,
     }
 
@@ -336,7 +342,7 @@ def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
         "curves": f"tensorboard --logdir {job.workdir.tensorboard}",
     }
     # Only TPUs have more than one implementation.
-    if isinstance(strategy, tf.distribute.TPUStrategy):
+    if _device_kind(strategy) == "TPU":
         rows["attention"] = attention_choice(job.experiment, strategy).reason
     if (rank := training.adapter_rank) is not None:
         alpha = training.adapter_alpha or rank
@@ -344,14 +350,16 @@ def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
     return plain_table([(name, text) for name, text in rows.items() if text is not None])
 
 
-def _devices(strategy: tf.distribute.Strategy) -> str:
+def _devices(strategy: AnyStrategy) -> str:
     num_replicas, num_processes = strategy.num_replicas_in_sync, num_workers(strategy)
-    kind = _device_kind()
-    if num_replicas > 1 and kind != "TPU":  # `--cpu-replicas` leaves a GPU idle
+    kind, backend = _device_kind(strategy), ""
+    if isinstance(strategy, MeshStrategy):
+        backend = ", JAX"
+    elif num_replicas > 1 and kind != "TPU":  # `--cpu-replicas` leaves a GPU idle
         kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0]
     replicas = "1 replica" if num_replicas == 1 else f"{num_replicas} replicas"
     processes = f" of {num_processes} processes" if num_processes > 1 else ""
-    return f"{replicas} on {kind}{processes}"
+    return f"{replicas} on {kind}{processes}{backend}"
 
 
 @contextlib.contextmanager
@@ -364,6 +372,7 @@ def profiled_loop(
         return
     first, last = trainer.step + 1, trainer.next_stop
     folder.make()
-    with tf.profiler.experimental.Profile(folder.path):
+    profile = jax.profiler.trace if is_on_jax() else tf.profiler.experimental.Profile
+    with profile(folder.path):
         yield
     say(f"Profiled the steps {first} to {last}, a whole loop: {folder.path}/plugins/profile")

@@ -9,13 +9,15 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+import keras
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.remote_hosts import watched_hosts
-from txl_tf.distribution.strategy import is_chief
+from txl_tf.distribution.step_context import is_on_jax
+from txl_tf.distribution.strategy import AnyStrategy, is_chief
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
 from txl_tf.model_folder import CHECKPOINTS, RunDescription, Workdir, read_base, write_base
 from txl_tf.storage.files import path_exists
@@ -44,7 +46,7 @@ class TrainingJob:
     experiment: ExperimentConfig
     data: "TrainingData | FineTuningData"
     workdir: Workdir
-    strategy: tf.distribute.Strategy
+    strategy: AnyStrategy
     watcher: PreemptionWatcher | None = None
     profile_steps: range | None = None
     """Steps to profile, counted from 1."""
@@ -85,6 +87,7 @@ class TrainingRun:
     def __init__(self, job: TrainingJob) -> None:
         data = job.data
         self._is_chief = is_chief(job.strategy)
+        self._backend: Any = keras.backend.backend()
         self._saved_step = 0
         self.result: Any = None
         """Last evaluation of the split `valid` by this process, if there was one."""
@@ -98,7 +101,9 @@ class TrainingRun:
                 start = None if job.initial is None else job.initial.start_on(data.identity)
                 begun = RunDescription(experiment=experiment, data=data.identity, start=start)
                 if self._is_chief:
-                    begun = workdir.begin(experiment, data.identity, start, data.folder)
+                    begun = workdir.begin(
+                        experiment, data.identity, start, data.folder, self._backend
+                    )
             experiment = job.experiment.with_policy(begun.experiment.training.dtype_policy)
             self._job = dataclasses.replace(job, experiment=experiment, workdir=workdir)
             self._described, self._training = begun, experiment.training
@@ -269,8 +274,9 @@ class TrainingRun:
     @functools.cached_property
     def _evaluator(self) -> Any:
         job = self._job
-        # Each of several workers evaluates the whole split, without waiting for the others.
-        if self.trainer.num_workers > 1:
+        # Each of several workers evaluates the whole split, without waiting for the others. On JAX
+        # one device does.
+        if self.trainer.num_workers > 1 or (is_on_jax() and job.strategy.num_replicas_in_sync > 1):
             return job.data.create_evaluator(job.experiment)
         variables = self.trainer.state.inference_variables()
         return job.data.create_evaluator(job.experiment, job.strategy, variables)
@@ -331,7 +337,10 @@ class TrainingRun:
         # Only now: the checks above need the earlier description.
         _require_steps_before(before, self._training.num_steps, step, job.workdir.checkpoints)
         self._described = job.workdir.begin(
-            job.experiment, job.data.identity, data_folder=job.data.folder
+            job.experiment,
+            job.data.identity,
+            data_folder=job.data.folder,
+            backend=self._backend,
         )
         for complaint in self._store.remove_leftovers():
             self._say(complaint)

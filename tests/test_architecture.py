@@ -43,6 +43,7 @@ ALLOWED = {
         "data",
         "generation",
         "inference",
+        "layers",
         "samplers",
         "storage",
         *LOWEST,

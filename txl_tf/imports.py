@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.errors import BackendError, UsageError
 
-_ON_TENSORFLOW = ("txl_tf.causal_lm.text_task", "txl_tf.export", "txl_tf.harness")
+_ON_TENSORFLOW = ("txl_tf.export", "txl_tf.harness")
 # Layers and models also run on other Keras backends.
 _ON_JAX_TOO = ("txl_tf.causal_lm", "txl_tf.generation")
 _PACKAGES = ("tensorflow", "jax", "torch")
@@ -45,10 +45,12 @@ class _LazyPackage:
 
 
 if TYPE_CHECKING:
+    import jax as jax
     import tensorflow as tensorflow
     import tensorflow_text as tensorflow_text
 else:
-    tensorflow, tensorflow_text = map(_LazyPackage, ("tensorflow", "tensorflow_text"))
+    names = ("jax", "tensorflow", "tensorflow_text")
+    jax, tensorflow, tensorflow_text = map(_LazyPackage, names)
 
 
 def lazy_names(
@@ -157,12 +159,19 @@ def require_tensorflow_backend(*others: str) -> None:
         except ModuleNotFoundError as error:
             backend = error.name
     if backend not in ("tensorflow", *others):
-        needs = "texts need tensorflow or jax" if others else "jobs, tasks, exports need tensorflow"
+        needs = " or ".join(("tensorflow", *others))
         raise BackendError(
-            f"The backend of Keras is {backend}; {needs}.",
+            f"The backend of Keras is {backend}; this needs {needs}.",
             where=where,
             remedy="Set KERAS_BACKEND=tensorflow before Keras is imported.",
         )
+
+
+def require_backend_packages() -> None:
+    """Raises UsageError if JAX is the backend of Keras, but not installed."""
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        where = "KERAS_BACKEND or --backend"
+        require_extra("jax-tpu", "jax", purpose="The backend jax", where=where)
 
 
 def require_extra(extra: str, *modules: str, purpose: str, where: str = "") -> None:

@@ -41,8 +41,7 @@ class ToySteps:
         with self.strategy.scope():
             self.weight = keras.Variable(np.zeros(2), dtype="float32", name="weight")
             self.average = WeightAverage([self.weight], first_step, decay)
-        variables = [self.weight, *self.average.variables.values()]
-        changed = [variable.value for variable in variables]
+        changed = [self.weight, *self.average.variables.values()]
 
         @tf.function
         def run_step(weight, step, is_applied):

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from tensorflow.python.eager import context, executor
 
+from txl_tf.distribution.mesh_strategy import MeshStrategy
 from txl_tf.distribution.preemption import notice_path
 from txl_tf.distribution.server_address import within
+from txl_tf.distribution.strategy import AnyStrategy
 
 _ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 0.5
@@ -55,11 +57,11 @@ class RemoteHost:
         return False
 
 
-def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
+def remote_hosts(strategy: AnyStrategy) -> list[RemoteHost]:
     """Returns the hosts of a strategy's replicas other than this process."""
     if context.get_server_def() is None:
         return []  # not connected to a cluster
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if isinstance(strategy, MeshStrategy | tf.distribute.MultiWorkerMirroredStrategy):
         return []  # each worker is a process
     places = sorted(
         {
@@ -115,7 +117,7 @@ def this_host() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def watched_hosts(
-    strategy: tf.distribute.Strategy,
+    strategy: AnyStrategy,
     on_leaving: Callable[[str], None] | None,
     on_lost: Callable[[list[str]], None],
 ) -> Iterator[None]:

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
-from txl_tf.distribution.strategy import num_workers
+from txl_tf.distribution.step_context import replica_index
+from txl_tf.distribution.strategy import AnyStrategy, num_workers
 
 
 class ReplicaState:
@@ -22,12 +24,12 @@ class ReplicaState:
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
+        strategy: AnyStrategy,
         rows_per_replica: int,
         row_specs: Any,
         num_rows: int | None = None,
     ) -> None:
-        self._strategy = strategy
+        self._strategy: Any = strategy
         self._rows_per_replica = rows_per_replica
         self._num_padded_rows = rows_per_replica * strategy.num_replicas_in_sync
         self._num_rows = self._num_padded_rows if num_rows is None else num_rows
@@ -36,21 +38,25 @@ class ReplicaState:
                 f"`num_rows` must be between 1 and the {self._num_padded_rows} rows of all "
                 f"replicas. Received: num_rows={num_rows}"
             )
-        self._has_several_workers = num_workers(strategy) > 1
         self._structure = row_specs
         specs = named_values(row_specs)
         self._dtypes = {name: spec.dtype for name, spec in specs.items()}
+        self._row_shapes = {name: tuple(spec.shape) for name, spec in specs.items()}
+        self._create(specs)
+
+    def _create(self, specs: Mapping[str, tf.TensorSpec]) -> None:
+        self._has_several_workers = num_workers(self._strategy) > 1
         self._variables: dict[str, tf.Variable] = {}
         # Created once, because every new tf.function is traced again.
         self._read = tf.function(self._named, autograph=False)
         self._gather = tf.function(self._gathered, autograph=False)
         self._write = tf.function(self._assign, autograph=False)
-        with strategy.scope():
+        with self._strategy.scope():
             for name, spec in specs.items():
                 # ON_READ without aggregation: each replica assigns its own copy without
                 # communication.
                 self._variables[name] = tf.Variable(
-                    tf.zeros([rows_per_replica, *spec.shape], self._stored_dtype(name)),
+                    tf.zeros([self._rows_per_replica, *spec.shape], self._stored_dtype(name)),
                     trainable=False,
                     name=name.replace("/", "_"),
                     synchronization=tf.VariableSynchronization.ON_READ,
@@ -81,21 +87,23 @@ class ReplicaState:
 
         With several workers, all must call it, and each gets all rows.
         """
+        return {name: array[: self._num_rows] for name, array in self._fetch().items()}
+
+    def _fetch(self) -> dict[str, np.ndarray]:
+        """Returns the rows of all replicas, with padding."""
         local = self._strategy.experimental_local_results
         if self._has_several_workers:
             # Only a collective reaches the parts of other workers; then each replica has all parts.
             gathered = self._strategy.run(self._gather)
-            arrays = {
+            return {
                 name: local(gathered[name])[0].numpy().astype(dtype.as_numpy_dtype, copy=False)
                 for name, dtype in self._dtypes.items()
             }
-        else:
-            parts = self._strategy.run(self._read)
-            arrays = {
-                name: np.concatenate([part.numpy() for part in local(parts[name])])
-                for name in self._variables
-            }
-        return {name: array[: self._num_rows] for name, array in arrays.items()}
+        parts = self._strategy.run(self._read)
+        return {
+            name: np.concatenate([part.numpy() for part in local(parts[name])])
+            for name in self._variables
+        }
 
     def from_global(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Loads the state of all rows, arrays `(num_rows, ...)`; padding rows become zeros.
@@ -104,14 +112,16 @@ class ReplicaState:
         shape.
         """
         # All shapes are checked first, so that a refused state changes nothing.
-        for name, variable in self._variables.items():
-            expected = (self._num_rows, *variable.shape[1:])
+        for name, row_shape in self._row_shapes.items():
+            expected = (self._num_rows, *row_shape)
             if tuple(arrays[name].shape) != expected:
                 raise ValueError(
                     f"The state `{name}` must have the shape {expected}. "
                     f"Received: shape={arrays[name].shape}"
                 )
+        self._load(arrays)
 
+    def _load(self, arrays: Mapping[str, np.ndarray]) -> None:
         def part_of(context: tf.distribute.DistributedValues) -> dict[str, tf.Tensor]:
             first = context.replica_id_in_sync_group * self._rows_per_replica
             return {
@@ -129,14 +139,13 @@ class ReplicaState:
 
     def places(self) -> tf.Tensor:
         """Returns the place of each own row in the global batch; inside `strategy.run` only."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         num_rows = self._rows_per_replica
-        return tf.cast(replica, tf.int32) * num_rows + tf.range(num_rows)
+        return replica_index() * num_rows + ops.arange(num_rows, dtype="int32")
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the state."""
-        return tuple(self._variables)
+        return tuple(self._dtypes)
 
     def _rows_of(self, array: np.ndarray, first: int) -> np.ndarray:
         """Returns the rows of a replica from row `first` on, padded with zeros."""

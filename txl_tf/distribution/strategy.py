@@ -1,17 +1,20 @@
 """Choice of the devices on which a job runs."""
 
+import contextlib
 import functools
 import os
 import re
 import signal
 import threading
 import urllib.error
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context
 
+from txl_tf.distribution.mesh_strategy import MeshStrategy
 from txl_tf.distribution.server_address import (
     ANSWER_SECONDS,
     described,
@@ -20,7 +23,9 @@ from txl_tf.distribution.server_address import (
     unreachable,
     within,
 )
+from txl_tf.distribution.step_context import is_on_jax
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.imports import jax
 from txl_tf.storage.files import first_line
 from txl_tf.storage.untrusted_files import parse_json
 
@@ -31,14 +36,20 @@ ACCELERATOR_VARIABLE = "TPU_ACCELERATOR_TYPE"
 """Environment variable of Cloud TPU machines, with values such as `v5litepod-16`."""
 # Generations whose accelerator types have another name; `v6e-8` is a v6e.
 _CHIP_OF_ACCELERATOR = {"v5litepod": "v5e"}
+# Names of all hosts of a slice, on Google Kubernetes Engine and Cloud TPU.
+_TPU_HOSTS = "TPU_WORKER_HOSTNAMES"
 _CHIP_ATTRIBUTE = "_txl_tf_chip"
 _GENERATION = re.compile(r"(v\d+[a-z]*)-\d+")
 START_SECONDS = 600.0
 """Time limit for the start of a TPU that answers, and for workers to find each other."""
 
 
-def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.distribute.Strategy:
-    """Creates the strategy for the requested and available devices.
+AnyStrategy: TypeAlias = tf.distribute.Strategy | MeshStrategy
+"""Devices that train together, of TensorFlow or of JAX."""
+
+
+def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> AnyStrategy:
+    """Creates the strategy for the requested and available devices, a mesh on JAX.
 
     `tpu` is `local`, a name, or `grpc://host:port`. Without it, all GPUs are used if there are
     any, else the CPU, which `num_cpu_replicas` splits into logical devices before its first use.
@@ -47,6 +58,8 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
     start in time, and UsageError if `TF_CONFIG` is invalid, or used with a TPU or CPU replicas.
     """
     cluster = _cluster_of_several()
+    if is_on_jax():
+        return _mesh(tpu, num_cpu_replicas, cluster)
     if cluster is not None:
         if tpu is not None or num_cpu_replicas > 1:
             raise UsageError(
@@ -66,16 +79,61 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
     return tf.distribute.get_strategy()
 
 
-def num_workers(strategy: tf.distribute.Strategy) -> int:
+def _mesh(tpu: str | None, num_cpu_replicas: int, cluster: str | None) -> MeshStrategy:
+    if tpu not in (None, "local"):
+        raise UsageError(
+            "JAX runs on the machine of the TPU, and connects to no other.",
+            where=f"--tpu {tpu}",
+            remedy="Run the command on every host of the TPU, with --tpu local.",
+        )
+    if num_cpu_replicas > 1:
+        jax.config.update("jax_num_cpu_devices", num_cpu_replicas)
+        return MeshStrategy(jax.devices("cpu")[:num_cpu_replicas])
+    try:
+        with _kept_handler():
+            if cluster is not None:
+                _join_on_jax(parse_json(cluster))
+            elif "," in os.environ.get(_TPU_HOSTS, ""):
+                jax.distributed.initialize()  # finds the other hosts of the slice by itself
+        strategy = MeshStrategy()
+    except RuntimeError as error:
+        raise InputMissingError(
+            f"JAX finds no device, or not the other processes: {first_line(error)}",
+            where=f"{_CLUSTER_VARIABLE}, JAX_PLATFORMS",
+            remedy="Check the addresses, and that no other process holds the devices.",
+        ) from error
+    if tpu == "local" and strategy.kind != "TPU":
+        raise tpu_not_found(tpu, RuntimeError(f"JAX runs on a {strategy.kind}"))
+    return strategy
+
+
+def _join_on_jax(values: dict[str, Any]) -> None:
+    """Joins the processes that `TF_CONFIG` names; the first one coordinates."""
+    cluster, task = values["cluster"], values["task"]
+    places = [(job, index) for job in _JOBS for index in range(len(cluster.get(job, ())))]
+    first_job, first_index = places[0]
+    jax.distributed.initialize(
+        coordinator_address=cluster[first_job][first_index],
+        num_processes=len(places),
+        process_id=places.index((task["type"], int(task["index"]))),
+        initialization_timeout=int(START_SECONDS),
+    )
+
+
+def num_workers(strategy: AnyStrategy) -> int:
     """Returns the number of processes that train together; one drives a TPU of several hosts."""
+    if isinstance(strategy, MeshStrategy):
+        return strategy.num_workers
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
     cluster = strategy.cluster_resolver.cluster_spec().as_dict()
     return sum(len(cluster.get(job, ())) for job in _JOBS)
 
 
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
+def is_chief(strategy: AnyStrategy) -> bool:
     """True if this process is the worker that writes files."""
+    if isinstance(strategy, MeshStrategy):
+        return strategy.is_chief
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
     # TensorFlow's rule: without a job `chief`, the first worker is the chief.
@@ -90,8 +148,10 @@ def set_chip(strategy: tf.distribute.TPUStrategy, chip: str) -> None:
     setattr(strategy.extended, _CHIP_ATTRIBUTE, chip)
 
 
-def chip_of(strategy: tf.distribute.Strategy) -> str | None:
+def chip_of(strategy: AnyStrategy) -> str | None:
     """Returns the generation of the chips, such as `v5e`, by the environment; `None` if unknown."""
+    if isinstance(strategy, MeshStrategy):
+        return strategy.chip
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         return None
     noted = getattr(strategy.extended, _CHIP_ATTRIBUTE, None)
@@ -114,19 +174,24 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
 @functools.cache
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
     """Returns one strategy per process, which starts a server at its address."""
-    handler = signal.getsignal(signal.SIGTERM)
     try:
-        strategy = _joined(parse_json(cluster))
+        with _kept_handler():
+            return _joined(parse_json(cluster))
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         raise InputMissingError(
             f"This worker cannot join the others: {first_line(error)}",
             where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
             remedy="Check that each address is right, free, and reachable from the other machines.",
         ) from error
-    # TensorFlow has replaced the handler by one that does not notify this program.
+
+
+@contextlib.contextmanager
+def _kept_handler() -> Iterator[None]:
+    """Restores the handler of SIGTERM, which both backends replace by one without notice."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
-    return strategy
 
 
 def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:

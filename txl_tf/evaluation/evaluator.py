@@ -11,7 +11,7 @@ import numpy as np
 
 from txl_tf.config.experiment import EvaluatedModel, EvaluationConfig
 from txl_tf.config.model import RecurrentConfig
-from txl_tf.errors import NonFiniteError
+from txl_tf.errors import BackendError, NonFiniteError
 from txl_tf.evaluation.evaluation_model import (
     config_of_evaluation,
     create_evaluation_model,
@@ -78,8 +78,9 @@ class Evaluator:
         self._evaluation_config = evaluation_config
         self._stride = evaluation_config.window_stride_tokens
         self._masks_documents = masks_documents
-        if strategy is not None and strategy is tf.distribute.get_strategy():
-            strategy = None
+        is_on_jax = keras.backend.backend() == "jax"
+        if is_on_jax or strategy is tf.distribute.get_strategy():
+            strategy = None  # one device
         self.strategy = strategy
         self._variables = variables
         self.reads_given_variables = variables is not None
@@ -90,6 +91,12 @@ class Evaluator:
             self.model = create_evaluation_model(self.config, policy, strategy, variables)
         self._dynamic: DynamicEvaluation | None = None
         if evaluation_config.dynamic_learning_rate is not None:
+            if is_on_jax:
+                raise BackendError(
+                    "Dynamic evaluation changes weights as it reads, which JAX cannot do here.",
+                    where="evaluation.dynamic_learning_rate",
+                    remedy="Set KERAS_BACKEND=tensorflow; the same checkpoints can be evaluated.",
+                )
             if strategy is not None or variables is not None:
                 raise ValueError(
                     "`dynamic_learning_rate` needs `strategy` and `variables` to be None: it "

@@ -11,13 +11,16 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from txl_tf.config.experiment import EvaluatedModel
+from txl_tf.distribution.step_context import is_on_jax
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluation_model import create_evaluation_model
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import TaskResult
-from txl_tf.models.headed import create_headed_model, gather_texts, padded_inputs
+from txl_tf.layers.compiled_parts import compiled
+from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import assign_weights
 from txl_tf.tasks.answers import answers_of
 from txl_tf.tasks.encoding import EncodedExamples
@@ -38,24 +41,31 @@ class TaskEvaluator:
         assert config.task is not None
         self.config = config
         self._task = config.task
-        self._strategy = None if strategy is tf.distribute.get_strategy() else strategy
+        is_alone = is_on_jax() or strategy is tf.distribute.get_strategy()
+        self._strategy = None if is_alone else strategy
+        # On JAX values are copied.
+        self._variables = variables if is_on_jax() else None
         self.reads_given_variables = variables is not None
         policy = config.evaluation.dtype_policy
         model = create_evaluation_model(config.model, policy, self._strategy, variables)
         scope = tf.distribute.get_strategy() if self._strategy is None else self._strategy
         with scope.scope():
             self.model = create_headed_model(model, config.task)
-        if variables is not None:
+        if variables is not None and not is_on_jax():
             for variable in self.model.head.weights:
                 variable._initialize(variables[variable.path].value)
         # A strategy compiles for itself; XLA would read a mirrored variable of the wrong device.
         compiles = config.may_compile and self._strategy is None
-        self._function = tf.function(self._outputs, autograph=False, jit_compile=compiles)
+        self._function = compiled(self._outputs, self.model, compiles)
 
     def load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Loads weights by path, the head's too; MismatchError if they do not fit the model."""
+        assign_weights(self._weights, arrays)
+
+    @property
+    def _weights(self) -> dict[str, keras.Variable]:
         weights = [*self.model.language_model.weights, *self.model.head.weights]
-        assign_weights({variable.path: variable for variable in weights}, arrays)
+        return {variable.path: variable for variable in weights}
 
     def evaluate(
         self,
@@ -95,6 +105,8 @@ class TaskEvaluator:
         length = segment_length * _power_of_two(num_segments)
         num_rows = _power_of_two(len(encoded.examples))
         num_rows = min(self.config.evaluation.batch_size, num_rows)
+        for path, variable in (self._variables or {}).items():
+            self._weights[path].assign(variable.value)
         rows = ReplicaRows(self._strategy, num_rows)
         order = np.argsort(-encoded.num_tokens.max(axis=1), kind="stable")
         begins = range(0, len(order), num_rows)
@@ -111,13 +123,26 @@ class TaskEvaluator:
                 found[number] = _without_padding(encoded, number, outputs)
         return found
 
-    def _outputs(self, token_ids: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
+    def _outputs(self, token_ids: Any, num_tokens: Any) -> Any:
         if self._task.kind == "choice":
             num_choices = num_tokens.shape[1]
-            token_ids = tf.reshape(token_ids, [token_ids.shape[0], num_choices, -1])
+            token_ids = ops.reshape(token_ids, [token_ids.shape[0], num_choices, -1])
         else:
             num_tokens = num_tokens[:, 0]
         return self.model.call(padded_inputs(token_ids, num_tokens), training=False)
+
+
+def gather_texts(stream: Any, offsets: Any, texts: Any, length: int) -> tuple[Any, Any]:
+    """Returns the ids `(..., L)` of texts of a stream, padded with 0, and their lengths, int32.
+
+    It is part of data sets, so TensorFlow computes it on any backend.
+    """
+    begins = tf.gather(offsets, texts)
+    counts = tf.gather(offsets, texts + 1) - begins
+    places = tf.range(length, dtype=counts.dtype)
+    is_token = places < counts[..., None]
+    token_ids = tf.gather(stream, tf.where(is_token, begins[..., None] + places, 0))
+    return tf.where(is_token, tf.cast(token_ids, tf.int32), 0), tf.cast(counts, tf.int32)
 
 
 def _power_of_two(number: int) -> int:
@@ -132,7 +157,7 @@ def _gather_batch(
     numbers = np.pad(numbers, (0, num_rows - len(numbers)), mode="edge")
     texts = numbers[:, None] * encoded.num_choices + np.arange(encoded.num_choices)
     token_ids, counts = gather_texts(encoded.token_ids, encoded.offsets, texts, length)
-    return token_ids.numpy().reshape(num_rows, -1), counts.numpy()
+    return np.asarray(token_ids).reshape(num_rows, -1), np.asarray(counts)
 
 
 def _without_padding(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.ndarray:

@@ -107,6 +107,8 @@ class RunDescription(FrozenConfig):
     """Origin of the initial weights; `None` for random weights."""
     data_folder: str | None = None
     """Folder that the data was last read from."""
+    backend: Literal["tensorflow", "jax"] = "tensorflow"
+    """Backend of Keras that trained last; any may go on."""
 
     def validate(self) -> None:
         training, model = self.experiment.training, self.experiment.model

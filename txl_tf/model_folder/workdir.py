@@ -4,7 +4,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
@@ -120,6 +120,7 @@ class Workdir:
         data: dict[str, Any],
         start: RunStart | None = None,
         data_folder: str | None = None,
+        backend: Literal["tensorflow", "jax"] = "tensorflow",
     ) -> RunDescription:
         """Writes the description of a new run, or checks and extends the existing one.
 
@@ -137,6 +138,7 @@ class Workdir:
         description = description.replace(
             experiment=experiment,
             data=data,
+            backend=backend,
             extended_at=extended_at,
             first_learning_rate=first_rate,
             data_folder=lasting_path(data_folder) if data_folder else description.data_folder,

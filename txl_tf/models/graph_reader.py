@@ -6,6 +6,7 @@ Shape letters used in this module: B rows, L positions of a row, T segment lengt
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
 
 
@@ -32,8 +33,16 @@ def read_in_graph(
         segment = ops.slice(token_ids, [0, start], [num_rows, segment_length])
         return start + segment_length, read_segment(start, segment, state)
 
+    end = length if num_read is None else num_read
+    if keras.backend.backend() == "jax":
+        # JAX differentiates loops of a fixed length only.
+        def turn(index: Any, state: Any) -> Any:
+            start = index * segment_length
+            return ops.cond(start < end, lambda: body(start, state)[1], lambda: state)
+
+        return ops.fori_loop(0, num_segments, turn, state)
     _, state = ops.while_loop(
-        lambda start, _: start < (length if num_read is None else num_read),
+        lambda start, _: start < end,
         body,
         (ops.zeros((), "int32"), state),
         # XLA needs a limit to differentiate a loop.

@@ -237,16 +237,6 @@ def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXL
     return TransformerXLWithHead(model, head, dtype=model.dtype_policy)
 
 
-def gather_texts(stream: Any, offsets: Any, texts: Any, length: int) -> tuple[Any, Any]:
-    """Returns the ids `(..., L)` of texts of a stream, padded with 0, and their lengths, int32."""
-    begins = ops.take(offsets, texts)
-    counts = ops.take(offsets, texts + 1) - begins
-    places = ops.arange(length, dtype=counts.dtype)
-    is_token = places < counts[..., None]
-    token_ids = ops.take(stream, ops.where(is_token, begins[..., None] + places, 0))
-    return ops.where(is_token, ops.cast(token_ids, "int32"), 0), ops.cast(counts, "int32")
-
-
 def padded_inputs(token_ids: Any, num_tokens: Any) -> dict[str, Any]:
     """Returns the inputs of a `TransformerXLWithHead` from ids and the lengths of texts."""
     places = ops.arange(ops.shape(token_ids)[-1], dtype="int32")

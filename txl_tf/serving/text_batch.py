@@ -8,11 +8,12 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from txl_tf.generation.decoding import PENALTIES, DecodingState, TokenRules, write_tokens
 from txl_tf.generation.session import CAPACITY, writing_engine
 from txl_tf.inference.segment_reader import joined_rows
+from txl_tf.layers.compiled_parts import compiled
 from txl_tf.samplers import SETTINGS
 from txl_tf.serving.completion import Completion
 
@@ -30,19 +31,19 @@ class BatchPrograms:
         engine = writing_engine(model, None, num_rows, storage_dtype="float32")
         self.steps, compiles = engine.steps, engine.plan.compile_step
         self.constants = self.steps.step_constants()
-        self.write_tokens = tf.function(self._write, autograph=False, jit_compile=compiles)
-        self.memory_of_steps = tf.function(self.steps.memory_of_steps, autograph=False)
-        self.finish = tf.function(self._finish, autograph=False)
+        self.write_tokens = compiled(self._write, model, compiles)
+        self.memory_of_steps = compiled(self.steps.memory_of_steps, model)
+        self.finish = compiled(self._finish, model)
 
-    def _finish(self, memory: Any, step_state: Any, lengths: tf.Tensor) -> Any:
+    def _finish(self, memory: Any, step_state: Any, lengths: Any) -> Any:
         return self.steps.memory_after_steps(self.steps.finish(memory, step_state, lengths))
 
     def _write(
-        self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, tf.Tensor]
+        self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, Any]
     ) -> DecodingState:
         """Writes one token of every row; the step state holds the engine's, and logits."""
 
-        def step(token_ids: tf.Tensor, is_active: tf.Tensor, state: Any) -> tuple[Any, Any]:
+        def step(token_ids: Any, is_active: Any, state: Any) -> tuple[Any, Any]:
             logits, state = self.steps.step(token_ids, is_active, memory, state[0], constants)
             return logits, (state, logits)
 
@@ -73,7 +74,7 @@ class TextBatch:
             state = self._state
             memory = self._programs.finish(self._read_memory, state.step_state[0], state.index)
         for place, row in enumerate(self.rows):
-            row.memory = tf.nest.map_structure(lambda each, k=place: each[k : k + 1], memory)
+            row.memory = keras.tree.map_structure(lambda each, k=place: each[k : k + 1], memory)
         self.rows = list(rows)
         if rows:
             size = min(size for size in self._programs_of if size >= len(rows))
@@ -85,8 +86,8 @@ class TextBatch:
     def _begin(self, memories: list[Any]) -> None:
         rows, size = self.rows, len(memories)
 
-        def tensor(values: list[Any], dtype: str = "int32") -> tf.Tensor:
-            return tf.constant(np.array(values + [1] * (size - len(rows)), dtype))
+        def tensor(values: list[Any], dtype: str = "int32") -> Any:
+            return ops.convert_to_tensor(np.array(values + [1] * (size - len(rows)), dtype))
 
         self._programs = programs = self._programs_of[size]
         memory = joined_rows(memories)
@@ -100,12 +101,15 @@ class TextBatch:
             name: tensor([getattr(row.settings, name) for row in rows], dtype)
             for name, dtype in _SETTINGS.items()
         }
-        self._settings |= {"seed": tensor([row.seed for row in rows]), "bias": tf.constant(bias)}
+        self._settings |= {
+            "seed": tensor([row.seed for row in rows]),
+            "bias": ops.convert_to_tensor(bias),
+        }
         self._state = DecodingState.begin(
             tensor([[*row.state.unread, *row.written_ids][-1] for row in rows]),
-            (programs.steps.begin(memory, capacity=CAPACITY), tf.zeros(uses.shape)),
+            (programs.steps.begin(memory, capacity=CAPACITY), ops.zeros(uses.shape)),
             CAPACITY,
-            uses=tf.constant(uses),
+            uses=ops.convert_to_tensor(uses),
             position=tensor([row.state.position + len(row.written_ids) for row in rows]),
         )
 
@@ -117,7 +121,8 @@ class TextBatch:
         self._state = programs.write_tokens(
             self._read_memory, programs.constants, self._state, self._settings
         )
-        token_ids = self._state.pending.numpy().tolist()
+        token_ids = ops.convert_to_numpy(self._state.pending).tolist()
         for place, (row, token_id) in enumerate(zip(self.rows, token_ids, strict=False)):
             logits = None if row.settings.logprobs is None else self._state.step_state[1][place]
-            yield row, token_id, None if logits is None else tf.nn.log_softmax(logits).numpy()
+            log_probs = None if logits is None else ops.log_softmax(logits)
+            yield row, token_id, None if log_probs is None else ops.convert_to_numpy(log_probs)

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -28,6 +29,7 @@ from txl_tf.generation.decoding import note_read, token_bias
 from txl_tf.generation.session import writing_engine
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader
+from txl_tf.layers.compiled_parts import compiled
 from txl_tf.serving.completion import Completion, TextPiece, TokenScore
 from txl_tf.serving.completion_request import CompletionRequest, RequestError, require
 from txl_tf.serving.metrics import ServerMetrics
@@ -68,9 +70,13 @@ class TextEngine:
         evaluator = lm.evaluator()
         scoring = InferenceEngine(evaluator.model, config=evaluator.config, num_rows=1)
         self._scorer = SegmentReader(scoring)
-        self._log_probs_of = tf.function(
-            evaluator.model.log_probs_of, autograph=False, reduce_retracing=True
-        )
+        scored = evaluator.model
+        # Texts of all lengths share a program on TensorFlow. JAX has one for each length.
+        self._log_probs_of: Any = compiled(scored.log_probs_of, scored)
+        if keras.backend.backend() == "tensorflow":
+            self._log_probs_of = tf.function(
+                scored.log_probs_of, autograph=False, reduce_retracing=True
+            )
         unused = np.zeros((self._vocabulary_size,), np.int32)
         self._new_session = SessionState(empty_memory, unused, scoring.initial_memory(1))
         self._sessions: dict[str, SessionState] = {}  # the longest unused first
@@ -252,7 +258,7 @@ class TextEngine:
                 first = max(0, len(unscored) - len(prompt_ids) - 1 - batch.start)
                 for start in range(first, len(targets), _SCORED_TOKENS):
                     states = hidden[:, start : start + _SCORED_TOKENS]
-                    log_probs = self._log_probs_of(states)[0].numpy()
+                    log_probs = np.asarray(self._log_probs_of(states)[0])
                     for token_id, of_token in zip(targets[start:], log_probs, strict=False):
                         self._add_token(row, int(token_id), of_token)
                 yield

@@ -7,14 +7,16 @@ L positions of a text.
 import dataclasses
 import functools
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.models.headed import create_headed_model, gather_texts, padded_inputs
+from txl_tf.evaluation.task_evaluator import gather_texts
+from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import LanguageModel
 
 if TYPE_CHECKING:
@@ -137,33 +139,33 @@ class TaskBatch(NamedTuple):
     `dropout_seeds` are int32 `(B, 2)`; `weights` are float32 `(B,)`, 0 for padding rows.
     """
 
-    token_ids: tf.Tensor
-    num_tokens: tf.Tensor
-    targets: tf.Tensor
+    token_ids: Any
+    num_tokens: Any
+    targets: Any
     memory: tuple[()]
-    dropout_seeds: tf.Tensor
-    weights: tf.Tensor
+    dropout_seeds: Any
+    weights: Any
 
     @classmethod
     def of(
         cls,
-        inputs: dict[str, tf.Tensor],
+        inputs: dict[str, Any],
         memory: tuple[()],
-        dropout_seeds: tf.Tensor,
-        weights: tf.Tensor,
+        dropout_seeds: Any,
+        weights: Any,
     ) -> Self:
         """Creates the batch of a step from its inputs."""
         examples = (inputs[name] for name in ("token_ids", "num_tokens", "targets"))
         return cls(*examples, memory, dropout_seeds, weights)
 
     @staticmethod
-    def checked_ids(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    def checked_ids(inputs: dict[str, Any]) -> tuple[Any, Any]:
         """Returns the two int32 tensors `(B, N)` that the checksum of a step covers."""
-        targets = tf.bitcast(inputs["targets"], tf.int32)  # float32 for a regression
+        targets = ops.view(inputs["targets"], "int32")  # float32 for a regression
         parts = (inputs["token_ids"], inputs["num_tokens"], targets)
-        flat = [tf.reshape(each, [each.shape[0], -1]) for each in parts]
-        ids = tf.concat(flat, axis=1)
-        return ids, tf.zeros_like(ids)
+        flat = [ops.reshape(each, [each.shape[0], -1]) for each in parts]
+        ids = ops.concatenate(flat, axis=1)
+        return ids, ops.zeros_like(ids)
 
 
 class TaskObjective:
@@ -183,6 +185,11 @@ class TaskObjective:
         self.headed_model = create_headed_model(model, config.task)
 
     @property
+    def weights(self) -> list[keras.Variable]:
+        """All weights that it reads, trained or not."""
+        return [*self.headed_model.language_model.weights, *self.head_variables]
+
+    @property
     def head_variables(self) -> list[keras.Variable]:
         """Weights of the head."""
         return self.headed_model.head.weights
@@ -191,7 +198,7 @@ class TaskObjective:
         """Returns the memory of a row before the first step."""
         return ()
 
-    def __call__(self, batch: TaskBatch) -> tuple[tf.Tensor, tf.Tensor, tuple[()]]:
+    def __call__(self, batch: TaskBatch) -> tuple[Any, Any, tuple[()]]:
         """Computes the contribution of some rows to the objective.
 
         Returns the sum over rows, the contribution of each row, float32 `(B,)`, and an empty
@@ -199,30 +206,30 @@ class TaskObjective:
         """
         inputs = padded_inputs(batch.token_ids, batch.num_tokens)
         seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
-        weights = self.headed_model.language_model.weights
         # Read here: the gradient of a loop needs the shapes of variables, which fails on a TPU.
-        values = [tf.convert_to_tensor(weight.value) for weight in weights]
-        with keras.StatelessScope(list(zip(weights, values, strict=True))):
+        values = [(weight, ops.convert_to_tensor(weight.value)) for weight in self.weights]
+        with keras.StatelessScope(values):
             outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
         losses = self._losses(outputs, batch)  # [B]
         row_losses = losses * batch.weights / self._global_batch_size
-        return tf.reduce_sum(row_losses), row_losses, batch.memory
+        return ops.sum(row_losses), row_losses, batch.memory
 
-    def _losses(self, outputs: tf.Tensor, batch: TaskBatch) -> tf.Tensor:
+    def _losses(self, outputs: Any, batch: TaskBatch) -> Any:
         if self._task.kind == "regression":
-            return tf.square(outputs[:, 0] - batch.targets)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, outputs)
+            return ops.square(outputs[:, 0] - batch.targets)
+        losses = ops.sparse_categorical_crossentropy(batch.targets, outputs, from_logits=True)
         if self._task.kind == "span":
-            return tf.reduce_sum(losses, axis=1)
+            return ops.sum(losses, axis=1)
         if self._task.class_weights is not None:
-            losses *= tf.gather(tf.constant(self._task.class_weights), batch.targets)
+            class_weights = ops.convert_to_tensor(self._task.class_weights, "float32")
+            losses *= ops.take(class_weights, batch.targets)
         return losses
 
 
-def _seeds_of_texts(seeds: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
+def _seeds_of_texts(seeds: Any, num_tokens: Any) -> Any:
     """Derives a seed for each text of a row: `(B, 2)` unchanged, or `(B, C, 2)` for a choice."""
-    if num_tokens.shape.rank == 1:
+    if len(num_tokens.shape) == 1:
         return seeds
-    steps = tf.range(num_tokens.shape[1]) * _CHOICE_STEP
+    steps = ops.arange(num_tokens.shape[1], dtype="int32") * _CHOICE_STEP
     first = seeds[:, :1] + steps  # [B, C]
-    return tf.stack([first, tf.broadcast_to(seeds[:, 1:], tf.shape(first))], axis=2)
+    return ops.stack([first, ops.broadcast_to(seeds[:, 1:], ops.shape(first))], axis=2)

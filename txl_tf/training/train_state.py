@@ -5,10 +5,11 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
-from txl_tf.distribution.strategy import chip_of
+from txl_tf.distribution.step_context import assign_everywhere, current_value
+from txl_tf.distribution.strategy import AnyStrategy, chip_of
 from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights
@@ -83,41 +84,29 @@ class WeightAverage:
             each.path: _stored_variable(each.path.replace("/", "_"), each.numpy(), each.dtype)
             for each in self._weights
         }
-        self._num_steps = _stored_variable("num_steps", 0, "int64")
+        self._num_steps = _stored_variable("num_steps", 0, "int")
 
     @property
     def variables(self) -> dict[str, keras.Variable]:
         """All state by name: averages by the paths of their weights, and `num_steps`."""
         return {**self.averages, "num_steps": self._num_steps}
 
-    def update(self, step: tf.Tensor) -> None:
-        """Includes the weights after `step` steps; inside `strategy.run` only."""
-        is_counted = tf.cast(step, tf.int64) >= self._first_step
-        count = self._num_steps.value + tf.cast(is_counted, tf.int64)
-        tf.distribute.get_replica_context().merge_call(self._update_all, args=(count,))
+    def update(self, step: Any) -> None:
+        """Includes the weights after `step` steps; inside a step only."""
+        count = current_value(self._num_steps)
+        count += ops.cast(step >= self._first_step, count.dtype)
+        weights = [current_value(weight) for weight in self._weights]
+        assign_everywhere(self._next_average, list(self.averages.values()), weights, count)
+        assign_everywhere(lambda old, new: new, [self._num_steps], [count])
 
-    def _update_all(self, strategy: tf.distribute.Strategy, count: tf.Tensor) -> None:
-        def update_one(average: tf.Variable, weight: tf.Variable, count: tf.Tensor) -> None:
-            weight = tf.convert_to_tensor(weight)
-            share = self._share(count, weight.dtype)
-            mean = average + (weight - average) * share
-            average.assign(tf.where(count > 1, mean, weight))
-
-        for average, weight in zip(self.averages.values(), self._weights, strict=True):
-            strategy.extended.update(
-                average.value, update_one, args=(weight.value, count), group=False
-            )
-        strategy.extended.update(
-            self._num_steps.value, lambda old, new: old.assign(new), args=(count,), group=False
-        )
-
-    def _share(self, count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    def _next_average(self, average: Any, weight: Any, count: Any) -> Any:
+        share = 1.0 / ops.cast(ops.maximum(count, 1), weight.dtype)
         if self._decay is not None:
-            return tf.constant(1.0 - self._decay, dtype)
-        return 1.0 / tf.cast(tf.maximum(count, 1), dtype)
+            share = ops.cast(1.0 - self._decay, weight.dtype)
+        return ops.where(count > 1, average + (weight - average) * share, weight)
 
 
-def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy) -> AttentionChoice:
+def attention_choice(config: ExperimentConfig, strategy: AnyStrategy) -> AttentionChoice:
     """Chooses the attention of a run for the strategy that trains."""
     training = config.training
     if config.task is not None:
@@ -142,12 +131,14 @@ class TrainState:
     Keras' global seed.
     """
 
-    def __init__(self, config: ExperimentConfig, objective_class: type[Any]) -> None:
+    def __init__(
+        self, config: ExperimentConfig, objective_class: type[Any], strategy: AnyStrategy
+    ) -> None:
         training = config.training
         self.model = create_model(
             config.model,
             rematerialize=training.rematerialize,
-            attention_kernel=attention_choice(config, tf.distribute.get_strategy()).kernel,
+            attention_kernel=attention_choice(config, strategy).kernel,
             dtype=training.dtype_policy,
         )
         # First, because optimizer and average have variables for trainable weights only.
@@ -196,8 +187,7 @@ class TrainState:
             assign_weights(self.weight_average.averages, weights)
 
     def _weights(self) -> dict[str, keras.Variable]:
-        weights = [*self.model.weights, *self.objective.head_variables]
-        return {variable.path: variable for variable in weights}
+        return {variable.path: variable for variable in self.objective.weights}
 
     def _averaged(self) -> dict[str, keras.Variable]:
         averages = {} if self.weight_average is None else self.weight_average.averages
@@ -218,6 +208,13 @@ class TrainState:
             return {}
         others = (each for each in self.model.weights if each.path not in self.adapters.factors)
         return {variable.path: variable.numpy() for variable in others}
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All variables, also frozen weights."""
+        average = self.weight_average
+        averages = [] if average is None else average.variables.values()
+        return [*self.objective.weights, *self.optimizer.variables, *averages]
 
     @property
     def trainable(self) -> list[keras.Variable]:

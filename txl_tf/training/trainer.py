@@ -14,9 +14,10 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.distribution.mesh_program import MeshProgram, replica_state
+from txl_tf.distribution.mesh_strategy import MeshStrategy
 from txl_tf.distribution.remote_hosts import at_once
-from txl_tf.distribution.replica_state import ReplicaState
-from txl_tf.distribution.strategy import num_workers
+from txl_tf.distribution.strategy import AnyStrategy, num_workers
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 from txl_tf.training.train_state import TrainState
@@ -36,9 +37,7 @@ class StepCompilation(enum.Enum):
     NOTHING = "nothing; TPUs compile by themselves"
 
     @classmethod
-    def choose(
-        cls, experiment: ExperimentConfig, strategy: tf.distribute.Strategy
-    ) -> "StepCompilation":
+    def choose(cls, experiment: ExperimentConfig, strategy: AnyStrategy) -> "StepCompilation":
         """Chooses the fastest way for a strategy, unless `training.jit_compile` decides."""
         training, model = experiment.training, experiment.model
         # The sum over several replicas on CPUs or GPUs cannot be compiled.
@@ -67,7 +66,7 @@ class Trainer:
     def __init__(
         self,
         experiment: ExperimentConfig,
-        strategy: tf.distribute.Strategy,
+        strategy: AnyStrategy,
         dataset_function: Callable[..., tf.data.Dataset],
         describe_row: Callable[[int, int], str] | None = None,
         count_tokens: Callable[[int, int], int] | None = None,
@@ -88,13 +87,15 @@ class Trainer:
         tf.config.experimental.enable_tensor_float_32_execution(training.tensor_float_32)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
-            self.state = TrainState(experiment, objective_class)
+            self.state = TrainState(experiment, objective_class, strategy)
         self.model = self.state.model
         specs = tf.nest.map_structure(
-            lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype),
+            lambda tensor: tf.TensorSpec(
+                tensor.shape[1:], keras.backend.standardize_dtype(tensor.dtype)
+            ),
             self.state.objective.initial_memory(),
         )
-        self.replica_memory = ReplicaState(
+        self.replica_memory = replica_state(
             strategy, self._rows_per_replica, specs, num_rows=training.global_batch_size
         )
         self._records = StepRecords(strategy, self._rows_per_replica, training.steps_per_loop)
@@ -167,6 +168,8 @@ class Trainer:
         """Adds up a number of each worker in float64; all workers must call it."""
         if self.num_workers == 1:
             return value
+        if isinstance(self.strategy, MeshStrategy):
+            return self.strategy.sum_over_workers(value)
         # Each replica has a share, because the sum goes over the replicas of all workers.
         num_local = self.strategy.num_replicas_in_sync // self.num_workers
         shares = self.strategy.experimental_distribute_values_from_function(
@@ -219,7 +222,7 @@ class Trainer:
         stops = [(self.step // period + 1) * period for period in periods]
         return min(*stops, training.num_steps)
 
-    def _batches(self) -> tf.data.Dataset:
+    def _batches(self) -> Any:
         first_step = self.step
 
         # Each host reads its own rows. Otherwise every host would read all rows and drop the rows
@@ -228,16 +231,21 @@ class Trainer:
             num_replicas = context.num_replicas_in_sync // context.num_input_pipelines
             num_rows = self._rows_per_replica * num_replicas
             first = context.input_pipeline_id * num_rows
+            is_mesh = isinstance(self.strategy, MeshStrategy)
             return self._dataset_function(
                 first_step=first_step,
                 rows=range(first, first + num_rows),
-                per_replica_rows=self._rows_per_replica,
+                per_replica_rows=num_rows if is_mesh else self._rows_per_replica,
                 num_steps=self.experiment.training.num_steps - first_step,
             )
 
+        if isinstance(self.strategy, MeshStrategy):
+            return dataset_of_host(self.strategy.input_context).as_numpy_iterator()
         return self.strategy.distribute_datasets_from_function(dataset_of_host)
 
     def _host_loop(self) -> Callable[..., None]:
+        if isinstance(self.strategy, MeshStrategy):
+            return self._loop_on_mesh(self.strategy)
         compilation = StepCompilation.choose(self.experiment, self.strategy)
         step = TrainStep(
             self.experiment,
@@ -265,6 +273,24 @@ class Trainer:
 
             # Steps must not overlap: each reads variables that the one before has written.
             tf.while_loop(continues, run_step, [tf.constant(0)], parallel_iterations=1)
+
+        return run_steps
+
+    def _loop_on_mesh(self, strategy: MeshStrategy) -> Callable[..., None]:
+        self.mesh_program = MeshProgram(
+            strategy,
+            TrainStep(self.experiment, self.state, self.replica_memory, self._records),
+            self.state.variables,
+            [self.replica_memory, *self._records.states],
+            rounds_products=self.experiment.training.tensor_float_32,
+        )
+
+        def run_steps(batches: Iterator, first_step: tf.Tensor, num_steps: tf.Tensor) -> None:
+            with self.mesh_program.running() as take_step:
+                for _ in range(int(num_steps)):
+                    if self.num_workers == 1 and self._stop_requested.numpy():
+                        break
+                    take_step(next(batches), int(first_step))
 
         return run_steps
 

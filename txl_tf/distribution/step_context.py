@@ -1,0 +1,68 @@
+"""What a training step asks of the replicas that take it together, on TensorFlow and on JAX.
+
+On TensorFlow a step runs in `strategy.run`, and its variables are the strategy's. On JAX it is
+traced as one program over a mesh, see `MeshProgram`, and variables stand for arrays.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from txl_tf.imports import jax
+from txl_tf.imports import tensorflow as tf
+
+MESH_AXIS = "replicas"
+"""Name of the only axis of a mesh."""
+
+
+def is_on_jax() -> bool:
+    """True if JAX is the backend of Keras."""
+    return keras.backend.backend() == "jax"
+
+
+def replica_index() -> Any:
+    """Returns the number of this replica, int32."""
+    if is_on_jax():
+        return jax.lax.axis_index(MESH_AXIS)
+    return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
+
+
+def sum_over_replicas(tensors: list[Any]) -> list[Any]:
+    """Adds up tensors of all replicas; in one call, so that the backend can pack them."""
+    if is_on_jax():
+        return jax.lax.psum(tensors, MESH_AXIS)
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+
+def current_value(variable: keras.Variable) -> Any:
+    """Returns the value of a variable, which does not change if the step assigns it later."""
+    return variable.value if is_on_jax() else tf.identity(variable.value)
+
+
+def assign_everywhere(
+    function: Callable[..., Any],
+    variables: Sequence[keras.Variable],
+    values: Sequence[Any],
+    *shared: Any,
+) -> None:
+    """Assigns `function(old, value, *shared)` to each variable, on all replicas.
+
+    Values and `shared` are tensors that are equal on all replicas.
+    """
+    if is_on_jax():
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(function(variable.value, value, *shared))
+        return
+
+    def assign_one(variable: tf.Variable, value: tf.Tensor, *shared: tf.Tensor) -> None:
+        variable.assign(function(variable, value, *shared))
+
+    def assign_all(strategy: tf.distribute.Strategy, values: list, *shared: tf.Tensor) -> None:
+        for variable, value in zip(variables, values, strict=True):
+            arguments = (value, *shared)
+            strategy.extended.update(variable.value, assign_one, args=arguments, group=False)
+
+    context = tf.distribute.get_replica_context()
+    context.merge_call(assign_all, args=(list(values), *shared))
