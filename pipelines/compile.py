@@ -13,6 +13,7 @@ counted.
 import argparse
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -77,7 +78,14 @@ def check_arguments(arguments: argparse.Namespace) -> CompileJob:
             where=f"--topology {arguments.topology}, training.global_batch_size={num_rows}",
             remedy="Take fewer chips, or more rows by --set training.global_batch_size=N.",
         )
-    require_tpu_compiler()
+    is_on_jax = os.environ.get("KERAS_BACKEND") == "jax"
+    if not (topology.chip.has_tensorflow or is_on_jax):
+        raise UsageError(
+            "TPU7x has no TensorFlow.",
+            where=f"--topology {arguments.topology}",
+            remedy="Compile for JAX, on which `txl train` runs too: add --backend jax.",
+        )
+    require_tpu_compiler(is_on_jax)
     return CompileJob(arguments, experiment, topology)
 
 
@@ -135,10 +143,12 @@ def _compile_training(
     experiment: ExperimentConfig, compiler: TpuCompiler, say: Callable[[str], None]
 ) -> tuple[Any, CompiledProgram]:
     """Returns the trainer whose step was traced, and its compiled program."""
-    from txl_tf.tpu_compiler.program import traced_trainer, training_program
-
     rows, topology = _rows_per_replica(experiment, compiler), compiler.topology
     say(f"compiling the training step: {rows} rows per replica")
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        return None, compiler.compile_on_jax(experiment, f"training-{rows}-rows")
+    from txl_tf.tpu_compiler.program import traced_trainer, training_program
+
     trainer = traced_trainer(experiment, topology.num_replicas, topology.chip.name)
     program = compiler.compile(training_program(trainer), f"training-{rows}-rows")
     say(f"  {_verdict(program.fits)}: {program.needed_bytes:,} bytes")
@@ -152,9 +162,12 @@ def _compile_evaluation(
     say: Callable[[str], None],
 ) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
     """Returns the evaluation's program, its figures, and the bytes it shares with training."""
+    evaluation = experiment.evaluation
+    if trainer is None:
+        say("no evaluation step is compiled: on JAX one device evaluates")
+        return None, None, 0
     from txl_tf.tpu_compiler.program import evaluation_program
 
-    evaluation = experiment.evaluation
     if evaluation.dynamic_learning_rate is not None:
         say("no evaluation step is compiled: dynamic evaluation runs on the host")
         return None, None, 0

@@ -99,6 +99,12 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
             what = f"The {name.replace('_', ' ')} is not valid."
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
+    if not accelerator.chip.has_tensorflow:
+        raise UsageError(
+            "The scripts and job sets run TensorFlow, which TPU7x does not have.",
+            where=f"{option} {arguments.accelerator_type}",
+            remedy="Run `txl train --backend jax` on each host of a job set of your own.",
+        )
     kind, chips = arguments.kind, accelerator.chip.name
     is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
     server = "The server of tensorflow-tpu 2.20.0 does not know v6e slices of several hosts."

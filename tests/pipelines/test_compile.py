@@ -78,6 +78,7 @@ def test_parts_are_json_and_printed_as_they_come(lowers_nothing, global_batch_si
         (["--config", "enwik8_base", "--topology", "v5e"], ["v5e:4x4"]),
         (["--config", "enwik8_base", "--topology", "v5e:16x16"], ["replicas", "24"]),
         (["--config", "enwik8_base"], ["--topology"]),
+        (["--config", "enwik8_base", "--topology", "tpu7x:2x2x1"], ["--backend jax"]),
     ],
 )
 def test_wrong_arguments_are_exit_code_2(arguments, words):

@@ -103,7 +103,7 @@ ALWAYS = {"training": {"attention_kernel": "always"}}
 @pytest.mark.parametrize("chip", [*CHIPS, ""])
 def test_chips_that_move_rows_apart_get_the_kernel(chip):
     choice = attention_choice(toy_experiment(**ALWAYS), traced_tpu_strategy(1, chip=chip))
-    assert (choice.kernel is not None) == (chip in ("v5e", "v5p", "v6e"))
+    assert (choice.kernel is not None) == (chip in ("v5e", "v5p", "v6e", "tpu7x"))
     assert choice.reason.startswith("kernel" if choice.kernel else "plain operations: ")
 
 

@@ -23,6 +23,8 @@ class Chip:
     """Bandwidth of all links of a chip together, in one direction."""
     chip_config_name: str | None = None
     """The compiler's name for the use of cores, if not the default."""
+    has_tensorflow: bool = True
+    """True if TensorFlow runs on it; JAX runs on v4 and later."""
 
 
 # Peaks and bandwidths per chip are from Google's pages of system architecture, "TPU v2" to
@@ -39,6 +41,7 @@ _ALL = (
     Chip("v5e", 1, 2, 197e12, 15.75, 819e9, 1600e9 / 8),
     Chip("v5p", 1, 3, 459e12, 95, 2765e9, 4800e9 / 8),
     Chip("v6e", 1, 2, 918e12, 31.25, 1640e9, 3584e9 / 8),
+    Chip("tpu7x", 2, 3, 2307e12, 2 * 94.75, 7380e9, 9600e9 / 8, has_tensorflow=False),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _ALL}
 """All generations that can be compiled for, by name."""

@@ -19,6 +19,7 @@ from txl_tf.imports import require_extra
 from txl_tf.tpu_compiler.topologies import Topology
 
 if TYPE_CHECKING:
+    from txl_tf.config.experiment import ExperimentConfig
     from txl_tf.tpu_compiler.program import LoweredProgram
 
 
@@ -91,7 +92,8 @@ def hbm_at_once(
     }
 
 
-_MODULE = "txl_tf.tpu_compiler.compiler"
+_MODULE, _JAX_MODULE = "txl_tf.tpu_compiler.compiler", "txl_tf.tpu_compiler.jax_program"
+_TELLING = ("RESOURCE_EXHAUSTED", "Error: ")
 # The compiler asks for the machine it runs on, and must not query the network; the values do not
 # matter for named topologies.
 _ENVIRONMENT = {
@@ -108,9 +110,13 @@ _ENVIRONMENT = {
 _DUMP, _AFTER_DUMP = "*.after_optimizations.hlo.pb", "*.after_optimizations_after_buffer*"
 
 
-def require_tpu_compiler() -> None:
+def require_tpu_compiler(is_on_jax: bool = False) -> None:
     """Raises UsageError if the compiler is not installed, without importing it."""
-    require_extra("tpu-compile", "jax", "libtpu", purpose="Compiling for a TPU", where=sys.prefix)
+    what = {"purpose": "Compiling for a TPU", "where": sys.prefix}
+    if is_on_jax:
+        require_extra("jax-compile", "jax", "libtpu", **what)
+    else:
+        require_extra("tpu-compile", "jax", "libtpu", **what)
 
 
 class TpuCompiler:
@@ -130,37 +136,52 @@ class TpuCompiler:
 
         Raises JobError if the compiler fails.
         """
-        # Imported here, as it loads TensorFlow.
-        from txl_tf.tpu_compiler.costs import ProgramCosts
-
         with tempfile.TemporaryDirectory(prefix="txl-compile-") as folder:
             place = Path(folder)
             (place / "module").write_bytes(program.to_stablehlo())
-            command = [sys.executable, "-m", _MODULE, folder, json.dumps(self._request(program))]
-            with (place / "errors").open("w") as errors:
-                process = subprocess.Popen(command, env=_environment(), stderr=errors)
-            try:
-                while process.poll() is None and not any(place.glob(_AFTER_DUMP)):
-                    time.sleep(0.05)
-                is_complete = not self._generates_code or process.wait() == 0
-                if not (is_complete and any(place.glob(_AFTER_DUMP))):
-                    raise self._failed(process, name, place)
-                costs = ProgramCosts(next(place.glob(_DUMP)).read_bytes())
-            finally:
-                process.kill()
-                process.wait()
+            (place / "attention").write_text(program.attention)
+            return self._compiled(_MODULE, self._request(program.num_replicas), name, place)
+
+    def compile_on_jax(self, experiment: "ExperimentConfig", name: str) -> CompiledProgram:
+        """Compiles the training step of a run on JAX; as `compile`."""
+        request = self._request(self.topology.num_replicas) | {"experiment": experiment.to_dict()}
+        with tempfile.TemporaryDirectory(prefix="txl-compile-") as folder:
+            return self._compiled(_JAX_MODULE, request, name, Path(folder))
+
+    def _compiled(
+        self, module: str, request: dict[str, Any], name: str, place: Path
+    ) -> CompiledProgram:
+        # Imported here, as it loads TensorFlow.
+        from txl_tf.tpu_compiler.costs import ProgramCosts
+
+        command = [sys.executable, "-m", module, str(place), json.dumps(request)]
+        environment = _environment()
+        if module == _JAX_MODULE:
+            environment["KERAS_BACKEND"] = "jax"
+        with (place / "errors").open("w") as errors:
+            process = subprocess.Popen(command, env=environment, stderr=errors)
+        try:
+            while process.poll() is None and not any(place.glob(_AFTER_DUMP)):
+                time.sleep(0.05)
+            is_complete = not self._generates_code or process.wait() == 0
+            if not (is_complete and any(place.glob(_AFTER_DUMP))):
+                raise self._failed(process, name, place)
+            costs = ProgramCosts(next(place.glob(_DUMP)).read_bytes())
+        finally:
+            process.kill()
+            process.wait()
         memory = costs.memory()
         return CompiledProgram(
             needed_bytes=sum(memory.values()),
             limit_bytes=self.topology.hbm_bytes_per_replica,
-            attention=program.attention,
+            attention=(place / "attention").read_text(),
             **memory,
             flops=costs.flops(),
             hbm_bytes=costs.hbm_bytes(),
             all_reduce_bytes=costs.all_reduce_bytes(),
         )
 
-    def _request(self, program: "LoweredProgram") -> dict[str, Any]:
+    def _request(self, num_replicas: int) -> dict[str, Any]:
         options: dict[str, Any] = {}
         if self.topology.chip.chip_config_name is not None:
             options["chip_config_name"] = self.topology.chip.chip_config_name
@@ -168,13 +189,16 @@ class TpuCompiler:
             options["chips_per_host_bounds"] = (1, 1, 1)
         return {
             "topology": {"topology_name": self.topology.name, **options},
-            "num_replicas": program.num_replicas,
+            "num_replicas": num_replicas,
         }
 
     def _failed(self, process: subprocess.Popen, name: str, place: Path) -> JobError:
         message = (place / "errors").read_text().strip() or "no message"
         what = f"The TPU compiler ended with exit code {process.wait()}: "
-        what += message.splitlines()[-1].strip()[:300]
+        # The compiler ends with a banner of its own.
+        lines = message.splitlines()
+        telling = [line for line in lines if any(word in line for word in _TELLING)]
+        what += (telling or lines)[-1].strip()[:300]
         return JobError(what, where=f"{name} for {self.topology.name}")
 
 

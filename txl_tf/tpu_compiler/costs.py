@@ -75,11 +75,14 @@ class ProgramCosts:
 
     def all_reduce_bytes(self) -> int:
         """Counts the bytes that each replica contributes to all-reduces, without padding."""
-        return sum(
-            times * sum(map(_num_bytes, self._inputs(each)))
-            for each, times in self._all_executed()
-            if each.opcode in ("all-reduce", "all-reduce-start")
-        )
+        return sum(times * self._reduced_bytes(each) for each, times in self._all_executed())
+
+    def _reduced_bytes(self, instruction: Instruction) -> int:
+        if instruction.opcode in ("async-start", "custom-call"):  # the newest chips offload sums
+            parts = [self._computations[number] for number in instruction.called_computation_ids]
+            return sum(self._reduced_bytes(each) for part in parts for each in part.instructions)
+        is_sum = instruction.opcode in ("all-reduce", "all-reduce-start")
+        return sum(map(_num_bytes, self._inputs(instruction))) if is_sum else 0
 
     def _executed(self, computation: Computation, times: int) -> Iterator[tuple[Any, int]]:
         yield computation, times
@@ -135,6 +138,8 @@ class ProgramCosts:
             return 0
         inputs, outputs = self._inputs(instruction), _tensors(instruction.shape)
         if instruction.opcode in ("copy-start", "async-start"):
+            if not inputs:
+                return 0
             source, target = (inputs[0], outputs[0 if instruction.opcode == "copy-start" else 1])
             ends = source.layout.memory_space, target.layout.memory_space
             return ends.count(0) * _num_padded_bytes(target)

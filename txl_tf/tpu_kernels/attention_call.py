@@ -1,4 +1,4 @@
-"""Attention kernels as operations of a TensorFlow program, with padding and gradients.
+"""Attention kernels as operations of a program, on JAX and on TensorFlow, with their gradients.
 
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
 length, N heads, H head width; in inference P places of memory, R rows of the table of distances.
@@ -9,16 +9,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import tensorflow as tf
-from jax._src import tpu_custom_call
-from tensorflow.compiler.tf2xla.python import xla
+import keras
+import numpy as np
 
+from txl_tf.imports import tensorflow as tf
 from txl_tf.tpu_kernels.attention_kernels import Direction, kernel_of
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
 
-# JAX writes all kernels of this process in the version that libtpu 0.0.31 of TensorFlow 2.20 reads.
-# The version that JAX 0.10.2 would write does not differ for these kernels.
-tpu_custom_call._FWD_COMPAT_VERSION = 9
+# Of kernels, the version that libtpu 0.0.31 of TensorFlow 2.20 reads. The version that JAX 0.10.2
+# would write does not differ for these kernels.
+_KERNEL_VERSION = 9
 _VERSION = 10  # of the operation that calls JAX programs, in TensorFlow 2.20
 
 
@@ -31,6 +31,8 @@ def attend(plan: AttentionPlan, first_keys: Any, hash_keys: Any, *differentiated
     `(K, N * H)`, row `j` for the distance `K - 1 - j`; and biases of contents and of positions,
     float32 `(2, N * H)`.
     """
+    if keras.backend.backend() == "jax":
+        return _attend_on_jax(plan, first_keys, hash_keys, *differentiated)
 
     @tf.custom_gradient
     def run(*differentiated: Any) -> Any:
@@ -43,6 +45,25 @@ def attend(plan: AttentionPlan, first_keys: Any, hash_keys: Any, *differentiated
         return attended, gradients_of
 
     return run(*differentiated)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend_on_jax(plan: AttentionPlan, *inputs: Any) -> Any:
+    return _call(plan, "forward", inputs)[0]
+
+
+def _attend_and_keep(plan: AttentionPlan, *inputs: Any) -> tuple[Any, Any]:
+    attended, log_sums = _call(plan, "forward", inputs)
+    return attended, (*inputs, attended, log_sums)
+
+
+def _gradients_of(plan: AttentionPlan, kept: Any, gradient: Any) -> tuple[Any, ...]:
+    # The two integer inputs have none.
+    nothing = [np.zeros(each.shape, jax.dtypes.float0) for each in kept[:2]]
+    return *nothing, *_call(plan, "backward", (*kept, gradient))
+
+
+_attend_on_jax.defvjp(_attend_and_keep, _gradients_of)
 
 
 def attend_in_inference(plan: InferencePlan, *arguments: Any) -> list[Any]:
@@ -59,6 +80,10 @@ def attend_in_inference(plan: InferencePlan, *arguments: Any) -> list[Any]:
 
 
 def _call(plan: AttentionPlan, direction: Direction, arguments: tuple[Any, ...]) -> list[Any]:
+    if keras.backend.backend() == "jax":
+        return list(_padded_kernel(plan, direction)(*arguments))
+    from tensorflow.compiler.tf2xla.python import xla
+
     program, platform = exported(plan, direction), plan.kernel.platform
     # Programs for a TPU are lowered on a CPU if the machine has no TPU.
     disabled = ["platform"] if platform == "tpu" else []
@@ -73,13 +98,21 @@ def _call(plan: AttentionPlan, direction: Direction, arguments: tuple[Any, ...])
     )
 
 
+def _padded_kernel(plan: AttentionPlan, direction: Direction) -> Any:
+    pad = {"forward": _forward, "backward": _backward, "inference": _inference}[direction]
+    return functools.partial(pad, plan, kernel_of(plan, direction))
+
+
 @functools.cache
 def exported(plan: AttentionPlan, direction: Direction) -> Any:
-    """Exports a kernel with the padding around it."""
+    """Exports a kernel with the padding around it, for TensorFlow."""
+    from jax._src import tpu_custom_call
+
+    # For all kernels of this process.
+    tpu_custom_call._FWD_COMPAT_VERSION = _KERNEL_VERSION
     # Nothing is computed here, and TensorFlow owns the TPU.
     jax.config.update("jax_platforms", "cpu")
-    pad = {"forward": _forward, "backward": _backward, "inference": _inference}[direction]
-    function = jax.jit(functools.partial(pad, plan, kernel_of(plan, direction)))
+    function = jax.jit(_padded_kernel(plan, direction))
     arguments = [jax.ShapeDtypeStruct(*each) for each in argument_shapes(plan, direction)]
     # Programs are cached and compared, so they have no paths of this machine.
     without_paths = jax._src.config.traceback_in_locations_limit(0)

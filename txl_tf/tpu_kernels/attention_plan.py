@@ -18,8 +18,8 @@ LANES = 128
 _MEBIBYTE = 2**20
 # Default limit of a kernel, on the chip with the least memory.
 _DEFAULT_VMEM_BYTES = 16 * _MEBIBYTE
-# Of 128 MiB the compiler keeps some for prefetches.
-_LARGEST_VMEM_BYTES = 120 * _MEBIBYTE
+# Share that the compiler leaves to a kernel; it keeps some for prefetches.
+_KERNEL_SHARE = 15 / 16
 # Larger tiles repeat less work at their edges, see BUILD_NOTES.
 _QUERY_TILES = (256, 128)
 _KEY_TILES = (512, 384, 256, 128)
@@ -29,10 +29,10 @@ _LARGEST_SEGMENT_TILE = 256
 _MOST_UNUSED = 4 * LANES
 # Memory is moved by the rows of a bfloat16 register.
 _ROWS_OF_REGISTER = 16
-# Version of JAX that writes the kernels, as in the extra `tpu-kernel`.
+# Version of JAX that writes the kernels for TensorFlow, as in the extra `tpu-kernel`.
 _JAX_VERSION = "0.10.2"
-# Chips that rotate every row of a tile by its own distance at once.
-_CHIPS = ("v5e", "v5p", "v6e")
+# MiB of memory on a core, of chips that rotate every row of a tile by its own distance at once.
+_VMEM_MEBIBYTES = {"v5e": 128, "v5p": 64, "v6e": 128, "tpu7x": 64}
 # XLA keeps scores of this size on a chip with 128 MiB, and a kernel moves more.
 _SMALL_SCORES_BYTES = 8 * 2**20
 
@@ -43,12 +43,19 @@ class AttentionKernel:
 
     The platform `cpu` runs the kernel as plain operations. `rounds_products` is true if products
     of float32 numbers may round them to bfloat16 first. Without maxima the fastest tiles are used.
+    `vmem_mebibytes` is the memory on a core.
     """
 
     platform: Literal["tpu", "cpu"] = "tpu"
     rounds_products: bool = False
     max_block_queries: int | None = None
     max_block_keys: int | None = None
+    vmem_mebibytes: int = 128
+
+    @property
+    def largest_vmem_bytes(self) -> int:
+        """Memory on the chip that a kernel may have."""
+        return int(self.vmem_mebibytes * _KERNEL_SHARE) * _MEBIBYTE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,10 +84,11 @@ class AttentionPlan:
     kernel: AttentionKernel = AttentionKernel()
 
     def __post_init__(self) -> None:
-        if self.vmem_bytes > _LARGEST_VMEM_BYTES:
+        largest = self.kernel.largest_vmem_bytes
+        if self.vmem_bytes > largest:
             raise ValueError(
                 f"Attention over {self.key_length} keys needs {self.vmem_bytes / _MEBIBYTE:.0f} "
-                f"MiB; the chip has {_LARGEST_VMEM_BYTES // _MEBIBYTE} MiB. Received: {self}"
+                f"MiB; the chip has {largest // _MEBIBYTE} MiB. Received: {self}"
             )
 
     @property
@@ -240,7 +248,7 @@ class AttentionPlan:
     def vmem_limit_bytes(self) -> int:
         """Memory on the chip to ask for."""
         asked = rounded_up(self.vmem_bytes * 5 // 4, _MEBIBYTE)
-        return min(max(asked, _DEFAULT_VMEM_BYTES), _LARGEST_VMEM_BYTES)
+        return min(max(asked, _DEFAULT_VMEM_BYTES), self.kernel.largest_vmem_bytes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -372,7 +380,8 @@ class AttentionChoice:
         if not isinstance(config, ModelConfig) or config.position_encoding != "transformer_xl":
             return cls.plain("the kernel needs the positions of Transformer-XL")
         memory_length = config.effective_memory_length
-        kernel = AttentionKernel(rounds_products=rounds_products)
+        vmem = _VMEM_MEBIBYTES.get(chip or "", 128)
+        kernel = AttentionKernel(rounds_products=rounds_products, vmem_mebibytes=vmem)
         sizes: dict[str, Any] = {
             "num_rows": num_rows,
             "segment_length": num_tokens,
@@ -391,7 +400,7 @@ class AttentionChoice:
             return cls.plain("the keys of a row do not fit in the memory on the chip")
         if setting == "auto" and plan.score_bytes < _SMALL_SCORES_BYTES:
             return cls.plain("the scores are small and stay on the chip without the kernel")
-        if chip not in _CHIPS:
+        if chip not in _VMEM_MEBIBYTES:
             return cls.plain(f"there is no kernel for {chip or 'an unknown chip'}")
         if not _has_jax():
             return cls.plain(f"JAX {_JAX_VERSION} of the extra tpu-kernel is not installed")
@@ -404,6 +413,10 @@ class AttentionChoice:
 
 
 def _has_jax() -> bool:
+    import keras  # with a backend, which is loaded last
+
+    if keras.backend.backend() == "jax":
+        return True
     try:
         return importlib.metadata.version("jax") == _JAX_VERSION
     except importlib.metadata.PackageNotFoundError:

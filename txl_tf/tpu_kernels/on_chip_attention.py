@@ -53,7 +53,7 @@ class OnChipAttention:
         def attend(
             layer: Any, projections: Any, dropout_seed: Any = None, training: bool = False
         ) -> tuple[Any, Any]:
-            # Imported here, as it needs TensorFlow and JAX.
+            # Imported here, as it needs JAX.
             from txl_tf.tpu_kernels import attention_call
 
             query = projections.query
