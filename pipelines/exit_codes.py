@@ -78,12 +78,12 @@ def load_tensorflow(job: str) -> None:
 
 def _import_quietly() -> None:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != _QUIET:
-        _import_tensorflow()
+        import_tensorflow()
         return
     errors, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:
-        tensorflow = _import_tensorflow()
+        tensorflow = import_tensorflow()
     finally:
         os.dup2(errors, 2)
         os.close(errors)
@@ -95,7 +95,7 @@ def _import_quietly() -> None:
             getattr(library, name)(_FATAL)
 
 
-def _import_tensorflow() -> ModuleType:
+def import_tensorflow() -> ModuleType:
     """Imports TensorFlow without packages that it and Keras import if they are there."""
     backend = os.environ.get("KERAS_BACKEND")
     absent = [name for name in _NOT_NEEDED if name not in sys.modules and name != backend]

@@ -18,6 +18,7 @@ from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.generation import GenerationSession, generate
 from txl_tf.generation import session as session_module
 from txl_tf.generation.decoding import TOKENS_PER_CHECK
+from txl_tf.inference import execution_plan
 from txl_tf.samplers import GreedySampler, RandomSampler
 
 GREEDY = GreedySampler()
@@ -104,6 +105,24 @@ def test_text_penalties_and_bias_are_those_of_full_passes_over_the_text_so_far(m
     written = np.concatenate(pieces, axis=1).tolist()
     assert written == [greedy_by_reading_again(model, row, 18, settings) for row in RAGGED]
     assert settings or len(np.unique(written)) > 3  # it is not one token over and over
+
+
+def test_rounded_rows_end_and_continue_as_each_alone(model, monkeypatch):
+    monkeypatch.setattr(execution_plan, "_FEWEST_ROUNDED_BYTES", 0)
+    monkeypatch.setattr(session_module, "CAPACITY", 4)
+    stop = greedy_by_the_model(model, RAGGED[1], 4)[-1]
+    together = GenerationSession(model, GREEDY, num_rows=3, stop_token_ids=[stop])
+    written = [together.write(RAGGED, max_tokens=10), together.write(max_tokens=6)]
+    assert together.memory.keys[0].dtype == "float32"
+    alone = GenerationSession(model, GREEDY, stop_token_ids=[stop])
+    for number, row in enumerate(RAGGED):
+        own = alone.sibling()
+        pieces = [own.write([row], max_tokens=10), own.write(max_tokens=6)]
+        for piece, of_row in zip(written, pieces, strict=True):
+            np.testing.assert_array_equal(piece[number], of_row[0])
+        for one, other in zip(together.memory.values, own.memory.values, strict=True):
+            np.testing.assert_allclose(one[number], other[0], atol=0.05)
+            assert (np.asarray(one).view(np.uint32) & 0xFFFF == 0).all()
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ class TextGenerator:
         """Continues one or more prompts, which may differ in length.
 
         The same prompt and seed give the same text beside any other prompts. A large model may
-        round weights and memory for a single row, see `storage_dtype`.
+        round weights and memory, see `storage_dtype`.
 
         Args:
             inputs: str or vector of token ids, or a list of them.

@@ -4,7 +4,7 @@ Shape letters used in this module: R rows, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -23,17 +23,19 @@ _SETTINGS = {**SETTINGS, **dict.fromkeys(PENALTIES, "float32")}
 class BatchPrograms:
     """Programs for a number of rows, and the fastest engine for them.
 
-    They read the weights as they are when the server starts. Nothing is rounded, so that a text
-    does not depend on the number of texts beside it.
+    They read the weights as they are when the server starts. All round, or none, so that a text
+    does not depend on the number of texts beside it. `alone` are the programs for one row.
     """
 
-    def __init__(self, model: keras.Model, num_rows: int) -> None:
-        engine = writing_engine(model, None, num_rows, storage_dtype="float32")
+    def __init__(self, model: keras.Model, num_rows: int, alone: Self | None = None) -> None:
+        engine = writing_engine(model, None, num_rows, storage_dtype="auto")
         self.steps, compiles = engine.steps, engine.plan.compile_step
-        self.constants = self.steps.step_constants()
+        self.rounds = rounds = engine.plan.rounds_steps
+        # Rounded weights are the same for any number of rows.
+        self.constants: Any = alone.constants if alone and rounds else self.steps.step_constants()
         self.write_tokens = compiled(self._write, model, compiles)
         self.memory_of_steps = compiled(self.steps.memory_of_steps, model)
-        self.finish = compiled(self._finish, model)
+        self.finish = compiled(self._finish, model, rounds)
 
     def _finish(self, memory: Any, step_state: Any, lengths: Any) -> Any:
         return self.steps.memory_after_steps(self.steps.finish(memory, step_state, lengths))
@@ -54,14 +56,18 @@ class BatchPrograms:
 class TextBatch:
     """The texts of the batch, `rows`, and the state of the decoding loop.
 
-    There is a program for a single text and one for `max_rows` texts. `empty_memory` fills the
-    places without a text.
+    There is a program for a single text and one for `max_rows` texts. Where numbers are rounded,
+    which compiles fast, there is one for each power of two between. `empty_memory` fills the places
+    without a text.
     """
 
     def __init__(self, model: keras.Model, max_rows: int, empty_memory: Any) -> None:
         self.rows: list[Completion] = []
         self._vocabulary_size = model.config.vocabulary_size
-        self._programs_of = {size: BatchPrograms(model, size) for size in {1, max_rows}}
+        self._programs_of = {1: (alone := BatchPrograms(model, 1))}
+        between = range(1, (max_rows - 1).bit_length()) if alone.rounds else ()
+        for size in {max_rows, *(1 << power for power in between)} - {1}:
+            self._programs_of[size] = BatchPrograms(model, size, alone)
         self._empty_memory = empty_memory
         # Compiles the programs, so that the first request need not wait for them.
         for size in self._programs_of:
