@@ -185,9 +185,11 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
         # `tf.train.load_checkpoint` would look for a folder of its own kind first.
         reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        needed = sum(math.prod(shapes[key]) * max(dtypes[key].size or 1, 1) for key in shapes)
-        if needed > num_bytes:
-            raise ValueError(f"its tensors need {needed:,} bytes, but its files have {num_bytes:,}")
+        tensor_bytes = sum(math.prod(shapes[key]) * max(dtypes[key].size or 1, 1) for key in shapes)
+        if tensor_bytes > num_bytes:
+            raise ValueError(
+                f"its tensors need {tensor_bytes:,} bytes, but its files have {num_bytes:,}"
+            )
         names = sorted(name for name in shapes if not _IGNORED.fullmatch(name))
         return {name: np.asarray(reader.get_tensor(name)) for name in names}
     except (OSError, LookupError, RuntimeError, TypeError, ValueError, tf.errors.OpError) as error:
