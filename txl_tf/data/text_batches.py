@@ -61,10 +61,10 @@ def ordered_batches(
             raise ValueError(f"`{name}` must be a positive int. Received: {name}={size}")
     num_ids = getattr(tokenizer, "vocabulary_size", np.iinfo(np.int32).max)
     token_ids = token_stream(texts_or_ids, tokenizer, num_ids)
-    needed = batch_size * segment_length + 1
-    if len(token_ids) < needed:
+    min_tokens = batch_size * segment_length + 1
+    if len(token_ids) < min_tokens:
         raise ValueError(
-            f"There must be at least {needed} tokens for batch_size={batch_size} and "
+            f"There must be at least {min_tokens} tokens for batch_size={batch_size} and "
             f"segment_length={segment_length}; give more text. Received: {len(token_ids)} tokens"
         )
     num_steps = (len(token_ids) - 1) // (batch_size * segment_length)

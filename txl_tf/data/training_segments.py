@@ -49,9 +49,9 @@ class SegmentPlan:
         if self.num_tokens < 0:
             raise ValueError(f"`num_tokens` must not be negative. Received: {self.num_tokens}")
         if self.segments_per_epoch <= 0:
-            needed = self.num_rows * self.segment_length + 1
+            min_tokens = self.num_rows * self.segment_length + 1
             raise DataDamagedError(
-                f"The text has too few tokens for one batch: {self.num_tokens}, not {needed}.",
+                f"The text has too few tokens for one batch: {self.num_tokens}, not {min_tokens}.",
                 where=f"batch of {self.num_rows} rows with {self.segment_length} tokens each, and "
                 "the token after the last",
                 remedy="Use more text, fewer rows or shorter segments.",
