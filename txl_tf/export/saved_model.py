@@ -111,9 +111,9 @@ def export_saved_model(
         )
     root = tf.Module()
     root.weights = ServedWeights(weights, options.weights)
-    excluded = excluded_tokens(tokenizer, completion.allow_unknown)
+    excluded_ids = excluded_tokens(tokenizer, completion.allow_unknown)
     root.texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
-    served_model = ServedModel(language_model, root.weights, excluded, completion, root.texts)
+    served_model = ServedModel(language_model, root.weights, excluded_ids, completion, root.texts)
     inputs = known_inputs(language_model.config, completion)
     if head is not None:
         of_head = {variable.path: variable.numpy() for variable in head.weights}
