@@ -149,12 +149,12 @@ def write_checkpoint(
 
 def require_finite(step: int, arrays: Mapping[str, np.ndarray]) -> None:
     """Raises NonFiniteError if an array has an infinity or NaN."""
-    damaged = [name for name in sorted(arrays) if not _is_finite(np.asarray(arrays[name]))]
-    if damaged:
-        more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+    bad_names = [name for name in sorted(arrays) if not _is_finite(np.asarray(arrays[name]))]
+    if bad_names:
+        more = f" and {len(bad_names) - 1} more" if len(bad_names) > 1 else ""
         raise NonFiniteError(
             f"The state of step {step} is not finite and is not saved.",
-            where=f"{damaged[0]}{more}",
+            where=f"{bad_names[0]}{more}",
             remedy="Start again from the last checkpoint, which is finite.",
         )
 
