@@ -72,13 +72,13 @@ def relative_shift(scores):
         Float tensor `(B, N, T, K)`; column `j` belongs to key `j`.
     """
     _, num_heads, segment_length, key_length = ops.shape(scores)
-    padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])  # [B, N, T, K + 1]
+    padded_scores = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])  # [B, N, T, K + 1]
     # Only distances for which the first query has no key are dropped with the padding.
-    turned = ops.reshape(padded, [-1, num_heads, key_length + 1, segment_length])
+    shifted_scores = ops.reshape(padded_scores, [-1, num_heads, key_length + 1, segment_length])
     # `ops.slice`, because the gradient of indexing is slow in TensorFlow.
-    shape = [ops.shape(turned)[0], num_heads, key_length, segment_length]
-    turned = ops.slice(turned, [0, 0, 1, 0], shape)
-    return ops.reshape(turned, [-1, num_heads, segment_length, key_length])
+    shape = [ops.shape(shifted_scores)[0], num_heads, key_length, segment_length]
+    shifted_scores = ops.slice(shifted_scores, [0, 0, 1, 0], shape)
+    return ops.reshape(shifted_scores, [-1, num_heads, segment_length, key_length])
 
 
 def shift_padded(scores):
@@ -105,8 +105,8 @@ def mask_over_distances(allowed, dtype):
     scores = mask_scores(ops.zeros((), dtype), allowed)
     rows, num_heads, segment_length, key_length = ops.shape(scores)
     read_in_order = ops.reshape(scores, [rows, num_heads, segment_length * key_length])
-    padded = ops.pad(read_in_order, [[0, 0], [0, 0], [segment_length, 0]])
-    return ops.reshape(padded, [rows, num_heads, segment_length, key_length + 1])
+    padded_mask = ops.pad(read_in_order, [[0, 0], [0, 0], [segment_length, 0]])
+    return ops.reshape(padded_mask, [rows, num_heads, segment_length, key_length + 1])
 
 
 def causal_memory_mask(segment_length, memory_length, valid_length=None, farthest=None):
