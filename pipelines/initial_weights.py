@@ -130,10 +130,9 @@ class InitialWeights:
         """Assigns the weights to a trainer at step 0; `say` prints how many tokens are shared."""
         weights = self._weights[1]
         if self._vocabulary == "shared":
-            tokenizer = data.tokenizer
             texts = required_tokenizer(self.source, self._folder).token_texts()
             ids = {text: index for index, text in enumerate(texts)}
-            own_texts = enumerate(tokenizer.token_texts())
+            own_texts = enumerate(data.tokenizer.token_texts())
             pairs = [(ids[text], index) for index, text in own_texts if text in ids]
             if not pairs:
                 raise MismatchError(
@@ -144,7 +143,7 @@ class InitialWeights:
             initial = {variable.path: variable.numpy() for variable in trainer.model.weights}
             configs = self.source.description.model, trainer.model.config
             weights = rows_of_shared_tokens(weights, initial, *configs, pairs)
-            size = tokenizer.vocabulary_size
+            size = data.tokenizer.vocabulary_size
             say(f"{len(pairs):,} of {size:,} tokens are in the vocabulary of --init-from too.")
         trainer.state.begin_from(weights)
         del self._weights  # the trainer has them now
