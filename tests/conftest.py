@@ -47,20 +47,20 @@ if keras.backend.backend() == "tensorflow":
     )
 
     # Every seed would also drop all kernels, and functions that tests share would be optimized
-    # again for each. That is for random operations with a state of their own, of which are none.
+    # again for each. Only random operations with a state of their own need it; there are none here.
     pywrap_tfe.TFE_ContextClearCaches = lambda context: None
 
     # Tuning is off for the reason that `TrainingSegments` gives; iterators of replicas and of Keras
     # have it on.
     _UNTUNED = tf.data.Options()
     _UNTUNED.autotune.enabled = False
-    # It is for what every iterator takes up, and there is no other default that can be set.
+    # Every iterator calls this method, and TensorFlow has no default options to set.
     tf.data.Dataset._apply_debug_options = lambda dataset: dataset.with_options(_UNTUNED)
 
 
 # Searches of young objects, each after 7,000 more: below, there is little to free.
 _MANY_SEARCHES = 20
-# Slow ones and others together: a file of which nothing is chosen costs no time.
+# Slow ones and others together: a file without selected tests costs no time.
 _LONGEST_FILES = (
     "tpu_compiler/test_executed_program",
     "distribution/test_pod",
@@ -105,7 +105,7 @@ def pytest_collection_finish():
     """What was imported stays: collecting garbage of tests need not look through it."""
     gc.collect()
     gc.freeze()
-    # A search of all that tests keep, traced functions above all, takes seconds each time.
+    # A search of all live objects, mostly traced functions, takes seconds each time.
     gc.set_threshold(700, 10, 1_000)
 
 

@@ -1,4 +1,4 @@
-"""A run that nobody trained, begun as `txl train` begins one."""
+"""An untrained run, begun as `txl train` begins one."""
 
 from pathlib import Path
 

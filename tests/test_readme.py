@@ -1,4 +1,4 @@
-"""README: its links, its claims about the repository, and every block of it, run as it stands."""
+"""README: its links, its claims about the repository, and every code block, run unchanged."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""`fit` of a language model on texts: the trainer's losses, in place, and what is refused."""
+"""`fit` of a language model on texts: the trainer's losses, in place, and its refusals."""
 
 import copy
 import pickle

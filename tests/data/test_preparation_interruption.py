@@ -46,7 +46,7 @@ def whole(tmp_path_factory):
 
 
 def with_full_disk(num_bytes, function):
-    """Calls a function while no file can be longer than so many bytes."""
+    """Calls a function while no file can be longer than `num_bytes`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     try:
@@ -106,7 +106,7 @@ def server():
 
 
 def run_until(server, folder, num_workers, seconds):
-    """Prepares, and kills that after so many seconds; returns how long it ran."""
+    """Prepares, kills the job after some seconds, and returns how long it ran."""
     server.stdin.write(f"{folder} {num_workers} {'-' if seconds is None else seconds}\n")
     server.stdin.flush()
     status, ran_seconds = server.stdout.readline().split()

@@ -95,7 +95,7 @@ def test_random_combinations_are_planned(make_dataset, seed):
     assert len(batches) == num_steps
     for index, batch in enumerate(batches):
         assert_batch_is_planned(batch, plan, first_step + index, tokens)
-    # Each row is one of a host of its own, of which the last one starts two steps later.
+    # Each row is on a host of its own; the last host starts two steps later.
     rows = [range(row, row + 1) for row in range(num_rows)]
     hosts = [batches_of(dataset, plan, first_step, num_steps, rows=each) for each in rows[:-1]]
     late = batches_of(dataset, plan, first_step + 2, num_steps - 2, rows=rows[-1])

@@ -11,7 +11,7 @@ from txl_tf.errors import DataDamagedError, StorageError
 
 
 def double(item):
-    # The first ones take longest, so that order is nobody's accident.
+    # The first items take longest, so that the right order is no accident.
     time.sleep(max(0, 5 - item) / 100)
     return 2 * item
 

@@ -25,7 +25,7 @@ def started(words, **options):
 
 
 def free_ports(count):
-    """Ports of this machine that nobody listens at."""
+    """Free ports of this machine."""
     servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [server.getsockname()[1] for server in servers]
     for server in servers:

@@ -52,7 +52,7 @@ def test_each_segment_is_scored_before_it_is_learned_from(model):
     (_, fixed), first = nats_of(evaluator_of(model, batch_size=1), TEXT), CONFIG.segment_length + 1
     np.testing.assert_allclose(fixed[:first], expected[:first], rtol=1e-5)
     assert np.nanmax(np.abs(fixed - expected)[first:]) > 1e-2
-    # Weights follow the text, so a part of it is its beginning.
+    # Weights follow the text, so `max_tokens` keeps the beginning of the text.
     count = 2 * CONFIG.segment_length
     _, part = nats_of(evaluator, TEXT, max_tokens=count)
     np.testing.assert_allclose(part[: count + 1], nats[: count + 1], rtol=1e-5)

@@ -49,7 +49,7 @@ def evaluate(model, tokens=TOKENS, **settings):
 
 
 def sum_over_row(model, tokens, segment_length, memory_length):
-    """Nats of one row, segment by segment, the shorter tail by itself."""
+    """Nats of one row, segment by segment, with the shorter tail as the last one."""
     memory, total = model.initial_memory(1, memory_length), 0.0
     for first in range(0, len(tokens) - 1, segment_length):
         segment = tokens[first : first + segment_length + 1]

@@ -55,7 +55,7 @@ def test_rows_of_different_lengths_are_those_read_alone(signatures):
     lengths = [1, SEGMENT, SEGMENT + 1, 2 * SEGMENT + 2]
     text = random_ids(4, max(lengths) + 1, seed=2)
     for row, length in enumerate(lengths):
-        text[row, length + 1 :] = -7  # what is no token at all
+        text[row, length + 1 :] = -7  # no token id
     together = score(signatures, text, nothing_read(4), lengths)
     np.testing.assert_array_equal(together["num_scored"], lengths)
     for row, length in enumerate(lengths):

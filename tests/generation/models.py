@@ -1,4 +1,4 @@
-"""Small models whose texts depend on all that came before, and texts without memory."""
+"""Small models whose texts depend on every earlier token, and texts without memory."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
 SIZES = {"hidden_dim": 16, "head_dim": 8, "intermediate_dim": 32, "layer_norm_epsilon": 1e-6}
-# Memory for all that the tests read and write; segments of 5.
+# Memory for every token of a test; segments of 5.
 CONFIG = toy_experiment(model={**SIZES, "memory_length": 40}).model
 
 

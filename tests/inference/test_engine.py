@@ -119,7 +119,7 @@ def test_a_recurrent_model_is_read_with_its_own_memory():
 
 
 def assert_same_memory(memory, of_all_heads):
-    """Compares what is filled in every row, with the heads side by side."""
+    """Compares the positions that every row has filled, with the heads side by side."""
     np.testing.assert_array_equal(memory.valid_length, of_all_heads.valid_length)
     filled = int(np.min(memory.valid_length))
     for part, order in ((0, (0, 3, 1, 2)), (1, (0, 2, 1, 3))):
@@ -140,7 +140,7 @@ def test_the_kernel_remembers_as_by_all_heads():
     memory = on_chip.adopt(states)
     assert_same_memory(memory, all_heads.adopt(states))
     assert_equal_memory(on_chip.adopt(memory), memory)
-    # As many places, of which fewer are read.
+    # As many positions, but fewer are read.
     assert np.all(engine_of(made("gates"), "on chip", 3).adopt(memory).valid_length == 3)
 
 

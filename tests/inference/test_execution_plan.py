@@ -1,4 +1,4 @@
-"""What is chosen for a device."""
+"""The plan for a device follows its kind, the rows and the width."""
 
 from tests.toy_batches import toy_experiment
 from txl_tf.inference.engine import InferenceEngine

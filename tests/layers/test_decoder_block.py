@@ -46,7 +46,7 @@ def test_no_gradient_flows_into_memory(position_encoding, pre_norm):
 
 @pytest.mark.parametrize("variational_dropout", [False, True])
 def test_variational_dropout_draws_one_mask_for_all_positions_of_a_row(variational_dropout):
-    """What is dropped from a branch that puts out ones is seen in the result."""
+    """A branch that returns ones shows its dropped positions in the result."""
     block = DecoderBlock(
         CONFIG.replace(pre_norm=True, dropout=0.5, variational_dropout=variational_dropout)
     )

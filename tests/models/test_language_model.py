@@ -1,4 +1,4 @@
-"""Interface and properties of all models; weights are those of the model, all of them, or none."""
+"""Interface and properties of all models; weights are assigned whole or not at all."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""A tiny run of `txl train` to interrupt, and what must be true of it afterwards."""
+"""A tiny run of `txl train` to interrupt, and the checks after it."""
 
 import argparse
 import collections
@@ -74,7 +74,7 @@ class InterruptedRun:
         return process
 
     def start(self, *arguments: str) -> ForkedRun:
-        """Gives the command, with more arguments, which begins the run or goes on with it."""
+        """Starts or resumes the run, with more arguments."""
         self._num_starts += 1
         return self._server.start(
             *self._job(),
@@ -101,7 +101,7 @@ class InterruptedRun:
         return int(match.group(1)) if match else 0
 
     def checkpoint_step(self) -> int:
-        """The step of the newest checkpoint, 0 if there is none."""
+        """The step of the newest checkpoint, 0 without one."""
         return max((int(path.name[5:]) for path in self._checkpoints("step-*")), default=0)
 
     def is_saving(self) -> bool:
@@ -153,7 +153,7 @@ class InterruptedRun:
         return [{**result, "seconds": 0} for result in results]
 
     def check_same_as(self, unbroken: "InterruptedRun") -> None:
-        """Fails unless ledger and last checkpoint are those of an unbroken run, bit for bit."""
+        """Fails unless ledger and last checkpoint equal an unbroken run's, bit for bit."""
         self.check_finished()
         assert (self.workdir / "ledger.jsonl").read_bytes() == (
             unbroken.workdir / "ledger.jsonl"
@@ -204,7 +204,7 @@ class InterruptedFineTuning(InterruptedRun):
 
 
 class Interrupter:
-    """Interrupts runs again and again, until there have been so many interruptions."""
+    """Interrupts runs until the number of interruptions is reached."""
 
     run_type = InterruptedRun
 

@@ -65,7 +65,7 @@ def model_file(tmp_path_factory):
 
 @pytest.fixture
 def finetune(tmp_path, model_file):
-    """A function that fine-tunes a new model on the rows of a kind."""
+    """A function that fine-tunes a new model on the rows of one task kind."""
 
     def run(kind, *options, name="run", model=("--config", model_file), rows=None):
         rows = ROWS[kind] if rows is None else rows

@@ -1,4 +1,4 @@
-"""The job that writes text, with a model that nobody trained."""
+"""The job that writes text, with an untrained model."""
 
 import builtins
 import io

@@ -13,7 +13,7 @@ from txl_tf.model_folder import BASE, RUN_FILE, RunDescription, load_model, open
 
 SHORT = ("--set", "training.num_steps=12", "--set", "training.steps_per_loop=3")
 ADAPTERS = ("--set", "training.adapter_rank=4")
-# All of it needs a trained model in folders of every kind.
+# Every test needs a trained model in folders of every kind.
 pytestmark = pytest.mark.slow
 
 
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_refused(options, exit_code, words, untouched, trai
 
 @pytest.fixture
 def words(tmp_path):
-    """Two data sets of words, of which some are the same."""
+    """Two data sets of words that share some words."""
     folders = {}
     for name, texts in {"first": "a b c d e " * 400, "second": "e c a f g h " * 400}.items():
         file, valid = tmp_path / f"{name}.txt", tmp_path / f"{name} valid.txt"

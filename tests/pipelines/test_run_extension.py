@@ -1,4 +1,4 @@
-"""A finished run goes on with more steps, and is bound to its earlier ones as before."""
+"""A finished run continues with more steps and stays bound to its earlier ones."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def test_the_extended_run_is_the_long_one_where_the_schedule_is_the_same(run, tm
     described = Workdir(run).describe()
     assert described.extended_at == (NUM_STEPS,)
     assert described.experiment.training.num_steps == MORE_STEPS
-    # The same command again changes nothing, and once more it can be extended.
+    # The same command again changes nothing, and the run can be extended again.
     before = files_of(run)
     extend(run)
     assert files_of(run) == before
@@ -159,6 +159,6 @@ def test_an_extension_may_have_another_rate_and_keeps_the_state(run, tmp_path):
     described = Workdir(run).describe()
     assert described.experiment.optimizer.learning_rate == 0.0001
     assert described.identity()["optimizer"]["learning_rate"] == described.first_learning_rate
-    # The toy steps do not depend on the rate: all but the rate goes on.
+    # The toy steps do not depend on the rate: everything else continues.
     extend(tmp_path / "long")
     assert last_state_of(run) == last_state_of(tmp_path / "long")

@@ -48,7 +48,7 @@ def tokenizer_of_kind(kind):
 
 @pytest.fixture(scope="module", params=KINDS)
 def run(request, tmp_path_factory):
-    """A run that nobody trained, its tokenizer and its data."""
+    """An untrained run, its tokenizer and its data."""
     tokenizer = tokenizer_of_kind(request.param)
     workdir, data = write_run(tmp_path_factory.mktemp(request.param), tokenizer, TEXT)
     return workdir, tokenizer, data
@@ -131,7 +131,7 @@ def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
     )
     with pytest.raises(DataDamagedError):
         open_model(copy.folder).tokenizer()
-    # What differs is written anew when the run goes on.
+    # A resumed run rewrites files that differ.
     copy.keep_vocabulary(tokenizer.vocabulary_files)
     assert path.read_bytes() == content
     shutil.rmtree(path.parent)

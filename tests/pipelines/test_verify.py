@@ -74,7 +74,7 @@ def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
     flip(data)
     ledger = workdir / "ledger.jsonl"
     content = ledger.read_text()
-    # Every line is one of a ledger still; the checkpoints know better.
+    # Every line is still valid; only the checkpoints reveal the change.
     ledger.write_text(content.replace('"applied"', '"skipped_non_finite"', 1))
     with pytest.raises(DataDamagedError, match="not what was written"):
         verified(workdir, capsys)

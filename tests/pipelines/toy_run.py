@@ -1,7 +1,7 @@
 """The real training run with steps that cost nothing.
 
-All that writes is real: folder, lock, checkpoints, ledger, events, the note of
-the best. What is computed is a few numbers per step, which depend on all steps
+Every writer is real: folder, lock, checkpoints, ledger, events, the note of
+the best. A step computes a few numbers, which depend on all steps
 before.
 """
 
@@ -98,7 +98,7 @@ class ToyTrainer:
         self._weights = (self._weights * np.float32(0.999) + pull).astype("float32")
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that decides the next step."""
+        """The state that decides the next step."""
         return {
             "model/weights": self._weights,
             "memory/states": self._memory,
@@ -106,7 +106,7 @@ class ToyTrainer:
         }
 
     def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes up what `arrays` returned."""
+        """Restores the result of `arrays`."""
         self._weights = arrays["model/weights"]
         self._memory = arrays["memory/states"]
         self.step = int(arrays["step"])
@@ -198,7 +198,7 @@ def toy_training():
 
 @contextlib.contextmanager
 def stopping_after(num_steps: int, error: type[Exception]):
-    """Lets steps end with an error, as soon as so many have been reported."""
+    """Raises an error as soon as `num_steps` steps have been reported."""
     take_steps = ToyTrainer.take_steps
 
     def stopping(trainer, **arguments):

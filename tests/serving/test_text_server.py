@@ -148,7 +148,7 @@ def test_a_session_does_not_know_the_stop_text_that_ended_a_text(client, lm):
     for prompt in (PROMPT, "then", ""):
         answer = complete(client, prompt, session="t", stop=stop, max_tokens=30, **greedy)
         assert answer.choices[0].text == expected.write(prompt or None, max_tokens=30)
-    # What it knows is the prompt and the text before the stop text.
+    # Its memory holds the prompt and the text before the stop text.
     first = complete(client, session="u", stop=stop, max_tokens=30, **greedy)
     assert first.session["tokens"] == len(PROMPT + first.choices[0].text)
 

@@ -77,7 +77,7 @@ def test_figures_of_spans(answers, text, exact_match, span_f1):
 
 @pytest.mark.parametrize("labels, found", [("000", (1, 0, 0)), ("011", (0, 0, 0))])
 def test_classes_that_are_all_equal_are_no_error(labels, found):
-    """Warnings are errors here, those of scikit-learn among them."""
+    """Warnings are errors here, also scikit-learn's."""
     names = ("accuracy", "f1", "matthews")
     figures = compute_metrics(names, "classification", TWO, examples_of(labels), np.array(found))
     assert (figures["matthews"], figures["f1"]) == (0.0, 0.0)

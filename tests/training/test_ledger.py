@@ -67,7 +67,7 @@ def test_a_run_without_a_ledger_gets_one_that_says_where_it_begins(path):
     append(ledger, lines(41, 43))
     assert text_of(path) == text_with(41, 43, begin=41)
     assert StepLedger(path).resume(41) == lines(42, 43)
-    # An older checkpoint than the ledger: all of it is to be done again.
+    # A checkpoint older than the ledger: every line is to be done again.
     ledger = StepLedger(path)
     assert ledger.resume(30) == lines(41, 41)
     assert text_of(path) == text_with(31, 30, begin=31)

@@ -189,7 +189,7 @@ def batch_of(num_rows=6, length=11, seed=0):
 
 
 def checksum_of(token_ids, target_ids, rows=None, num_counted=6):
-    """The share of some rows of a batch, of which the first ones count."""
+    """The checksum share of some rows of a batch; the first rows count."""
     rows = np.arange(len(token_ids)) if rows is None else rows
     share = batch_checksum(
         tf.constant(token_ids),
