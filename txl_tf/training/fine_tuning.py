@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras import ops
 
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.distribution.step_context import current_value
 from txl_tf.evaluation.task_evaluator import gather_texts
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import LanguageModel
@@ -207,7 +208,7 @@ class TaskObjective:
         inputs = padded_inputs(batch.token_ids, batch.num_tokens)
         seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
         # Read here: the gradient of a loop needs the shapes of variables, which fails on a TPU.
-        values = [(weight, ops.convert_to_tensor(weight.value)) for weight in self.weights]
+        values = [(weight, current_value(weight)) for weight in self.weights]
         with keras.StatelessScope(values):
             outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
         losses = self._losses(outputs, batch)  # [B]
