@@ -117,7 +117,7 @@ def product_rate(dtype: str, is_on_cpu: bool) -> float:
         begin = time.perf_counter()
         for _ in range(num_products):
             product = ops.matmul(left, right)
-        ops.convert_to_numpy(product[0, 0])  # waits for the last
+        ops.convert_to_numpy(product[:1, 0])  # waits for the last
         return time.perf_counter() - begin
 
     round_seconds()  # compiles, and starts the threads
