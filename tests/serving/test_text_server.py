@@ -390,4 +390,5 @@ def test_a_client_takes_a_row_and_a_place_of_one_with_many(lm, client_header):
             time.sleep(0.01)
         assert ask("127.0.0.3", 5) == expected[:5]
         answers = [each.result() for each in crowd]
-    assert answers.count(expected) == 7 and answers.count(503) == 1
+    # A row that is free at that moment needs no place.
+    assert answers.count(503) <= 1 and answers.count(expected) == 8 - answers.count(503)
