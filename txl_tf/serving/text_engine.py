@@ -83,6 +83,7 @@ class TextEngine:
         self._changed = threading.Condition()
         self._waiting: list[Completion] = []
         self._reading: Completion | None = None
+        self._running: list[Completion] = []  # of the turn, also while the batch changes
         self._batch = TextBatch(lm.model, max_rows, empty_memory)
         # Compiles the program, so that the first request need not wait for it.
         next(self._reader.read_next([np.zeros((2,), np.int32)], empty_memory))
@@ -103,7 +104,7 @@ class TextEngine:
 
     @property
     def _num_running(self) -> int:
-        return len(self._batch.rows) + (self._reading is not None)
+        return len(self._running) + (self._reading is not None)
 
     def submit(
         self,
@@ -137,7 +138,7 @@ class TextEngine:
             busy = RequestError(503, "The server is busy; ask again later.")
             # Cancelled texts are dropped, unless their sessions must be kept.
             self._waiting = [row for row in self._waiting if row.state or not row.is_over]
-            begun = {row.owner for row in (*self._batch.rows, *self._waiting) if row.state}
+            begun = {row.owner for row in (*self._running, *self._waiting) if row.state}
             owners = dict.fromkeys(row.owner for row in self._waiting)
             requests = [request for request in owners if request not in begun]
             if len(requests) >= self._max_waiting + max(0, self._max_rows - self._num_running):
@@ -178,6 +179,7 @@ class TextEngine:
     def _turn(self) -> None:
         """Reads a piece of waiting prompts, and writes a token of every text."""
         rows = [row for row in self._batch.rows if not row.is_over]
+        self._running = rows
         self._pause_one(rows)
         while len(rows) < self._max_rows:
             self._reading = row = self._reading or self._next_waiting(rows)
@@ -333,7 +335,7 @@ class TextEngine:
         """Answers all texts with an error; the sessions of those that were read end."""
         with self._changed:
             rows = [*self._batch.rows, *self._waiting, *filter(None, [self._reading])]
-            self._waiting, self._reading, self._batch.rows = [], None, []
+            self._waiting, self._reading, self._running, self._batch.rows = [], None, [], []
         for row in rows:
             if row.state:
                 self._sessions.pop(row.settings.session, None)
