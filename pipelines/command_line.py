@@ -48,8 +48,8 @@ JOBS = {
 # Jobs that may load the TPU library without `--tpu local`.
 _LOOKS_FOR_TPU = ("doctor", "compile")
 
-# Jobs whose programs are of TensorFlow's layers, whatever backend trained the weights.
-_ON_TENSORFLOW = ("convert", "export", "quickstart")
+# Jobs that compute with TensorFlow's layers or not at all, whatever backend trains.
+_ON_TENSORFLOW = ("convert", "export", "launch", "quickstart")
 # Jobs that compute with a model, on either backend.
 _ON_ANY_BACKEND = (
     *("analyze", "compile", "embed", "evaluate", "finetune", "generate", "serve", "train"),

@@ -25,7 +25,7 @@ from ..doctor import pinned_versions
 
 # Machine types of GKE; a v3 slice of several hosts has `ct3p-hightpu-4t`.
 _MACHINES = {"v3": "ct3-hightpu", "v4": "ct4p-hightpu", "v5e": "ct5lp-hightpu"}
-_MACHINES |= {"v5p": "ct5p-hightpu", "v6e": "ct6e-standard"}
+_MACHINES |= {"v5p": "ct5p-hightpu", "v6e": "ct6e-standard", "tpu7x": "tpu7x-standard"}
 _GKE = "gke-jobset"
 # Parts of the script of each kind; a later part may redefine functions of an earlier one.
 _SCRIPTS = {
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     tpu = parser.add_argument_group("TPU")
     tpu.add_argument("--kind", choices=[*_SCRIPTS, _GKE], required=True, help="what to launch")
-    meaning = "the slice, such as v4-32, v5litepod-16, v5p-32, v6e-8 or v5e:2x4"
+    meaning = "the slice, such as v4-32, v5litepod-16, v5p-32, v6e-8, tpu7x-8 or v5e:2x4"
     tpu.add_argument("--accelerator-type", metavar="TYPE", required=True, help=meaning)
     tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
     tpu.add_argument("--project", required=True, help="ID of the Google Cloud project")
@@ -76,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--data", metavar="gs://...", required=True, help="prepared data set")
     add_workdir_argument(run)
     add_override_argument(run)
+    meaning = "backend of Keras (default: tensorflow, but jax on TPU7x); jax only on GKE"
+    run.add_argument("--backend", choices=("tensorflow", "jax"), help=meaning)
     meaning = "image of the TPU VMs (default: by accelerator type)"
     tpu.add_argument("--runtime-version", metavar="IMAGE", help=meaning)
     gke = parser.add_argument_group(_GKE)
@@ -99,16 +101,18 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
             what = f"The {name.replace('_', ' ')} is not valid."
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
-    if not accelerator.chip.has_tensorflow:
-        raise UsageError(
-            "The scripts and job sets run TensorFlow, which TPU7x does not have.",
-            where=f"{option} {arguments.accelerator_type}",
-            remedy="Run `txl train --backend jax` on each host of a job set of your own.",
-        )
     kind, chips = arguments.kind, accelerator.chip.name
+    backends = _backends(accelerator)
+    arguments.backend = arguments.backend or backends[0]
+    if arguments.backend not in backends:
+        what = f"The backend {arguments.backend} has no {chips} chips."
+        where = f"{option} {arguments.accelerator_type} --backend {arguments.backend}"
+        raise UsageError(what, where=where, remedy=f"Use --backend {backends[0]}.")
     is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
+    is_on_jax = arguments.backend == "jax"
     server = "The server of tensorflow-tpu 2.20.0 does not know v6e slices of several hosts."
     for is_wrong, what, remedy in (
+        (is_on_jax and not is_gke, "The scripts of TPU VMs install TensorFlow, not JAX.", _GKE),
         (kind == "tpu-vm" and is_slice, "The slice has several hosts.", "pod-slice"),
         (kind == "pod-slice" and not is_slice, "The slice has one host.", "tpu-vm"),
         (not is_gke and is_slice and chips == "v6e", server, _GKE),
@@ -155,19 +159,33 @@ def _script(arguments: argparse.Namespace, accelerator: Topology) -> str:
 
 
 def _manifest(arguments: argparse.Namespace, accelerator: Topology) -> str:
+    """Returns a job set with one program per host, or for a slice with TensorFlow one for all."""
     has_file = arguments.config not in NAMED_EXPERIMENTS
     file, hosts = f"config{Path(arguments.config).suffix}", accelerator.num_hosts
+    is_on_jax, is_slice = arguments.backend == "jax", hosts > 1
+    has_servers = is_slice and not is_on_jax
     names = [f"{arguments.name}-servers-0-{pod}.{arguments.name}" for pod in range(hosts)]
-    tpu = "local" if hosts == 1 else ",".join(f"grpc://{name}:{_PORT}" for name in names)
+    tpu = ",".join(f"grpc://{name}:{_PORT}" for name in names) if has_servers else "local"
     words = _train_words(arguments, f"/config/{file}" if has_file else arguments.config)
-    doctor = shlex.join(["txl", "doctor", "--tpu", tpu, "--folder", arguments.workdir])
-    train = shlex.join(["txl", "train", "--tpu", tpu, *words])
-    script = f"{doctor} && exec sh /txl-tf/pipelines/launch/run_until_done.sh {train}"
-    if hosts > 1:
+    # On JAX the other hosts must answer before one sees the chips of a slice.
+    of_doctor, of_train = ([], ["--backend", "jax"]) if is_on_jax else (["--tpu", tpu], [])
+    doctor = shlex.join(["txl", "doctor", *of_doctor, "--folder", arguments.workdir])
+    train = shlex.join(["txl", "train", *of_train, "--tpu", tpu, *words])
+    # A host of a slice that starts again by itself would wait for the others.
+    loop = "" if is_slice and is_on_jax else "sh /txl-tf/pipelines/launch/run_until_done.sh "
+    script = f"{doctor} && exec {loop}{train}"
+    if has_servers:
         # The machines come up in any order.
         ask = f"import socket, sys; socket.create_connection((sys.argv[1], {_PORT}), 5)"
         until = f'until {shlex.join(["python", "-c", ask])} "$host" 2> /dev/null; do sleep 5; done'
         script = f"for host in {shlex.join(names)}; do {until}; done; {script}"
+    topology, placement = accelerator.name.partition(":")[2], ""
+    # On TPU7x a policy takes the place of the topology.
+    has_policy = is_slice and accelerator.chip.name == "tpu7x"
+    if has_policy:
+        placement = f"--placement-policy {arguments.name}"
+    elif is_slice:
+        placement = f"--tpu-topology {topology}"
     values = {
         **{name: getattr(arguments, name) for name in _PATTERNS},
         "config_name": file,
@@ -178,25 +196,38 @@ def _manifest(arguments: argparse.Namespace, accelerator: Topology) -> str:
         "chips": _gke_accelerator(accelerator),
         "region": arguments.zone.rpartition("-")[0],
         "machine": _machine_type(accelerator),
-        "topology": accelerator.name.partition(":")[2],
+        "topology": topology,
+        # A failure of one host fails the others, in another way.
+        "on_failure": "RestartJobSet" if is_slice else "FailJobSet",
         "member": f"serviceAccount:{arguments.project}.svc.id.goog[default/{arguments.name}]",
         # Kubernetes reads `$$` as `$`.
         "train": script.replace("$", "$$"),
         "chips_per_host": accelerator.chips_per_host,
         "hosts": hosts,
     }
-    name = "jobset.yaml" if hosts == 1 else "jobset_slice.yaml"
+    name = "jobset_slice.yaml" if has_servers else "jobset.yaml"
     lines = (_FOLDER / name).read_text().splitlines(keepends=True)
-    template = "".join(line for line in lines if arguments.spot or "gke-spot" not in line)
+    # Words of lines that only some manifests have.
+    left_out = [] if arguments.spot else ["gke-spot"]
+    left_out += [] if is_slice else ["exclusive-topology"]
+    left_out += [] if has_policy else ["workload-policy", "accelerator-topology"]
+    template = "".join(line for line in lines if not any(word in line for word in left_out))
     literals = {key: json.dumps(value) for key, value in values.items()}
-    spot = "--spot" if arguments.spot else ""
-    return string.Template(template).substitute(literals, spot=spot)
+    options = {"spot": "--spot" if arguments.spot else "", "placement": placement}
+    return string.Template(template).substitute(literals, **options)
 
 
 def _train_words(arguments: argparse.Namespace, config: str) -> list[str]:
     words = ["--config", config, "--data", arguments.data, "--workdir", arguments.workdir]
     # With `=`, a value that begins with a hyphen is still a value.
     return words + [f"--set={override}" for override in arguments.overrides]
+
+
+def _backends(accelerator: Topology) -> tuple[str, ...]:
+    """Returns the backends that run on the chips, the usual one first."""
+    if not accelerator.chip.has_tensorflow:
+        return ("jax",)
+    return ("tensorflow",) if accelerator.chip.name in ("v2", "v3") else ("tensorflow", "jax")
 
 
 def _gke_accelerator(slice_: Topology) -> str | None:

@@ -77,6 +77,9 @@ def test_a_script_creates_installs_trains_and_deletes(kind, accelerator_type, ca
         ("tpu-vm", "v5litepod-12", {}, "--accelerator-type"),
         ("tpu-vm", "v5litepod-16", {}, "pod-slice"),
         ("gke-jobset", "v5e:2x4", {"--runtime-version": "x"}, "--runtime-version"),
+        ("gke-jobset", "tpu7x:2x2x1", {"--backend": "tensorflow"}, "--backend jax"),
+        ("tpu-vm", "tpu7x:2x2x1", {}, "gke-jobset"),
+        ("tpu-vm", "v6e-8", {"--backend": "jax"}, "gke-jobset"),
     ],
 )
 def test_wrong_arguments_are_named(kind, accelerator_type, changed, word, capsys):
@@ -103,6 +106,43 @@ def test_kubernetes_reads_the_manifest(accelerator_type, num_hosts, shape, chips
     words = shlex.split(train)
     assert words[words.index("--data") + 1] == DATA
     subprocess.run(["sh", "-n"], input=train, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "num_hosts", "machine", "placement"),
+    [
+        ("tpu7x:2x2x1", 1, "tpu7x-standard-4t", None),
+        ("tpu7x-16", 2, "tpu7x-standard-4t", "--placement-policy my-run"),
+        ("v6e-8", 1, "ct6e-standard-8t", None),
+        ("v6e-16", 4, "ct6e-standard-4t", "--tpu-topology 4x4"),
+    ],
+)
+def test_each_host_of_a_slice_trains_on_jax(
+    accelerator_type, num_hosts, machine, placement, capsys
+):
+    yaml = pytest.importorskip("yaml")
+    backend = {} if accelerator_type.startswith("tpu7x") else {"--backend": "jax"}
+    text = launch(capsys, "gke-jobset", accelerator_type, **backend)
+    assert f'--machine-type "{machine}"' in text
+    assert ("--placement-policy" in text or "--tpu-topology" in text) == (placement is not None)
+    assert placement is None or placement in text
+    assert ("workload-policy" in text) == ("--placement-policy" in text)
+    (job_set,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "JobSet")
+    (job,) = job_set["spec"]["replicatedJobs"]
+    hosts = job["template"]["spec"]
+    # GKE tells the pods of an indexed job their places, by which JAX finds the others.
+    assert hosts["completionMode"] == "Indexed"
+    assert hosts["parallelism"] == hosts["completions"] == num_hosts
+    pod = hosts["template"]["spec"]
+    chips = "tpu7x" if accelerator_type.startswith("tpu7x") else "tpu-v6e-slice"
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == chips
+    command = pod["containers"][0]["command"][-1].replace("$$", "$")
+    words = shlex.split(command)
+    train = words[words.index("train") :]
+    assert train[:5] == ["train", "--backend", "jax", "--tpu", "local"]
+    assert train[train.index("--data") + 1] == DATA
+    assert "--tpu" not in words[: words.index("train")]
+    subprocess.run(["sh", "-n"], input=command, text=True, check=True)
 
 
 def run_until_done(program, folder, **environment):

@@ -54,7 +54,7 @@ _CLOUD_NAMES = {
     ),
     "v5p": CloudNames("v5p", 2, _CUBES, "v2-alpha-tpuv5", "tpu-v5p-slice"),
     "v6e": CloudNames("v6e", 1, _SMALL, "v2-alpha-tpuv6e", "tpu-v6e-slice", max_chips_per_host=8),
-    "tpu7x": CloudNames("tpu7x", 1, _CUBES, "", "tpu7x"),
+    "tpu7x": CloudNames("tpu7x", 2, _CUBES, "", "tpu7x"),
 }
 
 _NAME = re.compile(r"(v\d+[a-z]?|tpu7x):(\d{1,5}(?:x\d{1,5}){0,9})", re.ASCII)
