@@ -12,6 +12,7 @@ Tokens and weights are random: the time does not depend on them.
 Shape letters used in this module: B rows, T segment length, M memory length, D width.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -30,6 +31,10 @@ _SEGMENTS_PER_ROW = 64
 
 def create_txl_work(request: dict[str, Any]) -> Work:
     """Creates the work of this project, with the defaults of its jobs."""
+    with contextlib.suppress(ImportError):  # older checkouts have no such function
+        from pipelines.exit_codes import import_tensorflow
+
+        import_tensorflow()
     from txl_tf.config.experiment import ExperimentConfig
 
     experiment = ExperimentConfig.from_dict(request["experiment"])
