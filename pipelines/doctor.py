@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 _TPU_BUILD = "tensorflow-tpu"
 _BUILDS = ("tensorflow", _TPU_BUILD, "tensorflow-cpu", "tf-nightly", "tf-nightly-tpu")
-# Environment variables that change the work of TensorFlow and Keras, with their usual value.
-_VARIABLES = {
-    "KERAS_BACKEND": "tensorflow",
-    "TF_USE_LEGACY_KERAS": "0",
-    "TPU_LOAD_LIBRARY": None,
-    "TPU_LIBRARY_PATH": None,
-    "TF_XLA_FLAGS": None,
-    "XLA_FLAGS": None,
-    "TF_CONFIG": None,
+# Environment variables that change the work of TensorFlow and Keras, with their usual values.
+_VARIABLES: dict[str, tuple[str, ...]] = {
+    "KERAS_BACKEND": ("tensorflow", "jax"),
+    "TF_USE_LEGACY_KERAS": ("0",),
+    "TPU_LOAD_LIBRARY": (),
+    "TPU_LIBRARY_PATH": (),
+    "TF_XLA_FLAGS": (),
+    "XLA_FLAGS": (),
+    "TF_CONFIG": (),
 }
 _CONTENT = b"txl doctor was here\n" * 100
 # Two replicas suffice to check a sum.
@@ -110,7 +110,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     }
     yield from check_packages(packages, has_tpu=arguments.tpu == "local")
     for name, usual in _VARIABLES.items():
-        if (value := os.environ.get(name)) not in (None, "", usual):
+        if (value := os.environ.get(name, "")) not in ("", *usual):
             exit_code = MismatchError.exit_code if name == "KERAS_BACKEND" else 0
             yield Finding(name, f"set to {value[:80]}", f"unset {name}", exit_code)
     yield from map(check_folder, arguments.folder)
