@@ -50,9 +50,17 @@ _LOOKS_FOR_TPU = ("doctor", "compile")
 
 # Jobs that compute with TensorFlow's layers or not at all, whatever backend trains.
 _ON_TENSORFLOW = ("convert", "export", "launch", "quickstart")
-# Jobs that compute with a model, on either backend.
+# Jobs and analyses that compute with a model, on either backend.
 _ON_ANY_BACKEND = (
-    *("analyze", "compile", "embed", "evaluate", "finetune", "generate", "serve", "train"),
+    "analysis.attention",
+    "analysis.context",
+    "compile",
+    "embed",
+    "evaluate",
+    "finetune",
+    "generate",
+    "serve",
+    "train",
 )
 
 # Jobs that do not load TensorFlow in this process, or first watch for signals.
@@ -102,15 +110,12 @@ def _dispatch(arguments: list[str]) -> None:
         job_parser = jobs.add_parser(name, help=summary, description=sentence(summary))
         if name == chosen:
             modules[name] = job_parser.add_arguments_of(name)
-            if name in _ON_ANY_BACKEND:
-                meaning = "backend of Keras (default: $KERAS_BACKEND)"
-                choices = ("tensorflow", "jax")
-                job_parser.add_argument("--backend", choices=choices, help=meaning)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
-    backend = "tensorflow" if parsed.job in _ON_TENSORFLOW else getattr(parsed, "backend", None)
-    if backend is not None:
-        os.environ["KERAS_BACKEND"] = backend
+    if parsed.job in _ON_TENSORFLOW:
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+    elif getattr(parsed, "backend", None):
+        os.environ["KERAS_BACKEND"] = parsed.backend
     if parsed.job != "doctor":
         require_tensorflow_backend("jax")
         require_backend_packages()
@@ -146,6 +151,9 @@ class JobParser(argparse.ArgumentParser):
         """Imports a job and adds its arguments. The example in its docstring becomes the usage."""
         module = importlib.import_module(f"{__package__}.{module_name}")
         module.add_arguments(self)
+        if module_name in _ON_ANY_BACKEND:
+            meaning = "backend of Keras (default: $KERAS_BACKEND)"
+            self.add_argument("--backend", choices=("tensorflow", "jax"), help=meaning)
         if example := _EXAMPLE.search(module.__doc__ or ""):
             words = example[1].replace("%", "%%").replace("\\\n", " ").split()
             usage = f"usage: {' '.join(words)} [options]"

@@ -23,12 +23,11 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.distribution.mesh_strategy import MeshStrategy
-from txl_tf.distribution.step_context import is_on_jax
 from txl_tf.distribution.strategy import AnyStrategy, chip_of, is_chief, num_workers
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, perplexity
 from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
-from txl_tf.imports import jax
+from txl_tf.imports import is_on_jax, jax
 from txl_tf.inference.segment_reader import SegmentBatch, read_batches, segments
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.model_folder import RunStart

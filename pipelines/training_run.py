@@ -16,9 +16,9 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.remote_hosts import watched_hosts
-from txl_tf.distribution.step_context import is_on_jax
 from txl_tf.distribution.strategy import AnyStrategy, is_chief
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
+from txl_tf.imports import is_on_jax
 from txl_tf.model_folder import CHECKPOINTS, RunDescription, Workdir, read_base, write_base
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import locked_folder

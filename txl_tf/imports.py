@@ -167,6 +167,11 @@ def require_tensorflow_backend(*others: str) -> None:
         )
 
 
+def is_on_jax() -> bool:
+    """True if JAX is the backend of Keras, which is imported for it."""
+    return importlib.import_module("keras").config.backend() == "jax"
+
+
 def require_backend_packages() -> None:
     """Raises UsageError if JAX is the backend of Keras, but not installed."""
     if os.environ.get("KERAS_BACKEND") == "jax":

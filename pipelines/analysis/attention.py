@@ -28,7 +28,7 @@ import numpy as np
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
-from txl_tf.imports import require_extra, require_tensorflow_backend
+from txl_tf.imports import require_extra
 from txl_tf.model_folder import ModelFolder, build_model, open_dataset, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
@@ -98,7 +98,6 @@ class AttentionJob:
 
 def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
     """Checks the arguments before TensorFlow is imported."""
-    require_tensorflow_backend()
     if arguments.head is not None and arguments.layer is None:
         raise UsageError("--head needs --layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")

@@ -20,7 +20,10 @@ import numpy as np
 
 import txl_tf
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.model_folder import RunDescription, settings_file
+from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.scores import score_text
+from txl_tf.model_folder import RunDescription, build_model, settings_file
 from txl_tf.training.checkpoints import CheckpointStore
 
 TEXT = "Row r of a batch continues row r of the batch before it, and so on to the end. " * 9
@@ -56,6 +59,21 @@ def write_run(folder):
     (folder / "run.json").write_bytes(settings_file(run))
 
 
+def analyses_of(model):
+    """Returns nats by weights that follow a text, and attention by distance."""
+    settings = {"batch_size": 1, "dynamic_learning_rate": 0.03, "dynamic_decay": 0.1}
+    evaluator = Evaluator(model, txl_tf.EvaluationConfig(**settings))
+    nats = score_text(evaluator, ByteTokenizer(), TEXT[:150]).nats[1:]
+    config = profiled_config(model.config, 8, 24)
+    profiled = build_model(config, {each.path: each.numpy() for each in model.weights})
+    profiler = AttentionProfiler(profiled, batch_size=1)
+    token_ids = ByteTokenizer().encode(TEXT).astype("int32")
+    for start in range(0, 80, 8):
+        profiler.add(token_ids[None, start : start + 8], np.full((1, 8), start >= 24))
+    attention = profiler.result().to_arrays()
+    return {"dynamic": nats, "rows": profiler.last_rows(0, 0), **attention}
+
+
 def results_of(run, saved):
     """Returns arrays to compare by tolerance, and texts that must be equal."""
     lm = txl_tf.load(run)
@@ -69,6 +87,7 @@ def results_of(run, saved):
         session.write("of a", max_tokens=8) + session.write(max_tokens=8),
     ]
     arrays = {"score": lm.score(TEXT[:150]).nats[1:], "features": lm.embed("Row r of")}
+    arrays |= analyses_of(lm.model)
     means = [0.0]
     note = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: means.append(float(logs["loss"]))

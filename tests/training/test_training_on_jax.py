@@ -91,6 +91,13 @@ def test_rows_in_parts_give_the_losses_of_whole_batches(on_jax):
     assert on_jax["parts"] == pytest.approx(expected, abs=1e-5)
 
 
+def test_rematerialization_keeps_the_losses_and_saves_memory(on_jax):
+    expected = on_jax["losses"][HALF : HALF + NUM_CROSSED]
+    assert on_jax["rematerialized"] == pytest.approx(expected, abs=1e-5)
+    plain, rematerialized = on_jax["megabytes"]
+    assert rematerialized < 0.8 * plain
+
+
 def test_devices_and_processes_divide_the_rows_and_change_no_loss(on_tensorflow, on_jax, tmp_path):
     for num_processes in (1, 2):
         folder = tmp_path / str(num_processes)

@@ -56,6 +56,12 @@ def resumed(strategy, arrays, step, **training):
     return trainer, losses_until(trainer, step)
 
 
+def megabytes(trainer, batch):
+    """Memory of intermediate results of a step."""
+    program = trainer.mesh_program.lower(batch).compile()
+    return program.memory_analysis().temp_size_in_bytes / 1e6
+
+
 def load(path):
     """The arrays of a state."""
     with np.load(path, allow_pickle=False) as arrays:
@@ -81,6 +87,8 @@ def main(folder):
     report["exact_products"] = all("HIGHEST, HIGHEST" in line for line in products)
     if (folder / "half.npz").exists():
         until = HALF + NUM_CROSSED
+        saving, report["rematerialized"] = resumed(strategy, half, until, rematerialize=True)
+        report["megabytes"] = [megabytes(each, batch) for each in (trainer, saving)]
         report["crossed"] = resumed(strategy, load(folder / "half.npz"), until)[1]
         report["parts"] = resumed(strategy, half, until, gradient_accumulation_steps=2)[1]
     if is_chief(strategy):

@@ -9,16 +9,11 @@ from typing import Any
 
 import keras
 
-from txl_tf.imports import jax
+from txl_tf.imports import is_on_jax, jax
 from txl_tf.imports import tensorflow as tf
 
 MESH_AXIS = "replicas"
 """Name of the only axis of a mesh."""
-
-
-def is_on_jax() -> bool:
-    """True if JAX is the backend of Keras."""
-    return keras.backend.backend() == "jax"
 
 
 def replica_index() -> Any:

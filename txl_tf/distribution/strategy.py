@@ -23,9 +23,8 @@ from txl_tf.distribution.server_address import (
     unreachable,
     within,
 )
-from txl_tf.distribution.step_context import is_on_jax
 from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.imports import jax
+from txl_tf.imports import is_on_jax, jax
 from txl_tf.storage.files import first_line
 from txl_tf.storage.untrusted_files import parse_json
 

@@ -8,13 +8,14 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
+from txl_tf.evaluation.exact_products import exact_products
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.attention import RelativeAttention
+from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -98,10 +99,11 @@ class AttentionProfiler:
         self.model = model
         self._memory = model.initial_memory(batch_size)
         self._last: Any = None
-        self._step = tf.function(self._measure, jit_compile=jit_compile, autograph=False)
+        self._step = compiled(self._measure, model, jit_compile)
         self._sums: dict[str, np.ndarray] = {}
         self._num_queries = 0
 
+    @exact_products()
     def add(self, token_ids: np.ndarray, is_counted: np.ndarray) -> None:
         """Reads the next segment `(B, T)` of every row.
 
@@ -112,12 +114,13 @@ class AttentionProfiler:
         check_token_ids(token_ids, self.model.config.vocabulary_size)
         if np.all(is_counted[0]):
             self._last = (token_ids, memory)
-        sums, self._memory = self._step(tf.constant(token_ids), tf.constant(is_counted), memory)
+        inputs = (ops.convert_to_tensor(each) for each in (token_ids, is_counted))
+        sums, self._memory = self._step(*inputs, memory)
         if not np.any(is_counted):
             return
         for name, array in sums.items():
             # Float32 within a segment, float64 over all segments.
-            self._sums[name] = self._sums.get(name, 0.0) + array.numpy().astype("float64")
+            self._sums[name] = self._sums.get(name, 0.0) + np.asarray(array, np.float64)
         self._num_queries += int(np.sum(is_counted))
 
     def result(self) -> AttentionProfile:
@@ -128,6 +131,7 @@ class AttentionProfiler:
         terms = {name: means.pop(name) for name in TERMS if name in means}
         return AttentionProfile(**means, terms=terms, num_queries=self._num_queries)
 
+    @exact_products()
     def last_rows(self, layer: int, head: int) -> np.ndarray:
         """Computes the attention of one head in the first row, float32 `(T, K)`.
 
@@ -136,25 +140,25 @@ class AttentionProfiler:
         are 0.
         """
         token_ids, memory = self._last
-        hidden_states, _ = self.model.hidden_states(tf.constant(token_ids), memory)
+        hidden_states, _ = self.model.hidden_states(ops.convert_to_tensor(token_ids), memory)
         arguments = self.model.attention_inputs(layer, hidden_states[layer], memory)
         probabilities = self.model.blocks[layer].attention(**arguments, return_probabilities=True)
-        return probabilities.numpy()[0, head]
+        return np.asarray(probabilities)[0, head]
 
     def _measure(
-        self, token_ids: tf.Tensor, is_counted: tf.Tensor, memory: Memory
-    ) -> tuple[dict[str, tf.Tensor], Memory]:
+        self, token_ids: Any, is_counted: Any, memory: Memory
+    ) -> tuple[dict[str, Any], Memory]:
         hidden_states, next_memory = self.model.hidden_states(token_ids, memory)
         layers = []
         for layer, block in enumerate(self.model.blocks):
             arguments = self.model.attention_inputs(layer, hidden_states[layer], memory)
             layers.append(self._layer_sums(block.attention, arguments, is_counted))
-        sums = {name: tf.stack([layer[name] for layer in layers]) for name in layers[0]}
+        sums = {name: ops.stack([layer[name] for layer in layers]) for name in layers[0]}
         return sums, next_memory
 
     def _layer_sums(
-        self, attention: Any, arguments: dict[str, tf.Tensor], is_counted: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
+        self, attention: Any, arguments: dict[str, Any], is_counted: Any
+    ) -> dict[str, Any]:
         """Returns sums over rows and queries: `(N, M + 1)` by distance, others `(N,)`."""
         probabilities = attention(**arguments, return_probabilities=True)
         distributions = {"attention": probabilities}
@@ -164,14 +168,15 @@ class AttentionProfiler:
             for name, term in zip("abcd", scores, strict=True):
                 if name in TERMS:
                     term = functional.mask_scores(functional.at_least_float32(term), mask)
-                    distributions[name] = tf.nn.softmax(term)
+                    distributions[name] = ops.softmax(term)
         memory_length = self.model.config.memory_length
         arrays = {name: by_distance(array, memory_length) for name, array in distributions.items()}
-        arrays["memory_attention"] = tf.reduce_sum(arrays["attention"][..., 1:], axis=-1)
-        surprise = -tf.math.xlogy(probabilities, probabilities)
-        arrays["entropy"] = tf.reduce_sum(surprise, axis=-1)  # [B, N, T]
+        arrays["memory_attention"] = ops.sum(arrays["attention"][..., 1:], axis=-1)
+        # The least normal number: keys out of sight have the probability 0.
+        surprise = -probabilities * ops.log(ops.maximum(probabilities, np.finfo("float32").tiny))
+        arrays["entropy"] = ops.sum(surprise, axis=-1)  # [B, N, T]
         return {
-            name: tf.einsum("bnt...,bt->n...", array, tf.cast(is_counted, array.dtype))
+            name: ops.einsum("bnt...,bt->n...", array, ops.cast(is_counted, array.dtype))
             for name, array in arrays.items()
         }
 
@@ -228,14 +233,14 @@ def profiled_config(config: ModelConfig, segment_length: int, memory_length: int
     )
 
 
-def by_distance(probabilities: tf.Tensor, memory_length: int) -> tf.Tensor:
+def by_distance(probabilities: Any, memory_length: int) -> Any:
     """Turns probabilities by key `(B, N, T, K)` into probabilities by distance `(B, N, T, M + 1)`.
 
     Query `t` sees the distance `d` at key `M + t - d`. As in the relative shift, reading with a
     row length larger by one moves each row by one place.
     """
     num_rows, num_heads, segment_length, key_length = probabilities.shape
-    flat = tf.reshape(probabilities, [num_rows, num_heads, segment_length * key_length])
-    flat = tf.pad(flat, [[0, 0], [0, 0], [0, segment_length]])
-    turned = tf.reshape(flat, [num_rows, num_heads, segment_length, key_length + 1])
-    return tf.reverse(turned[..., : memory_length + 1], axis=[3])
+    flat = ops.reshape(probabilities, [num_rows, num_heads, segment_length * key_length])
+    flat = ops.pad(flat, [[0, 0], [0, 0], [0, segment_length]])
+    turned = ops.reshape(flat, [num_rows, num_heads, segment_length, key_length + 1])
+    return ops.flip(turned[..., : memory_length + 1], axis=3)

@@ -3,19 +3,22 @@
 Shape letters used in this module: B rows, T segment length.
 """
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.distribution.step_context import current_value
+from txl_tf.imports import is_on_jax, jax
+from txl_tf.imports import tensorflow as tf
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 
 
 class DynamicEvaluation:
-    """Scoring of segments by weights that follow the text, and their restoration.
+    """Scoring of segments by weights that follow the text; the model keeps its own.
 
     A token is never scored by weights that have seen it or a later token. The memory keeps the
     states of the weights that computed it.
@@ -31,50 +34,60 @@ class DynamicEvaluation:
     def __init__(self, model: keras.Model, config: EvaluationConfig) -> None:
         self._engine = InferenceEngine(model, keeps="hidden_states")
         self._variables = list(model.trainable_variables)
+        self._constants = list(model.non_trainable_variables)
         self._learning_rate = config.dynamic_learning_rate
         self._decay = config.dynamic_decay or 0.0
-        self._trained = [
-            tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
-            for variable in self._variables
-        ]
+
+    def trained_weights(self) -> list[Any]:
+        """Returns the weights of the model, with which a text begins."""
+        return [current_value(variable) for variable in self._variables]
 
     def score(
         self,
-        token_ids: tf.Tensor,
-        target_ids: tf.Tensor,
-        is_scored: tf.Tensor,
-        memory: Memory,
-        document_starts: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, Memory]:
+        token_ids: Any,
+        target_ids: Any,
+        is_scored: Any,
+        state: tuple[Memory, list[Any]],
+        document_starts: Any,
+    ) -> tuple[Any, tuple[Memory, list[Any]]]:
         """Scores one segment `(B, T)` of every row, then learns from its scored tokens.
 
-        Returns the nats, float32 `(B, T)`, and the next memory.
+        `state` are the memory and the weights. Returns the nats, float32 `(B, T)`, and the next
+        state.
         """
-        with tf.GradientTape() as tape:
-            nll, memory = self._engine.score(
-                token_ids, target_ids, memory, document_starts=document_starts
-            )
-            scored_nll = tf.where(is_scored, nll, 0.0)
-            loss = tf.reduce_sum(scored_nll) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
-        gradients = tape.gradient(loss, [variable.value for variable in self._variables])
-        # Program order puts the assignments after the reads.
-        parts = zip(self._variables, self._trained, gradients, strict=True)
-        for variable, trained_weight, gradient in parts:
-            # Gradients of embeddings are sparse, and None if the loss does not depend on a weight.
-            dense = 0.0 if gradient is None else tf.convert_to_tensor(gradient)
-            value = variable.value
-            variable.assign(
-                value - self._learning_rate * dense + self._decay * (trained_weight - value)
-            )
-        return nll, memory
+        memory, weights = state
+        # A scope within another one does not see its values.
+        constants = [(variable, variable.value) for variable in self._constants]
 
-    @contextlib.contextmanager
-    def restored_weights(self) -> Iterator[None]:
-        """Restores the trained weights at the end of the block."""
-        for trained_weight, variable in zip(self._trained, self._variables, strict=True):
-            trained_weight.assign(variable.value)
-        try:
-            yield
-        finally:
-            for trained_weight, variable in zip(self._trained, self._variables, strict=True):
-                variable.assign(trained_weight)
+        def loss_of(weights: list[Any]) -> tuple[Any, tuple[Any, Memory]]:
+            followed = zip(self._variables, weights, strict=True)
+            with keras.StatelessScope([*constants, *followed]):
+                nll, after = self._engine.score(
+                    token_ids, target_ids, memory, document_starts=document_starts
+                )
+            scored_nll = ops.where(is_scored, nll, 0.0)
+            loss = ops.sum(scored_nll) / ops.sum(ops.cast(is_scored, "float32"))
+            return loss, (nll, after)
+
+        (nll, after), gradients = _results_and_gradients(loss_of, weights)
+        parts = zip(weights, self.trained_weights(), gradients, strict=True)
+        weights = [
+            weight - self._learning_rate * gradient + self._decay * (trained_weight - weight)
+            for weight, trained_weight, gradient in parts
+        ]
+        return nll, (after, weights)
+
+
+def _results_and_gradients(
+    function: Callable[[list[Any]], tuple[Any, Any]], values: list[Any]
+) -> tuple[Any, list[Any]]:
+    """Returns the further results of a function, and the gradients of its first."""
+    if is_on_jax():
+        (_, results), gradients = jax.value_and_grad(function, has_aux=True)(values)
+        return results, gradients
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        loss, results = function(values)
+    gradients = tape.gradient(loss, values, unconnected_gradients="zero")
+    # Those of embeddings are sparse.
+    return results, [tf.convert_to_tensor(gradient) for gradient in gradients]

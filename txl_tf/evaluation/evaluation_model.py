@@ -8,11 +8,10 @@ import keras
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.reading_order import AnyModelConfig
 from txl_tf.evaluation.unallocated_variables import unallocated_variables
+from txl_tf.imports import is_on_jax
+from txl_tf.imports import tensorflow as tf
 from txl_tf.models import create_model
 from txl_tf.models.language_model import LanguageModel
-
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
 
 _REPORTED = (
     "dtype_policy",
@@ -60,7 +59,7 @@ def create_evaluation_model(
 
 def _model_to_share(config: AnyModelConfig, dtype_policy: str) -> LanguageModel:
     """Builds a model for `_share_variables`."""
-    if keras.backend.backend() != "tensorflow":
+    if is_on_jax():
         return create_model(config, dtype=dtype_policy)
     # On the host and without memory: its own variables are replaced at once.
     with tf.device("CPU:0"), unallocated_variables():
@@ -69,7 +68,7 @@ def _model_to_share(config: AnyModelConfig, dtype_policy: str) -> LanguageModel:
 
 def _share_variables(model: LanguageModel, variables: Mapping[str, keras.Variable]) -> None:
     """Lets a model read the variables of others, on TensorFlow; elsewhere values are copied."""
-    if keras.backend.backend() == "tensorflow":
+    if not is_on_jax():
         for variable in model.weights:
             variable._initialize(variables[variable.path].value)
 

@@ -1,6 +1,5 @@
 """Evaluator that scores every token of a text but the first once, with any segment and memory."""
 
-import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +10,8 @@ import numpy as np
 
 from txl_tf.config.experiment import EvaluatedModel, EvaluationConfig
 from txl_tf.config.model import RecurrentConfig
-from txl_tf.errors import BackendError, NonFiniteError
+from txl_tf.errors import NonFiniteError
+from txl_tf.evaluation.dynamic import DynamicEvaluation
 from txl_tf.evaluation.evaluation_model import (
     config_of_evaluation,
     create_evaluation_model,
@@ -29,15 +29,13 @@ from txl_tf.evaluation.reading_order import (
 )
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import EvaluationResult, EvaluationText
+from txl_tf.imports import is_on_jax
+from txl_tf.imports import tensorflow as tf
 from txl_tf.inference.segment_reader import read_batches
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.models.language_model import LanguageModel, assign_weights
 from txl_tf.tpu_kernels.attention_plan import AttentionChoice
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-
-    from txl_tf.evaluation.dynamic import DynamicEvaluation
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
 
@@ -49,8 +47,8 @@ class Evaluator:
     own weights unless `variables` maps the path of every weight to a Keras variable under the same
     strategy. Weights of others are never changed, so an evaluation does not disturb a training run.
     `evaluation_config` takes open values from the model. Raises ValueError for dynamic evaluation
-    under a strategy or with weights of others, for windows with a model that has memory, and for a
-    memory length with a recurrent model.
+    under a strategy, for windows with a model that has memory, and for a memory length with a
+    recurrent model.
     """
 
     def __init__(
@@ -78,8 +76,7 @@ class Evaluator:
         self._evaluation_config = evaluation_config
         self._stride = evaluation_config.window_stride_tokens
         self._masks_documents = masks_documents
-        is_on_jax = keras.backend.backend() == "jax"
-        if is_on_jax or strategy is tf.distribute.get_strategy():
+        if is_on_jax() or strategy is tf.distribute.get_strategy():
             strategy = None  # one device
         self.strategy = strategy
         self._variables = variables
@@ -91,17 +88,10 @@ class Evaluator:
             self.model = create_evaluation_model(self.config, policy, strategy, variables)
         self._dynamic: DynamicEvaluation | None = None
         if evaluation_config.dynamic_learning_rate is not None:
-            if is_on_jax:
-                raise BackendError(
-                    "Dynamic evaluation changes weights as it reads, which JAX cannot do here.",
-                    where="evaluation.dynamic_learning_rate",
-                    remedy="Set KERAS_BACKEND=tensorflow; the same checkpoints can be evaluated.",
-                )
-            if strategy is not None or variables is not None:
+            if strategy is not None:
                 raise ValueError(
-                    "`dynamic_learning_rate` needs `strategy` and `variables` to be None: it "
-                    f"changes weights on a single device. Received: strategy={strategy}, "
-                    f"reads given variables: {self.reads_given_variables}"
+                    "`dynamic_learning_rate` needs `strategy` to be None: weights follow the text "
+                    f"on a single device. Received: strategy={strategy}"
                 )
             self._dynamic = DynamicEvaluation(self.model, evaluation_config)
         self._programs = EvaluationPrograms(
@@ -116,7 +106,7 @@ class Evaluator:
 
     def _copy_weights(self) -> None:
         """Copies the weights of others where models cannot share variables."""
-        if self._variables is None or keras.backend.backend() == "tensorflow":
+        if self._variables is None or not is_on_jax():
             return
         for variable in self.model.weights:
             if (source := self._variables[variable.path]) is not variable:
@@ -170,18 +160,14 @@ class Evaluator:
         if track is not None:
             batches = track(batches, order.num_steps)
         total_nats, num_scored, num_unknown = 0.0, 0, 0
-        restored = (
-            contextlib.nullcontext() if self._dynamic is None else self._dynamic.restored_weights()
-        )
-        with restored:
-            for batch, nll in self._read(batches, order):
-                nats = nll[batch.is_scored].astype(np.float64)
-                total_nats += float(np.sum(nats))
-                num_scored += len(nats)
-                is_unknown = batch.target_ids[batch.is_scored] == text.unknown_id
-                num_unknown += int(np.count_nonzero(is_unknown))
-                if observe is not None:
-                    observe(batch.places[batch.is_scored], nats)
+        for batch, nll in self._read(batches, order):
+            nats = nll[batch.is_scored].astype(np.float64)
+            total_nats += float(np.sum(nats))
+            num_scored += len(nats)
+            is_unknown = batch.target_ids[batch.is_scored] == text.unknown_id
+            num_unknown += int(np.count_nonzero(is_unknown))
+            if observe is not None:
+                observe(batch.places[batch.is_scored], nats)
         if not np.isfinite(total_nats):
             raise NonFiniteError(
                 f"The loss of the split {text.name} is not finite: {total_nats}.",

@@ -8,22 +8,18 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import keras
 from keras import ops
 
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.reading_order import AnyModelConfig, empty_batch
 from txl_tf.evaluation.replica_rows import ReplicaRows
+from txl_tf.imports import tensorflow as tf
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import tokens_on_chip
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.tpu_kernels.attention_plan import AttentionChoice
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-
-    from txl_tf.distribution.strategy import chip_of
 if TYPE_CHECKING:
     from txl_tf.evaluation.dynamic import DynamicEvaluation
 
@@ -31,7 +27,8 @@ if TYPE_CHECKING:
 class EvaluationPrograms:
     """Engines and steps of a model, by the number of rows of a replica; each is traced once.
 
-    `config` has the lengths of the evaluation. In dynamic evaluation memory holds hidden states.
+    `config` has the lengths of the evaluation. In dynamic evaluation memory holds hidden states,
+    beside the weights that follow the text.
     """
 
     def __init__(
@@ -65,6 +62,8 @@ class EvaluationPrograms:
         """Returns how replicas with `num_rows` rows attend, and why."""
         if self._strategy is None:
             return AttentionChoice.plain("there is no TPU")
+        from txl_tf.distribution.strategy import chip_of
+
         if self._dynamic is not None:
             return AttentionChoice.plain("memory holds hidden states, the kernel needs keys")
         at_once = self._config.segment_length
@@ -87,7 +86,10 @@ class EvaluationPrograms:
             return self._begin_function(num_rows, segments_per_step)
         engine = self._engine(num_rows)
         constants = engine.cached_constants(segments_per_step * self._config.segment_length)
-        return engine.initial_memory(num_rows), constants
+        memory = engine.initial_memory(num_rows)
+        if self._dynamic is not None:
+            return (memory, self._dynamic.trained_weights()), constants
+        return memory, constants
 
     def trace(
         self, rows: ReplicaRows, segments_per_step: int

@@ -5,12 +5,10 @@ Shape letters used in this module: B rows, T tokens.
 
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
+from txl_tf.imports import tensorflow as tf
 
 
 class ReplicaRows:

@@ -14,11 +14,11 @@ import tensorflow as tf
 from keras import ops
 
 from txl_tf.config.experiment import EvaluatedModel
-from txl_tf.distribution.step_context import is_on_jax
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.evaluation_model import create_evaluation_model
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import TaskResult
+from txl_tf.imports import is_on_jax
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import assign_weights

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Any, Literal
 
-import keras
-
 from txl_tf.config.model import ModelConfig, RecurrentConfig
+from txl_tf.imports import is_on_jax
 from txl_tf.layers.attention_operators import AllHeads, HeadByHead
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
@@ -67,7 +66,7 @@ class ExecutionPlan:
         `is_distributed` under a `tf.distribute.Strategy`, which compiles for itself.
         `jit_compile` overrides the choice. `storage_dtype="auto"` lets steps round.
         """
-        if keras.backend.backend() == "jax":
+        if is_on_jax():
             jit_compile = True  # as every program of JAX
         on_cpu = device == "CPU" and not is_distributed
         compiles = not on_cpu or config.hidden_dim <= _WIDEST_COMPILED_ON_CPU

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from txl_tf.imports import is_on_jax, jax
 from txl_tf.imports import tensorflow as tf
 
 # Parts by function and configuration; None outside `compiling_parts`.
@@ -70,31 +71,35 @@ def compiled(
     """Returns a function of tensors as a program, traced once for each set of shapes.
 
     It reads the weights of `model` as they are when it is called. XLA always compiles it on JAX,
-    and with `jit_compile` on TensorFlow.
+    with float32 products that are not rounded, and with `jit_compile` on TensorFlow.
     """
     if keras.backend.backend() == "tensorflow":
         return tf.function(function, jit_compile=jit_compile, autograph=False)
-    import jax
-
     weights = model.weights
 
     @jax.jit
     def run(values: list[Any], arguments: Any, keyword_arguments: Any) -> Any:
-        with keras.StatelessScope(list(zip(weights, values, strict=True))):
+        scope = keras.StatelessScope(list(zip(weights, values, strict=True)))
+        with scope, exact_products_on_jax():
             return function(*arguments, **keyword_arguments)
 
     return lambda *arguments, **named: run([each.value for each in weights], arguments, named)
 
 
+def exact_products_on_jax() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which JAX rounds no input of a float32 product, on a TPU or a GPU."""
+    return jax.default_matmul_precision("highest") if is_on_jax() else contextlib.nullcontext()
+
+
 def rematerialized_call(layer, tensors, constants):
     """Calls a layer so that the backward pass keeps only its arguments (Chen et al., 2016).
 
-    Compilers merge equal computations and keep the first result, which would undo this.
-    `keras.remat` saves memory with JAX on a TPU. On a CPU it saves none: XLA of JAX 0.10.2 took
-    12.25 MiB for 16 blocks with it and without. On TensorFlow it is `tf.recompute_grad`, which XLA
-    undoes; so here the second computation reads arguments that depend on the gradient, see
-    `_waiting_for`. The layer must be built, return one float tensor, and draw only by a seed in
-    `tensors`. Float `tensors` get gradients, `constants` do not.
+    Compilers merge equal computations and keep the first result, which would undo this. So
+    `keras.remat` saves nothing on TensorFlow, nor with JAX on a CPU: XLA of JAX 0.10.2 took 12.25
+    MiB for 16 blocks with it and without, and 5 MiB as here, where the second computation reads
+    arguments that depend on the gradient, see `_waiting_for`. The layer must be built, return one
+    float tensor, and draw only by a seed in `tensors`. Float `tensors` get gradients, `constants`
+    do not.
     """
     weights = layer.weights
     # The layer becomes a function of tensors, because a gradient function cannot use distributed
@@ -109,7 +114,20 @@ def rematerialized_call(layer, tensors, constants):
 
     if keras.backend.backend() == "tensorflow":
         return _call_on_tensorflow(call, values, inputs)
+    if is_on_jax():
+        return _call_on_jax(call, values, inputs)
     return keras.remat(call)(values, inputs)
+
+
+def _call_on_jax(call, values, inputs):
+    run = jax.custom_vjp(call)
+
+    def gradients_of(kept, gradient):
+        values, inputs = kept
+        return jax.vjp(call, values, _waiting_for(gradient, inputs))[1](gradient)
+
+    run.defvjp(lambda *arguments: (call(*arguments), arguments), gradients_of)
+    return run(values, inputs)
 
 
 def _call_on_tensorflow(call, values, inputs):
@@ -148,8 +166,8 @@ def _waiting_for(gradient, tensors):
 
     It adds a 0 that no compiler can prove to be zero, as it would be 1 if the gradient began with
     one particular NaN. XLA's operation for this, `OptimizationBarrier`, does not exist in
-    TensorFlow without XLA.
+    TensorFlow without XLA, and XLA for CPUs removes it.
     """
-    first = tf.cast(tf.reshape(gradient, [-1])[0], tf.float32)
-    is_never = tf.equal(tf.bitcast(first, tf.int32), _NEVER)
-    return [tensor + tf.cast(is_never, tensor.dtype) for tensor in tensors]
+    first = ops.cast(ops.reshape(gradient, [-1])[0], "float32")
+    is_never = ops.equal(ops.view(first, "int32"), _NEVER)
+    return [tensor + ops.cast(is_never, tensor.dtype) for tensor in tensors]

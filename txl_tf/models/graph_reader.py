@@ -6,8 +6,9 @@ Shape letters used in this module: B rows, L positions of a row, T segment lengt
 from collections.abc import Callable
 from typing import Any
 
-import keras
 from keras import ops
+
+from txl_tf.imports import is_on_jax
 
 
 def read_in_graph(
@@ -34,7 +35,7 @@ def read_in_graph(
         return start + segment_length, read_segment(start, segment, state)
 
     end = length if num_read is None else num_read
-    if keras.backend.backend() == "jax":
+    if is_on_jax():
         # JAX differentiates loops of a fixed length only.
         def turn(index: Any, state: Any) -> Any:
             start = index * segment_length

@@ -9,6 +9,7 @@ import itertools
 
 import keras
 
+from txl_tf.imports import is_on_jax
 from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.decoder_block import (
     check_num_rows,
@@ -100,7 +101,7 @@ class StatefulTransformerXL(ModelWithLoss):
             shape = (self.batch_size, config.effective_memory_length, config.hidden_dim)
             shapes = [shape] * config.num_layers
             self._states[use] = create_state(shapes, self.transformer_xl.compute_dtype)
-            if keras.backend.backend() == "jax":
+            if is_on_jax():
                 # Its program is bound to the number of variables.
                 self.train_function = None
 

@@ -8,7 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from txl_tf.imports import is_on_jax
 from txl_tf.imports import tensorflow as tf
+from txl_tf.layers.compiled_parts import exact_products_on_jax
 
 
 def same_variables(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -65,7 +67,7 @@ def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
     """True if no value has changed, judged by addresses where values are in host memory."""
     if all(old is new for old, new in zip(before, after, strict=True)):
         return True
-    if keras.backend.backend() == "jax":
+    if is_on_jax():
         return False  # arrays never change
     try:
         return list(map(_address, before)) == list(map(_address, after))
@@ -98,5 +100,6 @@ class ComputedFromWeights:
     def __call__(self, *arguments: Any) -> Any:
         """Returns the result for the weights as they are."""
         if self._version.has_changed() or arguments != self._arguments:
-            self._result, self._arguments = self._function(*arguments), arguments
+            with exact_products_on_jax():
+                self._result, self._arguments = self._function(*arguments), arguments
         return self._result

@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -27,6 +26,7 @@ from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.errors import UsageError
 from txl_tf.generation.decoding import note_read, token_bias
 from txl_tf.generation.session import writing_engine
+from txl_tf.imports import is_on_jax
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader
 from txl_tf.layers.compiled_parts import compiled
@@ -71,9 +71,11 @@ class TextEngine:
         scoring = InferenceEngine(evaluator.model, config=evaluator.config, num_rows=1)
         self._scorer = SegmentReader(scoring)
         scored = evaluator.model
-        # Texts of all lengths share a program on TensorFlow. JAX has one for each length.
-        self._log_probs_of: Any = compiled(scored.log_probs_of, scored)
-        if keras.backend.backend() == "tensorflow":
+        self._log_probs_of: Any
+        if is_on_jax():
+            self._log_probs_of = compiled(scored.log_probs_of, scored)
+        else:
+            # Texts of all lengths share a program, of which JAX has one for each length.
             self._log_probs_of = tf.function(
                 scored.log_probs_of, autograph=False, reduce_retracing=True
             )

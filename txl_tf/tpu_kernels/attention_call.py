@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 
+from txl_tf.imports import is_on_jax
 from txl_tf.imports import tensorflow as tf
 from txl_tf.tpu_kernels.attention_kernels import Direction, kernel_of
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
@@ -31,7 +31,7 @@ def attend(plan: AttentionPlan, first_keys: Any, hash_keys: Any, *differentiated
     `(K, N * H)`, row `j` for the distance `K - 1 - j`; and biases of contents and of positions,
     float32 `(2, N * H)`.
     """
-    if keras.backend.backend() == "jax":
+    if is_on_jax():
         return _attend_on_jax(plan, first_keys, hash_keys, *differentiated)
 
     @tf.custom_gradient
@@ -80,7 +80,7 @@ def attend_in_inference(plan: InferencePlan, *arguments: Any) -> list[Any]:
 
 
 def _call(plan: AttentionPlan, direction: Direction, arguments: tuple[Any, ...]) -> list[Any]:
-    if keras.backend.backend() == "jax":
+    if is_on_jax():
         return list(_padded_kernel(plan, direction)(*arguments))
     from tensorflow.compiler.tf2xla.python import xla
 

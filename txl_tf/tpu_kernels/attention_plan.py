@@ -12,6 +12,7 @@ import math
 from typing import Any, Literal, Self
 
 from txl_tf.config.model import ModelConfig, RecurrentConfig
+from txl_tf.imports import is_on_jax
 
 LANES = 128
 """Columns of a register."""
@@ -413,9 +414,7 @@ class AttentionChoice:
 
 
 def _has_jax() -> bool:
-    import keras  # with a backend, which is loaded last
-
-    if keras.backend.backend() == "jax":
+    if is_on_jax():
         return True
     try:
         return importlib.metadata.version("jax") == _JAX_VERSION

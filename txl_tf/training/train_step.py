@@ -21,10 +21,10 @@ from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.step_context import (
     assign_everywhere,
     current_value,
-    is_on_jax,
     sum_over_replicas,
 )
 from txl_tf.distribution.strategy import AnyStrategy
+from txl_tf.imports import is_on_jax
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL

@@ -1,0 +1,66 @@
+"""Jobs on JAX have the figures of the same jobs on TensorFlow."""
+
+import importlib.util
+import json
+import shutil
+
+import pytest
+
+from tests.pipelines.txl_process import run_new_txl
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed"),
+]
+DYNAMIC = ("evaluation.batch_size=1", "evaluation.dynamic_learning_rate=0.03")
+JOBS = {
+    "evaluate": ("evaluate",),
+    "dynamic": ("evaluate", *(word for change in DYNAMIC for word in ("--set", change))),
+    "context": ("analyze", "context", "--context", "8,16,24", "--tokens", "40", "--out", "report"),
+    "attention": ("analyze", "attention", "--segments", "4", "--out", "report"),
+}
+
+
+def figures(report, place=()):
+    """The numbers of a report by place, without those of time."""
+    if isinstance(report, dict | list):
+        pairs = report.items() if isinstance(report, dict) else enumerate(report)
+        parts = [figures(value, (*place, name)) for name, value in pairs]
+        return {name: value for part in parts for name, value in part.items()}
+    is_figure = isinstance(report, int | float) and not any("second" in str(name) for name in place)
+    return {place: report} if is_figure else {}
+
+
+def finished_txl(*arguments, cwd):
+    finished = run_new_txl(*arguments, cwd=cwd)
+    assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_has_the_figures_of_tensorflow(job, untouched, data_folder, tmp_path):
+    workdir = shutil.copytree(untouched, tmp_path / "run")
+    inputs = ("--workdir", workdir, "--data", data_folder, "--split", "test", "--json")
+    reports = []
+    for backend in ("tensorflow", "jax"):
+        folder = tmp_path / backend
+        folder.mkdir()
+        finished = finished_txl(*JOBS[job], *inputs, "--backend", backend, cwd=folder)
+        reports.append(figures(json.loads(finished.stdout)))
+    assert reports[0]
+    assert reports[1] == pytest.approx(reports[0], rel=1e-5, abs=1e-5)
+
+
+def test_a_run_goes_on_on_the_other_backend_and_back(untouched, data_folder, tmp_path):
+    losses = []
+    for backends in (("tensorflow", "tensorflow"), ("jax", "tensorflow")):
+        workdir = shutil.copytree(untouched, tmp_path / "-".join(backends))
+        for num_steps, backend in zip((50, 60), backends, strict=True):
+            steps = f"training.num_steps={num_steps}"
+            train = ("train", "--workdir", workdir, "--set", steps, "--backend", backend)
+            finished_txl(*train, cwd=tmp_path)
+        assert json.loads((workdir / "run.json").read_text())["backend"] == "tensorflow"
+        lines = (workdir / "ledger.jsonl").read_text().splitlines()
+        losses.append([float.fromhex(json.loads(line)["loss"]) for line in lines[1:]])
+    assert len(losses[0]) == 60
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
