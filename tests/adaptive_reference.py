@@ -1,4 +1,4 @@
-"""The adaptive embedding and softmax with loops: the oracle of their tests.
+"""The adaptive embedding and softmax: the oracle of their tests.
 
 One token and one cluster at a time, in float64, from the formulas of Baevski
 and Auli (2019) and Grave et al. (2017), with the choice of projections that
@@ -65,9 +65,7 @@ def embedding(token_id, tables, projections, settings):
     cluster, place = cluster_of(token_id, settings)
     row = np.asarray(cluster_tables(tables, settings)[cluster][place], "float64")
     projection = projections[0 if settings["division_factor"] == 1 else cluster]
-    if projection is not None:
-        row = sum(row[i] * np.asarray(projection[i], "float64") for i in range(len(row)))
-    return row * math.sqrt(settings["hidden_dim"])
+    return (row if projection is None else row @ projection) * math.sqrt(settings["hidden_dim"])
 
 
 def output_projection(cluster, settings, share_tail_projections, own, embeddings):
@@ -82,33 +80,27 @@ def output_projection(cluster, settings, share_tail_projections, own, embeddings
 
 
 def logits_of(hidden, table, bias, projection):
-    """Logits of all ids of a table, one after the other."""
-    features = np.asarray(hidden, "float64")
-    if projection is not None:
-        features = [sum(features * np.asarray(row, "float64")) for row in projection]
-    return [
-        sum(float(x) * float(y) for x, y in zip(features, row, strict=True)) + float(offset)
-        for row, offset in zip(table, bias, strict=True)
-    ]
+    """Logits of all ids of a table."""
+    features = hidden if projection is None else projection @ hidden
+    return np.asarray(table, "float64") @ features + bias
 
 
 def log_softmax(logits):
-    """Log-probabilities of a list of logits."""
-    highest = max(logits)
-    total = math.log(sum(math.exp(logit - highest) for logit in logits)) + highest
-    return [logit - total for logit in logits]
+    """Log-probabilities of a vector of logits."""
+    shifted = logits - np.max(logits)
+    return shifted - math.log(np.exp(shifted).sum())
 
 
 def log_probabilities(hidden, tables, biases, projections, cluster_weight, cluster_bias, settings):
     """Log-probabilities of the whole vocabulary after one hidden state (D,)."""
-    tables = cluster_tables(tables, settings)
-    head = logits_of(hidden, tables[0], biases[0], projections[0])
+    hidden, tables = np.asarray(hidden, "float64"), cluster_tables(tables, settings)
+    head = [logits_of(hidden, tables[0], biases[0], projections[0])]
     if settings["cutoffs"]:
-        head = head + logits_of(hidden, cluster_weight, cluster_bias, projections[0])
-    head = log_softmax(head)
+        head.append(logits_of(hidden, cluster_weight, cluster_bias, projections[0]))
+    head = log_softmax(np.concatenate(head))
     head_size = len(tables[0])
-    result = head[:head_size]
+    result = [head[:head_size]]
     for tail in range(1, len(tables)):
         within = log_softmax(logits_of(hidden, tables[tail], biases[tail], projections[tail]))
-        result = result + [head[head_size + tail - 1] + each for each in within]
-    return result
+        result.append(head[head_size + tail - 1] + within)
+    return np.concatenate(result)

@@ -80,9 +80,8 @@ _LONGEST_FILES = (
     "pipelines/test_quickstart",
     "data/test_preparation_interruption",
     "export/test_clean_process",
-    "tpu_compiler/test_traced_training",
-    "training/test_task_objective",
-    "training/test_adapters",
+    "tpu_compiler/test_traced_programs",
+    "training/test_equal_runs",
     "training/test_trainer",
 )
 

@@ -1,4 +1,4 @@
-"""Parts of the paper's formulas, with loops, in float64: what the oracles of the tests share.
+"""Parts of the paper's formulas, in float64: what the oracles of the tests share.
 
 They share no code and no trick with the package. Positions of one segment are 0 .. T - 1; the
 memory before it has the positions -M .. -1, so that `query - key` is the distance.
@@ -28,45 +28,33 @@ def sinusoid(distance, hidden_dim, clamp_length=None):
     return row
 
 
-def is_visible(
-    query, key, valid_length, memory_length, same_length, same_length_keys="memory_and_self"
-):
-    """Whether the query at one position may attend to the key at another."""
-    if key > query:
-        return False  # the future
-    if key < -valid_length:
-        return False  # a slot of the memory that was never filled
+def is_visible(distance, key, valid_length, memory_length, same_length, same_length_keys):
+    """True if a query sees the key at a position, a distance before it."""
+    is_future, is_unfilled = distance < 0, key < -valid_length
     # With `same_length` a query sees itself and the M positions before it, or M with itself.
-    seen_before = memory_length if same_length_keys == "memory_and_self" else memory_length - 1
-    return not same_length or query - key <= seen_before
+    reach = memory_length - (same_length_keys == "memory")
+    return not is_future and not is_unfilled and (not same_length or distance <= reach)
 
 
 def softmax(scores):
-    """Probabilities of a list of scores; a score of None is hidden."""
-    highest = max(score for score in scores if score is not None)
-    powers = [0.0 if score is None else math.exp(score - highest) for score in scores]
-    return [power / sum(powers) for power in powers]
+    """Probabilities of a vector of scores; a score of minus infinity is hidden."""
+    powers = np.exp(scores - np.max(scores))
+    return powers / powers.sum()
 
 
-def layer_norm(vector, gain, offset, epsilon):
-    """Normalises one vector by its own mean and variance."""
-    mean = sum(vector) / len(vector)
-    variance = sum((value - mean) ** 2 for value in vector) / len(vector)
-    return (vector - mean) / math.sqrt(variance + epsilon) * gain + offset
+def layer_norm(vectors, gain, offset, epsilon):
+    """Normalises every vector by its own mean and variance."""
+    centred = vectors - vectors.mean(axis=-1, keepdims=True)
+    variance = np.mean(centred**2, axis=-1, keepdims=True)
+    return centred / np.sqrt(variance + epsilon) * gain + offset
 
 
-def feed_forward(vector, weights):
-    """Two affine maps of one vector, with a ReLU between them."""
-    inner = vector @ weights["inner_kernel"] + weights["inner_bias"]
-    inner = np.array([max(value, 0.0) for value in inner])
+def feed_forward(vectors, weights):
+    """Two affine maps of every vector, with a ReLU between them."""
+    inner = np.maximum(vectors @ weights["inner_kernel"] + weights["inner_bias"], 0.0)
     return inner @ weights["outer_kernel"] + weights["outer_bias"]
 
 
 def extended_memory(memory, inputs):
-    """The last M vectors of memory and inputs, one row at a time."""
-    memory_length = memory.shape[1]
-    rows = []
-    for old, new in zip(memory, inputs, strict=True):
-        vectors = [*old, *new]
-        rows.append(vectors[len(vectors) - memory_length :])
-    return np.array(rows).reshape(memory.shape)
+    """The last M vectors of memory and inputs, for every row."""
+    return np.concatenate([memory, inputs], axis=1)[:, inputs.shape[1] :]

@@ -51,82 +51,52 @@ def pair_score(query, key, distance, head):
 def head_weights(weights, head, head_dim):
     """The part of an attention's weights that one head uses."""
     columns = slice(head * head_dim, (head + 1) * head_dim)
-    part = {
-        name: weights[name][:, columns]
-        for name in ("query", "key", "value", "position")
-        if name in weights
+    parts = {
+        **dict.fromkeys(("query", "key", "value", "position"), (slice(None), columns)),
+        "output": columns,
+        **dict.fromkeys(("content_bias", "position_bias"), head),
+        **dict.fromkeys(("distance_keys", "distance_bias"), (slice(None), head)),
     }
-    part["output"] = weights["output"][columns]
-    for name in ("content_bias", "position_bias"):
-        if name in weights:
-            part[name] = weights[name][head]
-    for name in ("distance_keys", "distance_bias"):
-        if name in weights:
-            part[name] = weights[name][:, head]
-    return part
+    return {name: weights[name][part] for name, part in parts.items() if name in weights}
 
 
 def attention(inputs, memory, weights, valid_length=None, clamp_length=None, **mask):
     """Any of the attentions, without residual."""
     mask = {**MASK_DEFAULTS, **mask}
     inputs, memory = np.asarray(inputs, "float64"), np.asarray(memory, "float64")
-    num_rows, segment_length, hidden_dim = inputs.shape
-    memory_length = memory.shape[1]
-    head_dim = weights["query"].shape[1] // weights["num_heads"]
-    encodings = [
-        sinusoid(distance, hidden_dim, clamp_length)
-        for distance in range(memory_length + segment_length)
-    ]
+    (num_rows, segment_length, hidden_dim), memory_length = inputs.shape, memory.shape[1]
+    key_length, head_dim = memory_length + segment_length, weights["value"].shape[1]
+    head_dim //= weights["num_heads"]
+    encodings = [sinusoid(distance, hidden_dim, clamp_length) for distance in range(key_length)]
     outputs = np.zeros_like(inputs)
-    for row in range(num_rows):
+    for row, number in np.ndindex(num_rows, weights["num_heads"]):
         filled = memory_length if valid_length is None else int(valid_length[row])
-        context = {at - memory_length: vector for at, vector in enumerate(memory[row])}
-        context |= dict(enumerate(inputs[row]))
-        for number in range(weights["num_heads"]):
-            head = head_weights(weights, number, head_dim) | {"encodings": encodings}
-            keys = {at: vector @ head["key"] for at, vector in context.items()}
-            for query_at in range(segment_length):
-                query = inputs[row, query_at] @ head["query"]
-                scores = [
-                    pair_score(query, key, query_at - key_at, head)
-                    if is_visible(query_at, key_at, filled, memory_length, **mask)
-                    else None
-                    for key_at, key in keys.items()
-                ]
-                read = np.zeros(head_dim)
-                for probability, vector in zip(softmax(scores), context.values(), strict=True):
-                    read += probability * (vector @ head["value"])
-                outputs[row, query_at] += read @ head["output"]
+        context = np.concatenate([memory[row], inputs[row]])
+        head = head_weights(weights, number, head_dim) | {"encodings": encodings}
+        queries, keys = inputs[row] @ head["query"], context @ head["key"]
+        for at, query in enumerate(queries):
+            scores = np.full(key_length, -np.inf)
+            for place, key in enumerate(keys):
+                distance, position = memory_length + at - place, place - memory_length
+                if is_visible(distance, position, filled, memory_length, **mask):
+                    scores[place] = pair_score(query, key, distance, head)
+            outputs[row, at] += softmax(scores) @ context @ head["value"] @ head["output"]
     return outputs
 
 
 def with_positions(inputs, memory, position_at):
     """Adds absolute positions, counted back from the last token of the segment."""
-    segment_length, memory_length = inputs.shape[1], memory.shape[1]
-    inputs, memory = inputs.copy(), memory.copy()
-    for at in range(segment_length):
-        inputs[:, at] += position_at(segment_length - 1 - at)
-    for at in range(memory_length):
-        memory[:, at] += position_at(segment_length - 1 + memory_length - at)
-    return inputs, memory
-
-
-def normalised(vectors, weights, name, epsilon):
-    """Every vector of (B, n, D) normalised on its own."""
-    result = np.zeros_like(vectors)
-    for row, at in np.ndindex(vectors.shape[:2]):
-        result[row, at] = layer_norm(
-            vectors[row, at], weights[f"{name}_gain"], weights[f"{name}_offset"], epsilon
-        )
-    return result
+    memory_length = memory.shape[1]
+    rows = np.array([position_at(back) for back in range(memory_length + inputs.shape[1])])[::-1]
+    return inputs + rows[memory_length:], memory + rows[:memory_length]
 
 
 def gru_gate(old, new, weights):
-    """The gating layer of Parisotto et al. (2019), Section 3.2, of two vectors."""
-    new = np.array([max(value, 0.0) for value in new])
+    """The gating layer of Parisotto et al. (2019), Section 3.2, of every vector."""
+    new = np.maximum(new, 0.0)
 
     def sigmoid(values):
-        return np.array([1.0 / (1.0 + math.exp(-value)) for value in values])
+        return 1.0 / (1.0 + np.exp(-values))
 
     reset = sigmoid(new @ weights["W_r"] + old @ weights["U_r"])
     update = sigmoid(new @ weights["W_z"] + old @ weights["U_z"] - weights["b_g"])
@@ -136,12 +106,7 @@ def gru_gate(old, new, weights):
 
 def residual(old, new, weights, name):
     """The sum of two arrays (B, n, D), or their gates."""
-    if name not in weights:
-        return old + new
-    result = np.zeros_like(old)
-    for place in np.ndindex(old.shape[:2]):
-        result[place] = gru_gate(old[place], new[place], weights[name])
-    return result
+    return gru_gate(old, new, weights[name]) if name in weights else old + new
 
 
 def decoder_block(inputs, memory, weights, epsilon=1e-12, pre_norm=False, **options):
@@ -154,21 +119,18 @@ def decoder_block(inputs, memory, weights, epsilon=1e-12, pre_norm=False, **opti
         )
 
     def normal(vectors, name):
-        return normalised(vectors, weights, name, epsilon)
+        gain, offset = weights[f"{name}_gain"], weights[f"{name}_offset"]
+        return layer_norm(vectors, gain, offset, epsilon)
 
     if pre_norm:
         attended = attention(
             normal(inputs, "attention_norm"), normal(memory, "attention_norm"), weights, **options
         )
         hidden = residual(inputs, attended, weights, "attention_gate")
-        transformed = _each(feed_forward, normal(hidden, "feed_forward_norm"), weights)
+        transformed = feed_forward(normal(hidden, "feed_forward_norm"), weights)
         return residual(hidden, transformed, weights, "feed_forward_gate")
     hidden = normal(inputs + attention(inputs, memory, weights, **options), "attention_norm")
-    return normal(hidden + _each(feed_forward, hidden, weights), "feed_forward_norm")
-
-
-def _each(function, vectors, weights):
-    return np.array([[function(vector, weights) for vector in row] for row in vectors])
+    return normal(hidden + feed_forward(hidden, weights), "feed_forward_norm")
 
 
 def language_model(weights, config, token_ids, target_ids, states, valid_length):
@@ -248,10 +210,9 @@ def attention_weights(layer, content_bias=None, position_bias=None):
     for name in ("query", "key", "value", "position"):
         if hasattr(layer, name):
             weights[name] = _float64(getattr(layer, name).kernel)
-    given = {"content_bias": content_bias, "position_bias": position_bias}
+    shared = {"content_bias": content_bias, "position_bias": position_bias}
     for name in ("content_bias", "position_bias", "distance_keys", "distance_bias"):
-        bias = given.get(name)
-        bias = getattr(layer, name, None) if bias is None else bias
+        bias = getattr(layer, name, None) if shared.get(name) is None else shared[name]
         if bias is not None:
             weights[name] = _float64(bias)
     return weights

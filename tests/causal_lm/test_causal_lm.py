@@ -18,16 +18,20 @@ from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
 from txl_tf.models import presets
 from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
 
+GREEDY = {"sampler": "greedy"}
 PROMPTS = ["a fox", "the lazy dog sleeps", "x"]
 
 
-def test_one_prompt_gives_the_tokens_of_generate(lm, model):
+def test_a_name_an_object_and_a_compiled_sampler_give_the_tokens_of_generate(lm, model):
     text = lm.generate("a fox", max_tokens=9, sampler="greedy", strip_prompt=True)
     expected, _ = txl_tf.generate(
         model, [ids_of("a fox")], max_tokens=9, sampler=GreedySampler(), jit_compile=False
     )
     assert text == TOKENIZER.decode_text(expected[0])
-    assert lm.generate("a fox", max_tokens=9, sampler="greedy") == "a fox" + text
+    other = TransformerXLCausalLM(model, TOKENIZER)
+    for sampler in ("greedy", RandomSampler(top_k=1)):
+        other.compile(sampler=sampler)
+        assert other.generate("a fox", max_tokens=9, seed=3) == "a fox" + text
 
 
 def test_max_length_counts_the_prompt(lm):
@@ -57,14 +61,6 @@ def test_a_text_is_the_same_in_any_row_and_samples_differ(lm):
     assert session.seed == 1
 
 
-def test_a_compiled_sampler_is_used(model):
-    lm = TransformerXLCausalLM(model, TOKENIZER)
-    lm.compile(sampler="greedy")
-    greedy = lm.generate("a fox", max_tokens=8)
-    lm.compile(sampler=RandomSampler(top_k=1))
-    assert lm.generate("a fox", max_tokens=8, seed=3) == greedy
-
-
 class MostProbable:
     """A sampler with the interface of KerasHub's."""
 
@@ -78,7 +74,7 @@ class MostProbable:
         return ops.argmax(probabilities, axis=-1)
 
 
-def test_samplers_of_ones_own_choose_after_penalties_and_bias(lm):
+def test_own_samplers_choose_after_penalties_and_bias(lm):
     settings = {"max_tokens": 9, "frequency_penalty": 0.8, "logit_bias": {4: 2, 5: -100}}
     expected = lm.generate(PROMPTS, sampler="greedy", **settings)
     for sampler in (MostProbable(), lambda logits, seeds: tf.argmax(logits, axis=-1)):
@@ -126,14 +122,12 @@ def test_a_session_remembers_the_text_up_to_a_stop_text(tmp_path):
 
 def test_scores_are_those_of_the_model(lm, model):
     text = "the quick brown fox jumps over the lazy dog"
-    score = lm.score(text)
-    ids = ids_of(text)
+    score, ids, length = lm.score(text), ids_of(text), model.config.segment_length
     memory, expected = model.initial_memory(1), []
-    length = model.config.segment_length
     for start in range(0, len(ids) - 1, length):
-        inputs, targets = ids[start : start + length], ids[start + 1 : start + 1 + length]
-        log_probs, memory = model.log_probs(inputs[None, : len(targets)], memory)
-        expected += [-log_probs[0, i, each] for i, each in enumerate(targets)]
+        piece = ids[None, start : start + length + 1]
+        nats, memory = model.score(piece[:, :-1], piece[:, 1:], memory)
+        expected.extend(nats[0])
     assert np.isnan(score.nats[0])
     np.testing.assert_allclose(score.nats[1:], expected, rtol=1e-5)
     assert score.total_nats == pytest.approx(float(np.sum(expected)), rel=1e-6)
@@ -145,26 +139,22 @@ def test_scores_are_those_of_the_model(lm, model):
     np.testing.assert_allclose(both[1].nats[1:], score.nats[1:9], rtol=1e-5)
 
 
-def test_a_session_goes_on_with_its_memory(lm, tmp_path):
-    whole = lm.session(sampler="random", seed=5).write("a fox", max_tokens=10)
-    session = lm.session(sampler="random", seed=5)
-    first = session.write("a fox", max_tokens=6)
-    session.save(tmp_path / "session")
-    assert first + session.write(max_tokens=4) == whole
-    other = lm.session(sampler="random", seed=5)
-    other.load(tmp_path / "session")
-    assert "".join(other.stream(max_tokens=4)) == whole[len(first) :]
+WORDS = WordTokenizer([f"word{number}" for number in range(13)], WordRule())
 
 
-def test_words_after_a_saved_session_have_their_spaces(tmp_path):
-    words = WordTokenizer([f"word{number}" for number in range(13)], WordRule())
-    lm = TransformerXLCausalLM(expressive(), words)
-    whole = lm.session(sampler="greedy").write("word3", max_tokens=7)
-    session, other = (lm.session(sampler="greedy") for _ in range(2))
-    first = session.write("word3", max_tokens=3)
+@pytest.mark.parametrize(
+    ("prompt", "settings"), [("a fox", {"sampler": "random", "seed": 5}), ("word3", GREEDY)]
+)
+def test_a_saved_session_continues_as_if_it_had_not_ended(lm, prompt, settings, tmp_path):
+    """Also words, which have a space before them."""
+    lm = TransformerXLCausalLM(expressive(), WORDS) if prompt == "word3" else lm
+    whole, session, other = (lm.session(**settings) for _ in range(3))
+    text = whole.write(prompt, max_tokens=10)
+    first = session.write(prompt, max_tokens=6)
     session.save(tmp_path / "session")
+    assert first + session.write(max_tokens=4) == text
     other.load(tmp_path / "session")
-    assert first + other.write(max_tokens=4) == whole
+    assert first + "".join(other.stream(max_tokens=4)) == text
 
 
 def test_saved_and_loaded_it_is_the_same(lm, tmp_path):
@@ -234,14 +224,14 @@ def test_what_needs_a_tokenizer_says_where_to_get_it(model):
         TransformerXLCausalLM.from_preset("enwik8_base", tokenizer=3)
 
 
-def test_token_ids_are_taken_and_given(lm, model):
+def test_token_ids_are_accepted_and_returned(lm, model):
     greedy = {"max_tokens": 9, "sampler": "greedy"}
     expected = [ids_of(text) for text in lm.generate(PROMPTS[:2], **greedy)]
     rows = [ids_of(text).tolist() for text in PROMPTS[:2]]
     for some in (lm, TransformerXLCausalLM(model)):
         np.testing.assert_array_equal(some.generate(rows[0], **greedy), expected[0])
-        for found, ids in zip(some.generate(rows, **greedy), expected, strict=True):
-            np.testing.assert_array_equal(found, ids)
+        for ids, expected_ids in zip(some.generate(rows, **greedy), expected, strict=True):
+            np.testing.assert_array_equal(ids, expected_ids)
         assert some.score(rows[1]).total_nats == lm.score(PROMPTS[1]).total_nats
         np.testing.assert_array_equal(some.embed(np.array(rows[1])), lm.embed(PROMPTS[1]))
         with pytest.raises(ValueError, match=r"\[0, 27\)"):

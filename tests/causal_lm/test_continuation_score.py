@@ -28,12 +28,12 @@ def test_nats_are_those_of_the_whole_text(lm):
 
 
 def check_scores(lm, scorer):
-    found = dict(scorer([continuation(*each) for each in TEXTS]))
-    assert sorted(found) == [0, 1, 2]
+    scores = dict(scorer([continuation(*each) for each in TEXTS]))
+    assert sorted(scores) == [0, 1, 2]
     for place, (context, text) in enumerate(TEXTS):
         expected = lm.score(context + text).nats[len(context) :]
-        np.testing.assert_allclose(found[place].nats, expected, rtol=2e-5)
-        assert found[place].nats.sum() == pytest.approx(expected.sum(), rel=1e-6)
+        np.testing.assert_allclose(scores[place].nats, expected, rtol=2e-5)
+        assert scores[place].nats.sum() == pytest.approx(expected.sum(), rel=1e-6)
 
 
 def test_a_continuation_is_greedy_if_greedy_decoding_writes_it(lm):

@@ -1,6 +1,7 @@
 """Pieces of text from tokens: characters of several tokens, and texts to stop before."""
 
 import numpy as np
+import pytest
 
 from txl_tf.causal_lm.text_generator import TextSession
 from txl_tf.causal_lm.text_pieces import (
@@ -45,8 +46,19 @@ def written(text, num_tokens, stop_texts=(), prompt="say "):
     return list(writer.stream(prompt, max_tokens=num_tokens))
 
 
-def test_a_character_comes_when_its_last_byte_does():
-    assert written("aé€", 6) == ["a", "", "é", "", "", "€", ""]
+@pytest.mark.parametrize(
+    ("text", "stop_texts", "pieces"),
+    [
+        # A character comes with its last byte.
+        ("aé€", [], ["a", "", "é", "", "", "€", ""]),
+        # A possible beginning of a stop text is held back.
+        ("a\nb\n\nc", ["\n\n"], ["a", "", "\nb", "", ""]),
+        # A stop text in the prompt stops nothing.
+        ("and so", ["say"], ["a", "n", "d", " ", "", "so", ""]),
+    ],
+)
+def test_a_piece_is_written_as_soon_as_it_is_certain(text, stop_texts, pieces):
+    assert written(text, 6, stop_texts) == pieces
 
 
 def test_pieces_of_a_long_text_join_to_it_and_few_tokens_are_decoded_for_each(monkeypatch):
@@ -62,10 +74,6 @@ def test_pieces_of_a_long_text_join_to_it_and_few_tokens_are_decoded_for_each(mo
     assert "".join(written(text, count - 3, ["; x"])) == text[:-3] + "\ufffd"
     end = text.index(", é; a€, é", 200)
     assert "".join(written(text[:end] + "stop" + text, count, ["stop"])) == text[:end]
-
-
-def test_what_may_begin_a_stop_text_is_held_back():
-    assert written("a\nb\n\nc", 6, ["\n\n"]) == ["a", "", "\nb", "", ""]
 
 
 def test_the_stop_text_that_is_complete_first_ends_a_text_also_token_by_token():
@@ -98,28 +106,16 @@ def test_places_of_tokens_are_those_of_their_characters():
         (b"a\xc3b\xff\xffc".decode(errors="surrogateescape"), [0, 1, 2, 3, 4, 5]),
     ):
         content = text.encode(errors="surrogateescape")
-        pieces, found = TextPieces(ByteTokenizer(), np.zeros(0, np.int32)), []
+        pieces, offsets = TextPieces(ByteTokenizer(), np.zeros(0, np.int32)), []
         for byte in content:
             pieces.add(byte)
-            found.append(pieces.offset)
-        assert found == places
+            offsets.append(pieces.offset)
+        assert offsets == places
     pieces, tokens = TextPieces(WORDS_IN_FULL, np.array([2])), []
     for token_id in [0, 3, 1]:
         tokens += pieces.token_texts([token_id])
         pieces.add(token_id)
     assert tokens == [" well", " @-@", " known"]
-
-
-def test_a_stop_text_in_the_prompt_stops_nothing():
-    assert "".join(written("and so on", 9, ["say"])) == "and so on"
-
-
-def test_a_turn_without_prompt_goes_on():
-    session = Recited("first second")
-    writer = TextSession(session, ByteTokenizer())
-    assert writer.write("go ", max_tokens=6) == "first "
-    assert writer.write(max_tokens=6) == "second"
-    assert bytes(session.remembered) == b"go first second"
 
 
 WORDS = WordTokenizer(["well", "known", "is", "@-@", "@,@", "@.@", "1", "2", "."], WordRule())

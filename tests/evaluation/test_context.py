@@ -66,13 +66,6 @@ def test_a_gain_of_the_threshold_is_enough_and_the_longest_context_a_lower_bound
     assert recl(LONG, 1.0, shorter) == (30, True)
 
 
-def test_the_group_decides_and_not_the_model_alone():
-    alone = ModelGroup(CONTEXTS, BITS[BRIEF:] * math.log(2.0))
-    # Alone, token 2 is the second hardest; the other model's 3 bits make it easier.
-    assert alone.relative_gain(0, 10, 20, 0.5) > 0.0
-    assert GROUP.relative_gain(BRIEF, 10, 20, 0.5) == 0.0
-
-
 T = 4
 WIDE = {"initializer_stddev": 0.5}
 RECURRENT = {"vocabulary_size": 11, "num_layers": 2, "hidden_dim": 8, "segment_length": T, **WIDE}

@@ -54,26 +54,27 @@ def test_each_target_is_scored_once_after_its_warm_up(monkeypatch):
     for num_tokens, most_rows, length in cases:
         config = small_config(length, int(generator.integers(0, 9)))
         for warm_up in (None, 0, int(generator.integers(1, 40)), "all"):
-            found = Stretches.of_text(num_tokens, most_rows, config, warm_up)
-            count = len(found.begins)
+            stretches = Stretches.of_text(num_tokens, most_rows, config, warm_up)
+            count = len(stretches.begins)
             assert count == min(most_rows, num_tokens - 1) or (
                 warm_up is None and count < most_rows
             )
-            np.testing.assert_array_equal(found.starts, [0, *found.stops[:-1]])
-            assert found.stops[-1] == num_tokens - 1 and np.ptp(found.stops - found.starts) <= 1
-            early = found.starts - found.begins
+            begins, starts, stops, warm_up_tokens = stretches
+            np.testing.assert_array_equal(starts, [0, *stops[:-1]])
+            assert stops[-1] == num_tokens - 1 and np.ptp(stops - starts) <= 1
+            early = starts - begins
             if warm_up == 0:
                 assert not early.any()
             else:
                 # Cut where a single row is cut, after the warm-up or the beginning of the text.
-                assert not (found.begins % length).any()
-                assert (early >= np.minimum(found.warm_up_tokens, found.starts)).all()
-                assert (early < found.warm_up_tokens + length).all()
+                assert not (begins % length).any()
+                assert (early >= np.minimum(warm_up_tokens, starts)).all()
+                assert (early < warm_up_tokens + length).all()
             if warm_up is None:
                 assert early.sum() <= 0.25 * num_tokens
             num_rows = int(generator.integers(1, count + 1))
             sizes = num_rows, length, int(generator.integers(1, 5))
-            check_reading(found, *read_all(num_tokens, found, *sizes))
+            check_reading(stretches, *read_all(num_tokens, stretches, *sizes))
 
 
 @pytest.mark.parametrize(
@@ -88,15 +89,15 @@ def test_each_target_is_scored_once_after_its_warm_up(monkeypatch):
     ],
 )
 def test_rows_follow_from_the_text_and_their_memory(config, num_tokens, most_rows, rows, warm_up):
-    found = Stretches.of_text(num_tokens, most_rows, config)
-    assert (len(found.begins), found.warm_up_tokens) == (rows, warm_up)
+    stretches = Stretches.of_text(num_tokens, most_rows, config)
+    assert (len(stretches.begins), stretches.warm_up_tokens) == (rows, warm_up)
 
 
 @pytest.mark.parametrize("config", [small_config(4, 6), small_config(4, 0), LSTM])
 @pytest.mark.parametrize("most_tokens", [150, 1200, 30_000])
 def test_a_sample_is_spread_evenly_and_reads_no_more_than_asked(config, most_tokens):
-    found = Stretches.sample(90_000, most_tokens, config)
-    begins, starts, stops, warm_up = found
+    stretches = Stretches.sample(90_000, most_tokens, config)
+    begins, starts, stops, warm_up = stretches
     length = config.segment_length
     assert (stops - begins).sum() <= most_tokens
     assert not (begins % length).any() and (starts - begins == warm_up).all()
@@ -105,7 +106,7 @@ def test_a_sample_is_spread_evenly_and_reads_no_more_than_asked(config, most_tok
     assert not gaps.size or np.ptp(gaps) <= length
     if most_tokens == 30_000:
         assert begins[0] < 1.1 * gaps[0] and stops[-1] > 90_000 - 1.1 * gaps[0]
-    check_reading(found, *read_all(90_000, found, min(7, len(begins)), length, 2))
+    check_reading(stretches, *read_all(90_000, stretches, min(7, len(begins)), length, 2))
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1])

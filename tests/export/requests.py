@@ -56,8 +56,8 @@ def settings(num_rows, **changes):
 def generate(signatures, rows, memory, stop_token_ids=((-1,),), **changes):
     """Continues rows; memory comes from an answer or `nothing_read`."""
     stops = {"stop_token_ids": np.array(stop_token_ids, "int32")}
-    given = settings(len(rows["token_ids"]), **changes)
-    return signatures["generate"](**tensors({**rows, **given, **stops, **memory}))
+    of_rows = settings(len(rows["token_ids"]), **changes)
+    return signatures["generate"](**tensors({**rows, **of_rows, **stops, **memory}))
 
 
 def score(signatures, text, memory, lengths=None):

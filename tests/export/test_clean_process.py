@@ -38,12 +38,12 @@ with tf.compat.v1.Session(graph=graph) as session:
     outputs = [graph.get_tensor_by_name(definition.outputs[n].name) for n in ("nll", "total_nll")]
     names = sorted(inputs)
     ask = session.make_callable(outputs, feed_list=[inputs[name] for name in names])
-    given = np.load(sys.argv[2])
-    cases = sorted({name.split("/")[0] for name in given.files})
+    requests = np.load(sys.argv[2])
+    cases = sorted({name.split("/")[0] for name in requests.files})
     answers = {}
     for case in cases:
         try:
-            nll, _ = ask(*(given[f"{case}/{name}"] for name in names))
+            nll, _ = ask(*(requests[f"{case}/{name}"] for name in names))
             answers[case] = nll.tolist()
         except tf.errors.InvalidArgumentError as error:
             answers[case] = error.message

@@ -1,56 +1,16 @@
-"""Folder of an export: its files, its versions, and what a server reads of its signatures."""
+"""Folder of an export: its versions, and when nothing is written."""
 
-import hashlib
 import os
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.export.conftest import CONFIG
-from tests.export.requests import nothing_read, random_ids, rows_of, settings
-from tests.serving.model_server import ServedModel
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.export import ExportOptions, export_saved_model, next_version
 from txl_tf.export.saved_model import write_version
 from txl_tf.storage.untrusted_files import verify_checksums
-
-IDS = random_ids(3, CONFIG.segment_length + 2)
-SCORED = {"token_ids": IDS[:, :-1], "target_ids": IDS[:, 1:]}
-
-
-@pytest.fixture(scope="module")
-def version(exported, loaded):
-    return ServedModel(exported, loaded)
-
-
-def test_everything_in_the_folder_is_in_its_list(exported):
-    lines = (exported / "SHA256SUMS").read_text().splitlines()
-    listed = dict(reversed(line.split("  ")) for line in lines)
-    files = {str(path.relative_to(exported)) for path in exported.rglob("*") if path.is_file()}
-    assert listed.keys() == files - {"SHA256SUMS"}
-    for name, expected in listed.items():
-        assert hashlib.sha256((exported / name).read_bytes()).hexdigest() == expected
-    assert [path.name for path in exported.parent.iterdir()] == ["1"]
-
-
-def test_a_request_without_defaults_is_the_one_with_all_of_them(version):
-    full = version.predict("score", {**rows_of(IDS[:, :-1]), **SCORED, **nothing_read(3)})
-    short = version.predict("score", SCORED)
-    for name, value in full.items():
-        np.testing.assert_array_equal(short[name], value)
-    few = {"max_tokens": np.int32(5), "seed": np.int32(3)}
-    drawn = settings(3, max_tokens=5, seed=3, temperature=1.0, top_p=0.9)
-    full = version.predict("generate", {**rows_of(IDS), **drawn, **nothing_read(3)})
-    short = version.predict("generate", {"token_ids": IDS, **few})
-    for name, value in full.items():
-        np.testing.assert_array_equal(short[name], value)
-    texts = {"texts": [b"one", b"text"], "temperature": np.float32(0.0)}
-    answer = version.predict("complete", texts)["texts"]
-    sent = sum(len(tf.make_tensor_proto(value).SerializeToString()) for value in texts.values())
-    assert sent + sum(map(len, answer)) < 2048
 
 
 def test_what_cannot_be_exported_is_refused_before_anything_is_written(model, tmp_path):

@@ -23,12 +23,12 @@ def variables():
 
 @pytest.mark.parametrize("stored_as", ["float32", "bfloat16", "int8"])
 def test_weights_come_back_as_float32_within_their_precision(stored_as):
-    given = variables()
-    stored = ServedWeights({each.path: each.numpy() for each in given}, stored_as)
-    for variable, value in zip(given, stored.values(), strict=True):
-        expected, found = variable.numpy(), value.numpy()
-        assert found.dtype == np.float32 and found.shape == expected.shape
-        error = np.abs(found - expected)
+    originals = variables()
+    stored = ServedWeights({each.path: each.numpy() for each in originals}, stored_as)
+    for variable, value in zip(originals, stored.values(), strict=True):
+        expected, restored = variable.numpy(), value.numpy()
+        assert restored.dtype == np.float32 and restored.shape == expected.shape
+        error = np.abs(restored - expected)
         if stored_as == "float32" or variable.name in ("small", "bias", "zeros"):
             assert not error.any()
         elif stored_as == "bfloat16":

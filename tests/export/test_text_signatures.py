@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tests.export.conftest import CONFIG
-from tests.slow_case import slow_case
 from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
@@ -57,10 +56,10 @@ def completed(functions, texts, **settings):
     if not settings:
         answer = functions["serving_default"](texts)
     else:
-        known = known_inputs(CONFIG, GenerationConfig())
-        given = [settings.get(name, known[name].default) for name in SETTINGS]
-        given = [tf.constant(a, known[n].dtype) for n, a in zip(SETTINGS, given, strict=True)]
-        answer = functions["complete"](texts, *given)
+        inputs = known_inputs(CONFIG, GenerationConfig())
+        values = [settings.get(name, inputs[name].default) for name in SETTINGS]
+        dtypes = [inputs[name].dtype for name in SETTINGS]
+        answer = functions["complete"](texts, *map(tf.constant, values, dtypes))
     assert list(answer) == ["texts"]
     return [text.decode() for text in answer["texts"].numpy().tolist()]
 
@@ -75,71 +74,48 @@ def lm(model):
     return TransformerXLCausalLM(model, CHARACTERS)
 
 
+PENALTIES = {"repetition_penalty": 1.7, "frequency_penalty": 0.5, "logit_bias": {3: 2, 4: -100}}
+GREEDY = {"temperature": 0.0}
+DRAWN = {"top_p": 0.8, "seed": 3, "max_tokens": 4}
+LINES = ["a fox", "the dog\nsleeps ", "a fox sleeps .\n", "dog\r\nfox\r", "unheard of"]
+# A tokenizer, changes of the model, settings, and texts.
+CONTINUATIONS = {
+    "penalties": (CHARACTERS, {}, {"temperature": 0.9, "seed": 7, **PENALTIES}, TEXTS),
+    "words": (words(), {}, GREEDY, LINES),
+    "ends of lines": (words(add_double_eos=True), {}, GREEDY, [*LINES, "\n"]),
+    # Unknown words are read and not written.
+    "unknown": (words(), {}, {"temperature": 3.0, "seed": 3, "max_tokens": 30}, ["unheard of"]),
+    "bytes": (ByteTokenizer(), {}, GREEDY, ["a", "b\u00e9"]),
+    "sinusoidal": (CHARACTERS, {"position_encoding": "sinusoidal"}, DRAWN, TEXTS),
+    "learned": (CHARACTERS, {"position_encoding": "learned", "num_positions": 30}, DRAWN, TEXTS),
+}
+
+
 @pytest.mark.slow
-def test_each_text_is_continued_as_by_the_model_alone(lm):
-    settings = {"temperature": 0.9, "repetition_penalty": 1.7, "frequency_penalty": 0.5}
-    settings |= {"logit_bias": {3: 2, 4: -100}}
-    found = completed(functions(lm.model, CHARACTERS, seed=7, **settings), TEXTS)
-    settings |= {"max_tokens": NUM_TOKENS, "strip_prompt": True, "seed": 7}
-    assert found == lm.generate(TEXTS, **settings)
-    assert all(len(text) == NUM_TOKENS for text in found)
-
-
-@pytest.mark.parametrize("rule", [*map(slow_case, ({}, {"add_double_eos": True}))], ids=str)
-def test_lines_of_words_go_on_and_sentences_end(rule):
-    tokenizer = words(**rule)
-    model = model_of(tokenizer.vocabulary_size, memory_length=12)
+@pytest.mark.parametrize("name", CONTINUATIONS)
+def test_each_text_is_continued_and_scored_as_by_the_model_alone(name):
+    tokenizer, changes, settings, texts = CONTINUATIONS[name]
+    model = model_of(tokenizer.vocabulary_size, memory_length=12, **changes)
     lm = TransformerXLCausalLM(model, tokenizer)
-    texts = ["a fox", "the dog\nsleeps ", "a fox sleeps .\n", "dog\r\nfox\r", "\n", "unheard of"]
-    if not rule:
-        texts.remove("\n")
-    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "temperature": 0.0}
-    found = completed(functions(model, tokenizer, temperature=0.0), texts)
-    assert found == [lm.generate(text, **settings) for text in texts]
+    exported = functions(model, tokenizer, **settings)
+    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, **settings}
+    expected = [lm.generate(text, **settings) for text in texts]
+    assert completed(exported, texts) == expected
+    # Bytes that are no text are replaced.
+    assert ("\ufffd" in "".join(expected)) == (name == "bytes")
+    if name == "unknown":
+        assert "<unk>" in lm.generate(texts[0], allow_unknown=True, **settings)
+        assert "<unk>" not in expected[0]
+        assert "<unk>" not in lm.session(temperature=3.0, seed=3).write(texts[0], max_tokens=30)
+        assert "<unk>" not in lm.generate(texts[0], max_tokens=9, sampler="beam")
+    if changes:
+        nats = exported["perplexity"](tf.constant(texts[:2]))["nats"]
+        expected = [lm.score(text).total_nats for text in texts[:2]]
+        np.testing.assert_allclose(nats, expected, rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_unknown_words_are_read_and_not_written():
-    tokenizer = words()
-    model = model_of(tokenizer.vocabulary_size, memory_length=12)
-    lm = TransformerXLCausalLM(model, tokenizer)
-    settings = {"max_tokens": 30, "temperature": 3.0, "top_p": 1.0, "seed": 3}
-    allowed = lm.generate("unheard of", allow_unknown=True, strip_prompt=True, **settings)
-    written = lm.generate("unheard of", strip_prompt=True, **settings)
-    assert "<unk>" in allowed and "<unk>" not in written
-    assert completed(functions(model, tokenizer, **settings), ["unheard of"]) == [written]
-    assert "<unk>" not in lm.session(temperature=3.0, seed=3).write("unheard of", max_tokens=30)
-    assert "<unk>" not in lm.generate("unheard of", max_tokens=9, sampler="beam")
-
-
-@pytest.mark.slow
-def test_bytes_that_are_no_text_are_replaced():
-    model = model_of(256)
-    lm = TransformerXLCausalLM(model, ByteTokenizer())
-    found = completed(functions(model, ByteTokenizer(), temperature=0.0), ["a", "b\u00e9"])
-    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "temperature": 0.0}
-    assert found == [lm.generate(text, **settings) for text in ("a", "b\u00e9")]
-    assert "\ufffd" in "".join(found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("position_encoding", "num_positions"), [("sinusoidal", None), ("learned", 30)]
-)
-def test_absolute_positions_take_texts_of_different_lengths(position_encoding, num_positions):
-    model = model_of(27, position_encoding=position_encoding, num_positions=num_positions)
-    lm = TransformerXLCausalLM(model, CHARACTERS)
-    simple = functions(model, CHARACTERS, top_p=0.8, seed=3, max_tokens=4)
-    settings = {"max_tokens": 4, "strip_prompt": True, "seed": 3}
-    expected = [lm.generate(text, top_p=0.8, **settings) for text in TEXTS]
-    assert completed(simple, TEXTS) == expected
-    nats = simple["perplexity"](tf.constant(TEXTS[:2]))["nats"]
-    expected = [lm.score(text).total_nats for text in TEXTS[:2]]
-    np.testing.assert_allclose(nats, expected, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_request_twice_gives_two_texts_unless_it_is_said_otherwise(lm):
+def test_a_request_twice_gives_two_texts_unless_the_seed_is_fixed(lm):
     fresh = functions(lm.model, CHARACTERS, max_tokens=40)
     first, second, third = completed(fresh, ["a fox", "a fox", "a fox"])
     assert len({first, second, third, *completed(fresh, ["a fox"])}) == 4
@@ -149,17 +125,19 @@ def test_a_request_twice_gives_two_texts_unless_it_is_said_otherwise(lm):
 
 def test_perplexity_is_that_of_the_model(lm):
     texts = [*TEXTS[:2], "ab", "the quick brown fox jumps over the lazy dog " * 3]
-    found = functions(lm.model, CHARACTERS)["perplexity"](tf.constant(texts))
+    scored = functions(lm.model, CHARACTERS)["perplexity"](tf.constant(texts))
     scores = [lm.score(text) for text in texts]
-    np.testing.assert_allclose(found["nats"], [each.total_nats for each in scores], rtol=1e-5)
-    np.testing.assert_array_equal(found["tokens"], [len(text) - 1 for text in texts])
-    np.testing.assert_allclose(found["perplexity"], [each.perplexity for each in scores], rtol=1e-4)
+    np.testing.assert_allclose(scored["nats"], [each.total_nats for each in scores], rtol=1e-5)
+    np.testing.assert_array_equal(scored["tokens"], [len(text) - 1 for text in texts])
+    np.testing.assert_allclose(
+        scored["perplexity"], [each.perplexity for each in scores], rtol=1e-4
+    )
     lines = words(add_eos=True)
     model = model_of(lines.vocabulary_size)
-    found = functions(model, lines)["perplexity"](tf.constant(["the dog"]))
+    scored = functions(model, lines)["perplexity"](tf.constant(["the dog"]))
     expected = TransformerXLCausalLM(model, lines).score("the dog")
-    np.testing.assert_allclose(found["nats"][0], expected.total_nats, rtol=1e-5)
-    assert found["tokens"][0] == 2  # the end of the line is one
+    np.testing.assert_allclose(scored["nats"][0], expected.total_nats, rtol=1e-5)
+    assert scored["tokens"][0] == 2  # the end of the line is one
 
 
 def test_a_model_without_memory_scores_by_default():
@@ -186,7 +164,7 @@ def test_requests_that_cannot_be_answered_are_refused(lm):
 
 
 def test_every_row_has_its_own_settings(lm):
-    found = functions(lm.model, CHARACTERS)
+    exported = functions(lm.model, CHARACTERS)
     rows = (
         {"max_tokens": 3, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0},
         {"max_tokens": 9, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "seed": 7},
@@ -196,9 +174,9 @@ def test_every_row_has_its_own_settings(lm):
         lm.generate(text, strip_prompt=True, **row) for text, row in zip(TEXTS, rows, strict=True)
     ]
     settings = {name: [row[name] for row in rows] for name in rows[0]}
-    assert completed(found, TEXTS, **settings) == expected
+    assert completed(exported, TEXTS, **settings) == expected
     stop = [["", ""], [expected[1][2:4], "never"], [expected[2][5], expected[2][3]]]
-    stopped = completed(found, TEXTS, **settings, stop=stop)
+    stopped = completed(exported, TEXTS, **settings, stop=stop)
     assert stopped == [
         lm.generate(text, strip_prompt=True, stop=[each for each in stops if each] or None, **row)
         for text, stops, row in zip(TEXTS, stop, rows, strict=True)
@@ -206,24 +184,20 @@ def test_every_row_has_its_own_settings(lm):
     assert stopped[0] == expected[0] and stopped[1] != expected[1] and stopped[2] != expected[2]
 
 
-def test_a_text_ends_before_any_character():
-    stops = [*map(chr, range(128)), "\u00e9", "\U0001f600", "\\E", "(?s)", "a|b"]
-    texts = tf.constant([f"before {each}{each}\n" for each in stops])
-    found = cut_at(texts, tf.constant([["\0none", each] for each in stops])).numpy()
-    expected = [f"before {each}".split(each)[0] for each in stops]
-    assert [each.decode() for each in found] == expected
-    assert cut_at(tf.constant(["a|b"]), tf.constant([["", ""]])).numpy().tolist() == [b"a|b"]
-
-
 def test_the_stop_text_that_is_complete_first_ends_a_text():
+    stops = [*map(chr, range(128)), "\u00e9", "\U0001f600", "\\E", "(?s)", "a|b"]
+    pairs = [(f"before {each}{each}\n", ["\0none", each]) for each in stops]
+    pairs.append(("a|b", ["", ""]))
     draw = np.random.default_rng(0)
-    texts = ["".join(draw.choice(list("ab\u00e9"), size=9)) for _ in range(200)]
-    stops = [["".join(draw.choice(list("ab\u00e9"), size=k)) for k in (1, 3, 4)] for _ in texts]
-    found = cut_at(tf.constant(texts), tf.constant(stops)).numpy()
-    expected = [
-        text[: first_stop(text, of_text)] for text, of_text in zip(texts, stops, strict=True)
-    ]
-    assert [each.decode() for each in found] == expected
+
+    def drawn(size):
+        return "".join(draw.choice(list("ab\u00e9"), size=size))
+
+    pairs += [(drawn(9), [drawn(1), drawn(3)]) for _ in range(200)]
+    texts, stops = zip(*pairs, strict=True)
+    cut = cut_at(tf.constant(texts), tf.constant(stops)).numpy()
+    expected = [text[: first_stop(text, list(filter(None, of_text)))] for text, of_text in pairs]
+    assert [each.decode() for each in cut] == expected
 
 
 def test_writing_ends_with_the_text_that_is_over_last(lm):

@@ -1,4 +1,6 @@
-"""Signatures of token ids with memory: as the model does it, whatever comes in one request."""
+"""An export: its files, and its signatures of token ids, which do what the model does."""
+
+import hashlib
 
 import numpy as np
 import pytest
@@ -17,8 +19,10 @@ from tests.export.requests import (
     score,
     tensors,
 )
+from tests.export.requests import settings as all_settings
 from tests.generation.models import greedy_by_the_model
 from tests.inference.variants import made, read, tokens
+from tests.serving import model_server
 from txl_tf.export.served_model import ServedModel, ServedWeights
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.plain_weights import plain_weights
@@ -147,3 +151,32 @@ def test_variants_write_as_the_model_does(variant):
     sampler = RandomSampler(*values[1:5])
     expected, _ = txl_tf.generate(model, prompts, max_tokens=9, sampler=sampler, seed=3)
     np.testing.assert_array_equal(written, expected)
+
+
+def test_everything_in_the_folder_is_in_its_list(exported):
+    lines = (exported / "SHA256SUMS").read_text().splitlines()
+    listed = dict(reversed(line.split("  ")) for line in lines)
+    files = {str(path.relative_to(exported)) for path in exported.rglob("*") if path.is_file()}
+    assert listed.keys() == files - {"SHA256SUMS"}
+    for name, expected in listed.items():
+        assert hashlib.sha256((exported / name).read_bytes()).hexdigest() == expected
+    assert [path.name for path in exported.parent.iterdir()] == ["1"]
+
+
+def test_a_request_without_defaults_is_the_one_with_all_of_them(exported, loaded):
+    version, text = model_server.ServedModel(exported, loaded), random_ids(3, SEGMENT + 2)
+    scored = {"token_ids": text[:, :-1], "target_ids": text[:, 1:]}
+    full = version.predict("score", {**rows_of(text[:, :-1]), **scored, **nothing_read(3)})
+    short = version.predict("score", scored)
+    for name, value in full.items():
+        np.testing.assert_array_equal(short[name], value)
+    few = {"max_tokens": np.int32(5), "seed": np.int32(3)}
+    drawn = all_settings(3, max_tokens=5, seed=3, temperature=1.0, top_p=0.9)
+    full = version.predict("generate", {**rows_of(text), **drawn, **nothing_read(3)})
+    short = version.predict("generate", {"token_ids": text, **few})
+    for name, value in full.items():
+        np.testing.assert_array_equal(short[name], value)
+    texts = {"texts": [b"one", b"text"], "temperature": np.float32(0.0)}
+    answer = version.predict("complete", texts)["texts"]
+    sent = sum(len(tf.make_tensor_proto(value).SerializeToString()) for value in texts.values())
+    assert sent + sum(map(len, answer)) < 2048

@@ -47,11 +47,13 @@ def test_attention_matches_the_formulas(kind):
             masks.append({"same_length": True, "same_length_keys": "memory"})
         clamp_lengths = (None, 2) if kind == "relative" else (None,)
         valid_lengths = (None, [memory_length, 0], [memory_length // 2, max(0, memory_length - 1)])
-        for valid_length, kept, clamp in itertools.product(valid_lengths, masks, clamp_lengths):
-            options = {"valid_length": valid_length, "clamp_length": clamp, **kept}
+        for valid_length, mask_options, clamp in itertools.product(
+            valid_lengths, masks, clamp_lengths
+        ):
+            options = {"valid_length": valid_length, "clamp_length": clamp, **mask_options}
             filled = valid_length and ops.convert_to_tensor(valid_length, "int32")
-            reach = memory_length - ("same_length_keys" in kept)
-            farthest = reach if kept else None
+            reach = memory_length - ("same_length_keys" in mask_options)
+            farthest = reach if mask_options else None
             mask = functional.causal_memory_mask(segment_length, memory_length, filled, farthest)
             outputs = attend(layer, inputs, memory, mask, clamp)
             expected = reference_variants.attention(inputs, memory, weights, **options)

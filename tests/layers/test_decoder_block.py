@@ -1,20 +1,19 @@
+"""The decoder block: dropout, gates, and a memory of its own."""
+
 import math
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 from tests.layer_checks import random, randomize_weights
 from tests.reference import max_difference
 from tests.small_models import small_config
 from txl_tf import functional
-from txl_tf.config.model import LEARNED_ENCODINGS
 from txl_tf.layers.decoder_block import DecoderBlock
 
 B, T, D = 2, 4, 6
-ENCODINGS = ["transformer_xl", "shaw", "shaw_two_terms", "sinusoidal", "learned"]
 CONFIG = small_config(T, T, width=D, dropout=0.0)
 
 
@@ -23,25 +22,6 @@ def made(batch_size=None, stateful=False, **changes):
     block.build((batch_size, None, D))
     randomize_weights(block)
     return block
-
-
-@pytest.mark.parametrize(
-    ("position_encoding", "pre_norm"),
-    [*((encoding, False) for encoding in ENCODINGS), ("transformer_xl", True)],
-)
-def test_no_gradient_flows_into_memory(position_encoding, pre_norm):
-    has_table = position_encoding in LEARNED_ENCODINGS
-    num_positions = 5 if has_table else None
-    block = made(
-        position_encoding=position_encoding, num_positions=num_positions, pre_norm=pre_norm
-    )
-    inputs, memory = tf.constant(random(B, T, D)), tf.constant(random(B, 3, D, seed=1))
-    with tf.GradientTape() as tape:
-        tape.watch([inputs, memory])
-        loss = tf.reduce_sum(block(inputs, memory=memory) ** 3)
-    into_inputs, into_memory = tape.gradient(loss, [inputs, memory])
-    assert np.abs(into_inputs.numpy()).max() > 1e-3
-    assert into_memory is None or not np.any(into_memory.numpy())
 
 
 @pytest.mark.parametrize("variational_dropout", [False, True])
@@ -67,15 +47,13 @@ def test_variational_dropout_draws_one_mask_for_all_positions_of_a_row(variation
         assert np.mean(kept[0] == kept[row]) < 0.65
 
 
-def test_gates_of_a_large_bias_let_the_inputs_pass():
-    block = made(pre_norm=True, residual_gate="gru")
-    inputs = random(B, T, D)
-    assert max_difference(block(inputs), inputs) > 0.1
-    for gate in (block.attention_gate, block.feed_forward_gate):
-        gate.bias.assign(np.full(D, 30.0))
-    assert max_difference(block(inputs), inputs) < 1e-6
-    initial = DecoderBlock(CONFIG.replace(pre_norm=True, residual_gate="gru"))
-    assert max_difference(initial(inputs), inputs * (1 - 1 / (1 + math.exp(2))) ** 2) < 0.05
+def test_gates_are_almost_open_for_the_inputs_at_first():
+    """Their bias of 2 lets the sigmoid of 2 of the inputs pass, twice."""
+    block, inputs = (
+        DecoderBlock(CONFIG.replace(pre_norm=True, residual_gate="gru")),
+        random(B, T, D),
+    )
+    assert max_difference(block(inputs), inputs / (1 + math.exp(-2)) ** 2) < 0.05
 
 
 @pytest.mark.parametrize("memory_length", [2, 6])
@@ -97,18 +75,6 @@ def test_stateful_calls_equal_calls_that_pass_memory(memory_length):
     assert max_difference(stateful(segment), passing(segment)) <= 1e-5
 
 
-def test_memory_of_a_stateful_block_is_no_weight_and_not_saved(tmp_path):
-    block = made(batch_size=B, stateful=True, memory_length=T)
-    assert len(block.weights) == 15
-    assert [each.shape for each in block.variables[15:]] == [(B, T, D), (B,)]
-    symbol = keras.Input(batch_shape=(B, T, D))
-    model = keras.Model(symbol, block(symbol))
-    first = model(random(B, T, D))
-    model.save(tmp_path / "stateful.keras")
-    restored = keras.saving.load_model(tmp_path / "stateful.keras")
-    assert max_difference(restored(random(B, T, D)), first) == 0.0
-
-
 def test_a_stateful_block_needs_a_batch_size_a_memory_and_no_other():
     with pytest.raises(ValueError, match=r"needs a fixed batch size.*Received: inputs_shape="):
         made(stateful=True, memory_length=T)
@@ -119,7 +85,7 @@ def test_a_stateful_block_needs_a_batch_size_a_memory_and_no_other():
         block(random(B, T, D), memory=random(B, T, D))
 
 
-def test_a_stateful_block_trains_in_a_functional_model_and_is_not_evaluated_there():
+def test_a_stateful_block_trains_in_a_functional_model_and_is_saved_without_memory(tmp_path):
     block = DecoderBlock(CONFIG, stateful=True)
     symbol = keras.Input(batch_shape=(B, T, D))
     model = keras.Model(symbol, block(symbol))
@@ -130,7 +96,12 @@ def test_a_stateful_block_trains_in_a_functional_model_and_is_not_evaluated_ther
     np.testing.assert_array_equal(before[:, -T:], inputs[[2, 1]])
     for read in (model.evaluate, model.predict):
         with pytest.raises(ValueError, match=r"must not continue the memory of training"):
-            read(inputs[:B], inputs[:B], verbose=0) if read == model.evaluate else read(inputs[:B])
+            read(inputs[:B], verbose=0)
     np.testing.assert_array_equal(block.memory.numpy(), before)
     with pytest.raises(ValueError, match=r"at most 2 rows.*Received: a batch of 3"):
         block(inputs)
+    assert [each.shape for each in block.variables[len(block.weights) :]] == [(B, T, D), (B,)]
+    model.save(tmp_path / "stateful.keras")
+    restored = keras.saving.load_model(tmp_path / "stateful.keras")
+    block.reset_state()
+    assert max_difference(restored(inputs[:B]), model(inputs[:B])) == 0.0

@@ -1,20 +1,10 @@
 """The same weights give the same numbers on JAX as on TensorFlow."""
 
-import importlib.util
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
-import pytest
-
+from tests.jax_process import NEEDS_JAX, printed_by, start_on_jax
 from tests.measurements import texts_on_jax
 from tests.measurements.compare_backends import write
 from tests.models.variants import ADAPTIVE, config_of
-from tests.slow_case import QUICK_XLA
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 DROPPED = {"dropout": 0.1, "attention_dropout": 0.1}
 MODELS = {
     "transformer_xl": config_of(**DROPPED),
@@ -22,37 +12,17 @@ MODELS = {
     "sinusoidal": config_of("sinusoidal", **ADAPTIVE, tie_weights=False, num_layers=1),
     "adaptive": config_of(**ADAPTIVE, **DROPPED, share_attention_biases=True, num_layers=1),
 }
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed"),
-]
+pytestmark = NEEDS_JAX
 
 
 def printed_on_jax(module, *arguments, **environment):
-    """What a module of `tests.measurements` prints on JAX; a process has one Keras backend."""
-    finished = subprocess.run(
-        [sys.executable, "-m", f"tests.measurements.{module}", *arguments],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "jax",
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": QUICK_XLA,
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    lines = map(json.loads, finished.stdout.splitlines())
-    return {name: value for line in lines for name, value in line.items()}
+    return printed_by(start_on_jax(f"tests.{module}", *arguments, **environment))
 
 
 def test_forward_gradients_training_and_dropout_equal_those_of_tensorflow(tmp_path):
     path = str(tmp_path / "results.npz")
     write(path, MODELS, ["float32"])
-    report = printed_on_jax("compare_backends", "compare", path)
+    report = printed_on_jax("measurements.compare_backends", "compare", path)
     assert report["masks_identical"]
     for name in MODELS:
         assert max(report[f"{name}/float32"].values()) <= 1e-4, (name, report)
@@ -62,7 +32,9 @@ def test_forward_gradients_training_and_dropout_equal_those_of_tensorflow(tmp_pa
 def test_a_run_opens_scores_writes_trains_and_is_saved_without_tensorflow(tmp_path):
     texts_on_jax.write(tmp_path)
     programs = tmp_path / "programs"
-    report = printed_on_jax("texts_on_jax", "compare", str(tmp_path), JAX_DUMP_IR_TO=str(programs))
+    report = printed_on_jax(
+        "measurements.texts_on_jax", "compare", tmp_path, JAX_DUMP_IR_TO=str(programs)
+    )
     assert report.pop("same texts")
     assert max(report[name] for name in ("score", "features", "dynamic", "attention")) <= 1e-5
     assert max(report.values()) <= 1e-4
@@ -78,5 +50,10 @@ def test_a_run_opens_scores_writes_trains_and_is_saved_without_tensorflow(tmp_pa
 
 
 def test_compiled_evaluation_and_generation_equal_the_model():
-    report = printed_on_jax("measure_inference_on_jax", "--check")
+    report = printed_on_jax("measurements.measure_inference_on_jax", "--check")
     assert report["largest_difference"] <= 1e-5
+
+
+def test_the_attention_kernel_trains_and_reads_as_plain_layers():
+    for name, differences in printed_on_jax("tpu_kernels.kernel_on_jax").items():
+        assert max(differences.values()) <= 5e-6, (name, differences)

@@ -1,4 +1,4 @@
-"""Interface and properties of all models; weights are assigned whole or not at all."""
+"""Checks that every language model passes: scores, memory, gradients, XLA, dropout, refusals."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from tests.layer_checks import drawn_seeds, randomize_weights
-from tests.models.variants import SIZES, B, T, V, score, token_ids
+from tests.models.variants import ENCODINGS, SIZES, B, T, V, config_of, score, token_ids
 from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError
@@ -15,120 +15,61 @@ from txl_tf.models import create_model
 from txl_tf.models.language_model import LanguageModel, assign_weights
 from txl_tf.models.transformer_xl import TransformerXL
 
-
-@pytest.fixture
-def variables():
-    return {name: keras.Variable(np.zeros(shape)) for name, shape in (("a", (2,)), ("b", (2, 3)))}
-
-
-def test_all_arrays_are_assigned_and_others_passed_over(variables):
-    arrays = {"a": np.ones(2), "b": np.ones((2, 3)), "more": np.ones(1)}
-    assign_weights(variables, arrays)
-    for name, variable in variables.items():
-        np.testing.assert_array_equal(ops.convert_to_numpy(variable), arrays[name])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({}, "is missing"),
-        ({"b": np.ones((3, 2))}, r"shape \[3, 2\], not \[2, 3\]"),
-        ({"b": np.full((2, 3), "x")}, "type"),
-        ({"b": np.ones((2, 3), bool)}, "type bool"),
-    ],
-)
-def test_nothing_is_assigned_where_one_array_does_not_fit(variables, wrong, reason):
-    with pytest.raises(MismatchError, match=f"`b` .*{reason}"):
-        assign_weights(variables, {"a": np.ones(2)} | wrong)
-    assert not ops.convert_to_numpy(variables["a"]).any()
-
-
-@pytest.mark.parametrize("config_class", [ModelConfig, LSTMConfig, QRNNConfig])
-def test_every_model_is_a_language_model_and_scores_alike(config_class):
-    sizes = {"vocabulary_size": 9, "num_layers": 1, "hidden_dim": 4, "segment_length": 3}
-    if config_class is ModelConfig:
-        sizes |= {"num_heads": 1, "head_dim": 4, "intermediate_dim": 8, "memory_length": 3}
-    model = create_model(config_class(**sizes))
-    assert isinstance(model, LanguageModel)
-    token_ids = np.array([[1, 2, 3, 8]])
-    memory = model.initial_memory(1)
-    hidden, _ = model(token_ids[:, :-1], memory)
-    nats, _ = model.score(token_ids[:, :-1], token_ids[:, 1:], memory)
-    log_probs, _ = model.log_probs(token_ids[:, :-1], memory)
-    np.testing.assert_array_equal(log_probs, model.log_probs_of(hidden))
-    np.testing.assert_array_equal(log_probs, ops.log_softmax(model.logits_of(hidden)))
-    picked = np.take_along_axis(np.asarray(log_probs), token_ids[:, 1:, None], axis=-1)[..., 0]
-    np.testing.assert_allclose(nats, -picked, rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match=r"must be in \[0, 9\)"):
-        model.score(token_ids + 8, token_ids, memory)
-    assert "shape=(1, " in repr(memory) and len(repr(memory)) < 80
-
-    three = model.initial_memory(3)
-    for call, message in (
-        (lambda: model(token_ids), r"needs `memory`: begin with `model.initial_memory\(.*=None$"),
-        (lambda: model.predict(token_ids, verbose=0), "need a `StatefulTransformerXL`"),
-        (lambda: model(token_ids[0], memory), r"tensor \(B, T\)\. Received: shape \(4,\)$"),
-        (lambda: model([[1, 2]], memory), r"tensor \(B, T\)\. Received: list$"),
-        (lambda: model(token_ids, "a"), "Received: memory of type str$"),
-        (lambda: model.log_probs(token_ids, three), "memory of 3 rows, batch of 1$"),
-        (lambda: model.score(token_ids, token_ids[0], memory), r"`target_ids` .*shape \(4,\)$"),
-        (lambda: model.export("exported"), "`txl_tf.export_saved_model"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-
-
-def test_a_model_refuses_the_configuration_of_another():
-    config = LSTMConfig(vocabulary_size=9, num_layers=1, hidden_dim=4, segment_length=3)
-    with pytest.raises(ValueError, match="`config` must be a `ModelConfig`"):
-        TransformerXL(config)
-
-
-def test_the_methods_of_one_distribution_are_overridden_together():
-    with pytest.raises(TypeError, match=r"together, .*Received: Mine with log_probs_of"):
-
-        class Mine(TransformerXL):
-            def log_probs_of(self, hidden):
-                return super().log_probs_of(hidden)
-
-
-RECURRENT_SIZES = {
-    "vocabulary_size": V,
-    "num_layers": 2,
-    "hidden_dim": 6,
-    "embedding_dim": 5,
-    "segment_length": T,
-    "dropout": 0.0,
+RECURRENT = {name: SIZES[name] for name in ("vocabulary_size", "num_layers", "hidden_dim")}
+RECURRENT |= {"embedding_dim": 5, "segment_length": T, "dropout": 0.0}
+CONFIGS = {
+    "transformer_xl": config_of(layer_norm_epsilon=ModelConfig.layer_norm_epsilon),
+    "lstm": LSTMConfig(**RECURRENT),
+    "qrnn": QRNNConfig(**RECURRENT),
 }
 
 
-def made(config_class, dtype="float32", **changes):
+def made(config, dtype="float32"):
     """A small model with large random weights."""
-    config = config_class(**{**config_fields(config_class), **changes})
+    keras.utils.set_random_seed(1234)
     model = create_model(config, dtype=dtype)
     randomize_weights(model)
     return model
 
 
-def config_fields(config_class):
-    if config_class is not ModelConfig:
-        return dict(RECURRENT_SIZES)
-    return {key: value for key, value in SIZES.items() if key != "layer_norm_epsilon"}
-
-
-@pytest.fixture(scope="module", params=[ModelConfig, LSTMConfig, QRNNConfig])
-def config_class(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def model(config_class):
-    keras.utils.set_random_seed(1234)
-    return made(config_class)
+@pytest.fixture(scope="module", params=CONFIGS)
+def model(request):
+    return made(CONFIGS[request.param])
 
 
 def filled_memory(model):
     return model(token_ids(7, seed=9), model.initial_memory(B))[1]
+
+
+def test_the_score_is_minus_the_log_probability_of_the_target(model):
+    assert isinstance(model, LanguageModel)
+    tokens, memory = token_ids(T + 1), model.initial_memory(B)
+    hidden, _ = model(tokens[:, :-1], memory)
+    nats, _ = score(model, tokens, memory)
+    log_probs, _ = model.log_probs(tokens[:, :-1], memory)
+    np.testing.assert_array_equal(log_probs, model.log_probs_of(hidden))
+    np.testing.assert_array_equal(log_probs, ops.log_softmax(model.logits_of(hidden)))
+    of_targets = np.take_along_axis(np.asarray(log_probs), tokens[:, 1:, None], axis=-1)[..., 0]
+    np.testing.assert_allclose(nats, -of_targets, rtol=0, atol=1e-6)
+    assert f"shape=({B}, " in repr(memory) and len(repr(memory)) < 80
+
+
+def test_wrong_arguments_are_refused_by_one_sentence(model):
+    tokens, memory, three = token_ids(T), model.initial_memory(B), model.initial_memory(3)
+    for call, message in (
+        (lambda: model.score(tokens + V, tokens, memory), r"must be in \[0, 11\)"),
+        (lambda: model(tokens), r"needs `memory`: begin with `model.initial_memory\(.*=None$"),
+        (lambda: model.predict(tokens, verbose=0), "need a `StatefulTransformerXL`"),
+        (lambda: model(tokens[0], memory), r"tensor \(B, T\)\. Received: shape \(4,\)$"),
+        (lambda: model([[1, 2]], memory), r"tensor \(B, T\)\. Received: list$"),
+        (lambda: model(tokens, "a"), "Received: memory of type str$"),
+        (lambda: model.log_probs(tokens, three), "memory of 3 rows, batch of 2$"),
+        (lambda: model.score(tokens, tokens[0], memory), r"`target_ids` .*shape \(4,\)$"),
+        (lambda: model(tokens, memory._replace(states=memory.states[:1])), "states.*: 1 state"),
+        (lambda: model.export("exported"), "`txl_tf.export_saved_model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_token_by_token_equals_one_pass(model):
@@ -161,26 +102,29 @@ def test_unknown_batch_size_and_segment_length_equal_eager(model):
     dynamic = tf.function(model.score, input_signature=[ids, ids, memory_spec])
     for length in (1, T, 6, 9):
         tokens = token_ids(length + 1)
-        found = dynamic(tokens[:, :-1], tokens[:, 1:], memory)
+        results = dynamic(tokens[:, :-1], tokens[:, 1:], memory)
         expected = score(model, tokens, memory)
-        for got, wanted in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
-            assert max_difference(got, wanted) <= (1e-5 if got.dtype.is_floating else 0)
+        for one, other in zip(tf.nest.flatten(results), tf.nest.flatten(expected), strict=True):
+            assert max_difference(one, other) <= (1e-5 if one.dtype.is_floating else 0)
+
+
+SHAW = {"num_positions": 2 * T}
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"),
+    "config",
     [
-        (ModelConfig, {"share_attention_biases": True}),
-        (ModelConfig, {"position_encoding": "shaw", "num_positions": 2 * T, "pre_norm": True}),
-        (ModelConfig, {"position_encoding": "shaw_two_terms", "num_positions": 2 * T}),
-        (LSTMConfig, {}),
-        (QRNNConfig, {}),
+        config_of(share_attention_biases=True),
+        config_of("shaw", **SHAW, pre_norm=True),
+        config_of("shaw_two_terms", **SHAW),
+        CONFIGS["lstm"],
+        CONFIGS["qrnn"],
     ],
 )
-def test_two_segments_with_memory_equal_one_pass_over_both(kind, changes):
-    model, tokens = made(kind, **changes), token_ids(2 * T)
+def test_two_segments_with_memory_equal_one_pass_over_both(config):
+    model, tokens = made(config), token_ids(2 * T)
     # Attention over both at once needs no memory.
-    length = {"memory_length": 0} if kind is ModelConfig else {}
+    length = {"memory_length": 0} if isinstance(config, ModelConfig) else {}
     one_pass, expected = model(tokens, model.initial_memory(B, **length))
     one_pass = ops.convert_to_numpy(one_pass)
     first, memory = model(tokens[:, :T], model.initial_memory(B))
@@ -190,14 +134,17 @@ def test_two_segments_with_memory_equal_one_pass_over_both(kind, changes):
     # Without the memory they would differ, or this would prove nothing.
     alone, _ = model(tokens[:, T:], model.initial_memory(B))
     assert max_difference(alone, one_pass[:, T:]) > 1e-3
-    if kind is not ModelConfig:
+    if not length:
         for state, expected_state in zip(memory.states, expected.states, strict=True):
             assert max_difference(state, expected_state) <= 1e-5
 
 
-def test_no_gradient_flows_into_or_out_of_memory(model):
-    memory = filled_memory(model)
-    weights = [weight.value for weight in model.trainable_variables]
+@pytest.mark.parametrize(
+    "config", [*map(config_of, ENCODINGS), config_of(pre_norm=True), *CONFIGS.values()]
+)
+def test_no_gradient_flows_into_or_out_of_memory(config):
+    model = made(config)
+    memory, weights = filled_memory(model), [each.value for each in model.trainable_variables]
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(memory.states)
         nll, following = score(model, token_ids(T + 1), memory)
@@ -218,7 +165,7 @@ def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
     assert max_difference(restarted[0], fresh[0]) <= 1e-6
     assert max_difference(restarted[1], kept[1]) == 0.0
     assert max_difference(kept[0], fresh[0]) > 1e-3
-    # What it remembers afterwards is the new stream's only.
+    # Afterwards it remembers only the new stream.
     lengths = [fresh_memory.valid_length[0], kept_memory.valid_length[1]]
     assert max_difference(following.valid_length, np.array(lengths)) == 0.0
     later, _ = model(tokens, following)
@@ -242,29 +189,31 @@ def test_xla_equals_eager_in_loss_memory_and_gradients(model):
         assert max_difference(one, other) <= 1e-4
 
 
+RATES = {"dropout": 0.3, "attention_dropout": 0.3}
+
+
 @pytest.mark.parametrize(
-    ("kind", "num_masks", "rates"),
+    ("config", "num_masks"),
     [
         # Embedding, positions, output; four in each block.
-        (ModelConfig, 3 + 3 * 4, {"dropout": 0.3, "attention_dropout": 0.3}),
+        (config_of(**RATES), 3 + 2 * 4),
+        (config_of("sinusoidal", **RATES), 3 + 2 * 4),
         # The embedding, and the output of every layer.
-        (LSTMConfig, 1 + 3, {"dropout": 0.3}),
-        (QRNNConfig, 1 + 3, {"dropout": 0.3}),
+        (CONFIGS["lstm"].replace(dropout=0.3), 1 + 2),
+        (CONFIGS["qrnn"].replace(dropout=0.3), 1 + 2),
     ],
 )
-def test_all_dropouts_of_all_steps_draw_different_masks(kind, num_masks, rates, monkeypatch):
-    model = made(kind, num_layers=3, **rates)
-    seeds = drawn_seeds(monkeypatch)
+def test_all_dropouts_of_all_steps_draw_different_masks(config, num_masks, monkeypatch):
+    model, seeds = made(config), drawn_seeds(monkeypatch)
     for numbers in ([1, 2], [1, 3], [2, 2]):
         seed = ops.convert_to_tensor(numbers, "int32")
         model(token_ids(T), model.initial_memory(B), dropout_seed=seed, training=True)
-    assert len(seeds) == 3 * num_masks
-    assert len(set(seeds)) == len(seeds)
+    assert len(set(seeds)) == len(seeds) == 3 * num_masks
 
 
-def test_half_precision_scores_in_float32_close_to_float32(config_class, model):
+def test_half_precision_scores_in_float32_close_to_float32(model):
     """A recurrence keeps its states in float32, where small changes add up."""
-    half = made(config_class, dtype="mixed_bfloat16")
+    half = made(model.config, dtype="mixed_bfloat16")
     memory, half_memory = model.initial_memory(B), half.initial_memory(B)
     stream = token_ids(2 * T + 1)
     for start in (0, T):
@@ -276,11 +225,31 @@ def test_half_precision_scores_in_float32_close_to_float32(config_class, model):
     hidden, _ = half(token_ids(T), half_memory)
     assert keras.backend.standardize_dtype(hidden.dtype) == "bfloat16"
     for state in half_memory.states:
-        dtype = "bfloat16" if config_class is ModelConfig else "float32"
+        dtype = "bfloat16" if isinstance(half, TransformerXL) else "float32"
         assert keras.backend.standardize_dtype(state.dtype) == dtype
 
 
-def test_memory_of_another_depth_is_refused(model):
-    memory = model.initial_memory(B)
-    with pytest.raises(ValueError, match=f"must have {len(memory.states)} states.*Received: 1 st"):
-        model(token_ids(T), memory._replace(states=memory.states[:1]))
+def test_weights_are_assigned_as_a_whole_or_not_at_all():
+    variables = {"a": keras.Variable(np.zeros(2)), "b": keras.Variable(np.zeros((2, 3)))}
+    for wrong, reason in (
+        ({}, "is missing"),
+        ({"b": np.ones((3, 2))}, r"shape \[3, 2\], not \[2, 3\]"),
+        ({"b": np.full((2, 3), "x")}, "type"),
+        ({"b": np.ones((2, 3), bool)}, "type bool"),
+    ):
+        with pytest.raises(MismatchError, match=f"`b` .*{reason}"):
+            assign_weights(variables, {"a": np.ones(2)} | wrong)
+        assert not variables["a"].numpy().any()
+    # Other arrays are passed over.
+    assign_weights(variables, {"a": np.ones(2), "b": np.ones((2, 3)), "more": np.ones(1)})
+    assert all(variable.numpy().all() for variable in variables.values())
+
+
+def test_another_configuration_and_half_of_a_distribution_are_refused():
+    with pytest.raises(ValueError, match="`config` must be a `ModelConfig`"):
+        TransformerXL(CONFIGS["lstm"])
+    with pytest.raises(TypeError, match=r"together, .*Received: Mine with log_probs_of"):
+
+        class Mine(TransformerXL):
+            def log_probs_of(self, hidden):
+                return super().log_probs_of(hidden)

@@ -30,8 +30,8 @@ def test_an_agent_learns_what_it_has_to_remember(memory_length):
     assert is_new[:, 1:].any()
     memory, logits = names["before"], []
     for step in range(names["STEPS"]):
-        found, memory = names["act"](observations[:, step], is_new[:, step], memory)
-        logits.append(found)
+        action_logits, memory = names["act"](observations[:, step], is_new[:, step], memory)
+        logits.append(action_logits)
     encoded = names["encoder"](observations)
     hidden, _ = names["model"](encoded, names["before"], document_starts=tf.constant(is_new))
     assert max_difference(names["policy"](hidden), np.stack(logits, axis=1)) < 1e-4

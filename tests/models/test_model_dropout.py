@@ -28,25 +28,6 @@ def test_dropout_is_a_function_of_the_seed_and_rests_without_training(position_e
     assert max_difference(hidden(1, 2, training=False), model(tokens, memory)[0]) == 0.0
 
 
-@pytest.mark.parametrize("position_encoding", ["transformer_xl", "sinusoidal"])
-def test_dropout_acts_on_the_sinusoids(position_encoding):
-    """With all other dropouts put to rest, it still changes the result."""
-    model = made(position_encoding, dropout=0.5)
-    plain, _ = model(token_ids(T), model.initial_memory(B))
-    for layer in model._flatten_layers():
-        if type(layer).__name__ == "SeededDropout" and layer is not model.position_dropout:
-            layer.rate = 0.0
-    dropped, _ = model(
-        token_ids(T), model.initial_memory(B), dropout_seed=seed_of(1, 2), training=True
-    )
-    assert max_difference(dropped, plain) > 1e-2
-    model.position_dropout.rate = 0.0
-    rested, _ = model(
-        token_ids(T), model.initial_memory(B), dropout_seed=seed_of(1, 2), training=True
-    )
-    assert max_difference(rested, plain) == 0.0
-
-
 def test_memory_remembers_what_dropout_left_of_the_inputs():
     """A block's memory is what it read, so that both segments see the same."""
     model = made(dropout=0.5)

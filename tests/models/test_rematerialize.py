@@ -69,14 +69,6 @@ def test_gradients_outputs_and_memory_are_equal(position_encoding, changes):
     assert_equal(results, gradients_of(plain, memory, seeds), tolerance=1e-6)
 
 
-@pytest.mark.slow
-def test_compiled_gradients_are_equal():
-    plain, again = pair_of(num_layers=1)
-    memory, seeds = filled_memory(plain), rows_seeds()
-    compiled = tf.function(lambda seeds: gradients_of(again, memory, seeds), jit_compile=True)
-    assert_equal(compiled(seeds), gradients_of(plain, memory, seeds), tolerance=1e-5)
-
-
 def num_products(model, memory):
     """Matrix products of a compiled gradient, as left by XLA's search for common terms."""
 

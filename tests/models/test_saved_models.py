@@ -70,8 +70,8 @@ def outputs_of(model, inputs):
 
 
 def check(path, model):
-    given = np.load(path.replace(".keras", ".npz"))
-    np.testing.assert_allclose(outputs_of(model, given["inputs"]), given["outputs"], atol=1e-6)
+    arrays = np.load(path.replace(".keras", ".npz"))
+    np.testing.assert_allclose(outputs_of(model, arrays["inputs"]), arrays["outputs"], atol=1e-6)
 
 
 def same_weights(model, language_model):
@@ -102,12 +102,12 @@ def test_every_class_loads_in_a_process_of_its_own(saved, imports):
 def test_every_class_that_is_registered_is_saved_above(saved):
     """Except classes of `training`, which are saved with a compiled model."""
     decorated = re.compile(r"register_keras_serializable\(package=\"txl_tf\"\)\nclass (\w+)")
-    found = [
+    classes = [
         (path.parent.name, name)
         for path in (ROOT / "txl_tf").rglob("*.py")
         for name in decorated.findall(path.read_text())
     ]
     names = {path.rpartition("/")[2].removesuffix(".keras") for path in saved}
-    assert names == {name for folder, name in found if folder != "training"}
+    assert names == {name for folder, name in classes if folder != "training"}
     registered = {name for name in keras.saving.get_custom_objects() if name.startswith("txl_tf>")}
-    assert registered == {f"txl_tf>{name}" for _, name in found}
+    assert registered == {f"txl_tf>{name}" for _, name in classes}

@@ -8,8 +8,16 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment
+from tests.toy_batches import (
+    SEGMENT_LENGTH,
+    VOCABULARY_SIZE,
+    ToyBatches,
+    toy_experiment,
+    toy_tokens,
+)
+from tests.toy_trainers import shared_trainer
 from txl_tf.models.stateful import StatefulTransformerXL
+from txl_tf.training.optimizers import WarmupSchedule
 
 NUM_ROWS = 4
 CONFIG = toy_experiment(
@@ -61,10 +69,6 @@ def assert_same_bits(states, others):
 class Reader(keras.callbacks.Callback):
     """Reads other texts at every opportunity, and looks at the memory of training meanwhile."""
 
-    def __init__(self):
-        super().__init__()
-        self.before = None
-
     def on_train_batch_end(self, batch, logs=None):
         before = state_of(self.model)
         self.model.predict(HELD_OUT[:5, :-1], batch_size=3, verbose=0)
@@ -83,18 +87,15 @@ class Reader(keras.callbacks.Callback):
     [
         slow_case(
             {"run_eagerly": True},
-            {"callbacks": True, "num_rows": 12, "validation_freq": 2, "validation_batch_size": 3},
+            {"num_rows": 12, "validation_freq": 2, "validation_batch_size": 3},
         ),
-        slow_case({"steps_per_execution": 2, "jit_compile": True}, {"callbacks": True}),
+        slow_case({"steps_per_execution": 2, "jit_compile": True}, {}),
     ],
 )
 def test_fit_with_validation_equals_fit_without_to_the_bit(options, validation):
-    num_rows = validation.get("num_rows")
-    alone = state_of(fitted(compiled(**options), num_rows))
+    alone = state_of(fitted(compiled(**options), validation.get("num_rows")))
     model = compiled(**options)
-    if "callbacks" in validation:
-        validation = {**validation, "callbacks": [Reader()]}
-    fitted(model, validation_data=pair(HELD_OUT), **validation)
+    fitted(model, validation_data=pair(HELD_OUT), callbacks=[Reader()], **validation)
     assert_same_bits(state_of(model), alone)
     np.testing.assert_array_equal(model.memory.valid_length, [CONFIG.memory_length] * NUM_ROWS)
 
@@ -126,21 +127,25 @@ def test_prediction_and_evaluation_begin_empty_and_take_a_smaller_last_batch(tra
     log_probs = log_probs_of_rows(trained, np.split(x, [4, 8]))
     loss = -np.take_along_axis(log_probs, y[..., None], axis=2).mean()
     for _ in range(2):
-        found = trained.predict(x, batch_size=NUM_ROWS, verbose=0)
-        np.testing.assert_allclose(found, log_probs, atol=1e-5)
-        found = trained.evaluate(x, y, batch_size=NUM_ROWS, verbose=0)
-        assert found == pytest.approx(loss, abs=1e-5)
+        outputs = trained.predict(x, batch_size=NUM_ROWS, verbose=0)
+        np.testing.assert_allclose(outputs, log_probs, atol=1e-5)
+        nats = trained.evaluate(x, y, batch_size=NUM_ROWS, verbose=0)
+        assert nats == pytest.approx(loss, abs=1e-5)
 
 
-def test_single_batches_go_on_from_each_other_and_not_from_training(trained):
+@pytest.mark.parametrize("call", ["__call__", "predict_on_batch"])
+def test_single_batches_continue_the_memory_of_the_calls_before(trained, call):
+    """Of training for a call, of earlier predictions for a prediction."""
     batches = np.split(HELD_OUT[:10, :-1], [4, 8])
     trained.reset_state()
-    trained(TRAINED[:4, :-1])
-    found = [trained.predict_on_batch(batch) for batch in batches]
+    if call == "predict_on_batch":
+        trained(TRAINED[:4, :-1])
+    read = getattr(trained, call)
+    outputs = [read(batch) for batch in batches]
     expected = log_probs_of_rows(trained, batches)
-    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(outputs), expected, atol=1e-5)
     trained.reset_state()
-    np.testing.assert_allclose(trained.predict_on_batch(batches[0]), found[0], atol=1e-5)
+    np.testing.assert_allclose(read(batches[0]), outputs[0], atol=1e-5)
 
 
 def test_rows_that_a_training_batch_does_not_have_keep_their_memory():
@@ -208,18 +213,9 @@ def test_an_export_after_fit_begins_empty_and_keeps_a_memory_of_its_own(tmp_path
     assert_same_bits(state_of(model), before)
     x = HELD_OUT[:6, :-1].astype(np.int32)
     served = tf.saved_model.load(tmp_path / "model")
-    found = [served.serve(batch) for batch in np.split(x, [4])]
+    answers = [served.serve(batch) for batch in np.split(x, [4])]
     expected = model.predict(x, batch_size=NUM_ROWS, verbose=0)
-    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
-
-
-def test_a_call_goes_on_with_the_memory_of_training(trained):
-    trained.reset_state()
-    batches = np.split(TRAINED[:6, :-1], [4])
-    found = [trained(batch) for batch in batches]
-    expected = log_probs_of_rows(trained, batches)
-    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
-    np.testing.assert_array_equal(trained.memory.valid_length, [7, 7, 5, 5])
+    np.testing.assert_allclose(np.concatenate(answers), expected, atol=1e-5)
 
 
 def test_a_file_has_the_layers_that_filters_quantized(tmp_path):
@@ -232,3 +228,21 @@ def test_a_file_has_the_layers_that_filters_quantized(tmp_path):
     for other in (loaded.transformer_xl, copied):
         for mine, theirs in zip(other.weights, model.transformer_xl.weights, strict=True):
             np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.slow
+def test_fit_has_the_losses_of_the_training_loop():
+    sections = {"training": {"num_steps": 12}, "optimizer": {"warmup_steps": 3}}
+    batches, experiment = ToyBatches(toy_tokens(), NUM_ROWS), toy_experiment(**sections)
+    trainer = shared_trainer(batches, **sections)
+    model = StatefulTransformerXL(experiment.model, batch_size=NUM_ROWS)
+    model.set_weights(trainer.model.get_weights())
+    rate = WarmupSchedule(experiment.optimizer, 12)
+    adam = keras.optimizers.Adam(rate, epsilon=experiment.optimizer.epsilon)
+    model.compile(adam, jit_compile=False)
+    for step, report in enumerate(trainer.run()):
+        batch = batches.batch(step)
+        history = model.fit(batch["token_ids"], batch["target_ids"], verbose=0).history
+        assert history["loss"] == pytest.approx([report.nats_per_token], abs=1e-4)
+    assert step == 11
+    np.testing.assert_array_equal(model.memory.valid_length, [7] * NUM_ROWS)

@@ -6,35 +6,19 @@ import tensorflow as tf
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import randomize_weights
 from tests.models.variants import (
     ADAPTIVE,
     COMBINATIONS,
     B,
     T,
     assert_segments_match,
-    config_of,
+    filled_memory,
     score,
     shared,
     token_ids,
 )
 from tests.reference import max_difference
-from txl_tf.config.model import ModelConfig
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.models.transformer_xl import TransformerXL
-
-CONFIG = config_of(layer_norm_epsilon=ModelConfig.layer_norm_epsilon)
-
-
-def made(dtype="float32", **changes):
-    model = TransformerXL(CONFIG.replace(**changes), dtype=dtype)
-    randomize_weights(model)
-    return model
-
-
-@pytest.fixture(scope="module")
-def model():
-    return made()
 
 
 def oracle(model, *arguments):
@@ -42,13 +26,7 @@ def oracle(model, *arguments):
     return reference_variants.language_model(weights, model.config, *arguments)
 
 
-def filled_memory(model, memory_length=6):
-    _, memory = model(token_ids(7, seed=9), model.initial_memory(B, memory_length))
-    return memory
-
-
 OPTIONS = {
-    "plain": {},
     "share": {"share_attention_biases": True},
     "same": {"same_length": True},
     "clamp": {"clamp_length": 3},
@@ -58,27 +36,18 @@ OPTIONS = {
     "narrow": {"embedding_dim": 4},
     "clusters": ADAPTIVE,
     "own clusters": {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True},
+    "memory of a segment": {"memory_length": T},
+    "same, short memory": {"same_length": True, "memory_length": 3},
+    "clamp, short memory": {"clamp_length": 3, "memory_length": 3},
+    "no memory": {"memory_length": 0},
 }
+KINDS = [(encoding, {"recurrence": r, "pre_norm": p}) for encoding, r, p in COMBINATIONS]
+KINDS += [("transformer_xl", changes) for changes in OPTIONS.values()]
 
 
-@pytest.mark.parametrize(
-    ("option", "memory_length"),
-    [
-        *((option, 6) for option in OPTIONS),
-        ("plain", T),
-        ("same", 3),
-        ("clamp", 3),
-        ("all", 0),
-    ],
-)
-def test_three_segments_match_the_oracle(option, memory_length):
-    assert_segments_match(made(memory_length=memory_length, **OPTIONS[option]), oracle)
-
-
-@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
-def test_every_combination_matches_the_oracle(position_encoding, recurrence, pre_norm):
-    model = shared(position_encoding, recurrence=recurrence, pre_norm=pre_norm)
-    assert_segments_match(model, oracle)
+@pytest.mark.parametrize(("position_encoding", "changes"), KINDS)
+def test_three_segments_match_the_oracle(position_encoding, changes):
+    assert_segments_match(shared(position_encoding, **changes), oracle)
 
 
 def test_without_recurrence_there_is_no_memory():
@@ -95,7 +64,7 @@ def test_without_recurrence_there_is_no_memory():
 
 @pytest.mark.parametrize("changes", [{}, {"position_encoding": "sinusoidal"}])
 def test_embedded_inputs_take_the_place_of_token_ids(changes):
-    model = made(**changes)
+    model = shared(**changes)
     memory, tokens = filled_memory(model), token_ids(T)
     expected, expected_memory = model(tokens, memory)
     embedded = model.embedding(tokens)
@@ -112,10 +81,5 @@ def test_embedded_inputs_take_the_place_of_token_ids(changes):
     # The last position depends on every input of the segment.
     assert np.abs(tape.gradient(total, embedded).numpy()).max(axis=(0, 2)).min() > 0.0
     assert max_difference(model(embedded.numpy() + 1.0, memory)[0], expected) > 1e-2
-
-
-def test_embedded_inputs_of_another_width_are_refused():
-    model = made()
-    inputs = np.zeros((B, T, model.config.hidden_dim + 1), np.float32)
     with pytest.raises(ValueError, match="must have the width"):
-        model(inputs, model.initial_memory(B))
+        model(embedded[..., 1:], memory)

@@ -1,18 +1,18 @@
 """Executes TPUStrategy's own program on host devices, and compares with MirroredStrategy.
 
-    python -m tests.tpu_compiler.executed_program --replicas 2 [--policy mixed_bfloat16]
-    python -m tests.tpu_compiler.executed_program --kernel
+    python -m tests.tpu_compiler.executed_program '{"replicas": 2, "policy": "mixed_bfloat16"}'
+    python -m tests.tpu_compiler.executed_program '{"kernel": true}'
 
 Trains 12 steps with dropout, memory, clipping and rows that are made up, under both, from the same
-weights, and evaluates both. With `--kernel`, the program attends by the kernel for TPUs,
+weights, and evaluates both. With `kernel`, the program attends by the kernel for TPUs,
 interpreted, and MirroredStrategy by plain operations. Prints one line of JSON. Needs the extra
 `tpu-compile`.
 """
 
-import argparse
 import functools
 import json
 import os
+import sys
 
 import numpy as np
 
@@ -160,35 +160,26 @@ def relative(first, second):
     return float(np.max(np.abs(first - second), initial=0.0) / scale)
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--policy", default="float32")
-    parser.add_argument("--setting", choices=SETTINGS, default="plain")
-    parser.add_argument("--kernel", action="store_true")
-    chosen = parser.parse_args(arguments)
+def main(replicas=2, policy="float32", setting="plain", kernel=False):
     from tests.tpu_compiler.host_replicas import evaluation_differences, prepare
 
-    prepare(chosen.replicas)
+    prepare(replicas)
     import tensorflow as tf
 
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration() for _ in range(chosen.replicas)],
+        [tf.config.LogicalDeviceConfiguration() for _ in range(replicas)],
     )
-    num_rows = 2 * chosen.replicas - 1
-    experiment = small_experiment(num_rows, chosen.policy, chosen.setting)
+    experiment = small_experiment(2 * replicas - 1, policy, setting)
     # Attention this small would be left to plain operations.
     always = experiment.training.replace(attention_kernel="always")
-    experiment = experiment.replace(training=always) if chosen.kernel else experiment
-    batches = batches_of(experiment)
-    chip = use_interpreted_kernel() if chosen.kernel else None
-    runs = TwoStrategies(chosen.replicas, experiment, batches, chip)
+    experiment = experiment.replace(training=always) if kernel else experiment
+    chip = use_interpreted_kernel() if kernel else None
+    runs = TwoStrategies(replicas, experiment, batches_of(experiment), chip)
     runs.train()
-    found = {**vars(chosen), "rows": num_rows, **differences(runs)}
-    found["evaluation"] = evaluation_differences(runs, experiment)
-    print(json.dumps(found))
+    evaluation = evaluation_differences(runs, experiment)
+    print(json.dumps({"policy": policy, "evaluation": evaluation, **differences(runs)}))
 
 
 if __name__ == "__main__":
-    main()
+    main(**json.loads(sys.argv[1]))

@@ -87,8 +87,8 @@ def test_memory_is_of_buffers_off_the_chip():
         {"size": 32, "color": 1},
         {"size": 64, "is_thread_local": True},
     ]
-    found = costs_of(PROGRAM, buffers).memory()
-    assert found == {"argument_bytes": 3, "output_bytes": 4, "temporary_bytes": 24}
+    memory = costs_of(PROGRAM, buffers).memory()
+    assert memory == {"argument_bytes": 3, "output_bytes": 4, "temporary_bytes": 24}
 
 
 def test_all_reduce_counts_its_operands_without_padding(costs):

@@ -5,9 +5,8 @@ import tensorflow as tf
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
-from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.models.sizes import num_parameters
 from txl_tf.tpu_compiler.program import evaluation_program, traced_trainer, training_program
 
 NUM_REPLICAS = 2
@@ -16,10 +15,6 @@ ROWS = 2
 
 def training_of(experiment):
     return instructions_of(training_program(traced_trainer(experiment, NUM_REPLICAS)))
-
-
-def evaluation_of(experiment, num_replicas):
-    return instructions_of(evaluation_program(traced_trainer(experiment, num_replicas)))
 
 
 def instructions_of(program):
@@ -36,8 +31,6 @@ def training():
 
 
 def test_every_gradient_is_summed_over_all_replicas(training):
-    from txl_tf.models.sizes import num_parameters
-
     experiment, _, instructions = training
     sums = [each for each in instructions if each.opcode == "all-reduce"]
     sizes = [tf.TensorShape(list(each.shape.dimensions)).num_elements() for each in sums]
@@ -64,7 +57,7 @@ def test_products_of_float32_are_exact_unless_asked_otherwise(training):
     changed = experiment.training.replace(tensor_float_32=True)
     rounded = training_of(experiment.replace(training=changed))
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    found = {"exact": exact, "rounded": rounded[1]}
+    programs = {"exact": exact, "rounded": rounded[1]}
     precisions = {
         name: {
             precision
@@ -72,28 +65,17 @@ def test_products_of_float32_are_exact_unless_asked_otherwise(training):
             if each.opcode == "dot"
             for precision in each.precision_config.operand_precision
         }
-        for name, instructions in found.items()
+        for name, instructions in programs.items()
     }
     of_name = xla_data_pb2.PrecisionConfig.Precision.Value
     assert precisions == {"exact": {of_name("HIGHEST")}, "rounded": {of_name("DEFAULT")}}
 
 
-@pytest.mark.parametrize("config_class", [slow_case(LSTMConfig), QRNNConfig])
-def test_recurrent_models_are_lowered_too(config_class):
-    toy = toy_experiment(training={"global_batch_size": NUM_REPLICAS * ROWS})
-    model = config_class(vocabulary_size=32, num_layers=2, hidden_dim=8, segment_length=4)
-    experiment = toy.replace(model=model, evaluation=toy.evaluation.replace(memory_length=None))
-    _, instructions = training_of(experiment)
-    assert any(each.opcode == "all-reduce" for each in instructions)
-    module, _ = evaluation_of(experiment, NUM_REPLICAS)
-    rows, _ = module.host_program_shape.parameters[1].dimensions
-    assert rows == experiment.evaluation.batch_size // NUM_REPLICAS
-
-
 def test_the_evaluation_has_the_rows_and_lengths_of_the_evaluation():
     experiment = toy_experiment()
     changed = experiment.evaluation.replace(batch_size=3, segment_length=4, memory_length=6)
-    module, _ = evaluation_of(experiment.replace(evaluation=changed), 1)
+    trainer = traced_trainer(experiment.replace(evaluation=changed), 1)
+    module, _ = instructions_of(evaluation_program(trainer))
     shapes = [list(each.dimensions) for each in module.host_program_shape.parameters]
     # Several segments at once, 256 tokens of all rows at most.
     assert shapes[1:4] == [[3, 256 // (3 * 4) * 4]] * 3

@@ -1,35 +1,186 @@
-"""What else meets TPUStrategy, and what a TPU would refuse."""
+"""Programs of TPUStrategy, up to what every replica runs, and what a TPU would refuse."""
+
+import collections
 
 import pytest
-import tensorflow as tf
 
 from pipelines.doctor import sum_of_replicas
-from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
+from tests.slow_case import slow_case
+from tests.toy_batches import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
 from tests.tpu_bridge import (
     COLLECTIVES,
+    NUM_REPLICAS,
     assert_runs_on_replicas,
     through_the_bridge,
     traced_replicas,
 )
+from tests.training.test_task_objective import experiment_of as task_experiment
+from tests.training.test_task_objective import reader_of
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.config.model import LSTMConfig
-from txl_tf.distribution.replica_state import ReplicaState
+from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.strategy import set_chip
 from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.training.fine_tuning import TaskObjective
+from txl_tf.training.train_step import TrainingObjective
+from txl_tf.training.trainer import Trainer
 
-# The last row of the second replica is made up.
-NUM_ROWS = 3
+# One row of the second replica is made up.
+NUM_ROWS = 2 * NUM_REPLICAS - 1
+CLUSTERS = {"cutoffs": (4, 9), "division_factor": 2, "embedding_dim": 8}
+RECURRENT = {"vocabulary_size": VOCABULARY_SIZE, "hidden_dim": 8, "segment_length": 5}
+
+
+def experiment(model=None, training=None, optimizer=None, recurrent=None):
+    toy = toy_experiment(
+        model, {"global_batch_size": NUM_ROWS, "steps_per_loop": 5, **(training or {})}, None
+    )
+    changed = toy.optimizer.to_dict() | {"learning_rate": 1e-3} | (optimizer or {})
+    if changed["name"] == "sgd":
+        changed["epsilon"] = 1e-8
+    toy = toy.replace(optimizer=type(toy.optimizer).from_dict(changed))
+    return toy if recurrent is None else toy.replace(model=recurrent)
+
+
+class DocumentBatches(ToyBatches):
+    """Batches that say where documents begin."""
+
+    def batch(self, step):
+        values = super().batch(step)
+        return values | {"document_starts": values["token_ids"] == 0}
+
+
+CONFIGURATIONS = {
+    "adam": experiment({"dropout": 0.1}, {"average_weights_from_step": 2}),
+    "adamw": experiment(
+        {"dropout": 0.1, "attention_dropout": 0.1, "pre_norm": True, **CLUSTERS},
+        {
+            "dtype_policy": "mixed_bfloat16",
+            "rematerialize": True,
+            "gradient_accumulation_steps": 2,
+            "document_boundaries": "mask",
+            "average_weights_from_step": 2,
+            "average_weights_decay": 0.9,
+        },
+        {"name": "adamw", "weight_decay": 0.01},
+    ),
+    "frozen": experiment(
+        {"num_layers": 2, "dropout": 0.1, **CLUSTERS},
+        {"freeze": ("embedding", "layers:0"), "average_weights_from_step": 2},
+        {"name": "adamw", "weight_decay": 0.01},
+    ),
+    "adapters": experiment(
+        {"num_layers": 2, "dropout": 0.1, **CLUSTERS},
+        {"adapter_rank": 2, "dtype_policy": "mixed_bfloat16", "rematerialize": True},
+        {"name": "adamw", "weight_decay": 0.01},
+    ),
+    "lamb": experiment(
+        {"num_layers": 2, **CLUSTERS},
+        {"on_non_finite": "skip"},
+        {"name": "lamb", "max_weight_norm": 10.0, "weight_decay": 0.01},
+    ),
+    "muon": experiment(
+        {"position_encoding": "shaw", "num_positions": 4},
+        {"loss_positions": "last_half"},
+        {"name": "muon", "weight_decay": 0.01, "schedule": "inverse_square_root"},
+    ),
+    "lstm": experiment(
+        None,
+        None,
+        {"name": "adamw", "weight_decay": 0.01, "schedule": "wsd"},
+        LSTMConfig(num_layers=2, dropout=0.1, **RECURRENT),
+    ),
+    "sgd": experiment(
+        None,
+        {"gradient_accumulation_steps": 2},
+        {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01},
+        QRNNConfig(num_layers=2, dropout=0.1, **RECURRENT),
+    ),
+}
+
+
+TASKS = {
+    kind: task_experiment(
+        kind,
+        training={"global_batch_size": NUM_ROWS, "average_weights_from_step": 2},
+    )
+    for kind in ("classification", "choice", "span")
+}
+
+
+def dataset_function_of(chosen):
+    if chosen.task is not None:
+        return reader_of(chosen)[1].dataset_fn
+    has_documents = chosen.training.document_boundaries == "mask"
+    batches = (DocumentBatches if has_documents else ToyBatches)(toy_tokens(), NUM_ROWS)
+    return batches.dataset_function
+
+
+# What these have is in the other configurations too, or they take longest to trace.
+SLOW = ("adam", "adapters", "frozen", "lamb", "lstm", "muon", "sgd")
+PLAIN = [name for name in CONFIGURATIONS if name not in SLOW]
+
+
+@pytest.fixture(scope="module", params=[*PLAIN, *map(slow_case, (*SLOW, *TASKS))])
+def traced(request):
+    """A trainer under TPUStrategy, and what the bridge makes of its loop."""
+    chosen = {**CONFIGURATIONS, **TASKS}[request.param]
+    objective = TrainingObjective if chosen.task is None else TaskObjective
+    batches = dataset_function_of(chosen)
+    trainer = Trainer(chosen, traced_replicas(), batches, objective_class=objective)
+    return trainer, through_the_bridge(trainer.trace())
+
+
+def test_the_loop_is_one_program_per_replica_that_draws_no_random_numbers(traced):
+    trainer, program = traced
+    assert_runs_on_replicas(program)
+    assert program.num_written > 0
+    assert not [each for each in program.cluster_operations if "Random" in each]
+    # No worker is asked where there is one.
+    assert trainer.sum_over_workers(0.25) == 0.25
+
+
+def could_be(shape, other):
+    """True if a shape, with `"?"` for unknown sizes, may equal another."""
+    sizes = zip(shape, other, strict=False)
+    return len(shape) == len(other) and all(first in ("?", second) for first, second in sizes)
+
+
+def test_gradients_and_the_loss_are_summed_once_and_nothing_else_is(traced):
+    trainer, program = traced
+    used = COLLECTIVES & program.cluster_operations.keys()
+    assert used == {"tf.CrossReplicaSum"}
+    expected = [(), *(tuple(map(str, each.shape)) for each in trainer.state.trainable)]
+    # TensorFlow loses sight of some sizes in loops, the compiler does not.
+    assert len(program.summed_shapes) == len(expected)
+    shapes = collections.Counter(each for each in program.summed_shapes if "?" not in each)
+    assert shapes <= collections.Counter(expected)
+    # Of the gradient of a low-rank factor it loses the rank.
+    num_factors = sum("/lora_kernel_" in each.path for each in trainer.state.trainable)
+    assert shapes.total() >= len(expected) - 3 - num_factors
+    for shape in program.summed_shapes:
+        assert any(could_be(shape, each) for each in expected), shape
+
+
+def test_attention_is_a_kernel_where_the_chip_can_and_the_run_lets_it():
+    chosen = experiment({"attention_dropout": 0.1}, {"attention_kernel": "always"})
+    strategy, batches = traced_replicas(), ToyBatches(toy_tokens(), NUM_ROWS)
+    set_chip(strategy, "v5e")
+    try:
+        program = through_the_bridge(Trainer(chosen, strategy, batches.dataset_function).trace())
+    finally:
+        set_chip(strategy, "")
+    assert_runs_on_replicas(program)
+    # Forwards and backwards.
+    assert program.cluster_operations["tf.XlaCallModule"] == 2 * chosen.model.num_layers
+
+
 MODEL = toy_experiment().model
-LSTM = LSTMConfig(vocabulary_size=VOCABULARY_SIZE, num_layers=2, hidden_dim=8, segment_length=5)
+LSTM = LSTMConfig(num_layers=2, **RECURRENT)
 EVALUATIONS = {
     "keys and values": (MODEL, {"memory_length": 9}, "float32", False),
     "documents apart": (MODEL, {"warm_up_tokens": "all"}, "mixed_bfloat16", True),
     "recurrent memory": (LSTM, {}, "float32", False),
 }
-
-
-def compiled(function):
-    return tf.function(function, autograph=False).get_concrete_function()
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
@@ -73,27 +224,6 @@ def test_an_evaluation_attends_by_a_kernel_where_the_chip_can_and_it_pays(values
     assert_runs_on_replicas(program)
     assert program.cluster_operations["tf.XlaCallModule"] == MODEL.num_layers * is_kernel
     assert reason.startswith("kernel" if is_kernel else "plain operations: ")
-
-
-def test_the_state_of_replicas_is_read_and_written_on_them():
-    strategy = traced_replicas()
-    specs = {"states": tf.TensorSpec([3, 2], tf.bfloat16), "is_full": tf.TensorSpec([], tf.bool)}
-    state = ReplicaState(strategy, 2, specs, num_rows=NUM_ROWS)
-
-    def read_all():
-        return strategy.run(tf.function(state.read, autograph=False))
-
-    def write_back():
-        strategy.run(state.write, args=(parts,))
-
-    parts = strategy.experimental_distribute_values_from_function(
-        lambda _: {name: tf.zeros([2, *spec.shape], spec.dtype) for name, spec in specs.items()}
-    )
-    reading = through_the_bridge(compiled(read_all))
-    assert_runs_on_replicas(reading)
-    writing = through_the_bridge(compiled(write_back))
-    assert_runs_on_replicas(writing)
-    assert writing.num_written == len(specs)
 
 
 def test_the_sum_that_doctor_tries_is_one_program():

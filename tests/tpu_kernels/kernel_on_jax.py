@@ -15,7 +15,8 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
-import txl_tf
+from tests.measurements.compare_backends import draw_weights, jax_functions
+from txl_tf.config.model import ModelConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -49,25 +50,6 @@ def relative(one, other):
     return max(float(jnp.abs(a - b).max() / max(float(jnp.abs(a).max()), 1e-30)) for a, b in pairs)
 
 
-def trained(model, token_ids, memory):
-    """Loss, gradients and next memory of a step with dropout."""
-
-    def loss_of(weights):
-        with keras.StatelessScope(list(zip(model.trainable_variables, weights, strict=True))):
-            nll, after = model.score(
-                token_ids[:, :-1],
-                token_ids[:, 1:],
-                memory,
-                dropout_seed=jnp.asarray([5, 6], "int32"),
-                training=True,
-            )
-        return jnp.mean(nll), after.states
-
-    weights = [each.value for each in model.trainable_variables]
-    (loss, states), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(weights)
-    return loss, gradients, states
-
-
 def read(model, token_ids, kernel):
     """Nats of two segments read with fixed weights."""
     engine = InferenceEngine(model, num_rows=len(token_ids), attention_kernel=kernel)
@@ -81,21 +63,22 @@ def read(model, token_ids, kernel):
 
 def differences(changes):
     """Differences of the kernel from plain operations for a model."""
-    config = txl_tf.ModelConfig(**{**SIZES, **changes})
-    keras.utils.set_random_seed(3)
-    plain, fused = TransformerXL(config), TransformerXL(config, attention_kernel=KERNEL)
-    for one, other in zip(plain.weights, fused.weights, strict=True):
-        other.assign(one.value)
     generator = np.random.default_rng(0)
     token_ids = generator.integers(0, 64, (3, 49)).astype("int32")
     states = tuple(jnp.asarray(generator.normal(size=(3, 80, 64)), "float32") for _ in range(2))
-    memory = Memory(states, jnp.asarray([0, 37, 80], "int32"))
-    pair = [trained(each, token_ids, memory) for each in (plain, fused)]
-    names = ("loss", "gradients", "memory")
-    found = {name: relative(*each) for name, *each in zip(names, *pair, strict=True)}
-    with jax.default_matmul_precision("highest"):
-        found["inference"] = relative(*(read(plain, token_ids, each) for each in (None, KERNEL)))
-    return found
+    memory, results = Memory(states, jnp.asarray([0, 37, 80], "int32")), []
+    for kernel in (None, KERNEL):
+        model = TransformerXL(ModelConfig(**{**SIZES, **changes}), attention_kernel=kernel)
+        draw_weights(model)
+        with jax.default_matmul_precision("highest"):
+            nats = read(model, token_ids, kernel)
+        optimizer = keras.optimizers.SGD()
+        optimizer.build(model.trainable_variables)
+        _, train = jax_functions(model, optimizer)
+        loss, after, gradients = train(token_ids, memory, jnp.asarray([5, 6], "int32"))
+        results.append({"loss": loss, "memory": after.states, "gradients": gradients, "nats": nats})
+    plain, by_kernel = results
+    return {name: relative(plain[name], by_kernel[name]) for name in plain}
 
 
 if __name__ == "__main__":

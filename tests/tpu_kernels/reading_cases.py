@@ -91,7 +91,7 @@ def differences(case):
     )
     pairs = zip(*(_read_twice(case, model, plan) for plan in plans), strict=True)
     return {
-        name: float(np.max(np.abs(found - plain), initial=0.0))
+        name: float(np.max(np.abs(by_kernel - plain), initial=0.0))
         / max(float(np.max(np.abs(plain), initial=0.0)), 0.1)
-        for name, (plain, found) in zip(NAMES, pairs, strict=True)
+        for name, (plain, by_kernel) in zip(NAMES, pairs, strict=True)
     }

@@ -1,13 +1,11 @@
 """Attention kernel, interpreted, against the layer's plain operations."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.small_models import small_config
+from tests.tpu_kernels import attention_cases, reading_cases
 from tests.tpu_kernels.attention_cases import (
     NAMES,
     Case,
@@ -29,14 +27,11 @@ def test_a_small_case_is_that_of_plain_operations():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [[], ["--reading"]])
-def test_all_options_are_those_of_plain_operations(kind):
-    """In a process of its own, because compiled programs are never freed."""
-    command = [sys.executable, "-m", "tests.tpu_kernels.random_cases"]
-    command += ["--cases", "5", *kind]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "5 cases: at most " in finished.stdout
+@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("module", [attention_cases, reading_cases])
+def test_drawn_sizes_and_options_are_those_of_plain_operations(module, index):
+    case = module.drawn_case(np.random.default_rng([2019, index]), seed=index)
+    assert max(module.differences(case).values()) <= LIMIT, case
 
 
 @pytest.mark.slow
@@ -100,8 +95,8 @@ def test_a_model_with_the_kernel_is_the_model(monkeypatch):
         return [hidden.numpy(), *map(np.asarray, gradients)]
 
     plain, kernel_results = map(run, models)
-    for expected, found in zip(plain, kernel_results, strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-5 * max(1e-2, np.abs(expected).max()))
+    for expected, array in zip(plain, kernel_results, strict=True):
+        np.testing.assert_allclose(array, expected, atol=1e-5 * max(1e-2, np.abs(expected).max()))
 
 
 def test_no_file_of_a_model_names_the_kernel():

@@ -151,11 +151,11 @@ def test_any_change_of_a_line_is_refused_or_another_step():
 
 
 def test_repeated_steps_are_compared_with_their_lines(tmp_path):
-    path, said = tmp_path / "ledger.jsonl", []
+    path, messages = tmp_path / "ledger.jsonl", []
     append(begun(path, 0), lines(1, 3))
-    ledger = StepLedger(path, say=said.append)
+    ledger = StepLedger(path, say=messages.append)
     ledger.resume(1)
     ledger.hold([line(2, loss=1.6)])
-    assert len(said) == 1 and "The hardware may be faulty" in said[0]
+    assert len(messages) == 1 and "The hardware may be faulty" in messages[0]
     with pytest.raises(DataDamagedError, match="done before with other tokens"):
         ledger.hold([line(3, checksum=4)])

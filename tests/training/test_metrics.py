@@ -89,8 +89,8 @@ def test_a_resumed_run_has_every_figure_once_in_tensorboard(tmp_path):
     file.write_bytes(file.read_bytes() + b"cut")  # by a kill
     write([2, 3])
     events = EventAccumulator(str(tmp_path / "valid")).Reload().Tensors("loss/perplexity")
-    found = [(event.step, tf.make_ndarray(event.tensor_proto).item()) for event in events]
-    assert found == [(1, 0.5), (2, 1.0), (3, 1.5)]
+    points = [(event.step, tf.make_ndarray(event.tensor_proto).item()) for event in events]
+    assert points == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
 
 @pytest.fixture(params=["local", "store"])
@@ -175,8 +175,8 @@ def test_damage_never_stops_a_run(damage, tmp_path):
     path.write_bytes(b"".join(DAMAGE[damage](lines)))
     assert MetricsLog(path).read().num_unreadable == (damage.startswith("no"))
     begun(path, 10).append(15, "train", {"loss/perplexity": 0.5})
-    found = MetricsLog(path).read()
-    assert found.lines[-1] == {"step": 15, "run": "train", "loss/perplexity": 0.5}
-    assert found.num_unreadable == (damage.startswith("no"))
+    log = MetricsLog(path).read()
+    assert log.lines[-1] == {"step": 15, "run": "train", "loss/perplexity": 0.5}
+    assert log.num_unreadable == (damage.startswith("no"))
     if damage != "empty":
-        assert [line["step"] for line in found.lines] == [5, 10, 15]
+        assert [line["step"] for line in log.lines] == [5, 10, 15]

@@ -51,28 +51,24 @@ def bits_of(state):
     return {name: array.tobytes() for name, array in state.items()}
 
 
-def test_a_spoiled_weight_stops_the_run_and_names_its_rows_before_anything_changes():
-    trainer = trainer_of(1, lambda step, row: f"line {10 * step + row}", steps_per_loop=3)
-    run_to(trainer, 9)
-    step = trainer.step
-    spoil_weight(trainer)
-    before = bits_of(trainer.arrays())
-    with pytest.raises(NonFiniteError) as raised:
-        next(trainer.run())
-    assert raised.value.exit_code == 70
-    assert raised.value.where.startswith(f"step {step + 1}, line {10 * step}, line {10 * step + 1}")
-    assert bits_of(trainer.arrays()) == before
-
-
-@pytest.mark.slow
-def test_a_spoiled_memory_stops_the_run_and_names_its_row():
-    trainer = trainer_of(num_replicas=2)
+@pytest.mark.parametrize(
+    ("spoil", "num_replicas", "where"),
+    [
+        (spoil_weight, 1, "step 7, line 60, line 61, line 62, line 63"),
+        slow_case(spoil_memory, 2, "step 7, line 62"),
+    ],
+)
+def test_a_spoiled_number_stops_the_run_and_names_its_rows_before_anything_changes(
+    spoil, num_replicas, where
+):
+    names = {"describe_row": lambda step, row: f"line {10 * step + row}"}
+    trainer = trainer_of(num_replicas, **names, steps_per_loop=3)
     run_to(trainer, 6)
-    spoil_memory(trainer)
+    spoil(trainer)
     before = bits_of(trainer.arrays())
     with pytest.raises(NonFiniteError) as raised:
         next(trainer.run())
-    assert raised.value.where == "step 7, row 2"
+    assert (raised.value.exit_code, raised.value.where) == (70, where)
     assert bits_of(trainer.arrays()) == before
 
 

@@ -1,20 +1,15 @@
-"""Optimizers by name, each against its paper, on two replicas and compiled."""
-
-import functools
+"""Optimizers by name, each against its paper, and the learning rate of every step."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.slow_case import slow_case
-from tests.toy_batches import largest_relative_difference, strategy_of
 from tests.training import optimizer_oracles as oracles
 from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.training.optimizers import Lamb, WarmupSchedule, create_optimizer
 
 NUM_STEPS = 8
-NUM_ROWS = 12
 SHAPES = {
     "embedding/table": (5, 4),
     "inner/kernel": (4, 6),
@@ -70,67 +65,7 @@ def arrays_of(variables):
     return named
 
 
-def loss_of(tensors, tokens, targets):
-    table, inner, outer, inner_bias, bias = tensors
-    hidden = tf.nn.tanh(tf.gather(table, tokens) @ inner + tf.reshape(inner_bias, [6]))
-    logits = hidden @ outer @ tf.transpose(table) + bias
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-    return tf.reduce_sum(losses) / NUM_ROWS
-
-
-class ToyRun:
-    """Trains a toy model as the train step does: "eager", "traced" or "compiled"."""
-
-    def __init__(self, config, num_replicas=1, mode="eager"):
-        self.strategy = strategy_of(num_replicas)
-        with self.strategy.scope():
-            self.variables = create_variables()
-            self.optimizer = create_optimizer(WarmupSchedule(config, NUM_STEPS), self.variables)
-        if mode == "compiled":
-            self._replica_step = tf.function(self._replica_step, jit_compile=True)
-        self._run_step = lambda: self.strategy.run(self._replica_step)
-        if mode != "eager":
-            self._run_step = tf.function(self._run_step)
-
-    def step(self):
-        """One step; returns the loss before it."""
-        losses = self.strategy.experimental_local_results(self._run_step())
-        return float(sum(loss.numpy() for loss in losses))
-
-    def state(self):
-        return arrays_of([*self.variables, *self.optimizer.variables])
-
-    def load_state(self, arrays):
-        for variable in [*self.variables, *self.optimizer.variables]:
-            variable.assign(arrays[variable.path])
-
-    def _replica_step(self):
-        tokens = tf.constant(np.arange(NUM_ROWS) % 4)
-        targets = tf.constant((np.arange(NUM_ROWS) % 4 + 1) % 5)
-        context = tf.distribute.get_replica_context()
-        share = NUM_ROWS // self.strategy.num_replicas_in_sync
-        first = context.replica_id_in_sync_group * share
-        tensors = [variable.value for variable in self.variables]
-        with tf.GradientTape() as tape:
-            loss = loss_of(tensors, tokens[first:][:share], targets[first:][:share])
-        gradients = [tf.convert_to_tensor(each) for each in tape.gradient(loss, tensors)]
-        gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        self.optimizer.apply(gradients, self.variables)
-        return loss
-
-
-@functools.cache
-def recorded(name, num_replicas=1, mode="eager"):
-    """A run, its losses, and the state after each of its steps, the initial one first."""
-    run = ToyRun(config_of(name), num_replicas, mode)
-    losses, states = [], [run.state()]
-    for _ in range(NUM_STEPS):
-        losses.append(run.step())
-        states.append(run.state())
-    return run, losses, states
-
-
-def given_gradients(num_steps):
+def random_gradients(num_steps):
     random = np.random.default_rng(9)
     return [
         {path: random.normal(size=shape) * 10.0**-step for path, shape in SHAPES.items()}
@@ -144,7 +79,7 @@ def test_the_numbers_are_those_of_the_paper(name):
     variables = create_variables()
     optimizer = create_optimizer(WarmupSchedule(config, NUM_STEPS), variables)
     initial = arrays_of(variables)
-    gradients_of_steps, rates = given_gradients(NUM_STEPS), []
+    gradients_of_steps, rates = random_gradients(NUM_STEPS), []
     for gradients in gradients_of_steps:
         rates.append(float(optimizer.learning_rate))
         optimizer.apply([tf.constant(each, tf.float32) for each in gradients.values()], variables)
@@ -158,49 +93,69 @@ def test_the_numbers_are_those_of_the_paper(name):
         assert np.abs(array - initial[path]).max() > 1e-2, path
 
 
-@pytest.mark.parametrize("name", ["muon", slow_case("lamb")])
-def test_two_replicas_do_the_same_as_one_and_stay_equal(name):
-    _, losses, states = recorded(name)
-    run, other_losses, other_states = recorded(name, 2, "traced")
-    assert other_losses == pytest.approx(losses, rel=1e-5)
-    assert largest_relative_difference(states[-1], other_states[-1]) < 1e-5
-    for variable in [*run.variables, *run.optimizer.variables]:
-        first, second = run.strategy.experimental_local_results(variable.value)
-        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
-
-
-@pytest.mark.parametrize("name", ["muon", slow_case("lamb")])
-def test_a_compiled_step_does_the_same(name):
-    _, losses, states = recorded(name)
-    _, other_losses, other_states = recorded(name, 1, "compiled")
-    assert other_losses == pytest.approx(losses, rel=1e-5)
-    assert largest_relative_difference(states[-1], other_states[-1]) < 1e-5
-
-
-def assert_resumes(name, num_replicas, mode):
-    _, losses, states = recorded(name, num_replicas, mode)
-    resumed = ToyRun(config_of(name), num_replicas, mode)
-    for step in (3, 5):  # The later state is taken up by one that has already run.
-        resumed.load_state(states[step])
-        assert [resumed.step() for _ in range(2)] == losses[step : step + 2]
-        state = resumed.state()
-        for path, array in states[step + 2].items():
-            np.testing.assert_array_equal(state[path], array, err_msg=path)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_resuming_from_the_variables_goes_on_bit_for_bit(name):
-    assert_resumes(name, 1, "eager")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("num_replicas", "mode"), [(2, "traced"), (1, "compiled")], ids=str)
-def test_a_traced_step_resumes_bit_for_bit(num_replicas, mode):
-    assert_resumes("muon", num_replicas, mode)
-
-
 def test_the_configuration_makes_the_same_optimizer():
     optimizer = Lamb(learning_rate=0.05, max_weight_norm=3.0)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(again) is type(optimizer)
     assert again.get_config() == optimizer.get_config()
+
+
+def schedule_of(name, peak, warmup_steps, num_steps=100, **settings):
+    config = OptimizerConfig(
+        schedule=name, learning_rate=peak, warmup_steps=warmup_steps, **settings
+    )
+    return WarmupSchedule(config, num_steps)
+
+
+# Rates by step, by hand.
+SCHEDULES = [
+    (schedule_of("constant", 0.4, 10), {1: 0.04, 5: 0.2, 10: 0.4, 11: 0.4, 10**9: 0.4}),
+    (
+        schedule_of("cosine", 0.4, 10, 50, final_learning_rate_fraction=0.1),
+        # 0.5 * (1 + cos(pi / 4)), then half way between peak and floor, which holds.
+        {5: 0.2, 10: 0.4, 20: 0.04 + 0.36 * 0.85355339, 30: 0.22, 50: 0.04, 1000: 0.04},
+    ),
+    (
+        schedule_of("cosine", 0.4, 0, 4, final_learning_rate_fraction=0.0),
+        # Thirds of the way from step 1 to step 4.
+        {1: 0.4, 2: 0.3, 3: 0.1, 4: 0.0, 5: 0.0},
+    ),
+    (schedule_of("cosine", 0.4, 0, 1), {1: 0.4}),
+    (
+        schedule_of("inverse_square_root", 0.4, 100),
+        {50: 0.2, 99: 0.396, 100: 0.4, 400: 0.2, 900: 0.4 / 3, 160_000: 0.01},
+    ),
+    (schedule_of("inverse_square_root", 0.4, 0), {1: 0.4, 4: 0.2, 16: 0.1}),
+    # The official code is given the rate of step 1 without a warm-up, here 0.8.
+    (
+        schedule_of("inverse_square_root", 0.8 / 4, 16),
+        {step: 0.8 * min(step**-0.5, step * 16**-1.5) for step in (1, 7, 16, 17, 1000)},
+    ),
+    (
+        # Stable up to step 75; after 9 of 25 steps of the fall the root is 0.6.
+        schedule_of("wsd", 0.4, 10, final_learning_rate_fraction=0.1, decay_fraction=0.25),
+        {5: 0.2, 10: 0.4, 75: 0.4, 84: 0.04 + 0.36 * (1 - 0.6), 100: 0.04, 999: 0.04},
+    ),
+]
+
+
+@pytest.mark.parametrize(("schedule", "rates"), SCHEDULES)
+def test_rates_are_those_by_hand_and_the_configuration_makes_the_same_schedule(schedule, rates):
+    computed = {step: float(schedule.rate(step)) for step in rates}
+    assert computed == pytest.approx(rates, rel=1e-6, abs=1e-7)
+    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
+    assert type(again) is type(schedule) and again.get_config() == schedule.get_config()
+    assert {step: float(again.rate(step)) for step in rates} == computed
+
+
+def test_the_first_update_has_the_rate_of_step_1_and_moves_the_weights():
+    schedule = schedule_of("cosine", 0.4, 10)
+    assert [float(schedule(done)) for done in (0, 9)] == pytest.approx([0.04, 0.4])
+    variable = keras.Variable([1.0])
+    keras.optimizers.SGD(schedule).apply([np.ones(1, "float32")], [variable])
+    assert float(variable[0]) == pytest.approx(1.0 - 0.04)
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused():
+    with pytest.raises(ValueError, match="Received: warmup_steps=5, num_steps=5"):
+        schedule_of("cosine", 0.4, 5, num_steps=5)

@@ -1,6 +1,4 @@
-"""Training on a task: losses as defined, and one run whatever the replicas and restarts."""
-
-import functools
+"""Training on a task: the loss follows its definition."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,7 @@ import tensorflow as tf
 
 from tests.small_models import small_config
 from tests.tasks.test_example_encoding import BYTES, PASSAGE, example
-from tests.toy_batches import largest_relative_difference, strategy_of
+from tests.toy_batches import strategy_of
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models import create_model
 from txl_tf.models.headed import pad_token_ids
@@ -118,28 +116,3 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
         assert row_losses[row].numpy() * 4 == pytest.approx(expected, rel=1e-5)
     assert row_losses[3].numpy() == 0.0
     assert total.numpy() == pytest.approx(row_losses.numpy().sum())
-
-
-@functools.cache
-def trained(num_replicas=1, **training):
-    trainer = trainer_of(experiment_of("choice", training=training), num_replicas)
-    return list(trainer.run()), trainer.arrays()
-
-
-@pytest.mark.slow
-def test_parts_on_two_replicas_are_one_run():
-    one, state = trained()
-    two, other = trained(2, gradient_accumulation_steps=2)
-    for first, second in zip(one, two, strict=True):
-        assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=1e-4)
-        checksums = [[record.checksum for record in each.records] for each in (first, second)]
-        assert checksums[0] == checksums[1]
-    assert largest_relative_difference(state, other) <= 1e-4
-    assert any(name.startswith("task/") for name in state)
-    assert not any(name.startswith("memory/") for name in state)
-
-
-@pytest.mark.slow
-def test_with_and_without_xla_is_the_same_training():
-    _, compiled = trained(jit_compile=True)
-    assert largest_relative_difference(compiled, trained()[1]) <= 1e-4

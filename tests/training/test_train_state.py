@@ -12,21 +12,15 @@ from txl_tf.training.train_state import EvaluationHistory, WeightAverage
 from txl_tf.training.train_step import guarded_update
 
 
-def test_the_best_and_the_last_are_told_apart():
-    history = EvaluationHistory()
-    found = [history.observe(step, nats) for step, nats in [(10, 3.0), (20, 2.5), (30, 2.7)]]
-    assert found == [True, True, False]
-    assert (history.last_step, history.best_step, history.best_nats_per_token) == (30, 20, 2.5)
-    assert not EvaluationHistory().observe(10, float("nan"))
-
-
-def test_a_history_goes_on_from_its_state():
-    losses = [3.0, 2.5, 2.7, 2.6, 2.4]
-    unbroken, resumed = EvaluationHistory(), EvaluationHistory()
+def test_a_history_knows_the_best_and_the_last_and_continues_from_its_state():
+    unbroken, interrupted, resumed = (EvaluationHistory() for _ in range(3))
+    losses = [3.0, 2.5, 2.7, float("nan"), 2.4]
     decisions = [unbroken.observe(step, loss) for step, loss in enumerate(losses)]
-    interrupted = EvaluationHistory()
+    assert decisions == [True, True, False, False, True]
     for step in range(3):
         interrupted.observe(step, losses[step])
+    assert (interrupted.last_step, interrupted.best_step) == (2, 1)
+    assert interrupted.best_nats_per_token == 2.5
     assert all(np.isfinite(array).all() for array in interrupted.state().values())
     resumed.load_state(interrupted.state())
     assert [resumed.observe(step, losses[step]) for step in (3, 4)] == decisions[3:]
@@ -57,8 +51,8 @@ class ToySteps:
         """Averages after each step; a weight of None is a step that is skipped."""
         averages = []
         for step, weight in enumerate(weights, first_step):
-            given = np.full(2, np.nan if weight is None else weight, np.float32)
-            self._run_step(tf.constant(given), tf.constant(step), tf.constant(weight is not None))
+            new = np.full(2, np.nan if weight is None else weight, np.float32)
+            self._run_step(tf.constant(new), tf.constant(step), tf.constant(weight is not None))
             averages.append(float(self.average.averages["weight"].numpy()[0]))
         return averages
 

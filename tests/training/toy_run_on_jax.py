@@ -1,4 +1,4 @@
-"""Trains the toy model on JAX, and writes losses and states for comparison.
+"""Trains the toy model on JAX, and prints losses and writes states for comparison.
 
     KERAS_BACKEND=jax python -m tests.training.toy_run_on_jax FOLDER
 
@@ -50,7 +50,7 @@ def losses_until(trainer, step):
 
 
 def resumed(strategy, arrays, step, **training):
-    """A trainer that goes on from a state, and its losses until a step."""
+    """A trainer that continues from a state, and its losses until a step."""
     trainer = new_trainer(strategy, **training)
     trainer.load_arrays(arrays)
     return trainer, losses_until(trainer, step)
@@ -69,7 +69,7 @@ def load(path):
 
 
 def main(folder):
-    """Writes `losses.json` and `half_on_jax.npz`, which the tests of the module read."""
+    """Prints a report, and writes `half_on_jax.npz`, which the tests of the module read."""
     strategy = create_strategy()
     trainer, losses = resumed(strategy, load(folder / "begin.npz"), HALF)
     half = trainer.arrays()
@@ -93,7 +93,7 @@ def main(folder):
         report["parts"] = resumed(strategy, half, until, gradient_accumulation_steps=2)[1]
     if is_chief(strategy):
         np.savez(folder / "half_on_jax.npz", **half)
-        (folder / "losses.json").write_text(json.dumps(report))
+        print(json.dumps(report))
 
 
 if __name__ == "__main__":

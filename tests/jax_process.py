@@ -1,0 +1,40 @@
+"""Processes that run on JAX: a process has one Keras backend."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slow_case import QUICK_XLA
+
+ROOT = Path(__file__).resolve().parents[1]
+NEEDS_JAX = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed"),
+]
+
+
+def start_on_jax(module, *arguments, num_devices=1, **environment):
+    """Starts a module of the tests in a process on JAX."""
+    flags = f"{QUICK_XLA} --xla_force_host_platform_device_count={num_devices}"
+    environment = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags} | environment
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def printed_by(process):
+    """The lines of JSON that a process prints, as one dict."""
+    output, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors
+    lines = map(json.loads, output.splitlines())
+    return {name: value for line in lines for name, value in line.items()}
