@@ -147,10 +147,11 @@ def test_settings_of_the_run_are_in_its_config(tmp_path):
 
 def test_folders_without_a_model(tmp_path, folders):
     assert identify_folder(tmp_path) == (None, str(tmp_path))
-    with pytest.raises(InputMissingError, match="There is no model in this folder"):
-        txl_tf.load_model(tmp_path)
-    with pytest.raises(InputMissingError, match="There is no model in this folder"):
-        tokenizer_from(tmp_path)
+    for load in (txl_tf.load_model, tokenizer_from):
+        with pytest.raises(InputMissingError, match="There is no model in this folder"):
+            load(tmp_path)
+    with pytest.raises(InputMissingError):
+        txl_tf.load("no such folder")
     store = begin(tmp_path)
     with pytest.raises(InputMissingError, match="has no checkpoint yet"):
         txl_tf.load_model(tmp_path)

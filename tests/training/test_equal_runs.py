@@ -24,7 +24,7 @@ from txl_tf.training.trainer import Trainer
 NUM_STEPS = 8
 HALF = NUM_STEPS // 2
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1}
-CLUSTERS = {"cutoffs": (4, 9), "division_factor": 2, "embedding_dim": 8}
+CLUSTERS = {"cutoffs": (4,), "division_factor": 2, "embedding_dim": 8}
 RECURRENT = {"vocabulary_size": VOCABULARY_SIZE, "num_layers": 2, "hidden_dim": 8}
 RECURRENT |= {"segment_length": SEGMENT_LENGTH, "dropout": 0.2, "initializer_stddev": 0.3}
 GATES = {**DROPOUT, "pre_norm": True, "residual_gate": "gru", "share_attention_biases": True}
