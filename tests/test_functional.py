@@ -86,7 +86,7 @@ def test_encoding_of_far_distances_in_half_precision_is_rounded_only_once():
 
 @pytest.mark.parametrize("axis", [1, 2, 3])
 @pytest.mark.parametrize("num_kept", [None, 2, (0, 3, 1)])
-def test_last_positions_are_those_before_each_rows_end(axis, num_kept):
+def test_last_positions_end_where_each_row_ends(axis, num_kept):
     shape, memory_length, num_new = [3, 2, 2, 2], 4, 3
     shape[axis] = memory_length + num_new
     tensor = np.random.default_rng(0).normal(size=shape).astype("float32")
@@ -108,7 +108,7 @@ def mixed(number):
 
 
 def hashed(first, second, place):
-    """What `random_bits` draws, in plain integers."""
+    """The numbers of `random_bits`, in plain integers."""
     first, second = first % 2**32, second % 2**32
     first_key = mixed((first + mixed((second + 0x9E3779B9) % 2**32)) % 2**32)
     second_key = mixed((second + mixed((first + 0x6A09E667) % 2**32)) % 2**32)

@@ -81,7 +81,7 @@ def test_own_samplers_choose_after_penalties_and_bias(lm):
         assert lm.generate(PROMPTS, sampler=sampler, **settings) == expected
 
 
-def test_beams_are_those_of_each_prompt_alone_and_all_are_returned_if_asked(lm):
+def test_beams_equal_those_of_a_prompt_alone_and_all_are_returned_on_request(lm):
     beams, best = BeamSampler(3, return_all_beams=True), BeamSampler(3)
     alone = [lm.generate(each, 24, sampler=beams) for each in PROMPTS]
     assert lm.generate(PROMPTS, 24, sampler=beams) == [*itertools.chain(*alone)]
@@ -98,7 +98,7 @@ def test_a_text_ends_before_a_stop_text_or_token(lm):
     assert lm.generate("a fox", **drawn, stop=full[place]) == full[:place]
     stop = full[4:6]
     assert lm.generate("a fox", **drawn, stop=[stop, "never"]) == full[: full.find(stop)]
-    # Of two, the one that is complete first; each place that writes text has the same rule.
+    # The stop text that is complete first ends the text, in every method that writes text.
     stops = [full[1:9], full[5:7]]
     expected = full[: full.find(stops[1])]
     assert lm.generate("a fox", **drawn, stop=stops) == expected != full[:1]
@@ -120,7 +120,7 @@ def test_a_session_remembers_the_text_up_to_a_stop_text(lm, tmp_path):
     assert continued.write(max_tokens=5) == expected
 
 
-def test_scores_are_those_of_the_model(lm, model):
+def test_scores_match_the_model(lm, model):
     text = "the quick brown fox jumps over the lazy dog"
     score, ids, length = lm.score(text), ids_of(text), model.config.segment_length
     memory, expected = model.initial_memory(1), []

@@ -17,7 +17,7 @@ def continuation(context, text):
     return Continuation(ids_of(context + text), len(context))
 
 
-def test_nats_are_those_of_the_whole_text(lm):
+def test_nats_equal_the_nats_within_the_whole_text(lm):
     scorer = ContinuationScorer(lm.model, 2)
     check_scores(lm, scorer)
     # Also with the lengths of evaluations in place of the model's.

@@ -48,7 +48,7 @@ def states_of(model, text):
 
 
 def test_tokens_have_the_states_of_every_layer(lm):
-    """Whatever texts are read beside."""
+    """In any batch of texts."""
     expected = [states_of(lm.model, text) for text in TEXTS]
     for layer, size in ((0, 8), (1, 1)):
         embedded = lm.embed(TEXTS, layer, "tokens", batch_size=size)

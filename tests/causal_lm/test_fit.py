@@ -31,7 +31,7 @@ def text_lm(**options):
     return lm
 
 
-def test_losses_are_those_of_the_trainer():
+def test_losses_match_the_trainer():
     """Over two epochs, with gradients that are clipped."""
     trainer = toy_trainer(
         ToyBatches(TOKENS, NUM_ROWS),

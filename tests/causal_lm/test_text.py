@@ -100,7 +100,7 @@ def test_memory_ends_where_the_text_ends():
         assert pieces.is_over and pieces.kept_ids().tolist() == kept
 
 
-def test_places_of_tokens_are_those_of_their_characters():
+def test_offsets_of_tokens_are_the_offsets_of_their_characters():
     for text, places in (
         ("a\u00e9\u20ac b", [0, 1, 1, 2, 2, 2, 3, 4]),
         (b"a\xc3b\xff\xffc".decode(errors="surrogateescape"), [0, 1, 2, 3, 4, 5]),
@@ -134,7 +134,7 @@ def test_words_are_joined_at_marks_as_they_come():
     assert writer.write(max_tokens=1) == " known"
 
 
-def test_stop_texts_are_those_of_the_joined_text():
+def test_stop_texts_match_the_joined_text():
     text = "is well @-@ known . 1"
     settings = GenerationConfig(stop="-known", max_tokens=6)
     assert TextSession(Recited(text, WORDS), WORDS, settings).write("known") == " is well"

@@ -1,4 +1,4 @@
-"""Attention by distance, where it is known, and by another way."""
+"""Profiles of attention by distance, against formulas and oracles."""
 
 import math
 
@@ -36,7 +36,7 @@ def profiler_of(model, token_ids, jit_compile=False):
     return profiler
 
 
-def test_the_terms_are_those_of_the_paper_and_sum_to_the_scores():
+def test_the_terms_match_the_paper_and_sum_to_the_scores():
     layer = RelativeAttention(2, 4)
     layer.build((None, None, 8))
     randomize_weights(layer)

@@ -1,4 +1,4 @@
-"""Evaluations that read the variables of a run, and variables that only have a shape."""
+"""Evaluations that read the variables of a run, and variables without memory."""
 
 import resource
 

@@ -9,7 +9,7 @@ from txl_tf.export import guards
 
 @pytest.fixture
 def without_assertions():
-    """What a server's graph rewrites may do."""
+    """Lets TensorFlow strip assertions, as the graph rewrites of a server may."""
     before = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"debug_stripper": True})
     yield

@@ -1,4 +1,4 @@
-"""The signatures with one input: each row is what the model does with it alone."""
+"""Signatures of texts: each row equals the answer of the model for that row alone."""
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ CONTINUATIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONTINUATIONS)
-def test_each_text_is_continued_and_scored_as_by_the_model_alone(name):
+def test_each_text_is_continued_and_scored_as_the_model_does_alone(name):
     tokenizer, changes, settings, texts = CONTINUATIONS[name]
     model = model_of(tokenizer.vocabulary_size, memory_length=12, **changes)
     lm = TransformerXLCausalLM(model, tokenizer)
@@ -123,7 +123,7 @@ def test_a_request_twice_gives_two_texts_unless_the_seed_is_fixed(lm):
     assert len(set(completed(fixed, ["a fox", "a fox"]) + completed(fixed, ["a fox"]))) == 1
 
 
-def test_perplexity_is_that_of_the_model(lm):
+def test_perplexity_matches_the_model(lm):
     texts = [*TEXTS[:2], "ab", "the quick brown fox jumps over the lazy dog " * 3]
     scored = functions(lm.model, CHARACTERS)["perplexity"](tf.constant(texts))
     scores = [lm.score(text) for text in texts]

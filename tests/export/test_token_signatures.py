@@ -1,4 +1,4 @@
-"""An export: its files, and its signatures of token ids, which do what the model does."""
+"""Files of an export, and its signatures of token ids against the model."""
 
 import hashlib
 
@@ -55,7 +55,7 @@ def test_texts_in_segments_score_as_the_model_does(model, signatures):
     assert np.abs(forgotten["nll"][:, 0] - rest["nll"][:, 0]).max() > 1e-2
 
 
-def test_rows_of_different_lengths_are_those_read_alone(signatures):
+def test_rows_of_different_lengths_equal_rows_read_alone(signatures):
     lengths = [1, SEGMENT, SEGMENT + 1, 2 * SEGMENT + 2]
     text = random_ids(4, max(lengths) + 1, seed=2)
     for row, length in enumerate(lengths):

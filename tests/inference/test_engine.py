@@ -39,7 +39,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "variant", "memory_length"), CASES)
-def test_segments_score_as_by_the_formulas(kind, variant, memory_length):
+def test_segments_are_scored_as_the_formulas_say(kind, variant, memory_length):
     lengths = (T, T, 1, 3, T)
     expected, valid_length = by_the_formulas(variant, memory_length, lengths)
     for dtype, atol in (("float32", 1e-5), ("mixed_bfloat16", 0.2)):
@@ -68,9 +68,7 @@ def test_memory_goes_from_model_and_operator_to_operator():
     ("variant", "memory_length"), [("plain", 9), ("plain", 0), ("official same length", 9)]
 )
 @pytest.mark.parametrize("operator", ON_CPU)
-def test_several_segments_at_once_and_documents_are_those_of_the_model(
-    variant, operator, memory_length
-):
+def test_several_segments_at_once_and_documents_match_the_model(variant, operator, memory_length):
     # Five segments are parts of two, two and one head by head; memory is filled on the way.
     text, engine = tokens(8 * T + 1), engine_of(made(variant), operator, memory_length)
     by_states = InferenceEngine(made(variant), memory_length, "hidden_states")
@@ -129,7 +127,7 @@ def assert_same_memory(memory, of_all_heads):
             np.testing.assert_allclose(one[:, -filled:], other, rtol=1e-5, atol=1e-6)
 
 
-def test_the_kernel_remembers_as_by_all_heads():
+def test_the_memory_of_the_kernel_matches_plain_operations():
     engines = on_chip, all_heads = engine_of(made("gates"), "on chip"), engine_of(made("gates"))
     memories = [
         engine.read(tokens(16, 3), engine.initial_memory(3), lengths=int32([16, 5, 2]))[1]

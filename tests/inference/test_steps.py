@@ -29,7 +29,7 @@ STACKED = [name for name in RELATIVE if name != "gates" and "shaw" not in name]
         *(("stacked", variant, 3) for variant in STACKED),
     ],
 )
-def test_every_token_is_read_as_by_the_formulas(kind, variant, memory_length):
+def test_every_token_is_scored_as_the_formulas_say(kind, variant, memory_length):
     # Memory is filled more than twice over, and takes over when it is half full.
     num_rows = 1 if kind == "stacked" else 3
     expected, valid_length = by_the_formulas(variant, memory_length, (1,) * 8, num_rows)

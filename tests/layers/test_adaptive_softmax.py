@@ -212,7 +212,7 @@ def test_tails_that_are_absent_are_not_computed():
     ],
     ids=["mixed", "many chunks", "one table"],
 )
-def test_gradients_are_those_of_the_dense_computation(mode, hidden, target_ids, changes):
+def test_gradients_match_the_dense_computation(mode, hidden, target_ids, changes):
     pair = Pair("float64", **changes)
     hidden, target_ids = tf.constant(hidden, "float64"), tf.constant(target_ids)
 
@@ -250,7 +250,7 @@ def test_the_certain_token_costs_nothing_and_large_logits_stay_finite():
     assert np.all(nll[target_ids == 25] == 0.0)
 
 
-def test_exactly_what_is_shared_must_be_given():
+def test_the_softmax_needs_exactly_the_weights_that_it_shares():
     pair, own = Pair(share=True), Pair(tie=False)
     for softmax, shared, message in (
         (pair.softmax, {}, "needs 4 `tables` of the embedding"),
@@ -286,7 +286,7 @@ def test_ids_are_integers(ids):
 @pytest.mark.parametrize(
     ("token_id", "as_input"), [(V, np.asarray), (-1, tf.constant), (2**32, tf.constant)]
 )
-def test_every_reader_of_ids_refuses_those_outside_the_vocabulary(token_id, as_input):
+def test_every_reader_refuses_ids_outside_the_vocabulary(token_id, as_input):
     model = expressive()
     bad, memory = as_input(np.where(GOOD == 6, token_id, GOOD)), model.initial_memory(2)
     stateful = txl_tf.StatefulTransformerXL(model.config, batch_size=2)

@@ -45,7 +45,7 @@ def test_a_text_in_a_batch_equals_the_text_alone(head):
         assert_close(together[row][..., :length], alone)
 
 
-def test_the_hidden_states_are_those_of_the_model_with_memory():
+def test_hidden_states_equal_one_pass_of_the_model():
     model, (text,) = made(PooledHead(3)), texts(3 * T)
     # Memory reaches the beginning, as one pass does.
     memory = model.language_model.initial_memory(1, 0)

@@ -1,4 +1,4 @@
-"""Where a model's weights start, from many numbers at a time."""
+"""Distributions of the initial weights, from many numbers at a time."""
 
 import numpy as np
 import pytest

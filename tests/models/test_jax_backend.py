@@ -19,7 +19,7 @@ def printed_on_jax(module, *arguments, **environment):
     return printed_by(start_on_jax(f"tests.{module}", *arguments, **environment))
 
 
-def test_forward_gradients_training_and_dropout_equal_those_of_tensorflow(tmp_path):
+def test_outputs_gradients_training_and_dropout_match_tensorflow(tmp_path):
     path = str(tmp_path / "results.npz")
     write(path, MODELS, ["float32"])
     report = printed_on_jax("measurements.compare_backends", "compare", path)

@@ -1,4 +1,4 @@
-"""A task that only a memory solves: the recipe for an agent, as it is written."""
+"""The documented recipe for an agent, on a task that needs a memory."""
 
 import re
 

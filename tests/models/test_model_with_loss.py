@@ -1,4 +1,4 @@
-"""Keras' own loops: lengths of data, weights of rows, losses of logits, and ids."""
+"""Keras' own loops on unusual data: unknown lengths, weighted rows, ids out of range."""
 
 import keras
 import numpy as np

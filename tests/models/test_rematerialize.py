@@ -1,4 +1,4 @@
-"""Blocks that are computed again in the backward pass change memory, and no number."""
+"""Rematerialization computes blocks again in the backward pass and changes no number."""
 
 import re
 
@@ -90,7 +90,7 @@ def test_xla_does_compute_blocks_again():
     assert twice - once >= 8 * len(again.blocks)
 
 
-def test_without_a_given_seed_both_computations_draw_the_same_masks(monkeypatch):
+def test_without_a_seed_both_computations_draw_the_same_masks(monkeypatch):
     _, again = pair_of(num_layers=1)
     memory, weight = filled_memory(again), again.blocks[0].feed_forward.outer.bias
     seeds = drawn_seeds(monkeypatch)

@@ -54,13 +54,13 @@ def test_presets_have_as_many_parameters_as_published(name, millions):
     ],
     ids=str,
 )
-def test_the_count_is_that_of_the_built_model(changes):
+def test_the_count_matches_the_built_model(changes):
     config = SMALL.replace(**changes)
     assert num_parameters(config) == built_parameters(config)
 
 
 @pytest.mark.parametrize(("cutoffs", "embedding_dim"), [((), 6), ((7,), None), ((5, 12), 16)])
-def test_the_count_is_that_of_the_built_model_for_every_vocabulary(cutoffs, embedding_dim):
+def test_the_count_matches_the_built_model_for_every_vocabulary(cutoffs, embedding_dim):
     sizes = SMALL.replace(cutoffs=cutoffs, embedding_dim=embedding_dim, num_layers=1)
     names = "share_tail_projections", "project_same_dim", "tie_weights"
     for factor, *options in itertools.product([1, 2], *[[False, True]] * 3):

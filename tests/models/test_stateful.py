@@ -1,4 +1,4 @@
-"""Keras' own loops with the memory inside: what they read, and what they leave alone."""
+"""Keras' own loops on a model that holds its memory."""
 
 import copy
 
@@ -101,7 +101,7 @@ def test_fit_with_validation_equals_fit_without_to_the_bit(options, validation):
 
 
 def log_probs_of_rows(model, batches):
-    """What the batches give with a memory that goes from one to the next, row by row."""
+    """Log-probabilities of the batches, row by row, with memory from batch to batch."""
     memories = [model.transformer_xl.initial_memory(1) for _ in range(NUM_ROWS)]
     results = []
     for batch in batches:
@@ -185,7 +185,7 @@ def test_memory_aside_from_training_is_no_weight_and_not_saved(trained, tmp_path
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert_same_bits(loaded.get_weights(), trained.get_weights())
     assert type(loaded.loss) is type(trained.loss) and loaded.optimizer.built
-    # Of another batch size the weights are the same.
+    # A model of another batch size has the same weights.
     trained.save_weights(tmp_path / "model.weights.h5")
     for path in ("model.keras", "model.weights.h5"):
         larger = StatefulTransformerXL(CONFIG, batch_size=NUM_ROWS + 3)

@@ -1,4 +1,4 @@
-"""The variants that the tests of this folder go through, as small models."""
+"""Small models of all variants."""
 
 import functools
 import itertools

@@ -33,7 +33,7 @@ def report(request):
     return json.loads(finished.stdout.splitlines()[-1])
 
 
-def test_losses_weights_and_evaluations_are_those_of_mirrored_strategy(report):
+def test_losses_weights_and_evaluations_match_mirrored_strategy(report):
     is_exact = report["policy"] == "float32"
     assert report["losses"] <= (1e-5 if is_exact else 1e-3)
     assert not is_exact or max(report["variables"], report["memory"]) <= 1e-5

@@ -115,7 +115,7 @@ def dataset_function_of(chosen):
     return batches.dataset_function
 
 
-# What these have is in the other configurations too, or they take longest to trace.
+# The other configurations have the same parts, or these take longest to trace.
 SLOW = ("adam", "adapters", "frozen", "lamb", "lstm", "muon", "sgd")
 PLAIN = [name for name in CONFIGURATIONS if name not in SLOW]
 
@@ -154,7 +154,7 @@ def test_gradients_and_the_loss_are_summed_once_and_nothing_else_is(traced):
     assert len(program.summed_shapes) == len(expected)
     shapes = collections.Counter(each for each in program.summed_shapes if "?" not in each)
     assert shapes <= collections.Counter(expected)
-    # Of the gradient of a low-rank factor it loses the rank.
+    # It loses the rank of the gradient of a low-rank factor.
     num_factors = sum("/lora_kernel_" in each.path for each in trainer.state.trainable)
     assert shapes.total() >= len(expected) - 3 - num_factors
     for shape in program.summed_shapes:

@@ -21,7 +21,7 @@ from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan
 LIMIT = 1e-5
 
 
-def test_a_small_case_is_that_of_plain_operations():
+def test_a_small_case_matches_plain_operations():
     case = Case(rows=1, segment_length=3, memory_length=5, num_heads=1, dropout=0.1)
     assert max(differences(case).values()) <= LIMIT
 
@@ -29,7 +29,7 @@ def test_a_small_case_is_that_of_plain_operations():
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(5))
 @pytest.mark.parametrize("module", [attention_cases, reading_cases])
-def test_drawn_sizes_and_options_are_those_of_plain_operations(module, index):
+def test_drawn_sizes_and_options_match_plain_operations(module, index):
     case = module.drawn_case(np.random.default_rng([2019, index]), seed=index)
     assert max(module.differences(case).values()) <= LIMIT, case
 

@@ -123,7 +123,7 @@ def test_without_the_right_jax_there_is_no_kernel(monkeypatch):
         ({"model": {"segment_length": 2048}}, "no scores in memory"),
     ],
 )
-def test_the_run_decides_too(changes, word):
+def test_the_settings_of_a_run_decide_too(changes, word):
     strategy = traced_tpu_strategy(1, chip="v5e")
     assert word in attention_choice(toy_experiment(**changes), strategy).reason
 

@@ -1,4 +1,4 @@
-"""Checkpoints are complete and what was written, or not there, also where a thread saves."""
+"""A checkpoint is whole or absent, also if a thread saves it."""
 
 import contextlib
 import errno

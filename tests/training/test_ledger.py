@@ -123,7 +123,7 @@ def test_a_line_altered_before_a_checkpoint_is_found(path):
     append(ledger, [*lines(1, 2), altered, *lines(4, 5)])
     with pytest.raises(DataDamagedError, match="up to step 5 is not what was written"):
         StepLedger(path).resume(5, digest)
-    # What took the place of a lost ledger begins later, and has nothing of the checkpoint's.
+    # A ledger that replaces a lost one begins later, without the steps of the checkpoint.
     assert begun(f"{path}-anew", 5).digest != digest
     assert StepLedger(f"{path}-anew").resume(5, digest) == []
 

@@ -118,7 +118,7 @@ def steps_of(path):
     return [(line["run"], line["step"]) for line in MetricsLog(path).read().lines]
 
 
-def test_numbers_are_exact_and_those_that_json_lacks_are_null(path):
+def test_numbers_are_exact_and_nan_and_infinity_are_null(path):
     values = {"a": 0.1 + 0.2, "b": float("nan"), "c": {"d": float("inf"), "e": 1}, "f": "\u00e4\n"}
     begun(path).append(3, "train", values)
     (line,) = MetricsLog(path).read().lines

@@ -92,7 +92,7 @@ def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite():
 def test_a_skipped_step_changes_no_weight_and_forgets_the_spoiled_row_alone(
     num_replicas, jit_compile, monkeypatch
 ):
-    # Of no choice, all of these widths are compiled in parts.
+    # With `jit_compile=None`, all these widths are compiled in parts.
     widths = dict.fromkeys(trainer_module._NARROWEST_IN_PARTS, 1)
     monkeypatch.setattr(trainer_module, "_NARROWEST_IN_PARTS", widths)
     trainer = trainer_of(num_replicas, on_non_finite="skip", jit_compile=jit_compile)

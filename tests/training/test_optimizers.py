@@ -18,7 +18,7 @@ SHAPES = {
     "softmax/bias": (5,),
 }
 ADAM = {"beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3}
-# Of each optimizer a learning rate, its other settings, and the same in NumPy.
+# Learning rate, other settings, and the oracle in NumPy.
 CASES = {
     "adam": (3e-2, ADAM, oracles.adam(0.8, 0.95, 1e-3)),
     "adamw": (3e-2, {**ADAM, "weight_decay": 0.3}, oracles.adam(0.8, 0.95, 1e-3)),
@@ -74,7 +74,7 @@ def random_gradients(num_steps):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_numbers_are_those_of_the_paper(name):
+def test_updates_match_the_paper(name):
     config, step_of = config_of(name), CASES[name][2]
     variables = create_variables()
     optimizer = create_optimizer(WarmupSchedule(config, NUM_STEPS), variables)
@@ -140,7 +140,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize(("schedule", "rates"), SCHEDULES)
-def test_rates_are_those_by_hand_and_the_configuration_makes_the_same_schedule(schedule, rates):
+def test_rates_match_the_formula_also_after_serialization(schedule, rates):
     computed = {step: float(schedule.rate(step)) for step in rates}
     assert computed == pytest.approx(rates, rel=1e-6, abs=1e-7)
     again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))

@@ -1,4 +1,4 @@
-"""What of a training step is compiled, and how parts are."""
+"""How a training step is compiled: as a whole, in parts, or not at all."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""One replica: what a step trains on, what the loop reports and measures, and where it stops."""
+"""The training loop on one replica: losses, memory, reports, stops and checksums."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def emptied(model, memory, rows):
     )
 
 
-def test_losses_and_memory_are_those_of_a_direct_chain_of_scores():
+def test_losses_and_memory_equal_a_direct_chain_of_scores():
     batches = ToyBatches(toy_tokens(), NUM_ROWS, restarts=((2, 1), (4, 0), (4, 3)))
     trainer = deep_trainer_of(batches)
     reports = trainer.run()
@@ -169,7 +169,7 @@ def checksum_of(token_ids, target_ids, rows=None, num_counted=6):
 
 
 @pytest.mark.parametrize("num_shares", [1, 2, 3, 6])
-def test_the_shares_of_replicas_add_up_to_that_of_the_rows_that_count(num_shares):
+def test_checksums_of_replicas_add_up_to_the_checksum_of_the_real_rows(num_shares):
     token_ids, target_ids = batch_of()
     shares = [
         checksum_of(token_ids[rows], target_ids[rows], rows, num_counted=4)

@@ -1,4 +1,4 @@
-"""A run on JAX has the numbers of the run on TensorFlow, and any number of devices the same."""
+"""A run on JAX matches the run on TensorFlow, on any number of devices."""
 
 import json
 import socket
@@ -39,7 +39,7 @@ def on_jax(on_tensorflow):
     return printed_by(start_on_jax(MODULE, on_tensorflow[1]))
 
 
-def test_the_losses_of_200_steps_equal_those_on_tensorflow(on_tensorflow, on_jax):
+def test_the_losses_of_200_steps_match_tensorflow(on_tensorflow, on_jax):
     assert on_jax["losses"] == pytest.approx(on_tensorflow[0], abs=1e-4)
     # Float32 means float32 products on every device.
     assert on_jax["exact_products"]
