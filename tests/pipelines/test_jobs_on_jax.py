@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from tests.pipelines.test_finetune import ROWS, SETTINGS, write_rows
 from tests.pipelines.txl_process import run_new_txl
 
 pytestmark = [
@@ -51,14 +52,30 @@ def test_a_job_has_the_figures_of_tensorflow(job, untouched, data_folder, tmp_pa
     assert reports[1] == pytest.approx(reports[0], rel=1e-5, abs=1e-5)
 
 
-def test_a_run_goes_on_on_the_other_backend_and_back(untouched, data_folder, tmp_path):
+@pytest.fixture
+def finetune(untouched, tmp_path):
+    """The command of a run with examples, for which its first steps are taken."""
+    examples = write_rows(tmp_path / "examples.jsonl", ROWS["classification"])
+    files = ("--init-from", untouched, "--train", examples, "--valid", examples)
+    command = ("finetune", *files, *SETTINGS)
+    workdir = tmp_path / "begun"
+    finished_txl(*command, "--workdir", workdir, "--set", "training.num_steps=40", cwd=tmp_path)
+    return command, workdir
+
+
+@pytest.mark.parametrize("job", ["train", "finetune"])
+def test_a_run_goes_on_on_the_other_backend_and_back(job, untouched, request, tmp_path):
+    command, begun = ("train",), untouched
+    if job == "finetune":
+        pytest.importorskip("sklearn")
+        command, begun = request.getfixturevalue("finetune")
     losses = []
     for backends in (("tensorflow", "tensorflow"), ("jax", "tensorflow")):
-        workdir = shutil.copytree(untouched, tmp_path / "-".join(backends))
+        workdir = shutil.copytree(begun, tmp_path / "-".join(backends))
         for num_steps, backend in zip((50, 60), backends, strict=True):
             steps = f"training.num_steps={num_steps}"
-            train = ("train", "--workdir", workdir, "--set", steps, "--backend", backend)
-            finished_txl(*train, cwd=tmp_path)
+            words = (*command, "--workdir", workdir, "--set", steps, "--backend", backend)
+            finished_txl(*words, cwd=tmp_path)
         assert json.loads((workdir / "run.json").read_text())["backend"] == "tensorflow"
         lines = (workdir / "ledger.jsonl").read_text().splitlines()
         losses.append([float.fromhex(json.loads(line)["loss"]) for line in lines[1:]])
