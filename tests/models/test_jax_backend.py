@@ -57,3 +57,8 @@ def test_compiled_evaluation_and_generation_equal_the_model():
 def test_the_attention_kernel_trains_and_reads_as_plain_layers():
     for name, differences in printed_on_jax("tpu_kernels.kernel_on_jax").items():
         assert max(differences.values()) <= 5e-6, (name, differences)
+
+
+def test_keras_divides_memory_by_row_as_it_does_batches():
+    report = printed_on_jax("models.divided_memory", JAX_NUM_CPU_DEVICES="4")
+    assert set(report["rows"]) == {2}

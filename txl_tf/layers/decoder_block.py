@@ -41,12 +41,20 @@ def create_state(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Any]:
 
     They depend on the batch size and begin empty, so they are not weights. A layer hides them from
     Keras' tracking, so that they are neither saved nor loaded. It lists them in `variables`,
-    because a step on JAX only changes variables listed there.
+    because a step on JAX only changes variables listed there. `DataParallel` divides them by row,
+    as it does the batches.
     """
-    # Without autocast, reading does not round the states again.
-    options = {"trainable": False, "autocast": False}
-    variables = [keras.Variable("zeros", shape, dtype, **options) for shape in shapes]
-    return [*variables, keras.Variable("zeros", shapes[0][:1], "int32", **options)]
+
+    def create(shape: tuple[int, ...], dtype: str) -> Any:
+        # Without autocast, reading does not round the states again.
+        options: dict[str, Any] = {"trainable": False, "autocast": False}
+        parallel = keras.distribution.distribution()
+        is_divided = isinstance(parallel, keras.distribution.DataParallel)
+        if is_divided and shape[0] % parallel.device_mesh.shape[0] == 0:
+            options["layout"] = parallel.get_data_layout(shape)
+        return keras.Variable("zeros", shape, dtype, **options)
+
+    return [*(create(shape, dtype) for shape in shapes), create(shapes[0][:1], "int32")]
 
 
 def check_num_rows(num_rows: int | None, most: int) -> None:
