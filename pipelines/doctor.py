@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -31,10 +32,11 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
+from txl_tf.imports import is_on_jax, jax
 from txl_tf.storage.files import first_line, is_remote, read_file, remove_file, write_file
 
 from .arguments import add_number, add_tpu_argument
-from .exit_codes import one_line
+from .exit_codes import load_tensorflow, one_line
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -220,21 +222,34 @@ def probe(tpu: str | None) -> None:
 
     Prints a line, or exits with the code of the error.
     """
+    if is_on_jax():
+        # TensorFlow takes no device, as in the jobs.
+        os.environ["TPU_LOAD_LIBRARY"] = "0"
+        load_tensorflow("doctor")
     import keras
     import tensorflow as tf
     import tensorflow_text
 
+    from txl_tf.distribution.mesh_strategy import MeshStrategy
     from txl_tf.distribution.strategy import create_strategy
 
     kinds = [device.device_type for device in tf.config.list_physical_devices()]
     is_alone = tpu is None and not {*kinds} & {"GPU", "TPU"}
     try:
-        strategy: Any = create_strategy(tpu, _NUM_CPU_REPLICAS if is_alone else 1)
+        is_split = is_alone and not is_on_jax()
+        strategy: Any = create_strategy(tpu, _NUM_CPU_REPLICAS if is_split else 1)
     except JobError as error:
         print(f"{error.what} {error.remedy}", file=sys.stderr)
         sys.exit(error.exit_code)
-    results = strategy.experimental_local_results(sum_of_replicas(strategy)())
-    count, sums = strategy.num_replicas_in_sync, [float(value) for value in results]
+    count, backend = strategy.num_replicas_in_sync, f"Keras {keras.__version__}"
+    if isinstance(strategy, MeshStrategy):
+        numbers = strategy.divided(np.arange(1, count + 1, dtype=np.float32))
+        add_up = jax.jit(jax.numpy.sum, out_shardings=strategy.sharding(is_by_row=False))
+        results = [each.data for each in add_up(numbers).addressable_shards]
+        backend += f" on JAX {jax.__version__} with {count} {strategy.kind}"
+    else:
+        results = strategy.experimental_local_results(sum_of_replicas(strategy)())
+    sums = [float(value) for value in results]
     right = count * (count + 1) / 2
     if not sums or any(value != right for value in sums):
         print(f"a sum over {count} replicas gives {sums}; right is {right}", file=sys.stderr)
@@ -243,7 +258,7 @@ def probe(tpu: str | None) -> None:
     tensorflow_text.WhitespaceTokenizer().tokenize(["two words"])
     devices = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted({*kinds}))
     print(
-        f"TensorFlow {tf.__version__} with {devices}, Keras {keras.__version__}; "
+        f"TensorFlow {tf.__version__} with {devices}, {backend}; "
         f"sums of {count} replicas are right, text operations work"
     )
 

@@ -54,6 +54,14 @@ def test_the_end_of_the_probe_is_a_finding(monkeypatch):
 
 
 @pytest.mark.slow
+def test_the_devices_of_jax_are_added_up_where_it_is_the_backend(monkeypatch):
+    pytest.importorskip("jax")
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    finding = doctor.check_devices(None, 300.0)
+    assert finding.exit_code == 0 and " on JAX " in finding.what, finding
+
+
+@pytest.mark.slow
 def test_this_machine_is_well_and_bad_folders_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     finished = run_new_txl("doctor", "--folder", tmp_path, "--folder", "ram://doctor/run")
