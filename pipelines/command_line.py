@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from txl_tf import __version__
 from txl_tf.errors import UsageError, did_you_mean
-from txl_tf.imports import require_backend_packages, require_tensorflow_backend
+from txl_tf.imports import is_on_jax, require_backend_packages, require_tensorflow_backend
 from txl_tf.storage.files import set_read_ahead
 
 from .analyze import sentence
@@ -121,7 +121,7 @@ def _dispatch(arguments: list[str]) -> None:
         require_backend_packages()
     # Before the check, which imports TensorFlow to read an object store.
     set_read_ahead()
-    needs_tpu = getattr(parsed, "tpu", None) == "local" and os.environ["KERAS_BACKEND"] != "jax"
+    needs_tpu = getattr(parsed, "tpu", None) == "local" and not is_on_jax()
     if parsed.job not in _LOOKS_FOR_TPU and not needs_tpu:
         # Only one process can hold the chips of a TPU VM, and training needs them. With JAX,
         # TensorFlow only reads data.

@@ -13,13 +13,13 @@ counted.
 import argparse
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
+from txl_tf.imports import is_on_jax
 from txl_tf.tpu_compiler.compiler import (
     CompiledProgram,
     TpuCompiler,
@@ -78,14 +78,13 @@ def check_arguments(arguments: argparse.Namespace) -> CompileJob:
             where=f"--topology {arguments.topology}, training.global_batch_size={num_rows}",
             remedy="Take fewer chips, or more rows by --set training.global_batch_size=N.",
         )
-    is_on_jax = os.environ.get("KERAS_BACKEND") == "jax"
-    if not (topology.chip.has_tensorflow or is_on_jax):
+    if not (topology.chip.has_tensorflow or is_on_jax()):
         raise UsageError(
             "TPU7x has no TensorFlow.",
             where=f"--topology {arguments.topology}",
             remedy="Compile for JAX, on which `txl train` runs too: add --backend jax.",
         )
-    require_tpu_compiler(is_on_jax)
+    require_tpu_compiler()
     return CompileJob(arguments, experiment, topology)
 
 
@@ -145,7 +144,7 @@ def _compile_training(
     """Returns the trainer whose step was traced, and its compiled program."""
     rows, topology = _rows_per_replica(experiment, compiler), compiler.topology
     say(f"compiling the training step: {rows} rows per replica")
-    if os.environ.get("KERAS_BACKEND") == "jax":
+    if is_on_jax():
         return None, compiler.compile_on_jax(experiment, f"training-{rows}-rows")
     from txl_tf.tpu_compiler.program import traced_trainer, training_program
 

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TextIO
 
 from txl_tf.errors import JobError, StorageError
+from txl_tf.imports import is_on_jax
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the number of the signal."""
@@ -69,7 +70,7 @@ def load_tensorflow(job: str) -> None:
     if "tensorflow" not in sys.modules:
         print(f"txl {job}: loading TensorFlow", file=sys.stderr, flush=True)
         _import_quietly()
-    if os.environ.get("KERAS_BACKEND") == "jax":
+    if is_on_jax():
         # It only reads data and writes events.
         importlib.import_module("tensorflow").config.set_visible_devices([], "GPU")
         # It has looked for a TPU during its import; JAX does it now.

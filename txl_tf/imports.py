@@ -168,13 +168,15 @@ def require_tensorflow_backend(*others: str) -> None:
 
 
 def is_on_jax() -> bool:
-    """True if JAX is the backend of Keras, which is imported for it."""
-    return importlib.import_module("keras").config.backend() == "jax"
+    """True if JAX is the backend of Keras; before its import the environment says so."""
+    if "keras" in sys.modules:
+        return bool(sys.modules["keras"].config.backend() == "jax")
+    return os.environ.get("KERAS_BACKEND") == "jax"
 
 
 def require_backend_packages() -> None:
     """Raises UsageError if JAX is the backend of Keras, but not installed."""
-    if os.environ.get("KERAS_BACKEND") == "jax":
+    if is_on_jax():
         where = "KERAS_BACKEND or --backend"
         require_extra("jax-tpu", "jax", purpose="The backend jax", where=where)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.errors import JobError
-from txl_tf.imports import require_extra
+from txl_tf.imports import is_on_jax, require_extra
 from txl_tf.tpu_compiler.topologies import Topology
 
 if TYPE_CHECKING:
@@ -110,10 +110,10 @@ _ENVIRONMENT = {
 _DUMP, _AFTER_DUMP = "*.after_optimizations.hlo.pb", "*.after_optimizations_after_buffer*"
 
 
-def require_tpu_compiler(is_on_jax: bool = False) -> None:
+def require_tpu_compiler() -> None:
     """Raises UsageError if the compiler is not installed, without importing it."""
     what = {"purpose": "Compiling for a TPU", "where": sys.prefix}
-    if is_on_jax:
+    if is_on_jax():
         require_extra("jax-compile", "jax", "libtpu", **what)
     else:
         require_extra("tpu-compile", "jax", "libtpu", **what)
