@@ -60,5 +60,5 @@ def test_the_attention_kernel_trains_and_reads_as_plain_layers():
 
 
 def test_keras_divides_memory_by_row_as_it_does_batches():
-    report = printed_on_jax("models.divided_memory", JAX_NUM_CPU_DEVICES="4")
+    report = printed_on_jax("models.divided_memory", num_devices=4)
     assert set(report["rows"]) == {2}

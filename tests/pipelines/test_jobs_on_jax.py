@@ -1,18 +1,15 @@
 """Jobs on JAX have the figures of the same jobs on TensorFlow."""
 
-import importlib.util
 import json
 import shutil
 
 import pytest
 
+from tests.jax_process import NEEDS_JAX
 from tests.pipelines.test_finetune import ROWS, SETTINGS, write_rows
 from tests.pipelines.txl_process import run_new_txl
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed"),
-]
+pytestmark = NEEDS_JAX
 DYNAMIC = ("evaluation.batch_size=1", "evaluation.dynamic_learning_rate=0.03")
 JOBS = {
     "evaluate": ("evaluate",),
