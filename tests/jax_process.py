@@ -33,8 +33,9 @@ def start_on_jax(module, *arguments, num_devices=1, **environment):
 
 
 def printed_by(process):
-    """The lines of JSON that a process prints, as one dict."""
+    """Lines of JSON that a process prints, as one dict."""
     output, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
-    lines = map(json.loads, output.splitlines())
+    # Libraries for several processes print lines of their own.
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {name: value for line in lines for name, value in line.items()}
