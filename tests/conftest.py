@@ -4,7 +4,6 @@ import collections
 import gc
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 from txl_tf.storage.files import set_read_ahead
@@ -19,7 +18,6 @@ os.environ.setdefault("GCS_RETRY_CONFIG_INIT_DELAY_TIME_US", "0")
 set_read_ahead()
 
 import hypothesis
-import keras
 import pytest
 
 # The same examples everywhere: what a loaded machine takes must not decide a test.
@@ -32,31 +30,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("reproducible")
 
+from pipelines.exit_codes import import_tensorflow
 from tests.object_store import object_store, store_process  # noqa: F401
 from tests.pipelines.fork_server import shared_server
-
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-    from tensorflow.python import pywrap_tfe
-
-    # Idle threads of a pool spin, and the arrays here are too small to be shared among them.
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration(), tf.config.LogicalDeviceConfiguration()],
-    )
-
-    # Every seed would also drop all kernels, and functions that tests share would be optimized
-    # again for each. Only random operations with a state of their own need it; there are none here.
-    pywrap_tfe.TFE_ContextClearCaches = lambda context: None
-
-    # Tuning is off for the reason that `TrainingSegments` gives; iterators of replicas and of Keras
-    # have it on.
-    _UNTUNED = tf.data.Options()
-    _UNTUNED.autotune.enabled = False
-    # Every iterator calls this method, and TensorFlow has no default options to set.
-    tf.data.Dataset._apply_debug_options = lambda dataset: dataset.with_options(_UNTUNED)
-
 
 # Searches of young objects, each after 7,000 more: below, there is little to free.
 _MANY_SEARCHES = 20
@@ -84,6 +60,33 @@ _LONGEST_FILES = (
     "training/test_equal_runs",
     "training/test_trainer",
 )
+
+
+def pytest_configure(config):
+    """Sets up TensorFlow in a process that runs tests, but not in one that hands them out."""
+    hands_out = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if hands_out or os.environ["KERAS_BACKEND"] != "tensorflow":
+        return
+    tf = import_tensorflow()
+    from tensorflow.python import pywrap_tfe
+
+    # Idle threads of a pool spin, and the arrays here are too small to be shared among them.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration(), tf.config.LogicalDeviceConfiguration()],
+    )
+
+    # Every seed would also drop all kernels, and functions that tests share would be optimized
+    # again for each. Only random operations with a state of their own need it; there are none here.
+    pywrap_tfe.TFE_ContextClearCaches = lambda context: None
+
+    # Tuning is off for the reason that `TrainingSegments` gives; iterators of replicas and of Keras
+    # have it on.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    # Every iterator calls this method, and TensorFlow has no default options to set.
+    tf.data.Dataset._apply_debug_options = lambda dataset: dataset.with_options(options)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -120,6 +123,8 @@ def garbage_of_a_file_ends_with_it():
 @pytest.fixture(autouse=True)
 def seeded():
     """The same initial weights in every run of a test."""
+    import keras
+
     keras.utils.set_random_seed(1234)
 
 
@@ -148,18 +153,3 @@ def server():
     """The `ForkServer` of this process."""
     yield shared_server()
     shared_server().end_runs()
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder that is a file system of its own, and a function that sets its size."""
-
-    def set_size(num_bytes, *options):
-        choice = ",".join([f"size={num_bytes}", *options])
-        command = ["mount", "-t", "tmpfs", "-o", choice, "tmpfs", str(tmp_path)]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-    if not set_size(4 << 20):
-        pytest.skip("mounting a file system is not permitted here")
-    yield tmp_path, lambda num_bytes: set_size(num_bytes, "remount")
-    subprocess.run(["umount", str(tmp_path)], check=True)

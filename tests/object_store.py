@@ -43,7 +43,7 @@ class ObjectStore:
         }
 
     def order(self, **order: object) -> dict:
-        """Sets fields of the server, and returns what it has counted."""
+        """Sets fields of the server, and returns its log and objects."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         with contextlib.closing(connection):
             connection.request("POST", "/", json.dumps(order))
@@ -154,8 +154,8 @@ class _Server(http.server.ThreadingHTTPServer):
         items, prefixes = set(), set()
         for place, name in self.objects:
             if place == bucket and name.startswith(prefix):
-                head, found, _ = name[len(prefix) :].partition(delimiter or "\0")
-                prefixes.add(prefix + head + found) if found else items.add(name)
+                head, separator, _ = name[len(prefix) :].partition(delimiter or "\0")
+                prefixes.add(prefix + head + separator) if separator else items.add(name)
         return 200, {
             "items": [{"name": name} for name in sorted(items)[:page_size]],
             "prefixes": sorted(prefixes)[:page_size],
@@ -165,10 +165,10 @@ class _Server(http.server.ThreadingHTTPServer):
         if (bucket, name) not in self.objects:
             return 404, b""
         content = self.objects[bucket, name][0]
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", byte_range)
-        if asked is None:
+        limits = re.fullmatch(r"bytes=(\d+)-(\d*)", byte_range)
+        if limits is None:
             return 200, content
-        part = content[int(asked[1]) : int(asked[2] or len(content)) + 1]
+        part = content[int(limits[1]) : int(limits[2] or len(content)) + 1]
         return (206, part) if part else (416, b"")
 
     def answer(self, method: str, host: str, target: str, headers: dict, body: bytes) -> tuple:
@@ -178,8 +178,8 @@ class _Server(http.server.ThreadingHTTPServer):
         if host == _HOSTS[1]:
             bucket, _, name = urllib.parse.unquote(path.lstrip("/")).partition("/")
             return self.download(bucket, name, headers.get("range", ""))
-        if found := _REWRITE.fullmatch(path):
-            bucket, name, new_bucket, new_name = map(urllib.parse.unquote, found.groups())
+        if match := _REWRITE.fullmatch(path):
+            bucket, name, new_bucket, new_name = map(urllib.parse.unquote, match.groups())
             if (bucket, name) not in self.objects:
                 return 404, b""
             content = self.objects[bucket, name][0]

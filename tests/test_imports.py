@@ -18,7 +18,7 @@ import txl_tf.tasks
 from pipelines.command_line import main
 from txl_tf import imports
 from txl_tf.errors import BackendError, UsageError
-from txl_tf.imports import lazy_names, require_extra
+from txl_tf.imports import require_extra
 
 ROOT = Path(__file__).parent.parent
 FACES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.serving, txl_tf.tasks]
@@ -45,35 +45,12 @@ def test_a_stub_names_the_module_of_each_definition(package):
                 assert module == statement.module, alias.name
 
 
-def test_a_name_is_imported_on_first_use():
-    program = "import sys, txl_tf; a = 'wave' in sys.modules; txl_tf.convert; print(a)"
-    program = program.replace("wave", "txl_tf.convert")
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert finished.stdout == "False\n"
-
-
-def test_a_name_and_a_subpackage_are_told_apart(tmp_path):
-    stub = (
-        "from json import decoder as decoder\nfrom json.decoder import JSONDecoder as JSONDecoder"
-    )
-    (tmp_path / "__init__.pyi").write_text(stub)
-    public, get, names = lazy_names("json", str(tmp_path / "__init__.py"))
-    import json.decoder
-
-    assert public == ["JSONDecoder", "decoder"]
-    assert get("decoder") is json.decoder
-    assert get("JSONDecoder") is json.decoder.JSONDecoder
-    assert {"decoder", "JSONDecoder", "loads"} <= set(names())
-
-
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     require_extra("convert", "numpy", purpose="A file")
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError) as error:
         require_extra("convert", "numpy", "safetensors", "not_there", purpose="A file", where="f")
-    assert str(raised.value).splitlines() == [
+    assert str(error.value).splitlines() == [
         "A file needs safetensors and not_there, which are not installed.",
         "f",
         "Install the extra in the checkout: pip install -e '.[convert]'",

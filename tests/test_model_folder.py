@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 import txl_tf
-from tests.small_models import with_drawn_weights
-from tests.small_run import checkpoints_of
-from tests.toy_batches import toy_experiment
+from tests.small_models import checkpoints_of, toy_experiment, with_drawn_weights
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.export import ExportOptions, export_saved_model

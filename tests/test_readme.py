@@ -76,7 +76,7 @@ def test_links_lead_to_files(path):
             assert (ROOT / path).parent.joinpath(target).exists(), target
 
 
-def test_tables_of_files_name_what_is_there():
+def test_tables_of_files_name_existing_files():
     tree = (ROOT / "txl_tf/README.md").read_text().split("## Modules")[1].split("Imports run")[0]
     names = re.findall(r"^ {6,8}([a-z_]+(?:\.py|/))", tree, re.M)
     parents = [ROOT / "txl_tf", ROOT / "txl_tf" / "data"]
@@ -87,7 +87,7 @@ def test_tables_of_files_name_what_is_there():
         assert (ROOT / "pipelines" / name).exists(), name
 
 
-def test_what_contributors_are_told_is_there():
+def test_paths_and_commands_of_contributing_exist():
     text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
     checks = (ROOT / ".ci" / "run").read_text()
     assert INSTALL_AND_TEST.split(" && ")[0] in text
@@ -122,8 +122,8 @@ def test_every_block_of_the_readme_runs(tmp_path):
     output = "\n".join(done)
     assert "Once upon a time" in output
     assert "bits/byte" in output or "bits per byte" in output
-    for made in ("data/mine", "runs/mine", "export/mine/1", "converted/mine"):
-        assert (tmp_path / made).is_dir(), made
+    for instance in ("data/mine", "runs/mine", "export/mine/1", "converted/mine"):
+        assert (tmp_path / instance).is_dir(), instance
 
 
 @pytest.mark.slow

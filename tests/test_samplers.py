@@ -26,9 +26,9 @@ def logits_of(probabilities, num_rows=NUM_DRAWS):
 
 
 def draw(sampler, probabilities=PROBABILITIES, seed=SEED, num_rows=NUM_DRAWS):
-    drawn = sampler(tf.constant(logits_of(probabilities, num_rows)), tf.constant(seed))
-    assert (drawn.shape, drawn.dtype) == ((num_rows,), tf.int32)
-    return drawn.numpy()
+    tokens = sampler(tf.constant(logits_of(probabilities, num_rows)), tf.constant(seed))
+    assert (tokens.shape, tokens.dtype) == ((num_rows,), tf.int32)
+    return tokens.numpy()
 
 
 def kept(probabilities, tokens):
@@ -84,47 +84,47 @@ def test_a_seed_for_each_row_draws_what_one_seed_does():
     together = draw(RandomSampler(top_p=1.0))
     np.testing.assert_array_equal(RandomSampler(top_p=1.0)(logits, seeds), together)
     some = [7, 300, 3]
-    drawn = RandomSampler(top_p=1.0)(tf.gather(logits, some), tf.gather(seeds, some))
-    np.testing.assert_array_equal(drawn, together[some])
+    tokens = RandomSampler(top_p=1.0)(tf.gather(logits, some), tf.gather(seeds, some))
+    np.testing.assert_array_equal(tokens, together[some])
 
 
 def test_rare_tokens_are_drawn_as_often_as_they_should():
     # One in ten thousand tests the tail of the noise, where float32 has few numbers.
     probabilities = np.full(40, 1e-4)
     probabilities[0] = 1.0 - 39e-4
-    drawn = draw(RandomSampler(top_p=1.0), probabilities, num_rows=100_000)
-    assert abs(np.sum(drawn > 0) - 390) < 5 * np.sqrt(390)
+    tokens = draw(RandomSampler(top_p=1.0), probabilities, num_rows=100_000)
+    assert abs(np.sum(tokens > 0) - 390) < 5 * np.sqrt(390)
 
 
 def test_neighbouring_seeds_draw_independently():
     # Generation draws the tokens of a text with the seeds (s, 0), (s, 1), ...
     logits = tf.constant(logits_of(PROBABILITIES, 2000))
-    numbers = tf.range(2000)
-    of_counts = tf.stack([tf.fill([2000], 7), numbers], axis=1)
-    of_seeds = tf.stack([numbers, tf.fill([2000], 7)], axis=1)
+    counts = tf.range(2000)
+    of_counts = tf.stack([tf.fill([2000], 7), counts], axis=1)
+    of_seeds = tf.stack([counts, tf.fill([2000], 7)], axis=1)
     for seeds in (of_counts, of_seeds):
         rows = tf.vectorized_map(
             lambda seed: functional.row_seeds(seed, tf.constant([0]))[0], seeds
         )
-        drawn = RandomSampler(top_p=1.0)(logits, rows).numpy()
-        assert p_value(drawn, PROBABILITIES) > 0.01
-        agreeing = np.mean(drawn[:-1] == drawn[1:])
+        sample = RandomSampler(top_p=1.0)(logits, rows).numpy()
+        assert p_value(sample, PROBABILITIES) > 0.01
+        agreeing = np.mean(sample[:-1] == sample[1:])
         # By chance the sum of the squares agrees, 0.196; five standard deviations are 0.045.
         assert abs(agreeing - np.sum(PROBABILITIES**2)) < 0.045
-        pairs = np.array(drawn[:-1]) * 8 + np.array(drawn[1:])
+        pairs = np.array(sample[:-1]) * 8 + np.array(sample[1:])
         assert abs(np.mean(pairs == 9) - 0.09) < 0.033  # the most probable pair
 
 
 def test_tokens_that_tie_with_the_last_candidate_of_top_k_are_candidates():
-    drawn = draw(RandomSampler(top_k=2, top_p=1.0), np.array([0.4, 0.2, 0.2, 0.15, 0.05]))
-    assert p_value(drawn, np.array([0.5, 0.25, 0.25, 0.0, 0.0])) > 0.01
+    tokens = draw(RandomSampler(top_k=2, top_p=1.0), np.array([0.4, 0.2, 0.2, 0.15, 0.05]))
+    assert p_value(tokens, np.array([0.5, 0.25, 0.25, 0.0, 0.0])) > 0.01
 
 
 def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
     logits = tf.constant([[0.0, 2.0, 2.0], [5.0, -1.0, 2.0]])
     for seed in ([0, 0], [9, 4]):
-        drawn = GreedySampler()(logits, tf.constant(seed))
-        assert (drawn.dtype, drawn.numpy().tolist()) == (tf.int32, [1, 0])
+        tokens = GreedySampler()(logits, tf.constant(seed))
+        assert (tokens.dtype, tokens.numpy().tolist()) == (tf.int32, [1, 0])
 
 
 NUM_TOKENS = 37
@@ -151,7 +151,7 @@ def test_settings_of_rows_draw_what_samplers_with_these_settings_draw(has_ties):
     sampler = tf.function(
         RandomSampler(*(tf.Variable(setting) for setting in settings)), autograph=False
     )
-    drawn = []
+    tokens = []
     for position in range(20):
         seeds = [
             functional.row_seeds(tf.constant([100 + row, position]), tf.constant([0]))
@@ -160,8 +160,8 @@ def test_settings_of_rows_draw_what_samplers_with_these_settings_draw(has_ties):
         token_ids = sampler(logits, tf.concat(seeds, axis=0))
         for row, own in enumerate(samplers):
             assert token_ids[row] == own(logits[row : row + 1], seeds[row])[0], (position, row)
-        drawn.append(token_ids.numpy())
-    assert all(len(set(column)) > 1 for column in np.stack(drawn, axis=1)[[1, 3, 4]])
+        tokens.append(token_ids.numpy())
+    assert all(len(set(column)) > 1 for column in np.stack(tokens, axis=1)[[1, 3, 4]])
 
 
 def test_the_lowest_temperature_of_a_row_is_the_most_probable_token():

@@ -82,8 +82,8 @@ class BridgedProgram:
     @property
     def summed_shapes(self):
         """The shape of each tensor that is summed over the replicas, with `?` where unknown."""
-        found = re.findall(r'"tf\.CrossReplicaSum"\(.*?: \(tensor<([\dx?]*?)x?\w\d+>', self.text)
-        return [tuple(filter(None, each.split("x"))) for each in found]
+        shapes = re.findall(r'"tf\.CrossReplicaSum"\(.*?: \(tensor<([\dx?]*?)x?\w\d+>', self.text)
+        return [tuple(filter(None, each.split("x"))) for each in shapes]
 
 
 def _operations(text):

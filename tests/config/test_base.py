@@ -59,10 +59,10 @@ STORED = {"model": {"num_layers": 2, "cutoffs": [4, 8]}, "data": {"fingerprint":
     ],
 )
 def test_a_difference_is_named_with_both_values(current, text):
-    found = describe_differences(STORED, current)
-    assert found.startswith(text)
-    assert "num_layers" not in found
-    assert bool(found) == bool(text)
+    result = describe_differences(STORED, current)
+    assert result.startswith(text)
+    assert "num_layers" not in result
+    assert bool(result) == bool(text)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tests.small_models import arrays_of, with_drawn_weights
 from txl_tf import ModelConfig, TransformerXL
 
 SIZES = {
@@ -32,19 +33,11 @@ def family_config(name, **changes):
 
 def random_model(config, scale=1.0):
     """A model whose variables all differ."""
-    generator = np.random.default_rng(7)
-    model = TransformerXL(config)
-    for variable in model.weights:
-        variable.assign(generator.normal(0.0, scale, variable.shape).astype(np.float32))
-    return model
-
-
-def weights_of(model):
-    return {variable.path: variable.numpy() for variable in model.weights}
+    return with_drawn_weights(TransformerXL(config), scale)
 
 
 def assert_same_weights(model, expected):
-    weights, expected = weights_of(model), weights_of(expected)
+    weights, expected = arrays_of(model), arrays_of(expected)
     assert weights.keys() == expected.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)

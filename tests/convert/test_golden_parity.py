@@ -9,37 +9,13 @@ TOLERANCE = 2e-5
 COMMON = {"nll", "last_hidden", "memory_out"}
 
 
-@pytest.mark.parametrize("name", TENSORFLOW)
-def test_official_tensorflow(name):
+@pytest.mark.parametrize("name", [*TENSORFLOW, *HUGGING_FACE])
+def test_a_converted_model_computes_the_numbers_of_the_original(name):
     golden = Golden(name)
     differences = golden.differences(golden.load())
-    assert differences.keys() == COMMON
+    more = {"log_probs", "attention_last_layer"} if name in HUGGING_FACE else set()
+    assert differences.keys() == COMMON | more
     assert max(differences.values()) <= TOLERANCE, differences
-
-
-@pytest.mark.parametrize("name", HUGGING_FACE)
-def test_hugging_face(name):
-    golden = Golden(name)
-    differences = golden.differences(golden.load())
-    assert differences.keys() == COMMON | {"log_probs", "attention_last_layer"}
-    assert max(differences.values()) <= TOLERANCE, differences
-
-
-@pytest.mark.parametrize("name", TENSORFLOW)
-def test_sizes_are_read_off_the_shapes(name):
-    golden = Golden(name)
-    config, theirs = golden.load().config, golden.config
-    assert config.num_layers == theirs["n_layer"]
-    assert (config.num_heads, config.head_dim) == (theirs["n_head"], theirs["d_head"])
-    assert (config.hidden_dim, config.embedding_dim) == (theirs["d_model"], theirs["d_embed"])
-    assert config.intermediate_dim == theirs["d_inner"]
-    assert config.vocabulary_size == theirs["n_token"]
-    assert config.cutoffs == tuple(theirs["cutoffs"])
-    assert config.division_factor == theirs["div_val"]
-    assert config.share_attention_biases == (not theirs["untie_r"])
-    assert config.share_tail_projections == theirs["proj_share_all_but_first"]
-    assert config.layer_norm_epsilon == theirs["layer_norm_epsilon"]
-    assert config.same_length_keys == "memory_and_self"
 
 
 def test_the_numbers_tell_clusters_in_the_wrong_order_apart():

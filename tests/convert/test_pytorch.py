@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden
-from tests.convert.models import assert_same_weights, family_config, random_model, weights_of
+from tests.convert.models import assert_same_weights, family_config, random_model
+from tests.small_models import arrays_of
 from txl_tf.convert import load_hugging_face, load_nvidia_pytorch, load_official_pytorch
 from txl_tf.convert import pytorch as systems
 from txl_tf.convert.pytorch import hugging_face_tensors, pytorch_table
@@ -31,7 +32,7 @@ def save(folder, tensors, config=None):
 
 
 def state_dict(model, system):
-    weights = weights_of(model)
+    weights = arrays_of(model)
     return {e.name: e.to_theirs(weights) for e in pytorch_table(model.config, system)}
 
 
@@ -64,13 +65,13 @@ def nvidia_names(tensors):
 @pytest.mark.parametrize("name", HUGGING_FACE)
 @pytest.mark.parametrize("is_nvidia", [False, True])
 def test_other_names_and_the_other_order_are_the_same_model(name, is_nvidia, tmp_path):
-    golden = Golden(name)
+    golden, load = Golden(name), load_nvidia_pytorch if is_nvidia else load_official_pytorch
     tensors = official_names(golden.state_dict)
-    load = load_official_pytorch
-    if is_nvidia:
-        tensors, load = nvidia_names(tensors), load_nvidia_pytorch
-    model = load(save(tmp_path, tensors), **golden.settings)
-    assert_same_weights(model, golden.load())
+    tensors = nvidia_names(tensors) if is_nvidia else tensors
+    wrapped = {f"module.{name}": array for name, array in tensors.items()}
+    for state in (tensors, wrapped):
+        model = load(save(tmp_path, state), **golden.settings)
+        assert_same_weights(model, golden.load())
     assert model.config.same_length_keys == ("memory_and_self" if is_nvidia else "memory")
     assert max(golden.differences(model).values()) <= 2e-5
 
@@ -91,10 +92,10 @@ def test_every_family_and_every_system(system, family, tmp_path):
 @pytest.mark.parametrize("system", LOADERS)
 def test_separate_tables_and_projections_are_recognised(system, tmp_path):
     system, load = LOADERS[system]
-    config = family_config("wt103_large", tie_weights=False, share_tail_projections=False)
-    expected = random_model(config)
+    separate = {"tie_weights": False, "share_tail_projections": False}
+    expected = random_model(family_config("wt103_large", **separate))
     model = load(save(tmp_path, state_dict(expected, system)), memory_length=8)
-    assert not model.config.tie_weights and not model.config.share_tail_projections
+    assert model.config == model.config.replace(**separate)
     assert_same_weights(model, expected)
 
 
@@ -106,18 +107,18 @@ def test_copies_may_be_left_out_and_must_not_differ(tmp_path):
     fewer = {name: array for name, array in tensors.items() if name not in copies}
     assert_same_weights(load_hugging_face(save(tmp_path, fewer, golden.config)), golden.load())
     tensors["crit.out_layers.2.weight"] = tensors["crit.out_layers.2.weight"] + 1.0
-    with pytest.raises(MismatchError) as caught:
+    with pytest.raises(MismatchError) as error:
         load_hugging_face(save(tmp_path, tensors, golden.config))
-    assert caught.value.differences == {"unequal": ["crit.out_layers.2.weight"]}
+    assert error.value.differences == {"unequal": ["crit.out_layers.2.weight"]}
 
 
 def test_numbers_that_are_not_finite_are_refused_by_name(tmp_path):
     golden = Golden("hf_char")
     tensors, name = golden.state_dict, "transformer.layers.1.dec_attn.qkv_net.weight"
     tensors[name] = np.full_like(tensors[name], np.nan)
-    with pytest.raises(DataDamagedError) as caught:
+    with pytest.raises(DataDamagedError) as error:
         load_hugging_face(save(tmp_path, tensors, golden.config))
-    assert caught.value.differences == {"not finite": [name]}
+    assert error.value.differences == {"not finite": [name]}
 
 
 def test_cutoffs_within_one_table_are_asked_for(tmp_path):
@@ -160,15 +161,7 @@ def test_settings_come_before_the_configuration_and_their_origin_is_told(tmp_pat
     assert origins["variational_dropout"] == "assumed: the default"
 
 
-def test_state_dicts_of_wrapped_models(tmp_path):
-    golden = Golden("hf_char")
-    tensors = official_names(golden.state_dict)
-    wrapped = {f"module.{name}": array for name, array in tensors.items()}
-    model = load_official_pytorch(save(tmp_path, wrapped), **golden.settings)
-    assert_same_weights(model, golden.load())
-
-
-def test_saved_tensors_are_those_that_were_loaded():
+def test_saved_tensors_equal_the_loaded_ones():
     for name in HUGGING_FACE:
         golden = Golden(name)
         tensors, expected = hugging_face_tensors(golden.load()), golden.state_dict
@@ -180,11 +173,10 @@ def test_saved_tensors_are_those_that_were_loaded():
                 np.testing.assert_array_equal(tensors[key], array, err_msg=key)
 
 
-def test_files_that_are_none(tmp_path):
-    with pytest.raises(InputMissingError):
-        load_hugging_face(tmp_path / "nowhere")
-    with pytest.raises(InputMissingError):
-        load_hugging_face(tmp_path)
+def test_folders_without_one_whole_model_are_refused(tmp_path):
+    for folder in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(InputMissingError):
+            load_hugging_face(folder)
     content = (FOLDER / "hf_char.npz").read_bytes()
     for damage in (content[:5000], b"", content[:90_000] + b"x" * 500 + content[90_500:]):
         (tmp_path / "model.npz").write_bytes(damage)
@@ -224,12 +216,12 @@ def test_two_projections_of_one_cluster_become_two_tables(system, width, tmp_pat
     tensors[f"{name}.emb_layers.0.weight"] = table
     tensors[f"{name}.emb_projs.0"], tensors["crit.out_projs.0"] = inner, outer
     tensors[system.output_name("weight", 0)] = table
-    weights = weights_of(load(save(tmp_path, tensors), memory_length=8))
+    weights = arrays_of(load(save(tmp_path, tensors), memory_length=8))
     np.testing.assert_allclose(weights["embedding/table"], table @ inner.T, atol=1e-5)
     np.testing.assert_allclose(weights["softmax/table"], table @ outer.T, atol=1e-5)
 
 
-def test_a_body_without_head_is_named(tmp_path):
+def test_a_body_without_head_and_weights_of_another_library_are_named(tmp_path):
     tensors = Golden("hf_adaptive_div4").state_dict
     body = {
         name.removeprefix("transformer."): array
@@ -238,11 +230,7 @@ def test_a_body_without_head_is_named(tmp_path):
     }
     with pytest.raises(MismatchError, match="without its head"):
         load_hugging_face(save(tmp_path, body))
-
-
-def test_weights_of_another_library_are_named(tmp_path):
-    tensors = {"transformer.h.0.attn.weight": np.zeros((2, 2), "float32"), "wte": np.zeros(2)}
-    with pytest.raises(MismatchError) as caught:
-        load_hugging_face(save(tmp_path, tensors))
-    for text in ("another implementation", "transformer.word_emb.emb_layers.0.weight", "wte"):
-        assert text in caught.value.what
+    other = {"transformer.h.0.attn.weight": np.zeros((2, 2), "float32"), "wte": np.zeros(2)}
+    message = r"another implementation.*transformer\.word_emb\.emb_layers\.0\.weight.*wte"
+    with pytest.raises(MismatchError, match=message):
+        load_hugging_face(save(tmp_path, other))

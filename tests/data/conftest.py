@@ -25,8 +25,8 @@ def make_dataset(tmp_path):
     ):
         tokenizer = IdTokenizer(1 << 16) if is_wide else ByteTokenizer()
         width = tokenizer.token_dtype.itemsize
-        drawn = np.random.default_rng(num_tokens)
-        tokens = drawn.integers(0, tokenizer.vocabulary_size, num_tokens, dtype=np.int32)
+        generator = np.random.default_rng(num_tokens)
+        tokens = generator.integers(0, tokenizer.vocabulary_size, num_tokens, dtype=np.int32)
         text = b"%d " * num_tokens % tuple(tokens) if is_wide else bytes(tokens.tolist())
         folder = str(tmp_path / name)
         prepare_dataset(

@@ -1,3 +1,5 @@
+"""Archives of published corpora: only their members are read, whole and under no other names."""
+
 import io
 import os
 import random
@@ -19,8 +21,8 @@ WRITERS = {"zip": write_zip, "tgz": write_tar}
 
 def read(path, members=MEMBERS, kind="tgz"):
     archive = PublishedFile(name=f"archive.{kind}", url="https://example.org/archive")
-    found = zip(members, unpacked_files(str(path), archive, members), strict=True)
-    return {member.name: Path(file).read_bytes() for member, file in found}
+    result = zip(members, unpacked_files(str(path), archive, members), strict=True)
+    return {member.name: Path(file).read_bytes() for member, file in result}
 
 
 def files_below(folder):
@@ -45,9 +47,8 @@ def test_only_the_files_asked_for_are_read_under_no_other_names(tmp_path, kind):
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_missing_file_is_named(tmp_path, kind):
     path = WRITERS[kind](tmp_path / "a", FILES)
-    with pytest.raises(DataDamagedError, match="must have the file other") as caught:
+    with pytest.raises(DataDamagedError, match=f"must have the file other.*\n{path}"):
         read(path, [MEMBERS[1], CorpusMember(name="other")], kind)
-    assert str(path) in str(caught.value)
     assert os.listdir(tmp_path) == ["a"]
 
 

@@ -20,7 +20,6 @@ from txl_tf.data.corpora import (
     lm1b,
     penn_treebank,
     python_standard_library_splits,
-    shuffled_lines,
     text8,
     wikitext2,
     wikitext_articles,
@@ -53,12 +52,9 @@ def test_published_counts_are_accepted_and_others_refused(name):
     for split in splits:
         for unit, wanted in corpus.counts[split.name].items():
             setattr(split, unit, wanted + 1)
-            with pytest.raises(DataDamagedError) as caught:
+            message = f"number of {unit} must be {wanted}, .*\ncorpus {name}, split {split.name}\n"
+            with pytest.raises(DataDamagedError, match=message):
                 check(splits, size, size)
-            assert (
-                caught.value.what == f"The number of {unit} must be {wanted}, but is {wanted + 1}."
-            )
-            assert caught.value.where == f"corpus {name}, split {split.name}"
             if unit == "tokens":
                 corpus.check_counts(SentencePieceTraining(), splits, size + 1, size + 1)
             setattr(split, unit, wanted)
@@ -113,17 +109,16 @@ def official_tokens(part):
     Byte numbers with spaces between them, newlines as such; read line by line
     and split at white space.
     """
-    written = " ".join(str(value) if value != ord("\n") else "\n" for value in part)
-    return [int(word) for line in written.split("\n") for word in line.split()]
+    output = " ".join(str(value) if value != ord("\n") else "\n" for value in part)
+    return [int(word) for line in output.split("\n") for word in line.split()]
 
 
 def test_another_text_is_refused(enwik8_paths):
     corpus = of_files(enwik8(), {"enwik8": WIKIPEDIA[:-1] + b"x"})
     messages = (r"enwik8\.zip must have 36445475 bytes", *2 * ["enwik8 must have SHA-256"])
     for source, message in zip(enwik8_paths, messages, strict=True):
-        with pytest.raises(DataDamagedError, match=message) as caught:
+        with pytest.raises(DataDamagedError, match=rf"{message}[^\n]*\n{source}"):
             corpus.splits(str(source))
-        assert str(source) in str(caught.value)
 
 
 def test_spaces_at_the_ends_of_a_split_of_text8_are_taken_off(tmp_path):
@@ -164,25 +159,18 @@ def test_articles_of_wikitext_are_documents(tmp_path):
         assert texts_of(corpus.splits(str(source))) == expected
 
 
-def test_only_titles_between_blank_lines_begin_articles():
-    text = (
+@pytest.mark.parametrize("num_lines", [1, 3, 1000])
+def test_only_titles_between_blank_lines_begin_articles_whatever_the_pieces(num_lines):
+    before = (
         b"no blank line before\n = No title = \n \n"
-        b" \n = Title = \n text\n \n = = Heading = = \n \n = Not one\n \n Nor = this = \n \n"
-        b" = Title = \n \n last line\n"
+        b" \n = Title = \n text\n \n = = Heading = = \n \n = Not one\n \n Nor = this = \n"
     )
-    found = [b"".join(article) for article in wikitext_articles([text])]
-    assert b"".join(found) == text
-    assert found[1:] == [b" \n = Title = \n \n last line\n"]
-    for text in (b"", b"one\n", b"one\ntwo\n", b" \n = Title = \n", b"a\rb\n\x0b\nc\n"):
-        assert [b"".join(each) for each in wikitext_articles([text])] == ([text] if text else [])
-
-
-def test_articles_do_not_depend_on_the_pieces():
-    lines = articles(*range(40)).splitlines(keepends=True)
-    expected = [ARTICLE % number for number in range(40)]
-    for size in (1, 2, 3, 5, 1000):
-        pieces = [b"".join(lines[start : start + size]) for start in range(0, len(lines), size)]
-        assert [b"".join(article) for article in wikitext_articles(pieces)] == expected
+    parts = [before, b" \n = Title = \n \n last line\n", *(ARTICLE % number for number in range(9))]
+    lines = b"".join(parts).splitlines(keepends=True)
+    starts = range(0, len(lines), num_lines)
+    pieces = [b"".join(lines[start : start + num_lines]) for start in starts]
+    assert [b"".join(article) for article in wikitext_articles(pieces)] == parts
+    assert list(wikitext_articles([b""])) == []
 
 
 def test_penn_treebank_is_read_from_its_archive(tmp_path):
@@ -225,7 +213,6 @@ def lm1b_lines(folder):
 def test_every_sentence_is_there_once_in_a_fixed_random_order(lm1b_folder):
     train = lm1b_lines(lm1b_folder)
     shards = [int(lines[0].split()[4]) for lines in train]
-    assert sorted(shards) == list(range(6)) != shards
     for shard, lines in zip(shards, train, strict=True):
         assert sorted(lines) == sorted(sentences(shard)) and lines != sentences(shard)
     # Prepared data sets and checkpoints depend on it.
@@ -238,27 +225,19 @@ def test_every_sentence_is_there_once_in_a_fixed_random_order(lm1b_folder):
         lm1b_lines(lm1b_folder)
 
 
-def test_lines_keep_their_bytes():
-    text = "one\rmore\ntwo \u2028 \x0b\n\nlast without line feed".encode()
-    lines = shuffled_lines([text[:5], text[5:]], "1")
-    assert sorted(lines) == sorted(line + b"\n" for line in text.split(b"\n"))
-    assert shuffled_lines([b""], "1") == []
-
-
 def test_the_library_of_this_python_is_read():
-    found = {name: list(each) for name, each in python_standard_library_splits().items()}
-    assert list(found) == ["train", "valid", "test"]
-    assert 5_000_000 < sum(map(len, found["train"])) < 30_000_000
-    headers = [document.split(b"\n", 1)[0] for each in found.values() for document in each]
+    splits = {name: list(each) for name, each in python_standard_library_splits().items()}
+    assert list(splits) == ["train", "valid", "test"]
+    assert 5_000_000 < sum(map(len, splits["train"])) < 30_000_000
+    headers = [document.split(b"\n", 1)[0] for each in splits.values() for document in each]
     assert b"# file: argparse.py" in headers
     assert not [header for header in headers if b"/test/" in header or b"-packages/" in header]
 
 
 def test_the_path_decides_the_split_and_the_order(tmp_path):
-    for index in range(200):
-        (tmp_path / f"module_{index}.py").write_text(f"x = {index}")
-    for skipped in ("empty.py", "data.txt"):
-        (tmp_path / skipped).write_text("" if skipped == "empty.py" else "skipped")
+    contents = {f"module_{index}.py": f"x = {index}" for index in range(200)}
+    for name, content in {**contents, "empty.py": "", "data.txt": "no Python"}.items():
+        (tmp_path / name).write_text(content)
     places = []
     splits = python_standard_library_splits(str(tmp_path))
     for (name, documents), top in zip(splits.items(), (0.9, 0.95, 1.0), strict=True):

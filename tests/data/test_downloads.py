@@ -1,6 +1,9 @@
+"""Downloads that are cut, wrong or shared: a file is whole or resumed, never a mixture."""
+
 import fcntl
 import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -17,22 +20,17 @@ def server():
         yield running
 
 
-def content_of(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def test_a_file_is_fetched_once(tmp_path, server):
-    seen = []
+    values = []
     folder = tmp_path / "new" / "folder"
     for _ in range(2):
         path = download(
-            server.published(), str(folder), progress=lambda *counts: seen.append(counts)
+            server.published(), str(folder), progress=lambda *counts: values.append(counts)
         )
-    assert content_of(path) == BODY
+    assert Path(path).read_bytes() == BODY
     assert server.ranges == [None]
-    assert seen[-1] == (len(BODY), len(BODY))
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert values[-1] == (len(BODY), len(BODY))
+    assert [done for done, _ in values] == sorted(done for done, _ in values)
     assert os.listdir(folder) == ["corpus.zip"]
 
 
@@ -42,20 +40,13 @@ def test_the_next_start_resumes_wherever_the_connection_ended(tmp_path, server, 
     server.faults = [*(Fault(cut_after_bytes=cut) for cut in cuts), Fault(status=503)]
     published = server.published(**dict.fromkeys(unknown))
     for _ in server.faults.copy():
-        with pytest.raises(StorageError, match=r"connection ended|503") as caught:
+        with pytest.raises(StorageError, match=rf"(connection ended|503)[^\n]*\n.*{server.url}"):
             download(published, str(tmp_path))
-        assert server.url in str(caught.value)
         assert os.listdir(tmp_path) == ["corpus.zip.partial"]
-    assert content_of(download(published, str(tmp_path))) == BODY
+    assert Path(download(published, str(tmp_path))).read_bytes() == BODY
     starts = [int(text.split("=")[1][:-1]) for text in server.ranges if text]
     assert starts == [1, 4097, 69_632, 69_632]
     assert os.listdir(tmp_path) == ["corpus.zip"]
-
-
-def test_a_server_without_ranges_sends_everything_again(tmp_path, server):
-    interrupted(server, tmp_path)
-    server.faults = [Fault(ignore_range=True)]
-    assert content_of(download(server.published(), str(tmp_path))) == BODY
 
 
 def interrupted(server, folder):
@@ -64,14 +55,19 @@ def interrupted(server, folder):
         download(server.published(), str(folder))
 
 
+def test_a_server_without_ranges_sends_everything_again(tmp_path, server):
+    interrupted(server, tmp_path)
+    server.faults = [Fault(ignore_range=True)]
+    assert Path(download(server.published(), str(tmp_path))).read_bytes() == BODY
+
+
 def test_parts_of_different_files_are_never_put_together(tmp_path, server):
     interrupted(server, tmp_path)
     server.body = BODY[::-1]
-    with pytest.raises(DataDamagedError, match="must have SHA-256") as caught:
+    with pytest.raises(DataDamagedError, match=f"must have SHA-256.*\n.*{server.url}"):
         download(server.published(), str(tmp_path))
-    assert server.url in str(caught.value)
     assert os.listdir(tmp_path) == []
-    assert content_of(download(server.published(), str(tmp_path))) == BODY[::-1]
+    assert Path(download(server.published(), str(tmp_path))).read_bytes() == BODY[::-1]
 
 
 @pytest.mark.parametrize("without_length", [False, True])
@@ -93,7 +89,7 @@ def test_a_missing_file_is_an_error_of_the_input(tmp_path, server):
 
 def test_a_download_killed_at_its_end_needs_no_server(tmp_path, server):
     (tmp_path / "corpus.zip.partial").write_bytes(BODY)
-    assert content_of(download(server.published(), str(tmp_path))) == BODY
+    assert Path(download(server.published(), str(tmp_path))).read_bytes() == BODY
     assert server.ranges == []
 
 
@@ -102,4 +98,4 @@ def test_two_downloads_of_one_file_keep_apart(tmp_path, server):
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(OutputExistsError, match="Another process"):
             download(server.published(), str(tmp_path))
-    assert content_of(download(server.published(), str(tmp_path))) == BODY
+    assert Path(download(server.published(), str(tmp_path))).read_bytes() == BODY

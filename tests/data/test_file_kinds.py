@@ -5,17 +5,15 @@ import io
 import lzma
 import os
 import pickle
-import sqlite3
 import zlib
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pyarrow
 import pytest
 import tensorflow as tf
 import zstandard
-from pyarrow import feather, ipc, parquet
+from pyarrow import feather, parquet
 
 from tests.data.corpus_files import write_tar, write_zip
 from txl_tf.data.id_files import IdDocuments
@@ -24,22 +22,6 @@ from txl_tf.errors import DataDamagedError
 
 TEXTS = ["one text", "two\nlines", "", "the third"]
 TABLE = pyarrow.table({"text": TEXTS, "ids": [[5, 6], [7], [], [8]], "column": [1, 2, 3, 4]})
-
-
-def write_arrow_stream(path):
-    with ipc.new_stream(path, TABLE.schema) as stream:
-        stream.write_table(TABLE)
-
-
-def write_hdf5(path):
-    with h5py.File(path, "w") as file:
-        file["ids"] = np.arange(9)
-
-
-def write_sqlite(path):
-    with sqlite3.connect(path) as database:
-        database.execute("create table texts (text)")
-    database.close()
 
 
 def write_records(path):
@@ -62,11 +44,8 @@ def write_arrays(save, *arrays):
 CONTAINERS = {
     "parquet": (lambda path: parquet.write_table(TABLE, path), "--format parquet --field NAME"),
     "arrow file": (lambda path: feather.write_feather(TABLE, path), "to_parquet"),
-    "arrow stream": (write_arrow_stream, "to_parquet"),
     "npy": (write_arrays(np.save, np.arange(9)), "--format ids"),
     "npz": (write_arrays(np.savez, np.arange(9)), "--format ids"),
-    "hdf5": (write_hdf5, "--format jsonl"),
-    "sqlite": (write_sqlite, "--format jsonl"),
     "tfrecord": (write_records, "--format jsonl"),
     "python objects": (write_bytes(pickle.dumps(TEXTS)), "--format jsonl"),
     "lzma": (write_bytes(lzma.compress(b"text" * 99, lzma.FORMAT_ALONE)), "xz -d"),
@@ -86,10 +65,10 @@ def test_a_container_is_refused_with_the_way_to_its_text(tmp_path, kind):
     write(str(tmp_path / "text"))
     (path,) = map(str, tmp_path.iterdir())
     # As the byte tokenizer reads it, which takes all other files.
-    with pytest.raises(DataDamagedError) as caught:
+    with pytest.raises(DataDamagedError) as error:
         [list(document) for document in TextDocuments([path])]
-    assert way in caught.value.remedy and path in caught.value.where
-    assert len(str(caught.value).splitlines()) == 3
+    assert way in error.value.remedy and path in error.value.where
+    assert len(str(error.value).splitlines()) == 3
     if kind not in ("parquet", "npy", "npz", "lists of ids"):
         with pytest.raises(DataDamagedError):
             [list(document) for document in IdDocuments([path], 300)]
@@ -130,22 +109,10 @@ def test_columns_of_parquet_are_texts_or_ids(tmp_path):
             list(TextDocuments([path], parquet_column=column) if column else IdDocuments([path], 9))
 
 
-def test_a_frame_that_is_skipped_begins_zstd_too(tmp_path):
-    frame = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
-    (tmp_path / "text").write_bytes(frame + zstandard.compress(b"text"))
-    assert b"".join(text_blocks(str(tmp_path / "text"))) == b"text"
-
-
-@pytest.mark.parametrize("kind", ["xz", "zstd"])
-def test_a_window_of_more_memory_is_not_called_damaged(tmp_path, kind):
-    if kind == "xz":
-        filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 128 << 20}]
-        content = lzma.compress(b"text", filters=filters)
-    else:
-        settings = zstandard.ZstdCompressionParameters(window_log=28)
-        encoder = zstandard.ZstdCompressor(compression_params=settings).compressobj()
-        content = encoder.compress(bytes(1 << 20)) + encoder.flush()
-    (tmp_path / "text").write_bytes(content)
+def test_a_window_of_more_memory_is_not_called_damaged(tmp_path):
+    settings = zstandard.ZstdCompressionParameters(window_log=28)
+    encoder = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    (tmp_path / "text").write_bytes(encoder.compress(bytes(1 << 20)) + encoder.flush())
     with pytest.raises(DataDamagedError, match="more than 128 MiB of memory"):
         list(text_blocks(str(tmp_path / "text")))
 
@@ -175,6 +142,5 @@ def test_a_column_of_ids_is_one_document(tmp_path, kind):
 )
 def test_ids_that_would_be_split_or_lost_are_refused(tmp_path, write, message):
     write(tmp_path / "ids")
-    with pytest.raises(DataDamagedError) as caught:
+    with pytest.raises(DataDamagedError, match=message):
         list(map(b"".join, IdDocuments([str(tmp_path / "ids")], 99)))
-    assert message in str(caught.value)

@@ -51,7 +51,7 @@ def test_a_manifest_survives_the_round_trip(tmp_path):
     assert Manifest.read(str(tmp_path)) == manifest()
 
 
-def test_the_fingerprint_is_of_what_decides_the_tokens():
+def test_the_fingerprint_covers_everything_that_decides_the_tokens():
     same = [
         manifest(corpus_name="other"),
         manifest(splits=(split(words=6, characters=3, documents=2),)),
@@ -70,7 +70,7 @@ def test_the_fingerprint_is_of_what_decides_the_tokens():
 @pytest.mark.parametrize("folder", ["", "absent", "file", "file/below"])
 def test_a_missing_manifest_is_named(tmp_path, folder):
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(InputMissingError, match="manifest") as caught:
+    with pytest.raises(InputMissingError, match="manifest") as error:
         Manifest.read(str(tmp_path / folder))
-    assert str(tmp_path / folder / "manifest.json") in str(caught.value)
-    assert caught.value.exit_code == 66
+    assert str(tmp_path / folder / "manifest.json") in str(error.value)
+    assert error.value.exit_code == 66

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -26,7 +27,7 @@ def splits():
     return {"train": [pieces], "valid": [b"line 1\n"]}
 
 
-def prepare(folder, num_workers=1):
+def prepare(folder):
     return prepare_dataset(
         splits(),
         TRAINING,
@@ -34,7 +35,6 @@ def prepare(folder, num_workers=1):
         "test",
         tokens_per_record=512,
         shard_bytes=20_000,
-        num_workers=num_workers,
     )
 
 
@@ -55,7 +55,7 @@ def with_full_disk(num_bytes, function):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_is_full_at_any_point(tmp_path, whole):
+def test_a_disk_that_is_full_at_any_point_leaves_nothing(tmp_path, whole):
     largest = max(map(len, whole.values()))
     for point in range(POINTS):
         with pytest.raises(StorageError):
@@ -65,87 +65,54 @@ def test_a_disk_that_is_full_at_any_point(tmp_path, whole):
     assert contents(tmp_path / "out") == whole
 
 
-# A server that forks for every run: importing TensorFlow takes seconds. Its
-# only thread at that time is its own, as TensorFlow has done nothing yet.
-SERVER = """
-import os, signal, sys, time
-import tensorflow
-from tests.data.test_preparation_interruption import prepare
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-print("ready", flush=True)
-for line in sys.stdin:
-    folder, num_workers, seconds = line.split()
-    pid = os.fork()
-    if pid == 0:
-        prepare(folder, int(num_workers))
-        os._exit(0)
+def run_until(server, words, out, seconds=None):
+    """Runs `txl prepare`, kills it after some seconds, and returns how long it ran."""
     begin = time.monotonic()
-    if seconds != "-":
-        time.sleep(float(seconds))
-        os.kill(pid, signal.SIGKILL)
-    status = os.waitpid(pid, 0)[1]
-    print(status, time.monotonic() - begin, flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def server():
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", SERVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-    )
-    assert process.stdout.readline() == "ready\n"
-    yield process
-    process.stdin.close()
-    process.wait(timeout=30)
-    process.stdout.close()
-
-
-def run_until(server, folder, num_workers, seconds):
-    """Prepares, kills the job after some seconds, and returns how long it ran."""
-    server.stdin.write(f"{folder} {num_workers} {'-' if seconds is None else seconds}\n")
-    server.stdin.flush()
-    status, ran_seconds = server.stdout.readline().split()
-    assert int(status) in (0, signal.SIGKILL)
-    return float(ran_seconds)
+    process = server.start("prepare", *words, "--out", out, output=out.with_suffix(".log"))
+    if seconds is not None:
+        time.sleep(seconds)
+        process.send(signal.SIGKILL)
+    assert process.wait() in ((0,) if seconds is None else (0, -signal.SIGKILL)), process.output()
+    return time.monotonic() - begin
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "stride"), [(1, 2), (2, 5)])
-def test_a_kill_at_any_point(tmp_path, whole, server, num_workers, stride):
+def test_a_kill_at_any_point_leaves_a_whole_output_or_none(tmp_path, server, num_workers, stride):
+    text, folder = tmp_path / "text.txt", tmp_path / "outputs"
+    text.write_bytes(TEXT)
+    folder.mkdir()
+    words = ("--train-file", text, "--valid-file", text, "--tokenizer", "words")
+    words += ("--shard-megabytes", 0.02, "--workers", num_workers)
     num_killed = 0
-    out = tmp_path / "out"
+    out = folder / "out"
     for point in range(0, POINTS, stride):
-        if point % 10 == 0:  # how long it takes changes with what else runs
-            longest = run_until(server, tmp_path / "whole", num_workers, None)
-            assert contents(tmp_path / "whole") == whole
+        if point % 10 == 0:  # how long it takes changes with the load
+            longest = run_until(server, words, tmp_path / "whole")
+            whole = contents(tmp_path / "whole")
             shutil.rmtree(tmp_path / "whole")
-        run_until(server, out, num_workers, point * longest / POINTS)
+        run_until(server, words, out, point * longest / POINTS)
         if out.exists():
             PreparedDataset.open(str(out))
         else:
             num_killed += 1
-            run_until(server, out, num_workers, None)
+            run_until(server, words, out)
         assert contents(out) == whole
         # A process that is killed after its output has its name leaves the lock to the next.
-        assert {*os.listdir(tmp_path)} - {".out.lock"} == {"out"}
+        assert {*os.listdir(folder)} - {".out.lock", "out.log"} == {"out"}
         shutil.rmtree(out)
     assert num_killed > POINTS // (3 * stride)
 
 
-def test_two_at_once_into_one_folder(tmp_path, whole):
+def test_of_two_into_one_folder_the_second_is_refused(tmp_path, whole):
     """The second one is refused, however far the first one is, and harms nothing."""
-    refused = []
+    error = []
 
     def documents():
         for piece in splits()["train"]:
             with pytest.raises(OutputExistsError, match="Another process"):
                 prepare(tmp_path / "out")
-            refused.append(True)
+            error.append(True)
             yield piece
 
     class Documents:
@@ -160,7 +127,7 @@ def test_two_at_once_into_one_folder(tmp_path, whole):
         tokens_per_record=512,
         shard_bytes=20_000,
     )
-    assert refused
+    assert error
     assert contents(tmp_path / "out") == whole
     with pytest.raises(OutputExistsError, match="exists"):
         prepare(tmp_path / "out")
@@ -183,7 +150,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin) // 1024)
 
 
 @pytest.mark.slow
-def test_memory_for_a_line_of_100_megabytes(tmp_path):
+def test_a_line_of_100_megabytes_needs_little_memory(tmp_path):
     path = tmp_path / "line.txt"
     with open(path, "wb") as file:
         for _ in range(100):

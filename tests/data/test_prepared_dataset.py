@@ -9,9 +9,9 @@ def test_any_range_of_tokens_can_be_read(make_dataset, num_tokens):
     random = np.random.default_rng(num_tokens)
     ends = [np.sort(random.integers(0, num_tokens + 1, 2)) for _ in range(50)]
     for start, stop in [(0, num_tokens), (num_tokens, num_tokens), *ends]:
-        found = dataset.read_tokens("train", start, stop)
-        assert found.dtype == np.int32
-        np.testing.assert_array_equal(found, tokens[start:stop])
+        result = dataset.read_tokens("train", start, stop)
+        assert result.dtype == np.int32
+        np.testing.assert_array_equal(result, tokens[start:stop])
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_any_range_of_tokens_can_be_read(make_dataset, num_tokens):
         lambda dataset: dataset.read_tokens("train", 0, 101),
     ],
 )
-def test_what_is_not_there_cannot_be_asked_for(make_dataset, call):
+def test_unknown_splits_and_ranges_are_refused(make_dataset, call):
     dataset, _ = make_dataset(100)
     with pytest.raises(ValueError, match="Received: "):
         call(dataset)

@@ -1,3 +1,5 @@
+"""Records of tokens: their bytes, where documents begin, and damage."""
+
 import hashlib
 
 import numpy as np
@@ -37,16 +39,14 @@ def test_records_do_not_depend_on_how_tokens_arrive(tmp_path, piece_tokens):
     shards = write(tmp_path, pieces, tokens_per_record=64, shard_bytes=6 * frame_bytes(64, 1))
     assert [shard.tokens for shard in shards] == [384, 384, 232]
     assert [shard.records for shard in shards] == [6, 6, 4]
-    read = [record for shard in shards for record in tokens_of(tmp_path / shard.file)]
-    assert [len(record) for record in read] == [64] * 15 + [40]
-    np.testing.assert_array_equal(np.concatenate(read), tokens)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"train-{index:05d}-of-00003.tfrecord" for index in range(3)
-    ]
+    records = [record for shard in shards for record in tokens_of(tmp_path / shard.file)]
+    assert [len(record) for record in records] == [64] * 15 + [40]
+    np.testing.assert_array_equal(np.concatenate(records), tokens)
+    names = [f"train-{index:05d}-of-00003.tfrecord" for index in range(3)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     for shard in shards:
         content = (tmp_path / shard.file).read_bytes()
-        assert shard.bytes == len(content)
-        assert shard.sha256 == hashlib.sha256(content).hexdigest()
+        assert (shard.bytes, shard.sha256) == (len(content), hashlib.sha256(content).hexdigest())
 
 
 def test_a_record_is_found_by_multiplication(tmp_path):
@@ -56,8 +56,8 @@ def test_a_record_is_found_by_multiplication(tmp_path):
     size = frame_bytes(100, 1)
     for record in range(10):
         frame = content[record * size : (record + 1) * size]
-        found, _ = parse_frame(frame, 100, 1, where="here")
-        np.testing.assert_array_equal(found, tokens[record * 100 : (record + 1) * 100])
+        result, _ = parse_frame(frame, 100, 1, where="here")
+        np.testing.assert_array_equal(result, tokens[record * 100 : (record + 1) * 100])
     for wrong in (content[1 : size + 1], content[: size - 1], content[:8] + b"\xff" * (size - 8)):
         with pytest.raises(DataDamagedError, match="here"):
             parse_frame(wrong, 100, 1, where="here")
@@ -74,11 +74,11 @@ def test_documents_begin_where_they_were_said_to(tmp_path, piece_tokens):
     (shard,) = write(tmp_path, pieces, tokens_per_record=64)
     content = (tmp_path / shard.file).read_bytes()
     size = frame_bytes(64, 1)
-    found = [
+    result = [
         parse_frame(content[first : first + size], min(64, 1000 - record * 64), 1, where="")[1]
         for record, first in enumerate(range(0, len(content), size))
     ]
-    np.testing.assert_array_equal(np.concatenate(found), starts)
+    np.testing.assert_array_equal(np.concatenate(result), starts)
 
 
 def test_an_empty_document_begins_with_the_next_token(tmp_path):

@@ -1,3 +1,5 @@
+"""Which tokens a step reads: every segment once an epoch, each row where it stopped."""
+
 import numpy as np
 import pytest
 
@@ -29,9 +31,9 @@ def test_an_epoch_reads_every_segment_once_and_leaves_the_stated_tail(rotate):
             shift = positions.min()
             expected = shift + np.arange(positions.size) * plan.segment_length
             np.testing.assert_array_equal(np.sort(positions, axis=None), expected)
-            read = positions.size * plan.segment_length + 1
-            assert read + plan.tail_tokens == plan.num_tokens
-            assert shift >= 0 and shift + read <= plan.num_tokens
+            num_tokens = positions.size * plan.segment_length + 1
+            assert num_tokens + plan.tail_tokens == plan.num_tokens
+            assert shift >= 0 and shift + num_tokens <= plan.num_tokens
             assert plan.tail_tokens < plan.num_rows * plan.segment_length
 
 
@@ -51,11 +53,9 @@ def test_a_segment_continues_the_last_one_or_starts(rotate):
 
 def test_without_rotation_rows_are_consecutive_chunks():
     plan = SegmentPlan(num_tokens=100, num_rows=3, segment_length=8)
-    assert plan.segments_per_epoch == 4
-    assert plan.tail_tokens == 3
-    assert plan.positions(0).tolist() == [0, 32, 64]
-    assert plan.positions(3).tolist() == [24, 56, 88]
-    assert plan.positions(4).tolist() == [0, 32, 64]
+    assert (plan.segments_per_epoch, plan.tail_tokens) == (4, 3)
+    positions = [plan.positions(step).tolist() for step in (0, 3, 4)]
+    assert positions == [[0, 32, 64], [24, 56, 88], [0, 32, 64]]
     assert plan.positions(0).dtype == np.int64
 
 
@@ -78,11 +78,8 @@ def test_rotation_reaches_every_place():
 def test_too_few_tokens_say_how_many_are_needed():
     SegmentPlan(num_tokens=33, num_rows=4, segment_length=8)
     for rotate in (False, True):
-        with pytest.raises(DataDamagedError, match="too few tokens for one batch: 32") as caught:
+        with pytest.raises(DataDamagedError, match=r"too few tokens for one batch: 32(.|\n)*33"):
             SegmentPlan(num_tokens=32, num_rows=4, segment_length=8, rotate=rotate)
-        assert "33" in str(caught.value)
-    with pytest.raises(DataDamagedError):
-        SegmentPlan(num_tokens=0, num_rows=1, segment_length=1)
 
 
 @pytest.mark.parametrize("arguments", [{"num_rows": 0}, {"segment_length": 0}, {"num_tokens": -1}])

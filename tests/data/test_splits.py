@@ -23,13 +23,11 @@ def test_every_document_is_in_one_split_and_in_order(count, read_documents):
         assert part == [document for document in documents if document in part]
 
 
-def test_the_fractions_are_those_of_the_bytes(read_documents):
+def test_fractions_are_shares_of_the_bytes(read_documents):
     documents = some_documents(3000)
-    total = sum(map(len, documents))
-    splits = split_by_fraction(documents, 0.1, 0.2)
-    part = {name: sum(map(len, read_documents(part))) / total for name, part in splits.items()}
-    assert part["valid"] == pytest.approx(0.1, abs=0.001)
-    assert part["test"] == pytest.approx(0.2, abs=0.001)
+    parts = map(read_documents, split_by_fraction(documents, 0.1, 0.2).values())
+    shares = [sum(map(len, part)) / sum(map(len, documents)) for part in parts]
+    assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.002)
 
 
 def test_the_seed_and_the_contents_decide_and_not_the_order(read_documents):
@@ -41,29 +39,20 @@ def test_the_seed_and_the_contents_decide_and_not_the_order(read_documents):
 
     assert valid_of(documents) == valid_of(shuffled)
     assert valid_of(documents) != valid_of(documents, seed=1)
-    # A further document moves few of the others.
+    # A document does not depend on its pieces, and a further one moves few of the others.
+    assert valid_of(documents) == valid_of([[text[:7], text[7:]] for text in documents])
     assert len(valid_of(documents) ^ valid_of([*documents, b"one more" * 50])) < 10
 
 
-def test_pieces_do_not_matter(read_documents):
-    documents = some_documents(50)
-    in_pieces = [[document[:7], document[7:]] for document in documents]
-    for name, part in split_by_fraction(documents).items():
-        assert read_documents(part) == read_documents(split_by_fraction(in_pieces)[name])
-
-
-def test_documents_that_are_alike_stay_together(read_documents):
+def test_documents_that_are_alike_stay_together_and_a_huge_one_stays_in_train(read_documents):
     documents = some_documents(100) * 3
     splits = split_by_fraction(documents, 0.2, 0.2)
     sets = [set(read_documents(part)) for part in splits.values()]
     assert sum(map(len, sets)) == 100
-
-
-def test_a_document_larger_than_a_split_stays_in_train(read_documents):
-    documents = [b"huge" * 10_000, *some_documents(30)]
-    for seed in range(20):
-        splits = split_by_fraction(documents, 0.05, 0.05, seed=seed)
-        assert documents[0] in read_documents(splits["train"])
+    huge = b"huge" * 10_000
+    for seed in range(9):
+        splits = split_by_fraction([huge, *documents], 0.05, 0.05, seed=seed)
+        assert huge in read_documents(splits["train"])
 
 
 def test_a_fraction_of_zero_leaves_the_split_out(read_documents):
@@ -93,10 +82,12 @@ def test_a_single_document_is_cut_at_line_ends(fractions, read_documents):
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r", " ", "\n" * 999, ""])
 @pytest.mark.parametrize("word", ["word", "\u6f22\u00e9"])
 def test_a_single_document_is_cut_near_the_targets(num_bytes, line_end, word, read_documents):
-    drawn = random.Random(num_bytes)
+    generator = random.Random(num_bytes)
     line = (" " if line_end else "").join([word] * 9)
     # The last line is a tenth of the text, the blank lines are together.
-    lines = [line[: drawn.randrange(1, len(line))] for _ in range(num_bytes // len(line.encode()))]
+    lines = [
+        line[: generator.randrange(1, len(line))] for _ in range(num_bytes // len(line.encode()))
+    ]
     text = line_end.join([*lines, line * (len(lines) // 10)]).encode()
     splits = split_by_fraction([[text[:500], text[500:]]])
     parts = [b"".join(read_documents(part)) for part in splits.values()]
@@ -109,9 +100,8 @@ def test_a_single_document_is_cut_near_the_targets(num_bytes, line_end, word, re
 
 @pytest.mark.parametrize("documents", [[], [b""], [b"one line"], [b"a", b"b"], [b"a"] * 9])
 def test_too_little_text_is_named(documents):
-    with pytest.raises(DataDamagedError, match=r"have a|no text") as caught:
+    with pytest.raises(DataDamagedError, match=r"(have a|no text).*\nsome/folder"):
         split_by_fraction(documents, where="some/folder")
-    assert "some/folder" in str(caught.value)
 
 
 def test_a_text_that_changes_is_noticed(read_documents):

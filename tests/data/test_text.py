@@ -8,7 +8,7 @@ from txl_tf.data import text as module
 from txl_tf.data.text import TextCounts, byte_range, split_at_lines, work_batches
 
 
-def test_pieces_know_what_came_before():
+def test_pieces_know_their_place_in_the_text():
     documents = [[b"a b", b"", b"c\r", b"\nd\n", b"e"], b"", b"x"]
     (batch,) = work_batches("train", iter(documents))
     assert [piece.text for piece in batch] == [b"a b", b"c", b"\r\nd\n", b"e", b"", b"x"]
@@ -47,10 +47,7 @@ def test_counts_do_not_depend_on_pieces_and_chunks(monkeypatch):
     )
     for batch_bytes, piece_bytes in ((1, 1), (7, 3), (50, 11), (10_000, 10_000)):
         monkeypatch.setattr(module, "BATCH_BYTES", batch_bytes)
-        pieces = [
-            [each[start : start + piece_bytes] for start in range(0, len(each), piece_bytes)]
-            for each in documents
-        ]
+        pieces = [in_blocks(document, piece_bytes) for document in documents]
         total = TextCounts()
         for batch in work_batches("train", pieces):
             total = total.plus(TextCounts.of(batch))
@@ -61,28 +58,16 @@ def in_blocks(text, size):
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def random_lines(generator, num_bytes):
-    lines = []
-    while sum(map(len, lines)) < num_bytes:
-        lines.append(generator.randbytes(generator.choice([0, 3, 20, 200])) + b"\n")
-    return b"".join(lines)
-
-
-def test_pieces_are_the_text_and_depend_on_nothing_else():
+def test_pieces_are_the_text_end_with_lines_and_depend_on_nothing_else():
     generator = random.Random(1)
     for _ in range(50):
-        text = random_lines(generator, 2000)
+        sizes = generator.choices([0, 3, 20, 120], k=40)
+        text = b"".join(b"x" * size + b"\n" for size in sizes)
         expected = list(split_at_lines([text], 256))
         assert b"".join(expected) == text
-        assert all(0 < len(piece) <= 256 for piece in expected)
+        assert all(len(piece) <= 256 and piece.endswith(b"\n") for piece in expected)
         for size in (1, 7, 100, 5000):
             assert list(split_at_lines(in_blocks(text, size), 256)) == expected
-
-
-def test_lines_that_are_short_enough_are_never_cut():
-    lines = [b"x" * (index % 120) + b"\n" for index in range(500)]
-    pieces = list(split_at_lines([b"".join(lines)], 256))
-    assert all(piece.endswith(b"\n") for piece in pieces)
 
 
 @pytest.mark.parametrize("character", ["é", "€", "𐍈", "e"])
@@ -102,6 +87,5 @@ RANGE = bytes(range(200))
 
 @pytest.mark.parametrize("size", [1, 7, 64, 500])
 def test_ranges_do_not_depend_on_the_blocks(size):
-    blocks = [RANGE[start : start + size] for start in range(0, len(RANGE), size)]
     for start, stop in ((0, 200), (0, 1), (3, 150), (199, 200), (64, 128)):
-        assert b"".join(byte_range(blocks, start, stop)) == RANGE[start:stop]
+        assert b"".join(byte_range(in_blocks(RANGE, size), start, stop)) == RANGE[start:stop]

@@ -16,7 +16,7 @@ DOCUMENTS = [b"a b\nb a", b"", b"a\r\nb\nb b\n"] * 20
 
 
 @pytest.mark.parametrize(("num_rows", "length", "num_tokens"), [(3, 5, 100), (1, 7, 8), (4, 1, 9)])
-def test_each_row_continues_and_every_token_of_it_is_an_input_once(num_rows, length, num_tokens):
+def test_each_row_continues_and_each_of_its_tokens_is_an_input_once(num_rows, length, num_tokens):
     batches = ordered_batches(np.arange(num_tokens), None, num_rows, length)
     x, y = (np.concatenate(part, axis=1) for part in zip(*batches.as_numpy_iterator(), strict=True))
     assert len(batches) == (num_tokens - 1) // (num_rows * length)
@@ -26,19 +26,18 @@ def test_each_row_continues_and_every_token_of_it_is_an_input_once(num_rows, len
     assert batches.element_spec == (tf.TensorSpec((num_rows, length), tf.int32),) * 2
 
 
-def test_the_batches_are_those_of_the_same_text_prepared(tmp_path):
+def test_batches_equal_those_of_the_prepared_text(tmp_path):
     folder = str(tmp_path / "data")
     prepare_dataset({"train": DOCUMENTS}, WORDS, folder, "lines", tokens_per_record=16)
     dataset = PreparedDataset.open(folder)
     described = f"<PreparedDataset {folder!r} (words, 4 ids): train={dataset.num_tokens('train')}"
     assert repr(dataset) == f"{described} tokens>"
     plan = SegmentPlan(num_tokens=dataset.num_tokens("train"), num_rows=3, segment_length=8)
-    prepared = TrainingSegments(dataset, "train", plan).dataset_fn(
-        0, range(3), 3, plan.steps_per_epoch
-    )
+    reader = TrainingSegments(dataset, "train", plan)
+    segments = reader.dataset_fn(0, range(3), 3, plan.steps_per_epoch)
     batches = ordered_batches(DOCUMENTS, WORDS, 3, 8)
     assert len(batches) == plan.steps_per_epoch > 3
-    for (x, y), expected in zip(batches, prepared, strict=True):
+    for (x, y), expected in zip(batches, segments, strict=True):
         np.testing.assert_array_equal(x, expected["token_ids"])
         np.testing.assert_array_equal(y, expected["target_ids"])
 
@@ -80,7 +79,7 @@ def test_texts_and_ids_of_many_kinds_are_one_stream(given):
         (None, ByteTokenizer(), TypeError, "Received: NoneType"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_a_sentence(given, tokenizer, error, message):
-    with pytest.raises(error, match=message) as refused:
+def test_inputs_that_cannot_be_read_are_refused_in_a_sentence(given, tokenizer, error, message):
+    with pytest.raises(error, match=message) as failure:
         ordered_batches(given, tokenizer, 2, 3)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(failure.value)

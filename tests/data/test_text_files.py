@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import random
+import re
 import unicodedata
 
 import pytest
@@ -34,20 +35,13 @@ def read(path):
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
-def test_compressed_files_are_read_whatever_their_name(tmp_path, kind):
+def test_compressed_files_are_read_whatever_their_name_and_parts(tmp_path, kind):
     path = tmp_path / "text.txt"
     for text in (TEXT, b"", b"x", bytes(5_000_000)):
         path.write_bytes(COMPRESS[kind](text))
         assert read(path) == text
-
-
-@pytest.mark.parametrize("kind", COMPRESS)
-def test_several_parts_are_one_text(tmp_path, kind):
-    path = tmp_path / "text"
-    path.write_bytes(b"".join(COMPRESS[kind](part) for part in (TEXT, b"", b"end\n")))
+    path.write_bytes(b"".join(map(COMPRESS[kind], (TEXT, b"", b"end\n"))) + bytes(1024))
     assert read(path) == TEXT + b"end\n"
-    path.write_bytes(COMPRESS[kind](TEXT) + bytes(1024))
-    assert read(path) == TEXT
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
@@ -57,9 +51,8 @@ def test_a_file_that_was_cut_is_refused_wherever_it_was_cut(tmp_path, kind):
     # With fewer bytes than the mark it is not known to be compressed.
     for length in [*range(6, 60), *range(60, len(compressed), 997), len(compressed) - 1]:
         path.write_bytes(compressed[:length])
-        with pytest.raises(DataDamagedError, match="compressed data") as caught:
+        with pytest.raises(DataDamagedError, match=f"compressed data.*\n{path}, byte "):
             read(path)
-        assert f"{path}, byte " in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
@@ -85,12 +78,8 @@ def names_of(folder, paths):
     return [os.path.relpath(path, folder) for path in text_files([str(path) for path in paths])]
 
 
-def test_folders_are_read_by_name_without_hidden_files(folder):
-    expected = ["a.txt", "b/1.txt", "b/2.txt", "b-c.txt"]
-    assert names_of(folder, [folder]) == expected
-
-
-def test_files_and_patterns_keep_their_order_and_may_be_hidden(folder):
+def test_folders_are_read_by_name_and_files_and_patterns_in_their_order(folder):
+    assert names_of(folder, [folder]) == ["a.txt", "b/1.txt", "b/2.txt", "b-c.txt"]
     paths = [folder / "b-c.txt", folder / ".hidden" / "x.txt", folder / "a.txt"]
     assert names_of(folder, paths) == ["b-c.txt", ".hidden/x.txt", "a.txt"]
     assert names_of(folder, [folder / "b*.txt"]) == ["b-c.txt"]
@@ -99,25 +88,18 @@ def test_files_and_patterns_keep_their_order_and_may_be_hidden(folder):
     assert names_of(folder, [folder / "odd[1].txt"]) == ["odd[1].txt"]
 
 
-def test_a_pipe_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
+def test_a_path_without_files_a_pipe_and_a_file_named_twice_are_refused(folder):
+    for name in ("absent", "empty", "*.none"):
+        with pytest.raises(InputMissingError, match=re.escape(str(folder / name))):
+            text_files([str(folder / name)])
+    os.mkfifo(folder / "pipe")
     with pytest.raises(UsageError, match="a pipe or a device"):
-        text_files([str(tmp_path / "pipe")])
-
-
-@pytest.mark.parametrize("name", ["absent", "empty", "*.none"])
-def test_a_path_without_files_is_named(folder, name):
-    with pytest.raises(InputMissingError) as caught:
-        text_files([str(folder / name)])
-    assert str(folder / name) in str(caught.value)
-
-
-def test_a_file_cannot_be_named_twice(folder):
+        text_files([str(folder / "pipe")])
+    os.unlink(folder / "pipe")
     (folder / "link").symlink_to(folder / "a.txt")
     for paths in ([folder / "a.txt", folder / "a.txt"], [folder]):
-        with pytest.raises(UsageError, match="twice") as caught:
+        with pytest.raises(UsageError, match=f"twice.*\n{folder}/a.txt"):
             text_files([str(path) for path in paths])
-        assert str(folder / "a.txt") in str(caught.value)
 
 
 GOOD = "Zwölf Boxkämpfer jagen\nViktor über den\n€-Deich.\n"
@@ -144,21 +126,18 @@ def in_pieces(text, size):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_refused_with_file_line_and_byte(kind):
+def test_text_that_is_not_utf8_is_refused_with_file_line_and_byte(kind):
     text, line, byte = REFUSED[kind]
     sizes = (len(text), 1, 2, 3, 5) if "without" not in kind else (len(text), 4096)
     for size in sizes:
         if "mark" in kind and size < 4:
             continue
-        with pytest.raises(DataDamagedError) as caught:
+        with pytest.raises(DataDamagedError, match=f"\na/file.txt, line {line}, byte {byte}\n"):
             list(validated_text(in_pieces(text, size), "a/file.txt"))
-        assert f"a/file.txt, line {line}, byte {byte}" in str(caught.value)
-        assert caught.value.exit_code == 65
-        assert len(str(caught.value).splitlines()) == 3
 
 
 @pytest.mark.parametrize("text", [KEPT, b"x" * 3_000_000, b""], ids=len)
-def test_kept_byte_for_byte(text):
+def test_text_is_kept_byte_for_byte(text):
     for size in (len(text) or 1, 1 if len(text) < 1000 else 4096):
         assert b"".join(validated_text(in_pieces(text, size), "file")) == text
 
@@ -174,9 +153,9 @@ def documents(paths, content=None, **options):
     """The documents, each joined; `content` is written to the only path before."""
     if content is not None:
         paths.write_bytes(content)
-    found = TextDocuments([str(paths)], **options)
-    texts = [b"".join(document) for document in found]
-    assert [b"".join(document) for document in found] == texts
+    read_twice = TextDocuments([str(paths)], **options)
+    texts = [b"".join(document) for document in read_twice]
+    assert [b"".join(document) for document in read_twice] == texts
     return texts
 
 
@@ -194,9 +173,8 @@ def test_every_file_is_a_document_and_empty_ones_are_none(tmp_path):
 def test_utf8_is_checked_if_that_is_asked(tmp_path, options):
     text = "größer\n".encode() * 200_000 + b"\xff"
     assert documents(tmp_path / "text", text, **options)
-    with pytest.raises(DataDamagedError) as caught:
+    with pytest.raises(DataDamagedError, match=r"\n.*text, line 200001, byte 1800000\n"):
         documents(tmp_path / "text", check_utf8=True, **options)
-    assert f"{tmp_path / 'text'}, line 200001, byte 1800000" in str(caught.value)
 
 
 TEXTS = ["one\n", "zwölf\u2028 \U0001f600", "", "back\\slash \x00", " x " * 1_500_000]
@@ -206,8 +184,8 @@ TEXTS = ["one\n", "zwölf\u2028 \U0001f600", "", "back\\slash \x00", " x " * 1_5
 def test_texts_of_json_come_out_as_they_went_in(tmp_path, ensure_ascii):
     lines = [json.dumps({"id": 1, "body": text}, ensure_ascii=ensure_ascii) for text in TEXTS]
     content = b"\xef\xbb\xbf" + "\r\n\n".join(lines).encode()
-    found = documents(tmp_path / "texts.jsonl", content, json_field="body")
-    assert found == [text.encode() for text in TEXTS if text]
+    texts = documents(tmp_path / "texts.jsonl", content, json_field="body")
+    assert texts == [text.encode() for text in TEXTS if text]
 
 
 @pytest.mark.parametrize(
@@ -224,11 +202,9 @@ def test_texts_of_json_come_out_as_they_went_in(tmp_path, ensure_ascii):
     ids=range(7),
 )
 def test_a_line_without_a_text_is_named(tmp_path, line, message):
-    path = tmp_path / "texts.jsonl"
-    with pytest.raises(DataDamagedError, match=message) as caught:
-        documents(path, b'{"text": "good"}\n\n' + line + b"\n", json_field="text")
-    assert f"{path}, line 3, byte 18" in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 3
+    content = b'{"text": "good"}\n\n' + line + b"\n"
+    with pytest.raises(DataDamagedError, match=f"{message}.*\n.*x, line 3, byte 18\n"):
+        documents(tmp_path / "x", content, json_field="text")
 
 
 def test_every_line_is_a_document(tmp_path):
@@ -237,8 +213,8 @@ def test_every_line_is_a_document(tmp_path):
     assert documents(tmp_path / "text", text, one_per="line") == expected
     lines = [b"x " * 1_500_000 + b"\n", b"short\n", b"y" * 3_000_000 + b"\n"]
     assert documents(tmp_path / "text", b"".join(lines), one_per="line") == lines
-    found = TextDocuments([str(tmp_path / "text")], one_per="line")
-    assert [len(list(document)) > 1 for document in found] == [1, 0, 1]
+    pieces = map(list, TextDocuments([str(tmp_path / "text")], one_per="line"))
+    assert [len(document) > 1 for document in pieces] == [1, 0, 1]
 
 
 MARK = b"<|endoftext|>"
@@ -261,8 +237,8 @@ MARK = b"<|endoftext|>"
     ],
 )
 def test_lines_that_are_the_separator_separate(tmp_path, separator, text, expected):
-    found = documents(tmp_path / "text", text, separator=separator)
-    assert found == ([text] if expected is None else expected)
+    texts = documents(tmp_path / "text", text, separator=separator)
+    assert texts == ([text] if expected is None else expected)
 
 
 def test_long_texts_are_separated_as_short_ones(tmp_path):

@@ -1,10 +1,13 @@
+"""Ordered batches of training: the segments of the plan, on any host, and damage while reading."""
+
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.toy_batches import strategy_of
+from tests.small_models import strategy_of
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
@@ -106,11 +109,13 @@ def test_random_combinations_are_planned(make_dataset, seed):
             np.testing.assert_array_equal(together, values[: len(parts)])
 
 
-def test_shapes_are_static(make_dataset):
+def test_shapes_are_static_and_nothing_but_tensorflow_operations_is_in_the_graph(make_dataset):
     dataset, _ = make_dataset(300)
-    stream = TrainingSegments(dataset, "train", plan_of(dataset, 4, 10)).dataset_fn(
-        2, range(4), 4, 1
-    )
+    reader = TrainingSegments(dataset, "train", plan_of(dataset, 4, 10, rotate=True))
+    stream = reader.dataset_fn(2, range(4), 4, 1)
+    graph = stream._as_serialized_graph().numpy()
+    assert b"TFRecordDatasetV2" in graph
+    assert b"PyFunc" not in graph and b"GeneratorDataset" not in graph
     assert stream.element_spec == {
         "token_ids": tf.TensorSpec([4, 10], tf.int32),
         "target_ids": tf.TensorSpec([4, 10], tf.int32),
@@ -138,14 +143,6 @@ def test_replicas_of_a_strategy_keep_their_rows(make_dataset):
     assert step == num_steps - 1
 
 
-def test_nothing_but_tensorflow_operations_is_in_the_graph(make_dataset):
-    dataset, _ = make_dataset(300)
-    reader = TrainingSegments(dataset, "train", plan_of(dataset, 2, 10, rotate=True))
-    graph = reader.dataset_fn(0, range(2), 2, 50)._as_serialized_graph().numpy()
-    assert b"TFRecordDatasetV2" in graph
-    assert b"PyFunc" not in graph and b"GeneratorDataset" not in graph
-
-
 def test_a_row_is_described_with_its_file_and_record(make_dataset):
     dataset, _ = make_dataset(1500)  # five records of 64 tokens in a shard
     reader = TrainingSegments(dataset, "train", plan_of(dataset, 3, 20))
@@ -154,11 +151,9 @@ def test_a_row_is_described_with_its_file_and_record(make_dataset):
 
 
 def damage_flip(path):
-    with open(path, "r+b") as file:
-        file.seek(100)
-        byte = file.read(1)[0]
-        file.seek(100)
-        file.write(bytes([byte ^ 1]))
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
 
 
 def damage_cut_at_record(path):
@@ -169,32 +164,25 @@ def damage_cut_at_record(path):
 def test_damage_found_while_reading_is_named(make_dataset, damage):
     dataset, _ = make_dataset(1500)
     plan = plan_of(dataset, 2, 20)
-    damage(os.path.join(dataset.folder, "train-00003-of-00005.tfrecord"))
-    with pytest.raises(tf.errors.OpError) as caught:
+    damage(Path(dataset.folder, "train-00003-of-00005.tfrecord"))
+    with pytest.raises(tf.errors.OpError) as error:
         batches_of(dataset, plan, 0, plan.segments_per_epoch)
-    explained = TrainingSegments(dataset, "train", plan).explain_data_loss(caught.value)
+    explained = TrainingSegments(dataset, "train", plan).explain_data_loss(error.value)
     assert isinstance(explained, DataDamagedError)
     assert "train-00003-of-00005.tfrecord" in str(explained)
 
 
-def test_an_error_without_damage_is_said_to_be_one(make_dataset):
+def test_an_error_without_damage_is_explained_as_such(make_dataset):
     dataset, _ = make_dataset(300)
     reader = TrainingSegments(dataset, "train", plan_of(dataset, 2, 20))
-    explained = reader.explain_data_loss(RuntimeError("odd\nmore"))
-    assert "every file matches" in str(explained)
-    assert "odd" in str(explained)
+    explained = str(reader.explain_data_loss(RuntimeError("odd\nmore")))
+    assert "every file matches" in explained and "odd" in explained
 
 
-def test_rows_that_replicas_cannot_share_are_refused(make_dataset):
+def test_rows_that_replicas_cannot_share_and_a_plan_for_other_data_are_refused(make_dataset):
     dataset, _ = make_dataset(300)
-    reader = TrainingSegments(dataset, "train", plan_of(dataset, 4, 10))
     with pytest.raises(ValueError, match="must divide 4 rows"):
-        reader.dataset_fn(0, range(4), 3, 1)
-
-
-def test_a_plan_for_other_data_is_refused(make_dataset):
-    dataset, _ = make_dataset(300)
+        TrainingSegments(dataset, "train", plan_of(dataset, 4, 10)).dataset_fn(0, range(4), 3, 1)
+    plan = SegmentPlan(num_tokens=299, num_rows=1, segment_length=1)
     with pytest.raises(ValueError, match="Received: "):
-        TrainingSegments(
-            dataset, "train", SegmentPlan(num_tokens=299, num_rows=1, segment_length=1)
-        )
+        TrainingSegments(dataset, "train", plan)

@@ -22,8 +22,8 @@ def tokenized(training, splits, num_workers=1):
     tokenizer = training.train(splits, num_workers, lambda split, num_bytes: None)
     encode = functools.partial(encode_batch, tokenizer)
     batches = {name: map(encode, work_batches(name, each)) for name, each in splits.items()}
-    found = {name: [token_ids for token_ids, *_ in each] for name, each in batches.items()}
-    return tokenizer, {name: np.concatenate(parts) for name, parts in found.items()}
+    result = {name: [token_ids for token_ids, *_ in each] for name, each in batches.items()}
+    return tokenizer, {name: np.concatenate(parts) for name, parts in result.items()}
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
@@ -35,10 +35,10 @@ def test_vocabulary_and_ids_are_the_official_ones(monkeypatch, num_workers):
     tokenizer, ids = tokenized(training, pieces, num_workers)
     words = [*official_vocabulary(splits["train"], special=["<eos>"]), "<unk>"]
     assert [word.decode() for word in tokenizer.tokens] == words
-    known = {word: index for index, word in enumerate(words)}
+    vocabulary = {word: index for index, word in enumerate(words)}
     for name, each in splits.items():
         symbols = [s for line in official_lines(each, add_eos=True) for s in line]
-        assert ids[name].tolist() == [known.get(s, known["<unk>"]) for s in symbols]
+        assert ids[name].tolist() == [vocabulary.get(s, vocabulary["<unk>"]) for s in symbols]
         assert ids[name].dtype == tokenizer.token_dtype
 
 

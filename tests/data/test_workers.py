@@ -38,25 +38,18 @@ def test_results_come_in_the_order_of_the_items(num_workers):
         assert list(workers([])) == []
 
 
-def test_one_worker_is_this_process():
-    with ordered_workers(process_id, 1) as workers:
-        assert set(workers(range(3))) == {os.getpid()}
-    with ordered_workers(process_id, 3) as workers:
-        assert os.getpid() not in set(workers(range(3)))
-
-
 def test_items_are_read_as_results_are_taken():
-    read = []
+    items_so_far = []
 
     def items():
         for item in range(1000):
-            read.append(item)
+            items_so_far.append(item)
             yield item
 
     with ordered_workers(str, 2) as workers:
         results = workers(items())
         next(results)
-        assert len(read) < 20
+        assert len(items_so_far) < 20
         assert len(list(results)) == 999
 
 
@@ -67,9 +60,8 @@ def test_errors_of_the_work_and_of_the_items_come_through(num_workers):
         raise LookupError("no more")
 
     with ordered_workers(fail_at_three, num_workers) as workers:
-        with pytest.raises(DataDamagedError, match="where") as caught:
+        with pytest.raises(DataDamagedError, match="what\nwhere\nremedy"):
             list(workers(range(100)))
-        assert (caught.value.where, caught.value.remedy) == ("where", "remedy")
         with pytest.raises(LookupError, match="no more"):
             list(workers(items()))
 

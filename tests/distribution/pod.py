@@ -50,9 +50,9 @@ def running_pod(num_hosts: int, grace_seconds: float = 60.0) -> Iterator[Pod]:
 
 
 def start_training(pod: Pod, log: Path, *arguments: object) -> subprocess.Popen:
-    """Starts `txl train` on a slice, what it prints in a file."""
-    words = [sys.executable, "-m", "tests.distribution.train_on_pod", "train", "--tpu", pod.tpu]
+    """Starts `txl train` on a slice, with its output in a file."""
+    words = [sys.executable, "-m", "tests.distribution.train_on_pod", *map(str, arguments)]
     with open(log, "w") as file:
         return subprocess.Popen(
-            [*words, *map(str, arguments)], stdout=file, stderr=file, env=environment()
+            [*words, "--tpu", pod.tpu], stdout=file, stderr=file, env=environment()
         )

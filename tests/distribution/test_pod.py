@@ -4,50 +4,39 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.distribution.pod import Pod, running_pod, start_training
-from tests.pipelines.interrupted_run import EXPERIMENT
-from tests.pipelines.txl_process import run_txl
-from txl_tf.training.checkpoints import read_checkpoint
+from tests.pipelines.interrupted_run import InterruptedRun, training_words
+from tests.small_models import checkpoints_of
 
 NUM_STEPS = 100
 CHECKPOINT_EVERY_STEPS = 20
 PREEMPTED = 75
 
 
-def set_up(folder: Path) -> None:
-    """Prepares a text, and an experiment whose loops only checkpoints end."""
-    lines = [f"{n} and {n * 7 % 101} make {n + n * 7 % 101}\n" for n in range(3000)]
-    (folder / "text.txt").write_text("".join(lines))
-    training = {
-        "global_batch_size": 6,
-        "num_steps": NUM_STEPS,
-        "steps_per_loop": NUM_STEPS,
-        "checkpoint_every_steps": CHECKPOINT_EVERY_STEPS,
-        "jit_compile": False,
-    }
-    experiment = {**EXPERIMENT, "training": training}
-    (folder / "tiny.json").write_text(json.dumps(experiment))
-    words = ("prepare", "--text", folder / "text.txt", "--tokenizer", "bytes")
-    prepared = run_txl(*words, "--out", folder / "data")
-    assert prepared.returncode == 0, prepared.stderr
+# Only checkpoints end the loops.
+SETTINGS = (
+    "--set=training.global_batch_size=6",
+    f"--set=training.steps_per_loop={NUM_STEPS}",
+    f"--set=training.checkpoint_every_steps={CHECKPOINT_EVERY_STEPS}",
+)
 
 
-class PodRun:
-    """A run whose steps, checkpoints and output can be looked at."""
+class PodRun(InterruptedRun):
+    """A run on slices whose hosts go away."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self.workdir = folder / name
-        self.log = folder / f"{name}.log"
+    def __init__(self, words: Sequence[object], workdir: Path) -> None:
+        super().__init__((*words, *SETTINGS), workdir, NUM_STEPS)
+        self.log = workdir.with_suffix(".log")
 
-    def start(self, pod: Pod) -> subprocess.Popen:
-        words = ("--config", self._folder / "tiny.json", "--data", self._folder / "data")
-        return start_training(pod, self.log, *words, "--workdir", self.workdir)
+    def start_on(self, pod: Pod) -> subprocess.Popen:
+        """Starts or resumes the run on a slice."""
+        return start_training(pod, self.log, *self._words)
 
     def start_and_reach(self, pod: Pod, step: int) -> subprocess.Popen:
         """Starts the run and waits for the checkpoint of a step.
@@ -55,25 +44,20 @@ class PodRun:
         TensorFlow's remote execution aborts once in some hundred runs on such servers
         ("Mutex corrupt"). `run_until_done.sh` starts a run again that a signal ended.
         """
-        process = self.start(pod)
+        process = self.start_on(pod)
         num_aborts = 0
-        while self.step() < step:
+        while self.checkpoint_step() < step:
             if process.poll() == -signal.SIGABRT and num_aborts < 2:
                 num_aborts += 1
                 print(f"started again after an abort:\n{self.log.read_text()}")
-                process = self.start(pod)
+                process = self.start_on(pod)
             assert process.poll() is None, self.log.read_text()
             time.sleep(0.01)
         return process
 
-    def step(self) -> int:
-        """The step of the newest checkpoint, 0 without one."""
-        folders = (self.workdir / "checkpoints").glob("step-*/manifest.json")
-        return max((int(path.parent.name[5:]) for path in folders), default=0)
-
     def arrays(self) -> dict[str, np.ndarray]:
-        folder = self.workdir / "checkpoints" / f"step-{NUM_STEPS:08d}"
-        return read_checkpoint(str(folder))[1]
+        """The arrays of the last checkpoint."""
+        return checkpoints_of(self.workdir).load(NUM_STEPS)
 
     def assert_same_as(self, other: "PodRun") -> None:
         """Fails unless both took the same steps on the same data.
@@ -100,12 +84,10 @@ class PodRun:
 
 
 @pytest.mark.slow
-def test_a_run_that_lost_each_host_goes_on_with_the_same_steps_and_on_another_number(tmp_path):
-    set_up(tmp_path)
-    words = ("--config", tmp_path / "tiny.json", "--data", tmp_path / "data")
-    unbroken, run = PodRun(tmp_path, "unbroken"), PodRun(tmp_path, "lost")
-    finished = run_txl("train", *words, "--workdir", unbroken.workdir)
-    assert finished.returncode == 0, finished.stderr
+def test_a_run_that_lost_each_host_resumes_the_same_steps_and_on_another_number(tmp_path):
+    words = training_words(tmp_path)
+    unbroken, run = (PodRun(words, tmp_path / name) for name in ("unbroken", "lost"))
+    unbroken.finish()
     for lost in (0, 1):
         with running_pod(2) as pod:
             process = run.start_and_reach(pod, (lost + 1) * CHECKPOINT_EVERY_STEPS)
@@ -125,8 +107,8 @@ def test_a_run_that_lost_each_host_goes_on_with_the_same_steps_and_on_another_nu
         # It was released before its time was over.
         assert pod.processes[1].wait(timeout=20) == 128 + signal.SIGTERM
         assert pod.processes[0].poll() is None
-    saved = run.step()
+    step = run.checkpoint_step()
     with running_pod(1) as pod:
-        assert run.start(pod).wait(timeout=900) == 0, run.log.read_text()
-    assert f"Resuming from the checkpoint of step {saved}." in run.log.read_text()
+        assert run.start_on(pod).wait(timeout=900) == 0, run.log.read_text()
+    assert f"Resuming from the checkpoint of step {step}." in run.log.read_text()
     run.assert_same_as(unbroken)

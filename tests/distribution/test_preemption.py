@@ -1,3 +1,5 @@
+"""Notices of the end of a machine: signals and the metadata server."""
+
 import contextlib
 import http.server
 import os
@@ -75,39 +77,28 @@ def test_a_function_set_later_is_called_whether_the_notice_was_before_or_after()
     assert never.threads == []
 
 
-def test_the_handler_of_before_is_back_unless_there_was_a_notice(handler):
+def test_the_handler_of_before_is_back_without_a_notice(handler):
     wakeup = signal.set_wakeup_fd(-1)
     with PreemptionWatcher():
         assert signal.getsignal(signal.SIGTERM) != handler
     assert signal.getsignal(signal.SIGTERM) == handler
     assert signal.set_wakeup_fd(wakeup) == -1
-    notice = Notice()
-    with PreemptionWatcher(notice):
-        os.kill(os.getpid(), signal.SIGTERM)
-        notice.wait()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
 
 
-def test_what_nohup_ignores_stays_ignored():
+def test_signals_that_nohup_ignores_stay_ignored_and_ctrl_c_is_a_notice():
+    # A shell starts background jobs with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notice = Notice()
     with PreemptionWatcher(notice) as watcher:
         os.kill(os.getpid(), signal.SIGHUP)
         time.sleep(0.05)
         assert watcher.requested is None
-        os.kill(os.getpid(), signal.SIGTERM)
-        notice.wait()
-    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-
-
-def test_ctrl_c_is_a_notice_and_ends_the_process_after_the_block():
-    # A shell starts background jobs with the signal ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    notice = Notice()
-    with PreemptionWatcher(notice) as watcher:
         os.kill(os.getpid(), signal.SIGINT)
         notice.wait()
         assert watcher.requested == "the process received SIGINT"
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    # A second Ctrl-C ends the process after the block.
     assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
 
 
@@ -152,16 +143,15 @@ def test_a_main_thread_that_is_blocked_in_c_delays_no_signal(signals, code, said
 class MetadataServer:
     """Answers as the metadata server does: at once, or when a value changes.
 
-    Args:
-        failures: what becomes of the first requests: a status, or None for a
-            connection that is closed without an answer.
+    The first requests get `failures`: a status, or None for a connection that is closed without
+    an answer.
     """
 
-    def __init__(self, failures=()):
+    def __init__(self):
         self.values = {"preempted": "FALSE", "maintenance-event": "NONE"}
         self.changed = threading.Condition()
         self.requests = []
-        self._failures = list(failures)
+        self.failures = []
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -179,8 +169,8 @@ class MetadataServer:
 
     def answer(self, handler):
         self.requests.append((handler.path, handler.headers["Metadata-Flavor"]))
-        if self._failures:
-            status = self._failures.pop(0)
+        if self.failures:
+            status = self.failures.pop(0)
             if status is not None:
                 handler.send_error(status)
             return
@@ -214,18 +204,13 @@ class MetadataServer:
 
 @pytest.fixture
 def metadata(monkeypatch):
-    servers = []
-
-    def serve(**arguments):
-        servers.append(MetadataServer(**arguments))
-        monkeypatch.setenv("GCE_METADATA_HOST", servers[-1].host)
-        # Through a proxy the server cannot be reached.
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_ports(1)[0]}")
-        return servers[-1]
-
-    yield serve
-    for server in servers:
-        server.close()
+    """A running `MetadataServer`, to which the environment points."""
+    server = MetadataServer()
+    monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+    # Through a proxy the server cannot be reached.
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_ports(1)[0]}")
+    yield server
+    server.close()
 
 
 def wait_until(condition):
@@ -249,7 +234,8 @@ def wait_until(condition):
 )
 @pytest.mark.parametrize("failures", [(), (503, None)])
 def test_the_metadata_server_tells_of_the_end(metadata, key, harmless, value, reason, failures):
-    server, notice = metadata(failures=failures), Notice()
+    server, notice = metadata, Notice()
+    server.failures += failures
     with PreemptionWatcher(notice) as watcher:
         wait_until(lambda: len(server.requests) >= 4 + len(failures))
         assert all(flavor == "Google" for _, flavor in server.requests)
@@ -271,9 +257,8 @@ def test_the_metadata_server_tells_of_the_end(metadata, key, harmless, value, re
 
 
 def test_leaving_does_not_wait_for_an_answer(metadata):
-    server = metadata()
     with PreemptionWatcher():
-        wait_until(lambda: len(server.requests) >= 4)
+        wait_until(lambda: len(metadata.requests) >= 4)
         begin = time.monotonic()
     assert time.monotonic() - begin < 0.4
 

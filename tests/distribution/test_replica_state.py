@@ -1,8 +1,10 @@
+"""State with a part on every replica, and the same arrays for any number of replicas."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.toy_batches import strategy_of
+from tests.small_models import strategy_of
 from txl_tf.distribution.replica_state import ReplicaState
 
 ROWS = 4
@@ -24,8 +26,13 @@ def some_arrays():
     }
 
 
+def assert_has(state, arrays):
+    for name, array in state.to_global().items():
+        np.testing.assert_array_equal(array, arrays[name], err_msg=name)
+
+
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_begins_with_zeros_and_returns_what_it_was_given(num_replicas):
+def test_state_begins_with_zeros_and_returns_its_arrays(num_replicas):
     state = state_of(num_replicas)
     assert set(state.names) == set(SPECS)
     for name, array in state.to_global().items():
@@ -33,8 +40,7 @@ def test_begins_with_zeros_and_returns_what_it_was_given(num_replicas):
         assert array.dtype == SPECS[name].dtype.as_numpy_dtype
         assert not np.any(array)
     state.from_global(some_arrays())
-    for name, array in state.to_global().items():
-        np.testing.assert_array_equal(array, some_arrays()[name], err_msg=name)
+    assert_has(state, some_arrays())
 
 
 def test_each_replica_has_its_own_rows_in_the_order_of_the_global_batch():
@@ -65,8 +71,7 @@ def test_arrays_of_another_shape_are_refused_and_change_nothing(num_replicas, sh
     wrong = {"states/000": np.zeros(shape, "float32"), "valid_length": np.zeros(ROWS, "int32")}
     with pytest.raises(ValueError, match=r"`states/000` must have the shape \(4, 3, 2\)"):
         state.from_global(wrong)
-    for name, array in state.to_global().items():
-        np.testing.assert_array_equal(array, some_arrays()[name], err_msg=name)
+    assert_has(state, some_arrays())
 
 
 def test_rows_that_make_up_equal_shares_are_not_part_of_the_state():
@@ -82,8 +87,7 @@ def test_rows_that_make_up_equal_shares_are_not_part_of_the_state():
     for name, array in state.to_global().items():
         assert array.shape == (ROWS, *SPECS[name].shape)
     state.from_global(some_arrays())
-    for name, array in state.to_global().items():
-        np.testing.assert_array_equal(array, some_arrays()[name], err_msg=name)
+    assert_has(state, some_arrays())
     parts = strategy.experimental_local_results(strategy.run(tf.function(state.read)))
     assert [part["valid_length"].numpy().tolist() for part in parts] == [[3, 0, 2], [1, 0, 0]]
     assert not np.any(parts[1]["states/000"].numpy()[1:])
@@ -92,8 +96,7 @@ def test_rows_that_make_up_equal_shares_are_not_part_of_the_state():
 def test_a_replica_may_have_no_row_of_the_state():
     state = ReplicaState(strategy_of(2), ROWS, SPECS, num_rows=ROWS)
     state.from_global(some_arrays())
-    for name, array in state.to_global().items():
-        np.testing.assert_array_equal(array, some_arrays()[name], err_msg=name)
+    assert_has(state, some_arrays())
 
 
 @pytest.mark.parametrize("num_rows", [0, 5])

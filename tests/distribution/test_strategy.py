@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from txl_tf.distribution import strategy as module
-from txl_tf.distribution.remote_hosts import at_once, remote_hosts, this_host
+from txl_tf.distribution.remote_hosts import remote_hosts
 from txl_tf.distribution.server_address import (
     described,
     is_address,
@@ -42,11 +42,10 @@ def test_cpu_replicas_are_the_logical_devices():
 
 def test_a_tpu_that_is_not_there_is_reported_soon():
     begin = time.monotonic()
-    with pytest.raises(InputMissingError, match="No TPU answers") as raised:
+    message = "No TPU answers.*\n--tpu local\n.*tensorflow-tpu"
+    with pytest.raises(InputMissingError, match=message):
         create_strategy(tpu="local")
     assert time.monotonic() - begin < 20.0
-    assert raised.value.exit_code == 66
-    assert raised.value.where == "--tpu local" and "tensorflow-tpu" in raised.value.remedy
 
 
 WORKERS = ["10.0.0.1:2222", "10.0.0.2:2222"]
@@ -69,9 +68,8 @@ FIRST = {"type": "worker", "index": 0}
 )
 def test_a_cluster_that_is_not_one_is_refused(text, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text if isinstance(text, str) else json.dumps(text))
-    with pytest.raises(UsageError, match="does not name the workers") as raised:
+    with pytest.raises(UsageError, match=r"does not name the workers.*\nTF_CONFIG="):
         create_strategy()
-    assert raised.value.where.startswith("TF_CONFIG=")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +91,6 @@ def test_workers_exclude_a_tpu_and_cpu_replicas(arguments, monkeypatch):
         create_strategy(**arguments)
 
 
-def test_operations_at_once_and_on_this_host_are_operations():
-    variable = tf.Variable(1)
-    with at_once(), this_host():
-        variable.assign_add(1)
-        assert "CPU:0" in (tf.constant(1) + 1).device
-    assert variable.numpy() == 2
-
-
 @contextlib.contextmanager
 def port(*, listens):
     """A port of this machine that accepts connections and says nothing, or is closed."""
@@ -111,21 +101,17 @@ def port(*, listens):
         yield server.getsockname()[1]
 
 
-def test_addresses_of_a_tpu():
-    assert tpu_addresses("local") == []
-    assert tpu_addresses("my-tpu") == []
+@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:\uff11", "a/b:1", "a:-1"])
+def test_a_tpu_has_addresses_a_name_or_a_usage_error(text):
+    assert tpu_addresses("local") == tpu_addresses("my-tpu") == []
     assert tpu_addresses("grpc://a:1,grpc://10.0.0.1:8470") == ["a:1", "10.0.0.1:8470"]
     assert tpu_addresses("grpc://[::1]:8470") == ["[::1]:8470"]
-
-
-@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:\uff11", "a/b:1", "a:-1"])
-def test_what_is_no_address(text):
     assert not is_address(text)
     with pytest.raises(UsageError):
         tpu_addresses(f"grpc://{text}")
 
 
-def test_what_cannot_be_reached_is_told_apart():
+def test_servers_that_cannot_be_reached_are_told_apart():
     with port(listens=True) as there, port(listens=False) as closed:
         names = [f"127.0.0.1:{there}", f"127.0.0.1:{closed}", "no.such.host.invalid:1"]
         begin = time.monotonic()
@@ -147,7 +133,7 @@ def test_a_server_that_comes_late_is_waited_for():
         assert unreachable([f"127.0.0.1:{number}"], 20.0) == {}
 
 
-def test_waiting_ends():
+def test_waiting_ends_after_its_time():
     forever = threading.Event()
     with pytest.raises(TimeoutError, match=r"no answer in 0\.1 seconds"):
         within(0.1, forever.wait)
@@ -158,7 +144,7 @@ def test_waiting_ends():
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["closed", "silent"])
-def test_an_address_where_no_tpu_answers(monkeypatch, listens):
+def test_an_address_where_no_tpu_answers_is_named(monkeypatch, listens):
     monkeypatch.setattr(module, "ANSWER_SECONDS", 1.0)
     if listens:
         # TensorFlow would wait for ever, in a thread that the tests must not keep.
@@ -166,13 +152,11 @@ def test_an_address_where_no_tpu_answers(monkeypatch, listens):
         monkeypatch.setattr(module, "_connected_resolver", lambda tpu: forever.wait(30.0))
     with port(listens=listens) as number:
         begin = time.monotonic()
-        with pytest.raises(InputMissingError) as raised:
+        with pytest.raises(InputMissingError, match=f"1 seconds.*\n.*127.0.0.1:{number}"):
             create_strategy(tpu=f"grpc://127.0.0.1:{number}")
         assert time.monotonic() - begin < 10.0
     if listens:
         forever.set()
-    assert f"127.0.0.1:{number}" in raised.value.where
-    assert "1 seconds" in raised.value.what
 
 
 def test_a_leader_does_not_wait_for_ever_for_workers(monkeypatch):
@@ -180,10 +164,8 @@ def test_a_leader_does_not_wait_for_ever_for_workers(monkeypatch):
     with port(listens=False) as own, port(listens=False) as other:
         addresses = [f"127.0.0.1:{own}", f"127.0.0.1:{other}"]
         values = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}
-        with pytest.raises(TimeoutError) as raised:
+        with pytest.raises(TimeoutError, match=rf"{addresses[1]} \(Connection refused\)"):
             module._joined(values)
-    assert f"{addresses[1]} (Connection refused)" in str(raised.value)
-    assert addresses[0] not in str(raised.value)
 
 
 class HttpError(Exception):
@@ -200,18 +182,16 @@ class HttpError(Exception):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_name_that_is_not_found_says_what_to_do(error, remedy):
+def test_a_tpu_name_that_is_not_found_has_a_remedy(error, remedy):
     resolvers = tf.distribute.cluster_resolver
     with (
         mock.patch.object(resolvers, "TPUClusterResolver", side_effect=error),
-        pytest.raises(InputMissingError) as found,
+        pytest.raises(InputMissingError, match=f"'my-tpu'.*{error.args[0]}(.|\n)*{remedy}"),
     ):
         create_strategy(tpu="my-tpu")
-    assert "'my-tpu'" in found.value.what and str(error.args[0]) in found.value.what
-    assert remedy in found.value.remedy
 
 
-def test_one_that_was_found_and_does_not_start_says_so():
+def test_a_tpu_that_does_not_start_is_reported():
     with (
         mock.patch("txl_tf.distribution.strategy._connected_resolver"),
         mock.patch.object(
@@ -219,7 +199,6 @@ def test_one_that_was_found_and_does_not_start_says_so():
             "initialize_tpu_system",
             side_effect=tf.errors.UnavailableError(None, None, "in use"),
         ),
-        pytest.raises(InputMissingError, match=r"found but did not start: .*in use") as found,
+        pytest.raises(InputMissingError, match=r"found but did not start: .*in use"),
     ):
         create_strategy(tpu="my-tpu")
-    assert found.value.exit_code == 66

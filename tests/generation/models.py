@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.layer_checks import randomize_weights
-from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment, weight_of
+from tests.small_models import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment, weight_of
 from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -39,25 +39,33 @@ def recurrent(config_class):
     return model
 
 
-def greedy_by_reading_again(model, row, num_tokens, settings):
-    """The most probable token after the whole text so far, without any memory.
+def logits_after(model, texts):
+    """Logits after each text, of one pass over all texts without memory."""
+    lengths = [len(text) for text in texts]
+    padded = np.array([[*text, *[0] * (max(lengths) - len(text))] for text in texts])
+    hidden, _ = model(padded, model.initial_memory(len(texts), 0))
+    # No token sees the padding, which comes after it.
+    return np.array(model.logits_of(hidden))[np.arange(len(texts)), np.array(lengths) - 1]
+
+
+def greedy_by_reading_again(model, rows, num_tokens, settings):
+    """The most probable token after the whole text of each row so far, without any memory.
 
     Repetition as in CTRL, on tokens read and written; the others as OpenAI, on those written.
     """
-    text, written = list(row), []
+    outputs = [[] for _ in rows]
     bias = [settings.get("logit_bias", {}).get(token, 0) for token in range(VOCABULARY_SIZE)]
     names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
     repetition, frequency, presence = (settings.get(name, name[0] == "r") for name in names)
     for _ in range(num_tokens):
-        hidden, _ = model(np.array([text]), model.initial_memory(1, 0))
-        logits = np.array(model.logits_of(hidden))[0, -1]
-        for token in set(text):
-            logits[token] *= repetition if logits[token] < 0 else 1 / repetition
-        for token in set(written):
-            logits[token] -= written.count(token) * frequency + presence
-        written.append(int(np.argmax(logits + bias)))
-        text.append(written[-1])
-    return written
+        texts = [[*row, *output] for row, output in zip(rows, outputs, strict=True)]
+        for text, output, logits in zip(texts, outputs, logits_after(model, texts), strict=True):
+            for token in set(text):
+                logits[token] *= repetition if logits[token] < 0 else 1 / repetition
+            for token in set(output):
+                logits[token] -= output.count(token) * frequency + presence
+            output.append(int(np.argmax(logits + bias)))
+    return outputs
 
 
 def greedy_by_the_model(model, row, num_tokens, memory=None):
@@ -69,9 +77,9 @@ def greedy_by_the_model(model, row, num_tokens, memory=None):
             options["lengths"] = np.int32(len(segment))
             segment = np.pad(segment, (0, length - len(segment)))
         _, memory = model(segment[None], memory, **options)
-    token, written = row[None, -1:], []
+    token, output = row[None, -1:], []
     for _ in range(num_tokens):
         log_probs, memory = model.log_probs(token, memory)
         token = np.argmax(log_probs, axis=-1)
-        written.append(int(token[0, 0]))
-    return written
+        output.append(int(token[0, 0]))
+    return output

@@ -1,8 +1,9 @@
 """Beam search against one with lists, which reads the whole texts for every token."""
 
+import keras
 import numpy as np
 
-from tests.generation.models import expressive, prompt
+from tests.generation.models import expressive, logits_after, prompt
 from txl_tf.generation import GenerationSession, generate
 from txl_tf.samplers import BeamSampler, GreedySampler
 
@@ -11,14 +12,13 @@ def by_reading_again(model, row, num_tokens, num_beams, stop=(-1,)):
     """The best texts, best first; one that ends with the stop competes as it is."""
     num_stop, beams = len(stop), [([], 0.0)]
     for _ in range(num_tokens):
-        ended = [beam for beam in beams if beam[0][-num_stop:] == [*stop]]
-        for text, score in beams:
-            if text[-num_stop:] != [*stop]:
-                whole = np.array([[*row, *text]])
-                log_probs = model.log_probs(whole, model.initial_memory(1, 0))[0][0, -1]
-                totals = (score + log_probs).numpy().tolist()
-                ended += [([*text, token], total) for token, total in enumerate(totals)]
-        beams = sorted(ended, key=lambda beam: -beam[1])[:num_beams]
+        candidates = [beam for beam in beams if beam[0][-num_stop:] == [*stop]]
+        others = [beam for beam in beams if beam[0][-num_stop:] != [*stop]]
+        logits = logits_after(model, [[*row, *text] for text, _ in others])
+        for (text, score), log_probs in zip(others, keras.ops.log_softmax(logits), strict=True):
+            totals = (score + log_probs).numpy().tolist()
+            candidates += [([*text, token], total) for token, total in enumerate(totals)]
+        beams = sorted(candidates, key=lambda beam: -beam[1])[:num_beams]
     return [text for text, _ in beams]
 
 
@@ -30,9 +30,9 @@ def test_beams_that_end_compete_with_those_that_continue(model):
     ):
         stops = () if is_over else stop
         session = GenerationSession(model, sampler, num_rows=2, stop_token_ids=stops)
-        written = session.write(rows, max_tokens=3, is_over=is_over)
-        assert written.shape == (2, 20, 3) and (written == -1).any()
-        for row, beams in zip(rows, written, strict=True):
+        output = session.write(rows, max_tokens=3, is_over=is_over)
+        assert output.shape == (2, 20, 3) and (output == -1).any()
+        for row, beams in zip(rows, output, strict=True):
             texts = [beam[beam >= 0].tolist() for beam in beams]
             assert texts == by_reading_again(model, row, 3, 20, stop)
 
@@ -51,8 +51,8 @@ def test_memory_goes_with_the_best_beam(model):
 def test_one_beam_is_greedy_and_no_token_is_written_twice_under_a_large_penalty():
     model = expressive(num_layers=2)
     options = {"max_tokens": 8, "repetition_penalty": 1e6}
-    written, _ = generate(model, [[4, 7]], sampler=BeamSampler(3), **options)
-    assert len({4, 7, *written[0].tolist()}) == 10
+    output, _ = generate(model, [[4, 7]], sampler=BeamSampler(3), **options)
+    assert len({4, 7, *output[0].tolist()}) == 10
     # One row that XLA compiles is read by the loop over stacked layers.
     one, _ = generate(model, [[4, 7]], sampler=BeamSampler(1), jit_compile=True, **options)
     greedy, _ = generate(model, [[4, 7]], sampler=GreedySampler(), **options)

@@ -12,7 +12,7 @@ from tests.generation.models import (
     prompt,
     recurrent,
 )
-from tests.toy_batches import VOCABULARY_SIZE
+from tests.small_models import VOCABULARY_SIZE
 from txl_tf.config.generation import SamplingConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.generation import GenerationSession, generate
@@ -42,10 +42,10 @@ def greedy(model):
         lambda: recurrent(QRNNConfig),
     ],
 )
-def test_rows_of_several_lengths_are_those_of_the_model_alone(made):
+def test_rows_of_several_lengths_equal_each_row_alone(made):
     model = made()
-    written, memory = generate(model, RAGGED, max_tokens=7, sampler=GREEDY)
-    assert written.tolist() == [greedy_by_the_model(model, row, 7) for row in RAGGED]
+    output, memory = generate(model, RAGGED, max_tokens=7, sampler=GREEDY)
+    assert output.tolist() == [greedy_by_the_model(model, row, 7) for row in RAGGED]
     assert isinstance(memory, type(model.initial_memory(1)))
 
 
@@ -53,9 +53,9 @@ def test_pieces_make_the_same_text_as_all_at_once(model, monkeypatch):
     options = {"seed": 3, "repetition_penalty": 1.2, "frequency_penalty": 0.3}
     at_once = session(model, RandomSampler(), **options).write(prompt(7), max_tokens=14)
     monkeypatch.setattr(session_module, "CAPACITY", 3)  # so that memory takes over often
-    asked = session(model, RandomSampler(), **options)
-    pieces = [asked.write(prompt(7), max_tokens=1)]
-    pieces += [asked.write(max_tokens=count) for count in (1, 4, 8)]
+    writer = session(model, RandomSampler(), **options)
+    pieces = [writer.write(prompt(7), max_tokens=1)]
+    pieces += [writer.write(max_tokens=count) for count in (1, 4, 8)]
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), at_once)
 
 
@@ -77,10 +77,10 @@ def test_a_row_ends_with_a_stop_token_and_continues_from_it(model, kind):
     free = [greedy_by_the_model(model, row, 10) for row in RAGGED]
     stop = free[1][3]  # so the second row ends there, or before
     stopping = session(model, stop_token_ids=[stop])
-    written = stopping.write(RAGGED, max_tokens=10)
+    output = stopping.write(RAGGED, max_tokens=10)
     texts = [row[: row.index(stop) + 1] if stop in row else row for row in free]
     assert min(map(len, texts)) < 10
-    assert written.tolist() == [[*text, *[-1] * (10 - len(text))] for text in texts]
+    assert output.tolist() == [[*text, *[-1] * (10 - len(text))] for text in texts]
     # Each row continues from its own end, also those that had ended long before the others.
     more = stopping.write([row[:3] for row in RAGGED], max_tokens=1)
     for row, text, further in zip(RAGGED, texts, more, strict=True):
@@ -98,13 +98,13 @@ def test_a_row_ends_with_a_stop_token_and_continues_from_it(model, kind):
     ],
     ids=str,
 )
-def test_text_penalties_and_bias_are_those_of_full_passes_over_the_text_so_far(model, settings):
-    asked = session(model, **settings)
-    pieces = [asked.write(RAGGED, max_tokens=9), asked.write(max_tokens=9)]
+def test_text_penalties_and_bias_equal_full_passes_over_the_text_so_far(model, settings):
+    writer = session(model, **settings)
+    pieces = [writer.write(RAGGED, max_tokens=9), writer.write(max_tokens=9)]
     assert [each.dtype for each in pieces] == [np.int32] * 2
-    written = np.concatenate(pieces, axis=1).tolist()
-    assert written == [greedy_by_reading_again(model, row, 18, settings) for row in RAGGED]
-    assert settings or len(np.unique(written)) > 3  # it is not one token over and over
+    output = np.concatenate(pieces, axis=1).tolist()
+    assert output == greedy_by_reading_again(model, RAGGED, 18, settings)
+    assert settings or len(np.unique(output)) > 3  # it is not one token over and over
 
 
 def test_rounded_rows_end_and_continue_as_each_alone(model, monkeypatch):
@@ -112,13 +112,13 @@ def test_rounded_rows_end_and_continue_as_each_alone(model, monkeypatch):
     monkeypatch.setattr(session_module, "CAPACITY", 4)
     stop = greedy_by_the_model(model, RAGGED[1], 4)[-1]
     together = GenerationSession(model, GREEDY, num_rows=3, stop_token_ids=[stop])
-    written = [together.write(RAGGED, max_tokens=10), together.write(max_tokens=6)]
+    output = [together.write(RAGGED, max_tokens=10), together.write(max_tokens=6)]
     assert together.memory.keys[0].dtype == "float32"
     alone = GenerationSession(model, GREEDY, stop_token_ids=[stop])
     for number, row in enumerate(RAGGED):
         own = alone.sibling()
         pieces = [own.write([row], max_tokens=10), own.write(max_tokens=6)]
-        for piece, of_row in zip(written, pieces, strict=True):
+        for piece, of_row in zip(output, pieces, strict=True):
             np.testing.assert_array_equal(piece[number], of_row[0])
         for one, other in zip(together.memory.values, own.memory.values, strict=True):
             np.testing.assert_allclose(one[number], other[0], atol=0.05)
@@ -128,8 +128,8 @@ def test_rounded_rows_end_and_continue_as_each_alone(model, monkeypatch):
 @pytest.mark.slow
 def test_compiled_text_is_the_same(model, greedy):
     compiled = GenerationSession(model, GREEDY, num_rows=3, jit_compile=True)
-    written = greedy.sibling().write(RAGGED, max_tokens=9)
-    np.testing.assert_array_equal(compiled.write(RAGGED, max_tokens=9), written)
+    output = greedy.sibling().write(RAGGED, max_tokens=9)
+    np.testing.assert_array_equal(compiled.write(RAGGED, max_tokens=9), output)
 
 
 def test_writing_ends_with_the_row_that_is_over_last(greedy):
@@ -139,30 +139,30 @@ def test_writing_ends_with_the_row_that_is_over_last(greedy):
     def is_over(rows):
         return (rows >= 0).sum(axis=1) >= ends
 
-    written = greedy.sibling().write(RAGGED, max_tokens=200, is_over=is_over)
-    counts = (written >= 0).sum(axis=1)
+    output = greedy.sibling().write(RAGGED, max_tokens=200, is_over=is_over)
+    counts = (output >= 0).sum(axis=1)
     assert (counts == TOKENS_PER_CHECK * -(-ends // TOKENS_PER_CHECK)).all()
-    for row, other, count in zip(written, free, counts, strict=True):
+    for row, other, count in zip(output, free, counts, strict=True):
         assert row[:count].tolist() == other[:count].tolist()
 
 
 def test_a_session_returns_to_a_mark_twice(model):
-    asked, other = (session(model, repetition_penalty=1.3, num_rows=1) for _ in range(2))
-    asked.read(RAGGED[:1])
-    mark = asked.mark()
+    writer, other = (session(model, repetition_penalty=1.3, num_rows=1) for _ in range(2))
+    writer.read(RAGGED[:1])
+    mark = writer.mark()
     for count in (2, 6):
-        written = asked.write(max_tokens=9)[:, :count]
-        asked.rewind(mark, written)
-    expected = other.write([[*RAGGED[0], *written[0]]], max_tokens=5)
-    np.testing.assert_array_equal(asked.write(max_tokens=5), expected)
+        output = writer.write(max_tokens=9)[:, :count]
+        writer.rewind(mark, output)
+    expected = other.write([[*RAGGED[0], *output[0]]], max_tokens=5)
+    np.testing.assert_array_equal(writer.write(max_tokens=5), expected)
 
 
 def test_sessions_with_settings_of_their_own_are_compiled_once(model):
     first = session(model, sampler=None)
     for settings in ({"temperature": 0.0}, {"temperature": 0.8, "top_k": 5}, {"min_p": 0.1}):
-        written = first.sibling(4, SamplingConfig(**settings)).write(RAGGED, max_tokens=8)
+        output = first.sibling(4, SamplingConfig(**settings)).write(RAGGED, max_tokens=8)
         expected = session(model, RandomSampler(**settings), seed=4).write(RAGGED, max_tokens=8)
-        np.testing.assert_array_equal(written, expected)
+        np.testing.assert_array_equal(output, expected)
     first.write(prompt(4), max_tokens=70)
     first.write(max_tokens=2)
     assert first._writer.experimental_get_tracing_count() == 1
@@ -173,8 +173,8 @@ def test_a_model_without_recurrence_sees_the_segment(model):
     for variable, other in zip(alone.weights, model.weights, strict=True):
         variable.assign(other)
     # The first five tokens see each other, as in training.
-    written = session(alone).write(prompt(2), max_tokens=4).tolist()
-    assert written == [greedy_by_reading_again(model, row, 4, {}) for row in prompt(2)]
+    output = session(alone).write(prompt(2), max_tokens=4).tolist()
+    assert output == greedy_by_reading_again(model, prompt(2), 4, {})
 
 
 def test_a_sampler_gets_logits_and_a_seed_of_its_own_for_every_token_and_row(model):

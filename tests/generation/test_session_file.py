@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.generation.models import RAGGED, expressive, recurrent
-from tests.toy_batches import VOCABULARY_SIZE
+from tests.small_models import VOCABULARY_SIZE
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.generation import GenerationSession
@@ -90,9 +90,9 @@ def test_a_damaged_or_altered_file_is_refused_and_the_session_unchanged(model, s
     loading.load(saved[0])
     for content in files:
         path.write_bytes(content)
-        with pytest.raises((DataDamagedError, MismatchError)) as raised:
+        with pytest.raises((DataDamagedError, MismatchError)) as failure:
             loading.load(path)
-        assert len(str(raised.value).splitlines()) <= 3
+        assert len(str(failure.value).splitlines()) <= 3
     np.testing.assert_array_equal(loading.write(max_tokens=70), saved[1])
     os.mkfifo(tmp_path / "pipe.npz")
     for place, error in (("pipe.npz", DataDamagedError), ("none.npz", InputMissingError)):

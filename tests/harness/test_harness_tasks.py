@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from pipelines.command_line import main
-from tests.small_run import write_run
+from tests.small_models import write_run
 from tests.test_architecture import ROOT
 from tests.test_documentation import examples_of_docstrings
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
@@ -121,8 +121,8 @@ def test_the_example_of_the_model_runs_and_so_do_other_kinds_of_tasks(folder, ev
     right = []
     with (folder / "choices.jsonl").open("w") as file:
         for context in CONTEXTS:
-            written = lm.generate(context, max_tokens=5, sampler="greedy", strip_prompt=True)
-            row = {"context": context, "choices": CHOICES, "written": written}
+            output = lm.generate(context, max_tokens=5, sampler="greedy", strip_prompt=True)
+            row = {"context": context, "choices": CHOICES, "written": output}
             file.write(json.dumps(row) + "\n")
             nats = [lm.score(context + each) for each in CHOICES]
             before = len(lm.tokenizer.encode(context))
@@ -134,7 +134,7 @@ def test_the_example_of_the_model_runs_and_so_do_other_kinds_of_tasks(folder, ev
     finished = run([sys.executable, "-c", preamble + code + MORE_TASKS], folder)
 
     assert finished.returncode == 0, finished.stderr
-    found = json.loads(finished.stdout.splitlines()[-1])
-    check_figures(found["mine"], evaluated)
-    assert found["choice"]["acc,none"] == pytest.approx(sum(right) / len(right))
-    assert found["writing"]["exact_match,none"] == 1.0
+    result = json.loads(finished.stdout.splitlines()[-1])
+    check_figures(result["mine"], evaluated)
+    assert result["choice"]["acc,none"] == pytest.approx(sum(right) / len(right))
+    assert result["writing"]["exact_match,none"] == 1.0

@@ -51,13 +51,13 @@ def test_the_harness_has_the_figures_of_the_model(lm, tmp_path, settings):
     right, nats, nats_written = [], [], []
     with (tmp_path / "rows.jsonl").open("w") as file:
         for context in CONTEXTS:
-            written = lm.generate(context, max_tokens=5, temperature=0, strip_prompt=True)
-            row = {"context": context, "choices": CHOICES, "written": written}
+            output = lm.generate(context, max_tokens=5, temperature=0, strip_prompt=True)
+            row = {"context": context, "choices": CHOICES, "written": output}
             file.write(json.dumps(row) + "\n")
             sums = [lm.score(context + each).nats[len(context) :].sum() for each in CHOICES]
             right.append(sums[0] < sums[1])
             nats.append(lm.score("\n" + context).nats[1:].sum())
-            nats_written.append(lm.score(context + written).nats[len(context) :].sum())
+            nats_written.append(lm.score(context + output).nats[len(context) :].sum())
     with running(lm) as address:
         finished = run([sys.executable, "-c", TASKS, address, settings], tmp_path)
     assert finished.returncode == 0, finished.stderr

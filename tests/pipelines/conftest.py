@@ -1,12 +1,15 @@
 """A small text, prepared and trained once for all tests of the jobs."""
 
+import fcntl
 import json
+import os
 import shutil
 
 import pytest
 
+from pipelines.command_line import main
 from tests.pipelines.small_experiments import MODEL
-from tests.pipelines.txl_process import run_txl
+from tests.pipelines.txl_process import check_end, run_txl
 
 EXPERIMENT = {
     "model": MODEL,
@@ -23,45 +26,63 @@ EXPERIMENT = {
 }
 
 
-@pytest.fixture(scope="session")
-def text_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "counting.txt"
-    lines = [
-        f"{number} and {number * 7 % 101} make {number + number * 7 % 101}\n"
-        for number in range(900)
-    ]
-    path.write_text("".join(lines))
-    return path
+@pytest.fixture
+def txl(capsys):
+    """A function that runs a job in this process, with the checks of `run_txl`."""
+
+    def run(*words, code=0, says=""):
+        exit_code = main([str(word) for word in words])
+        output = capsys.readouterr()
+        check_end(exit_code, output.err, code, says)
+        return output.out
+
+    return run
 
 
 @pytest.fixture(scope="session")
-def data_folder(text_file, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prepared") / "data"
-    finished = run_txl("prepare", "--text", text_file, "--tokenizer", "bytes", "--out", folder)
-    assert finished.returncode == 0, finished.stderr
+def shared_folder(tmp_path_factory):
+    """A folder of all test processes, with a small text, its data set and a finished run.
+
+    The first process that asks makes it, while the others wait.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            make_files(folder)
     return folder
 
 
-@pytest.fixture(scope="session")
-def config_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("config") / "tiny.json"
-    path.write_text(json.dumps(EXPERIMENT))
-    return path
+def make_files(folder):
+    folder.mkdir()
+    text, data, config = folder / "counting.txt", folder / "data", folder / "tiny.json"
+    lines = [f"{n} and {n * 7 % 101} make {n + n * 7 % 101}\n" for n in range(900)]
+    text.write_text("".join(lines))
+    config.write_text(json.dumps(EXPERIMENT))
+    run_txl("prepare", "--text", text, "--tokenizer", "bytes", "--out", data)
+    words = ("--config", config, "--data", data, "--workdir", folder / "run")
+    finished = run_txl("train", *words)
+    (folder / "output").write_text(finished.stdout + finished.stderr)
 
 
 @pytest.fixture(scope="session")
-def trained(data_folder, config_file, tmp_path_factory):
-    """A finished run: its folder and what the job printed."""
-    workdir = tmp_path_factory.mktemp("trained") / "run"
-    finished = run_txl(
-        "train", "--config", config_file, "--data", data_folder, "--workdir", workdir
-    )
-    assert finished.returncode == 0, finished.stderr
-    shutil.copytree(workdir, workdir.parent / "untouched")
-    return workdir, finished
+def data_folder(shared_folder):
+    return shared_folder / "data"
 
 
 @pytest.fixture(scope="session")
-def untouched(trained):
-    """The folder of that run as training left it: other jobs add figures of their own."""
-    return trained[0].parent / "untouched"
+def config_file(shared_folder):
+    return shared_folder / "tiny.json"
+
+
+@pytest.fixture(scope="session")
+def untouched(shared_folder):
+    """The folder of a finished run as training left it."""
+    return shared_folder / "run"
+
+
+@pytest.fixture(scope="session")
+def trained(untouched, tmp_path_factory):
+    """A copy of that run, to which other jobs add figures."""
+    return shutil.copytree(untouched, tmp_path_factory.mktemp("trained") / "run")

@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from pipelines.exit_codes import import_tensorflow
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 _JOB_MODULES = (
     "pipelines.analyze",
@@ -88,7 +90,7 @@ class ForkedRun:
             os.kill(self.pid, number)
 
     def output(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self._output.read_text()
 
     def _asked(self, blocks: bool) -> int | None:
@@ -171,30 +173,16 @@ def shared_server() -> ForkServer:
     return server
 
 
-def import_before_forks() -> None:
-    """Imports what jobs need, once, in the process that forks them."""
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    for module in _JOB_MODULES:
-        importlib.import_module(module)
-    # What was imported stays: collecting garbage in a child need not look through it.
-    gc.freeze()
-
-
-def fork_job(
-    arguments: Sequence[str],
-    outputs: Sequence[Path | str],
-    before: Callable[[], None] = lambda: None,
-) -> int:
-    """Forks a child that runs a job and ends; `before` is for what starts threads."""
+def fork_job(request: dict[str, Any]) -> int:
+    """Forks a child that runs the job of a request and ends."""
     # Locks that another thread holds would be held for ever in the child.
     assert _num_threads() == 1
     pid = os.fork()
     if pid == 0:
         exit_code = 99
         try:
-            before()
-            exit_code = _run(list(arguments), outputs)
+            _move_to(request)
+            exit_code = _run(request["run"], [request["output"], request["errors"]])
         except KeyboardInterrupt:
             exit_code = 128 + signal.SIGINT
         finally:
@@ -203,16 +191,21 @@ def fork_job(
 
 
 def serve() -> None:
-    """Answers requests until there are no more."""
+    """Imports what jobs need, and answers requests until there are no more."""
     # A shell starts background jobs with it ignored, and a child would miss an early one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    import_before_forks()
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import_tensorflow()
+    for module in _JOB_MODULES:
+        importlib.import_module(module)
+    # What was imported stays: collecting garbage in a child need not look through it.
+    gc.freeze()
     print(json.dumps({"threads": _num_threads()}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         if "run" in request:
-            outputs = [request["output"], request["errors"]]
-            answer = {"pid": fork_job(request["run"], outputs, lambda: _move_to(request))}  # noqa: B023
+            answer = {"pid": fork_job(request)}
         else:
             options = 0 if request["blocks"] else os.WNOHANG
             pid, status = os.waitpid(request["wait"], options)

@@ -3,7 +3,7 @@
 Every process traces it again for every replica: more layers would only take longer.
 """
 
-from tests.toy_batches import VOCABULARY_SIZE
+from tests.small_models import VOCABULARY_SIZE
 
 MODEL = {
     "vocabulary_size": 256,

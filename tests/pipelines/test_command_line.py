@@ -1,5 +1,6 @@
 """The command line: help, completion, and mistakes, each answered at once with what to do."""
 
+import functools
 import importlib
 import os
 import re
@@ -13,48 +14,34 @@ from pipelines import train
 from pipelines.analyze import ANALYSES
 from pipelines.command_line import JOBS, main
 from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
+from tests.data.test_manifest import manifest
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.test_architecture import ROOT
-from txl_tf.data.prepared_dataset import FORMAT_VERSION, Manifest, SplitManifest
-from txl_tf.data.records import ShardManifest
 from txl_tf.model_folder import Workdir
 
 COMMANDS = [*((job,) for job in JOBS), *(("analyze", analysis) for analysis in ANALYSES)]
 MAX_LINES, MAX_COLUMNS = 44, 80
 
 
-def shown_help(capsys, *words):
-    with pytest.raises(SystemExit) as stopped:
-        main([*words, "--help"])
-    assert stopped.value.code == 0
-    return capsys.readouterr().out
-
-
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_fits_a_screen_and_its_usage_is_a_command_that_is_taken(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(MAX_COLUMNS))
-    text = shown_help(capsys, *command)
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([*command, "--help"])
+    text = capsys.readouterr().out
     lines = text.splitlines()
-    assert len(lines) <= MAX_LINES
-    assert max(map(len, lines)) <= MAX_COLUMNS
+    assert len(lines) <= MAX_LINES and max(map(len, lines)) <= MAX_COLUMNS
     summary = ANALYSES[command[1]] if len(command) > 1 else JOBS[command[0]]
     assert f"{summary[0].upper()}{summary[1:]}." in " ".join(text.split())
     if command == ("analyze",):
         return  # it lists the analyses, which have examples
     usage = re.match(r"usage: txl (.*?) \[options\]", text, re.DOTALL)[1]
     module = importlib.import_module(f"pipelines.{'analysis.' * (len(command) - 1)}{command[-1]}")
-    taken = []
-    monkeypatch.setattr(module, "check_arguments", taken.append)
+    checked = []
+    monkeypatch.setattr(module, "check_arguments", checked.append)
     monkeypatch.setattr(module, "run", lambda arguments: None)
     assert main(shlex.split(usage)) == 0
-    assert taken
-
-
-def test_without_a_job_the_help_is_printed(capsys):
-    with pytest.raises(SystemExit):
-        main([])
-    shown = capsys.readouterr().out
-    assert shown.startswith("usage: txl") and "train a model" in shown
+    assert checked
 
 
 _TRAIN = "train --data d --workdir new"
@@ -84,6 +71,7 @@ _MISUSES = [
     (f"{_QUICKSTART} --set model.memory_length=16777216", 2, "would need"),
     # Wrong places.
     (_TRAIN, 2, "--config"),
+    ("train --config quickstart --workdir new", 2, "--data"),
     ("train --config text.txt --data d --workdir new", 2, "text.txt"),
     ("train --config quickstart --data d --workdir .", 73, "not the folder of a run"),
     ("generate --workdir text.txt --prompt a", 66, "text.txt"),
@@ -100,45 +88,16 @@ def folder(tmp_path_factory):
     )
     (folder / "text.txt").write_text("some text\n" * 100)
     (folder / "d").mkdir()
-    shard = ShardManifest(
-        file="train-00000-of-00001.tfrecord", tokens=9, records=1, bytes=9, sha256="0" * 64
-    )
-    counts = dict.fromkeys(("tokens", "bytes", "characters"), 9)
-    Manifest(
-        format_version=FORMAT_VERSION,
-        corpus_name="none",
-        tokenizer_kind="bytes",
-        tokenizer_sha256="0" * 64,
-        vocabulary_size=256,
-        token_bytes=1,
-        tokens_per_record=9,
-        splits=(SplitManifest(name="train", words=1, documents=1, shards=(shard,), **counts),),
-    ).write(str(folder / "d"))
+    manifest().write(str(folder / "d"))
     return folder
-
-
-@pytest.fixture
-def answer(folder, monkeypatch, capsys):
-    """A function that runs a job in the folder; returns its exit code and what it said."""
-    monkeypatch.chdir(folder)
-
-    def run(*words):
-        code = main([str(word) for word in words])
-        lines = [line for line in capsys.readouterr().err.split("\n") if line]
-        assert len(lines) <= 3
-        assert all(line.isprintable() and len(line) <= 420 for line in lines)
-        return code, " ".join(lines)
-
-    return run
 
 
 @pytest.mark.parametrize(
     ("command", "exit_code", "words"), _MISUSES, ids=lambda value: str(value)[:60]
 )
-def test_misuse_is_answered(answer, command, exit_code, words):
-    code, said = answer(*command.split())
-    assert code == exit_code, said
-    assert words in said
+def test_misuse_is_answered(txl, folder, monkeypatch, command, exit_code, words):
+    monkeypatch.chdir(folder)
+    txl(*command.split(), code=exit_code, says=words)
 
 
 PROGRAM = """
@@ -165,18 +124,19 @@ def test_arguments_are_checked_without_tensorflow(folder, command):
 
 
 @pytest.mark.parametrize("name", NAMED_EXPERIMENTS)
-def test_every_named_experiment_begins_to_train_on_a_tpu(answer, monkeypatch, name):
-    seen = []
+def test_every_named_experiment_begins_to_train_on_a_tpu(txl, folder, monkeypatch, name):
+    libraries = []
+    monkeypatch.chdir(folder)
     monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
-    monkeypatch.setattr(train, "run", lambda _: seen.append(os.environ.get("TPU_LOAD_LIBRARY")))
+    library = functools.partial(os.environ.get, "TPU_LOAD_LIBRARY")
+    monkeypatch.setattr(train, "run", lambda _: libraries.append(library()))
     for tpu in ("local", "grpc://a:1"):
-        code, said = answer(*_TRAIN.split(), "--config", name, "--tpu", tpu)
-        assert code == 0, said
+        txl(*_TRAIN.split(), "--config", name, "--tpu", tpu)
     # Only the job that computes on the chips of this machine may load their library.
-    assert seen == [None, "0"]
+    assert libraries == [None, "0"]
 
 
-def test_a_vocabulary_that_is_not_of_the_data_is_78(answer, data_folder, config_file, tmp_path):
+def test_a_vocabulary_that_is_not_of_the_data_is_78(txl, data_folder, config_file, tmp_path):
     words = ("--config", config_file, "--data", data_folder, "--workdir", tmp_path / "run")
-    code, said = answer("train", *words, "--set", "model.vocabulary_size=300")
-    assert code == 78 and "256 token ids, the model 300" in said
+    sizes, says = "model.vocabulary_size=300", "256 token ids, the model 300"
+    txl("train", *words, "--set", sizes, code=78, says=says)

@@ -9,8 +9,7 @@ import pytest
 
 from pipelines.compile import compile_experiment, print_part
 from tests.pipelines.conftest import EXPERIMENT
-from tests.pipelines.txl_process import error_lines, run_txl
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models.sizes import num_parameters
 from txl_tf.tpu_compiler.compiler import CompiledProgram, TpuCompiler
@@ -58,34 +57,30 @@ def parts_of(global_batch_size):
     return list(compile_experiment(experiment, LinearCompiler(), lambda line: None))
 
 
-def test_rows_that_do_not_divide_are_padding(lowers_nothing):
-    report = dict(collections.ChainMap(*parts_of(6)))
-    assert (report["training"]["rows_per_replica"], report["training"]["padding_rows"]) == (2, 2)
-    assert "fitting_settings" not in report
-
-
-@pytest.mark.parametrize("global_batch_size", [6, 40])
-def test_parts_are_json_and_printed_as_they_come(lowers_nothing, global_batch_size, capsys):
-    for part in parts_of(global_batch_size):
+@pytest.mark.parametrize(("global_batch_size", "fits"), [(6, True), (40, False)])
+def test_rows_are_padded_to_replicas_and_too_many_are_reported(
+    lowers_nothing, global_batch_size, fits, capsys
+):
+    parts = parts_of(global_batch_size)
+    for part in parts:
         print_part(json.loads(json.dumps(part)))
-    printed = capsys.readouterr().out
-    assert ("no setting suffices" in printed) == (global_batch_size == 40)
+    assert ("no setting suffices" in capsys.readouterr().out) != fits
+    report = dict(collections.ChainMap(*parts))
+    assert ("fitting_settings" in report) != fits
+    assert report["training"]["padding_rows"] == -global_batch_size % 4
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("topology", "words"),
     [
-        (["--config", "enwik8_base", "--topology", "v5e"], ["v5e:4x4"]),
-        (["--config", "enwik8_base", "--topology", "v5e:16x16"], ["replicas", "24"]),
-        (["--config", "enwik8_base"], ["--topology"]),
-        (["--config", "enwik8_base", "--topology", "tpu7x:2x2x1"], ["--backend jax"]),
+        (["--topology", "v5e"], "v5e:4x4"),
+        (["--topology", "v5e:16x16"], "24"),
+        ([], "--topology"),
+        (["--topology", "tpu7x:2x2x1"], "--backend jax"),
     ],
 )
-def test_wrong_arguments_are_exit_code_2(arguments, words):
-    finished = run_txl("compile", *arguments)
-    assert finished.returncode == 2, finished.stderr
-    assert len(error_lines(finished)) <= 3
-    assert all(word in finished.stderr for word in words)
+def test_wrong_topologies_are_exit_code_2(txl, topology, words):
+    txl("compile", "--config", "enwik8_base", *topology, code=2, says=words)
 
 
 @pytest.fixture(scope="module")

@@ -4,50 +4,38 @@ import json
 
 import pytest
 
-from pipelines.command_line import main
 from pipelines.config import settings_of
 from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
 from pipelines.training_data import tokens_before_the_end
 from txl_tf.errors import UsageError
 
 
-def printed(capsys, *arguments):
-    assert main(["config", *arguments]) == 0
-    return capsys.readouterr().out
-
-
-def test_every_setting_is_listed_with_its_facts_and_meaning(capsys):
-    shown = " ".join(printed(capsys).split())
+def test_every_setting_is_listed_with_its_facts_and_meaning(txl):
+    text = " ".join(txl("config").split())
     experiment = NAMED_EXPERIMENTS["quickstart"]()
     for section in ("model", "training", "optimizer", "evaluation"):
         for name, facts, meaning in settings_of(type(getattr(experiment, section))):
-            assert meaning and f"{section}.{name} ({facts}) {meaning}" in shown
-    assert all(name in shown for name in NAMED_EXPERIMENTS)
+            assert meaning and f"{section}.{name} ({facts}) {meaning}" in text
+    assert all(name in text for name in NAMED_EXPERIMENTS)
 
 
-def test_an_experiment_is_shown_as_a_file_that_can_be_used(capsys, tmp_path):
-    text = printed(capsys, "--config", "quickstart", "--set", "training.num_steps=700")
+@pytest.mark.parametrize("name", NAMED_EXPERIMENTS)
+def test_an_experiment_is_printed_as_a_file_that_can_be_used(txl, tmp_path, name):
+    text = txl("config", "--config", name, "--set", "training.seed=700")
     (tmp_path / "config.json").write_text(text)
-    expected = NAMED_EXPERIMENTS["quickstart"]().with_overrides(["training.num_steps=700"])
+    expected = NAMED_EXPERIMENTS[name]().with_overrides(["training.seed=700"])
     assert load_experiment(str(tmp_path / "config.json"), []) == expected
 
 
-def test_a_file_with_a_base_says_what_differs(tmp_path):
+def test_a_file_with_a_base_has_only_the_differences(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('base = "quickstart"\n[training]\nnum_steps = 90\n')
     expected = NAMED_EXPERIMENTS["quickstart"]().with_overrides(["training.num_steps=90"])
     assert load_experiment(str(path), []) == expected
     lstm = {"vocabulary_size": 9, "num_layers": 1, "hidden_dim": 4, "segment_length": 4}
+    sections = {"model": {"kind": "lstm", **lstm}, "evaluation": {"memory_length": None}}
     path = tmp_path / "lstm.json"
-    path.write_text(
-        json.dumps(
-            {
-                "base": "quickstart",
-                "model": {"kind": "lstm", **lstm},
-                "evaluation": {"memory_length": None},
-            }
-        )
-    )
+    path.write_text(json.dumps({"base": "quickstart", **sections}))
     assert load_experiment(str(path), []).model.kind == "lstm"
     path.write_text(json.dumps({"base": "quikstart"}))
     with pytest.raises(UsageError, match="Did you mean quickstart"):

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines import doctor
-from tests.pipelines.txl_process import error_lines, run_new_txl
+from tests.pipelines.txl_process import run_new_txl
 from txl_tf.errors import StorageError
 
 TESTED = doctor.pinned_versions()
@@ -34,9 +34,9 @@ def test_the_pinned_versions_are_well(packages, has_tpu):
     ],
 )
 def test_another_version_has_a_verdict_and_a_command(packages, has_tpu, check, status, words):
-    found = next(each for each in doctor.check_packages(packages, has_tpu) if each.check == check)
-    assert str(found).startswith(status) and words in found.what
-    assert found.remedy.startswith("pip ")
+    result = next(each for each in doctor.check_packages(packages, has_tpu) if each.check == check)
+    assert str(result).startswith(status) and words in result.what
+    assert result.remedy.startswith("pip ")
 
 
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path):
@@ -65,12 +65,8 @@ def test_the_devices_of_jax_are_added_up_where_it_is_the_backend(monkeypatch):
 def test_this_machine_is_well_and_bad_folders_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     finished = run_new_txl("doctor", "--folder", tmp_path, "--folder", "ram://doctor/run")
-    assert finished.returncode == 0, finished.stdout
     assert "warning  XLA_FLAGS" in finished.stdout and "sums of 2 replicas" in finished.stdout
     (tmp_path / "file").touch()
     bad = ("--folder", tmp_path / "file", "--timeout-seconds", "0.1")
-    finished = run_new_txl("doctor", *bad)
-    # The first fault decides; that TensorFlow had no time at all is the second.
-    assert finished.returncode == 74
-    assert 1 <= len(error_lines(finished)) <= 3
+    finished = run_new_txl("doctor", *bad, code=74)
     assert "no answer within" in finished.stdout

@@ -13,7 +13,6 @@ import txl_tf
 from tests.convert import python2_pickle
 from tests.convert.goldens import FOLDER, Golden
 from tests.convert.models import assert_same_weights
-from tests.pipelines.txl_process import run_txl
 
 BYTES = list(range(90, 150))
 WORDS = [f"w{index}" for index in range(298)]
@@ -60,7 +59,8 @@ def address(tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_official_weights_come_with_their_tokenizer(name, tmp_path, address):
+def test_official_weights_come_with_their_tokenizer(name, tmp_path, address, txl, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder, step, golden, symbols, text, ids = CASES[name]
     served = tmp_path / "served" / folder
     (served / "data").mkdir(parents=True)
@@ -70,8 +70,7 @@ def test_official_weights_come_with_their_tokenizer(name, tmp_path, address):
         shutil.copy(path, served / "model" / path.name.replace("ckpt-0", f"ckpt-{step}"))
     settings = [f"--set=model.{name}={value}" for name, value in Golden(golden).settings.items()]
     words = ("download", f"official/{name}", "--url", address, *settings, "--out")
-    finished = run_txl(*words, tmp_path / "model", cwd=tmp_path)
-    assert finished.returncode == 0, finished.stderr
+    txl(*words, tmp_path / "model")
     lm, original = txl_tf.load(tmp_path / "model"), Golden(golden).load()
     assert lm.tokenizer.encode(text).tolist() == ids
     if name == "enwik8":
@@ -87,9 +86,8 @@ def test_official_weights_come_with_their_tokenizer(name, tmp_path, address):
             ("prepare", "--train-file", "text", "--vocabulary", "model", "--out", "data"),
             ("evaluate", "--workdir", "model", "--data", "data", "--split", "train"),
         ):
-            finished = run_txl(*job, cwd=tmp_path)
-            assert finished.returncode == 0, finished.stderr
+            txl(*job)
     # The files stay, so that only the conversion is repeated.
     shutil.rmtree(served)
     shutil.rmtree(tmp_path / "model")
-    assert run_txl(*words, tmp_path / "model", cwd=tmp_path).returncode == 0
+    txl(*words, tmp_path / "model")

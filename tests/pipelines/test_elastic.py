@@ -40,13 +40,12 @@ def assert_same_run(one, other):
 
 
 @pytest.mark.slow
-def test_any_number_of_replicas_and_workers_goes_on_with_the_run_of_another(
+def test_any_number_of_replicas_and_workers_resumes_the_run_of_another(
     data_folder, config_file, server, tmp_path
 ):
     workdir, single = tmp_path / "run", tmp_path / "single"
     settings = ("train", "--config", config_file, "--data", data_folder, *SETTINGS)
-    finished = run_txl(*settings, "--workdir", single)
-    assert finished.returncode == 0, finished.stderr
+    run_txl(*settings, "--workdir", single)
     base = (*settings, "--workdir", workdir)
     checkpoints = [workdir / "checkpoints" / f"step-{step:08d}" for step in (15, 45)]
     # Three do not divide the rows.

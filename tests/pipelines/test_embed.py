@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import txl_tf
-from pipelines.command_line import main
 from tests.small_models import small_config
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
@@ -14,6 +13,8 @@ from txl_tf.models import create_model
 from txl_tf.storage.array_archives import read_array_archive
 
 TEXTS = ["bad cab face", "a", "dig a big bag in a cage"]
+LINES = "\n".join(TEXTS).encode()
+JSON_LINES = "".join(json.dumps({"id": 3, "body": text}) + "\n" for text in TEXTS).encode()
 
 
 @pytest.fixture(scope="module")
@@ -27,52 +28,39 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def embedded(folder, tmp_path, capsys):
-    """A function that writes a text file and runs the job on it."""
+def embed(folder, txl, tmp_path):
+    """A function that runs the job on a text file."""
 
-    def run(content, *options, out="features.npz", workdir=folder):
+    def run(content, *options, out="features.npz", workdir=folder, **end):
         (tmp_path / "texts").write_bytes(content)
-        words = ["embed", "--workdir", workdir, "--text", tmp_path / "texts"]
-        exit_code = main([*map(str, words), "--out", str(tmp_path / out), *options])
-        return exit_code, capsys.readouterr()
+        files = ("--text", tmp_path / "texts", "--out", tmp_path / out)
+        return txl("embed", "--workdir", workdir, *files, *options, **end)
 
     return run
 
 
-def arrays_of(path):
-    with path.open("rb") as file:
-        return read_array_archive(file)
-
-
-def test_lines_of_text_become_rows_of_an_archive(embedded, folder, tmp_path):
-    exit_code, shown = embedded("\n".join(TEXTS).encode())
-    assert (exit_code, shown.err) == (0, "")
-    assert "3 texts" in shown.out
-    assert embedded("\ufeff".encode() + "\n".join(TEXTS).encode())[0] == 0
-    arrays = arrays_of(tmp_path / "features.npz")
-    expected = txl_tf.load(folder).embed(TEXTS)
-    np.testing.assert_allclose(arrays["features"], expected, atol=1e-6)
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-def test_tokens_of_all_texts_follow_each_other(embedded, folder, tmp_path):
-    options = ("--pooling", "tokens", "--layer", "1", "--batch-size", "2")
-    assert embedded("\r\n".join(TEXTS).encode(), *options)[0] == 0
-    arrays = arrays_of(tmp_path / "features.npz")
-    assert arrays["lengths"].tolist() == list(map(len, TEXTS))
-    parts = np.split(arrays["features"], np.cumsum(arrays["lengths"])[:-1])
-    for part, expected in zip(parts, txl_tf.load(folder).embed(TEXTS, 1, "tokens"), strict=True):
-        np.testing.assert_allclose(part, expected, atol=1e-5)
-
-
-def test_a_field_of_json_lines_is_read_and_a_file_replaced(embedded, folder, tmp_path):
-    lines = "".join(json.dumps({"id": 3, "body": text}) + "\n" for text in TEXTS)
-    (tmp_path / "features.npz").write_text("what was there before")
-    options = ("--field", "body", "--pooling", "last", "--layer", "0")
-    assert embedded(lines.encode(), *options)[0] == 0
-    expected = txl_tf.load(folder).embed(TEXTS, 0, "last")
-    found = arrays_of(tmp_path / "features.npz")["features"]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+@pytest.mark.parametrize(
+    ("content", "options", "layer", "pooling"),
+    [
+        (LINES, (), None, "mean"),
+        ("\ufeff".encode() + LINES, (), None, "mean"),
+        (JSON_LINES, ("--field", "body", "--pooling", "last", "--layer", "0"), 0, "last"),
+        (LINES.replace(b"\n", b"\r\n"), ("--pooling", "tokens", "--layer", "1"), 1, "tokens"),
+    ],
+)
+def test_each_text_of_a_file_has_its_features_in_an_archive(
+    embed, folder, tmp_path, content, options, layer, pooling
+):
+    (tmp_path / "features.npz").write_text("an older file, which is replaced")
+    assert "3 texts" in embed(content, *options, "--batch-size", "2")
+    with (tmp_path / "features.npz").open("rb") as file:
+        arrays = read_array_archive(file)
+    expected = txl_tf.load(folder).embed(TEXTS, layer, pooling)
+    if pooling == "tokens":
+        assert arrays["lengths"].tolist() == list(map(len, TEXTS))
+        expected = np.concatenate(expected)
+    np.testing.assert_allclose(arrays["features"], expected, atol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.npz", "texts"]
 
 
 @pytest.mark.parametrize(
@@ -90,16 +78,14 @@ def test_a_field_of_json_lines_is_read_and_a_file_replaced(embedded, folder, tmp
         (b"abc", ("--step", "4"), 2, "no step can be chosen"),
     ],
 )
-def test_what_cannot_be_read_is_refused(embedded, tmp_path, content, options, code, message):
-    exit_code, shown = embedded(content, *options)
-    assert exit_code == code
-    assert message in shown.err
-    assert len(shown.err.splitlines()) <= 3
+def test_a_text_or_option_that_cannot_be_read_is_refused(
+    embed, tmp_path, content, options, code, message
+):
+    embed(content, *options, code=code, says=message)
     assert not (tmp_path / "features.npz").exists()
 
 
-def test_files_and_folders_that_are_not_there_are_named(embedded, tmp_path):
-    assert embedded(b"abc", out="features.csv")[0] == 2
-    assert embedded(b"abc", out="none/features.npz")[0] == 74
-    exit_code, shown = embedded(b"abc", workdir=tmp_path)
-    assert (exit_code, "There is no model in this folder." in shown.err) == (66, True)
+def test_a_folder_or_output_that_is_not_there_is_refused(embed, tmp_path):
+    embed(b"abc", out="features.csv", code=2)
+    embed(b"abc", out="none/features.npz", code=74)
+    embed(b"abc", workdir=tmp_path, code=66, says="There is no model in this folder.")

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import keras
@@ -19,11 +18,9 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import txl_tf
-from pipelines.checkpoint_watch import new_checkpoints
-from pipelines.command_line import main
 from tests.distribution.two_workers import started
 from tests.pipelines.txl_process import command
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
@@ -68,25 +65,20 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    made = Run(tmp_path_factory.mktemp("run") / "run", data[1])
-    made.save(10)
-    return made
+    run = Run(tmp_path_factory.mktemp("run") / "run", data[1])
+    run.save(10)
+    return run
 
 
-def evaluated(capsys, *arguments):
-    """The results that the job prints."""
-    exit_code = main(["evaluate", "--json", *map(str, arguments)])
-    captured = capsys.readouterr()
-    assert exit_code == 0, captured.err
-    return [json.loads(line) for line in captured.out.splitlines()]
+@pytest.fixture
+def evaluate(txl):
+    """A function that evaluates, and returns the results; none where an exit code is expected."""
 
+    def run(*arguments, **end):
+        output = txl("evaluate", "--json", *arguments, **end)
+        return [json.loads(line) for line in output.splitlines()]
 
-def refused(capsys, *arguments):
-    """The exit code and the message of a job that fails."""
-    exit_code = main(["evaluate", *map(str, arguments)])
-    message = capsys.readouterr().err
-    assert 1 <= len(message[message.index("txl") :].splitlines()) <= 3
-    return exit_code, message
+    return run
 
 
 def nats_of_documents_alone():
@@ -95,20 +87,20 @@ def nats_of_documents_alone():
     tokens = np.frombuffer(b"".join(DOCUMENTS) + b"?", np.uint8).astype("int32")[None]
     start = 0
     for size in map(len, DOCUMENTS):
-        read = tokens[:, start : start + size + 1]
-        nll, _ = model.score(read[:, :-1], read[:, 1:], model.initial_memory(1, 0))
+        segment = tokens[:, start : start + size + 1]
+        nll, _ = model.score(segment[:, :-1], segment[:, 1:], model.initial_memory(1, 0))
         nats.append(of_next + float(np.sum(nll[0, :-1])))
         of_next = float(nll[0, -1])
         start += size
     return nats
 
 
-def test_the_figures_of_documents_add_up_to_those_of_the_split(run, data, tmp_path, capsys):
+def test_figures_of_documents_add_up_to_the_split(run, data, tmp_path, evaluate):
     path = tmp_path / "documents.jsonl"
     common = ("--workdir", run.workdir.folder, "--data", data[0], "--per-document", path)
     whole = ("--set", "evaluation.warm_up_tokens=all", "--set", "evaluation.memory_length=90")
     for rows in (1, 3):
-        (result,) = evaluated(capsys, *common, *whole, "--set", f"evaluation.batch_size={rows}")
+        (result,) = evaluate(*common, *whole, "--set", f"evaluation.batch_size={rows}")
         documents = [json.loads(line) for line in path.read_text().splitlines()]
         totals = [each["total_nats"] for each in documents]
         np.testing.assert_allclose(totals, nats_of_documents_alone(), rtol=1e-5)
@@ -121,31 +113,28 @@ def test_the_figures_of_documents_add_up_to_those_of_the_split(run, data, tmp_pa
     assert documents[0]["perplexity"] is None
     mean = totals[1] / documents[1]["num_tokens"]
     assert documents[1]["perplexity"] == pytest.approx(math.exp(mean))
-    assert main(["evaluate", *map(str, common[:-1]), str(tmp_path / "none" / "x")]) == 74
+    evaluate(*common[:-1], tmp_path / "none" / "x", code=74)
 
 
-def test_own_text_is_scored_and_bad_text_is_refused(run, tmp_path, capsys, monkeypatch):
+def test_own_text_is_scored_and_bad_text_is_refused(run, tmp_path, txl, evaluate, monkeypatch):
     path = tmp_path / "own.txt"
     path.write_bytes(DOCUMENTS[3])
     common = ("--workdir", run.workdir.folder)
-    *tokens, result = evaluated(capsys, *common, "--text", path, "--per-token")
+    *tokens, result = evaluate(*common, "--text", path, "--per-token")
     assert [token["text"] for token in tokens][:3] == ["\\xc3", "\\xa9", "t"]
     assert (result["num_tokens"], result["split"]) == (len(DOCUMENTS[3]) - 1, "text")
     assert result["num_characters"] < result["num_bytes"] == result["num_tokens"]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(DOCUMENTS[3])))
-    (piped,) = evaluated(capsys, *common, "--text", "-")
+    (piped,) = evaluate(*common, "--text", "-")
     assert piped["total_nats"] == pytest.approx(result["total_nats"], rel=1e-6)
-    assert main(["evaluate", *common, "--text", str(path), "--per-token"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = txl("evaluate", *common, "--text", path, "--per-token").splitlines()
     assert lines[0].split() == ["0", "-", "'\\\\xc3'"]
     assert float(lines[1].split()[1]) == pytest.approx(tokens[1]["nats"], abs=1e-6)
-    (words,) = evaluated(capsys, *common, "--text", path, "--num-words", 13)
+    (words,) = evaluate(*common, "--text", path, "--num-words", 13)
     assert words["num_words"] == pytest.approx(13 * result["num_tokens"] / len(DOCUMENTS[3]))
-
     path.write_bytes(b"x")
-    assert refused(capsys, *common, "--text", path)[0] == 65
-    assert refused(capsys, *common, "--text", tmp_path / "none")[0] == 66
-    assert refused(capsys, *common, "--text", tmp_path)[0] == 2
+    for text, code in ((path, 65), (tmp_path / "none", 66), (tmp_path, 2)):
+        evaluate(*common, "--text", text, code=code)
 
 
 READERS = {
@@ -161,17 +150,17 @@ def other_lengths(data, tmp_path_factory):
     evaluation = EvaluationConfig(batch_size=3, memory_length=9, segment_length=4, clamp_length=6)
     training = EXPERIMENT.training.replace(dtype_policy="mixed_bfloat16")
     experiment = EXPERIMENT.replace(evaluation=evaluation, training=training)
-    made = Run(tmp_path_factory.mktemp("lengths") / "run", data[1], experiment)
-    made.save(10)
-    return made.workdir.folder
+    run = Run(tmp_path_factory.mktemp("lengths") / "run", data[1], experiment)
+    run.save(10)
+    return run.workdir.folder
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_job_library_and_harness_score_a_document_alike(name, other_lengths, tmp_path, capsys):
+def test_job_library_and_harness_score_a_document_alike(name, other_lengths, tmp_path, evaluate):
     lengths, path, text = READERS[name], tmp_path / "own.txt", b"".join(DOCUMENTS).decode()
     path.write_text(text)
     sets = [f"--set=evaluation.{key}={value}" for key, value in lengths.items()]
-    (expected,) = evaluated(capsys, "--workdir", other_lengths, "--text", path, *sets)
+    (expected,) = evaluate("--workdir", other_lengths, "--text", path, *sets)
     used = {"memory_length": 9, "segment_length": 4, "clamp_length": 6, "dtype_policy": "float32"}
     used |= {**lengths, "batch_size": 1, "step": 10}
     assert used.items() <= expected.items()
@@ -180,30 +169,30 @@ def test_job_library_and_harness_score_a_document_alike(name, other_lengths, tmp
         assert score.total_nats == pytest.approx(expected["total_nats"], rel=1e-6)
         assert used.items() <= score.to_dict().items()
     if importlib.util.find_spec("lm_eval") is not None:
-        from lm_eval.api.instance import Instance
+        from lm_eval.api.run import Instance
 
         from txl_tf.harness import HarnessModel
 
         harness = HarnessModel(other_lengths, **lengths)
         request = Instance("loglikelihood_rolling", {}, (text,), 0)
-        (found,) = harness.loglikelihood_rolling([request], disable_tqdm=True)
+        (log_likelihood,) = harness.loglikelihood_rolling([request], disable_tqdm=True)
         # The first token, which has no score, counts as the mean of the others.
         with_first = expected["total_nats"] * (1 + 1 / expected["num_tokens"])
-        assert -found == pytest.approx(with_first, rel=1e-6)
+        assert -log_likelihood == pytest.approx(with_first, rel=1e-6)
         assert harness.get_model_info().items() <= expected.items()
 
 
-def test_the_precision_is_float32_unless_it_is_chosen(data, other_lengths, capsys):
+def test_the_precision_is_float32_unless_it_is_chosen(data, other_lengths, evaluate):
     common = ("--workdir", other_lengths, "--data", data[0])
-    (result,) = evaluated(capsys, *common)
-    (rounded,) = evaluated(capsys, *common, "--set", "evaluation.dtype_policy=mixed_bfloat16")
+    (result,) = evaluate(*common)
+    (rounded,) = evaluate(*common, "--set", "evaluation.dtype_policy=mixed_bfloat16")
     policies = (result["dtype_policy"], rounded["dtype_policy"])
     assert policies == ("float32", "mixed_bfloat16")
     difference = abs(rounded["total_nats"] - result["total_nats"]) / result["num_tokens"]
     assert 1e-6 < difference < 1e-2
 
 
-def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, capsys):
+def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, txl, evaluate):
     words, valid = [f"w{n}" for n in range(9)], b"w1 w2 other w3\nmore w1\n"
     rule = WordRule(add_eos=True)
     tokenizer = WordTokenizer([*words, "<unk>", "<eos>"], rule, unknown_token="<unk>")
@@ -212,35 +201,34 @@ def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, capsys):
         {"train": [b"w1 w2\n" * 9], "valid": [valid]}, tokenizer, str(data), "toy"
     )
     model = EXPERIMENT.model.replace(vocabulary_size=tokenizer.vocabulary_size)
-    made = Run(tmp_path / "run", manifest, EXPERIMENT.replace(model=model))
-    made.workdir.keep_vocabulary(tokenizer.vocabulary_files)
-    made.save(10)
+    run = Run(tmp_path / "run", manifest, EXPERIMENT.replace(model=model))
+    run.workdir.keep_vocabulary(tokenizer.vocabulary_files)
+    run.save(10)
     path = tmp_path / "own.txt"
     path.write_bytes(valid)
-    common = ("--workdir", made.workdir.folder)
-    (split,) = evaluated(capsys, *common, "--data", data)
-    (own,) = evaluated(capsys, *common, "--text", path)
-    score = txl_tf.load(made.workdir.folder).score(valid.decode())
+    common = ("--workdir", run.workdir.folder)
+    (split,) = evaluate(*common, "--data", data)
+    (own,) = evaluate(*common, "--text", path)
+    score = txl_tf.load(run.workdir.folder).score(valid.decode())
     # Of 8 tokens the first is no target.
-    for found in (split, own, score.to_dict()):
-        assert (found["num_unknown"], found["unknown_share"]) == (2, 2 / 7)
-        assert found["tokenizer_kind"] == "words"
-    assert score.unknown_share == 2 / 7 and "unknown tokens    28.57%" in str(score)
-    assert main(["evaluate", *map(str, common), "--text", str(path)]) == 0
-    assert "unknown tokens    28.57%" in capsys.readouterr().out
+    for result in (split, own, score.to_dict()):
+        assert (result["num_unknown"], result["unknown_share"]) == (2, 2 / 7)
+        assert result["tokenizer_kind"] == "words"
+    for text in (str(score), txl("evaluate", *common, "--text", path)):
+        assert "unknown tokens    28.57%" in text
     # A data set has the vocabulary too.
-    shutil.rmtree(Path(made.workdir.folder) / "vocabulary")
-    (again,) = evaluated(capsys, *common, "--text", path, "--data", data)
+    shutil.rmtree(Path(run.workdir.folder) / "vocabulary")
+    (again,) = evaluate(*common, "--text", path, "--data", data)
     assert again["total_nats"] == own["total_nats"]
 
 
 @pytest.mark.slow
-def test_two_workers_share_the_rows_and_the_first_one_prints(run, data, tmp_path, capsys):
+def test_two_workers_share_the_rows_and_the_first_one_prints(run, data, tmp_path, evaluate):
     copy = tmp_path / "run"
     shutil.copytree(run.workdir.folder, copy, ignore=shutil.ignore_patterns("tensorboard"))
     rows = ("--set", "evaluation.batch_size=3", "--set", "evaluation.warm_up_tokens=all")
     common = ("--workdir", copy, "--data", data[0], "--per-document", tmp_path / "documents", *rows)
-    (alone,) = evaluated(capsys, *common)
+    (alone,) = evaluate(*common)
     expected = (tmp_path / "documents").read_text()
     (tmp_path / "documents").unlink()
     shutil.rmtree(copy / "tensorboard")
@@ -263,23 +251,20 @@ def files_of(folder):
     return sorted(path for path in Path(folder).rglob("*") if path.is_file())
 
 
-def test_a_converted_model_is_evaluated(data, run, tmp_path, capsys):
-    folder = tmp_path / "converted"
+def test_a_converted_model_is_evaluated(data, tmp_path, evaluate):
+    folder, path = tmp_path / "converted", tmp_path / "own.txt"
     write_model_folder(model_of(10), str(folder))
-    (result,) = evaluated(capsys, "--workdir", folder, "--data", data[0])
-    assert (result["step"], result["masks_documents"]) == (0, False)
-    path = tmp_path / "own.txt"
     path.write_bytes(b"".join(DOCUMENTS))
-    single = ("--set", "evaluation.batch_size=1")
-    (split,) = evaluated(capsys, "--workdir", folder, "--data", data[0], *single)
-    (own,) = evaluated(capsys, "--workdir", folder, "--data", data[0], "--text", path)
+    common = ("--workdir", folder, "--data", data[0])
+    (split,) = evaluate(*common, "--set", "evaluation.batch_size=1")
+    assert (split["step"], split["masks_documents"]) == (0, False)
+    (own,) = evaluate(*common, "--text", path)
     assert own["total_nats"] == pytest.approx(split["total_nats"], rel=1e-6)
     assert not (folder / "tensorboard").exists()
-    exit_code, message = refused(capsys, "--workdir", folder, "--text", path)
-    assert exit_code == 2 and str(folder) in message and "--data DIR" in message
-    assert refused(capsys, "--workdir", folder, "--data", data[0], "--watch")[0] == 2
+    evaluate("--workdir", folder, "--text", path, code=2, says="--data DIR")
+    evaluate(*common, "--watch", code=2)
     (folder / "config.json").write_text("{")
-    assert refused(capsys, "--workdir", folder, "--data", data[0])[0] == 65
+    evaluate(*common, code=65)
 
 
 @pytest.mark.parametrize(
@@ -292,25 +277,16 @@ def test_a_converted_model_is_evaluated(data, run, tmp_path, capsys):
         ["--data", "d", "--set", "evaluation.warm_up_tokens=some"],
     ],
 )
-def test_options_that_do_not_go_together_are_2(run, arguments, capsys):
-    assert refused(capsys, "--workdir", run.workdir.folder, *arguments)[0] == 2
+def test_options_that_do_not_go_together_are_2(run, arguments, evaluate):
+    evaluate("--workdir", run.workdir.folder, *arguments, code=2)
 
 
-def test_queries_without_keys_are_refused(run, data, capsys):
-    common = ("--workdir", run.workdir.folder, "--data", data[0])
-    settings = ("memory_length=0", "same_length=true", "same_length_keys=memory")
-    sets = [f"--set=evaluation.{each}" for each in settings]
-    exit_code, message = refused(capsys, *common, *sets)
-    assert exit_code == 78 and "needs a memory" in message
-
-
-def test_windows_need_the_memory_left_out_which_is_78(run, data, capsys):
+def test_windows_need_the_memory_left_out_which_is_78(run, data, evaluate):
     common = ("--workdir", run.workdir.folder, "--data", data[0])
     stride = ("--set", "evaluation.window_stride_tokens=1")
-    exit_code, message = refused(capsys, *common, *stride)
-    assert exit_code == 78 and "evaluation.memory_length=0" in message
+    evaluate(*common, *stride, code=78, says="evaluation.memory_length=0")
     sets = ("evaluation.memory_length=0", "evaluation.segment_length=90")
-    (result,) = evaluated(capsys, *common, *stride, *(f"--set={each}" for each in sets))
+    (result,) = evaluate(*common, *stride, *(f"--set={each}" for each in sets))
     # A window of the whole text reads every document from its beginning.
     assert result["total_nats"] == pytest.approx(sum(nats_of_documents_alone()), rel=1e-5)
 
@@ -318,50 +294,46 @@ def test_windows_need_the_memory_left_out_which_is_78(run, data, capsys):
 @pytest.fixture
 def watched(data, tmp_path):
     """A run with two of its three checkpoints, and what watches it."""
-    made = Run(tmp_path / "run", data[1])
-    made.save(10)
-    made.save(20)
-    return made, ("--workdir", made.workdir.folder, "--data", data[0], "--watch")
+    run = Run(tmp_path / "run", data[1])
+    run.save(10)
+    run.save(20)
+    return run, ("--workdir", run.workdir.folder, "--data", data[0], "--watch")
 
 
 @pytest.mark.slow
-def test_every_checkpoint_is_evaluated_once_as_it_appears(watched, capsys):
+def test_every_checkpoint_is_evaluated_once_as_it_appears(watched, evaluate):
     run, watch = watched
-    results = evaluated(capsys, *watch, "--watch-seconds", "0.01")
+    results = evaluate(*watch, "--watch-seconds", "0.01")
     assert [result["step"] for result in results] == [10, 20]
     thread = threading.Timer(0.3, run.save, [30])
     thread.start()
-    results = evaluated(capsys, *watch)
+    results = evaluate(*watch)
     thread.join()
     assert [result["step"] for result in results] == [30]
-    assert evaluated(capsys, *watch) == []
+    assert evaluate(*watch) == []
     board = EventAccumulator(os.path.join(run.workdir.tensorboard, "valid")).Reload()
     events = board.Tensors("loss/nats_per_token")
     assert [event.step for event in events] == [10, 20, 30]
     figure = float(tf.make_ndarray(events[-1].tensor_proto))
     assert figure == pytest.approx(results[0]["nats_per_token"], rel=1e-6)
     # Under other conditions they are evaluated again.
-    shorter = evaluated(capsys, *watch, "--set", "evaluation.memory_length=3")
+    shorter = evaluate(*watch, "--set", "evaluation.memory_length=3")
     assert [result["step"] for result in shorter] == [10, 20, 30]
 
 
-def test_a_signal_ends_the_watching_and_the_same_command_resumes(watched, capsys):
+def test_a_signal_ends_the_watching_and_the_same_command_resumes(watched, evaluate):
     run, watch = watched
-    assert [result["step"] for result in evaluated(capsys, *watch, "--watch-seconds", "0.01")]
-    handler = signal.getsignal(signal.SIGTERM)
+    assert [result["step"] for result in evaluate(*watch, "--watch-seconds", "0.01")] == [10, 20]
     thread = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM])
     thread.start()
-    try:
-        exit_code, message = refused(capsys, *watch)
-    finally:
-        thread.join()
-        signal.signal(signal.SIGTERM, handler)
-    assert exit_code == 75 and "SIGTERM" in message
+    evaluate(*watch, code=75, says="SIGTERM")
+    thread.join()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     run.save(30)
-    assert [result["step"] for result in evaluated(capsys, *watch)] == [30]
+    assert [result["step"] for result in evaluate(*watch)] == [30]
 
 
-def test_a_checkpoint_may_be_removed_meanwhile_but_not_damaged(watched, capsys, monkeypatch):
+def test_a_checkpoint_may_be_removed_meanwhile_but_not_damaged(watched, evaluate, monkeypatch):
     run, watch = watched
     run.save(30)
     load = CheckpointStore.load
@@ -372,28 +344,13 @@ def test_a_checkpoint_may_be_removed_meanwhile_but_not_damaged(watched, capsys, 
         return load(self, step)
 
     monkeypatch.setattr(CheckpointStore, "load", removing)
-    assert [result["step"] for result in evaluated(capsys, *watch)] == [20, 30]
+    assert [result["step"] for result in evaluate(*watch)] == [20, 30]
     (path,) = (path for path in files_of(run.workdir.evaluations) if path.suffix == ".jsonl")
     lines = path.read_text().splitlines()
     assert [json.loads(line)["result"]["step"] for line in lines] == [20, 30]
     path.write_text("{}\n")
-    assert refused(capsys, *watch)[0] == 65
+    evaluate(*watch, code=65)
     path.unlink()
     state = next(path for path in files_of(run.workdir.checkpoints) if "state.data" in path.name)
     state.write_bytes(state.read_bytes()[:-1])
-    assert refused(capsys, *watch)[0] == 65
-
-
-def test_waiting_ends_at_the_last_step_at_a_stop_and_when_patience_is_over():
-    there, stopped = [0, 1, 2], threading.Event()
-    steps = new_checkpoints(lambda: list(there), 3, {0}, stopped, poll_seconds=0.001)
-    assert [next(steps), next(steps)] == [1, 2]
-    # The last step of the run ends it.
-    threading.Timer(0.05, there.append, [3]).start()
-    assert next(steps) == 3
-    assert list(steps) == []
-    begin = time.monotonic()
-    assert list(new_checkpoints(list, 3, (), stopped, 0.05, poll_seconds=10.0)) == []
-    assert 0.04 < time.monotonic() - begin < 5.0
-    threading.Timer(0.05, stopped.set).start()
-    assert list(new_checkpoints(list, 3, (), stopped)) == []
+    evaluate(*watch, code=65)

@@ -8,15 +8,14 @@ import tensorflow as tf
 
 import txl_tf
 from pipelines import export
-from pipelines.command_line import main
 from tests.convert.goldens import Golden
 from tests.export.requests import generate, nothing_read, rows_of, tensors
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import parsed
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import LSTMConfig
-from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.errors import UsageError
 from txl_tf.model_folder import Workdir, open_model, write_model_folder
 
 
@@ -40,25 +39,27 @@ def test_arguments_are_checked_before_anything_is_read(workdir, tmp_path):
     text = ("--top-k", 5, "--temperature", 0, "--stop", "a", "--stop", "b")
     expected = GenerationConfig(top_k=5, temperature=0, stop=("a", "b"))
     assert checked(*run, tmp_path / "new", *text).completion == expected
-    for *wrong, words in (
-        ("--memory-length", -1, "--memory-length -1"),
-        ("--version", 0, "--version 0"),
-        ("--max-text-bytes", 0, "--max-text-bytes 0"),
-        ("--max-output-tokens", 32, "--max-tokens", 33, "--max-tokens 33"),
-        ("--temperature", -1, "--temperature -1"),
-        ("--stop", "", "--stop ''"),
-    ):
-        with pytest.raises(UsageError) as raised:
-            checked(*run, tmp_path / "new", *wrong)
-        assert raised.value.where.startswith(words)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="not a folder"):
-        checked(*run, tmp_path / "file")
-    with pytest.raises(InputMissingError):
-        checked("--workdir", tmp_path / "none", "--out", tmp_path / "new")
 
 
-def test_what_has_no_attention_is_not_exported(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--memory-length", -1), "--memory-length -1"),
+        (("--version", 0), "--version 0"),
+        (("--max-text-bytes", 0), "--max-text-bytes 0"),
+        (("--max-output-tokens", 32, "--max-tokens", 33), "--max-tokens 33"),
+        (("--temperature", -1), "--temperature -1"),
+        (("--stop", ""), "--stop ''"),
+        (("--out", __file__), "not a folder"),
+    ],
+)
+def test_wrong_arguments_are_named(workdir, tmp_path, txl, words, says):
+    out = ("--out", tmp_path / "new")
+    txl("export", "--workdir", workdir.folder, *out, *words, code=2, says=says)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_recurrent_model_is_not_exported(tmp_path):
     config = LSTMConfig(vocabulary_size=5, num_layers=1, hidden_dim=4, segment_length=3)
     experiment = toy_experiment().replace(model=config)
     workdir = Workdir(str(tmp_path / "run"))
@@ -68,47 +69,45 @@ def test_what_has_no_attention_is_not_exported(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
+def test_every_export_is_a_new_version(trained, data_folder, tmp_path, txl):
     out = tmp_path / "served"
-    job = ("export", "--workdir", str(trained[0]), "--out", str(out))
-    assert main([*job]) == 0
-    assert f"SavedModel: {out / '1'}" in capsys.readouterr().out
+    job = ("export", "--workdir", trained, "--out", out)
+    assert f"SavedModel: {out / '1'}" in txl(*job)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     small = ("--weights", "int8", "--memory-length", "9")
-    assert main([*job, *small, "--max-tokens", "7", "--top-k", "5", "--stop", " 7"]) == 0
-    assert main([*job, "--version", "1"]) == 73
+    txl(*job, *small, "--max-tokens", "7", "--top-k", "5", "--stop", " 7")
+    txl(*job, "--version", "1", code=73)
     assert sorted(path.name for path in out.iterdir()) == ["1", "2"]
     assert before == {path: path.read_bytes() for path in before}
-    assert main(["verify", str(out)]) == 0
+    txl("verify", out)
     described = open_model(out).description
     assert (described.step, described.stored_as) == (40, "int8")
     assert described.model.memory_length == 9
     signatures = tf.saved_model.load(str(out / "2")).signatures
-    [written] = signatures["serving_default"](tf.constant([b"7 and"]))["texts"].numpy()
-    assert len(written) <= 7 and b" 7" not in written
+    [text] = signatures["serving_default"](tf.constant([b"7 and"]))["texts"].numpy()
+    assert len(text) <= 7 and b" 7" not in text
     memory = {"memory_states": tf.zeros([0]), "memory_valid_length": tf.constant([0])}
     ids = {"token_ids": tf.constant([[7, 8]]), "target_ids": tf.constant([[8, 9]])}
     answer = signatures["score"](**ids, lengths=tf.constant([2]), **memory)
     assert answer["memory_states"].shape == (1, 1, 9, 16)
-    capsys.readouterr()
     losses = []
     for version in ("1", "2"):
-        evaluate = ("evaluate", "--workdir", str(out / version), "--data", str(data_folder))
+        evaluate = ("evaluate", "--workdir", out / version, "--data", data_folder)
         memory = ("--set", "evaluation.memory_length=9")
-        assert main([*evaluate, "--split", "valid", *memory, "--json"]) == 0
-        losses.append(json.loads(capsys.readouterr().out)["nats_per_token"])
+        result = json.loads(txl(*evaluate, "--split", "valid", *memory, "--json"))
+        losses.append(result["nats_per_token"])
     assert 0 < abs(losses[1] / losses[0] - 1) < 0.01
 
 
 @pytest.mark.slow
-def test_an_official_checkpoint_is_imported_exported_and_writes(tmp_path):
+def test_an_official_checkpoint_is_imported_exported_and_writes(tmp_path, txl):
     golden = Golden("tf1_wt103_like")
     write_model_folder(golden.load(), str(tmp_path / "converted"))
-    job = ["export", "--workdir", str(tmp_path / "converted"), "--out", str(tmp_path / "served")]
-    assert main(job) == 0
+    job = ("export", "--workdir", tmp_path / "converted", "--out", tmp_path / "served")
+    txl(*job)
     loaded = tf.saved_model.load(str(tmp_path / "served" / "1"))
     assert "complete" not in loaded.signatures  # there is no vocabulary
-    assert main([*job, "--stop", "."]) == 2
+    txl(*job, "--stop", ".", code=2)
     prompts = golden.arrays["seg0/inputs"].astype("int32")
     nothing = nothing_read(len(prompts))
     answer = generate(loaded.signatures, rows_of(prompts), nothing, max_tokens=12)

@@ -3,11 +3,11 @@
 import builtins
 import io
 import sys
+from unittest import mock
 
 import pytest
 
-from pipelines.command_line import main
-from tests.small_run import write_run
+from tests.small_models import write_run
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
 
@@ -18,74 +18,59 @@ def workdir(tmp_path_factory):
 
 
 @pytest.fixture
-def generated(workdir, capsys, monkeypatch):
+def generate(workdir, txl, monkeypatch):
     """A function that runs the job, with an input that is no terminal, and returns the output."""
 
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-
-    def run(*arguments):
-        exit_code = main(["generate", "--workdir", workdir, *arguments])
-        printed = capsys.readouterr()
-        return printed.out if exit_code == 0 else (exit_code, printed.err)
+    def run(*arguments, typed=b"", **end):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
+        return txl("generate", "--workdir", workdir, *arguments, **end)
 
     return run
 
 
-@pytest.mark.slow
-def test_a_session_goes_on_where_it_stopped(generated, tmp_path):
-    common = ("--seed", "3", "--repetition-penalty", "1.1")
-    at_once = generated("--prompt", "some ", "--max-tokens", "12", *common)
-    file = str(tmp_path / "story.npz")
-    first = generated("--prompt", "some ", "--max-tokens", "5", "--session", file, *common)
-    second = generated("--max-tokens", "7", "--session", file, *common)
-    third = generated("--prompt", "more ", "--max-tokens", "2", "--session", file, *common)
-    # Bytes that are no UTF-8 print as one sign or several, depending on their neighbours.
-    assert without_signs(first + second) == without_signs(at_once)
-    assert third.startswith("more ")
-    exit_code, message = generated("--session", file, "--memory-length", "9")
-    assert (exit_code, "or memory length" in message) == (78, True)
-
-
-def without_signs(text):
+def ascii_of(text):
     """The ASCII of a text: bytes of other characters may be parted by two runs."""
     return "".join(character for character in text.replace("\n", "") if character.isascii())
 
 
-def test_several_samples_begin_alike_and_differ(generated):
+@pytest.mark.slow
+def test_a_session_continues_where_it_stopped(generate, tmp_path):
+    common = ("--seed", "3", "--repetition-penalty", "1.1")
+    at_once = generate("--prompt", "some ", "--max-tokens", "12", *common)
+    session = ("--session", tmp_path / "story.npz")
+    first = generate("--prompt", "some ", "--max-tokens", "5", *session, *common)
+    second = generate("--max-tokens", "7", *session, *common)
+    assert ascii_of(first + second) == ascii_of(at_once)
+    third = generate("--prompt", "more ", "--max-tokens", "2", *session, *common)
+    assert third.startswith("more ")
+    generate(*session, "--memory-length", "9", code=78, says="or memory length")
+
+
+def test_several_samples_begin_alike_and_differ(generate):
     arguments = ("--num-samples", "3", "--max-tokens", "30", "--min-p", "0.05")
-    printed = generated("--prompt", "some\n", *arguments)
-    parts = printed.split("--- ")[1:]
+    output = generate("--prompt", "some\n", *arguments)
+    parts = output.split("--- ")[1:]
     assert [part.splitlines()[:2] for part in parts] == [
         [f"{index} of 3", "some"] for index in (1, 2, 3)
     ]
     assert len({part.split("\n", 1)[1] for part in parts}) == 3
 
 
-def test_a_pipe_is_the_prompt_and_the_seed_and_the_step_are_told(workdir, capsys, monkeypatch):
-    printed = []
-    for typed in (b"some\nnew text\n", b"some\nnew text"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
-        arguments = ["--max-tokens", "5", "--seed", "4", "--step", "newest"]
-        assert main(["generate", "--workdir", workdir, *arguments]) == 0
-        printed.append(capsys.readouterr())
-    assert printed[0].out == printed[1].out
-    assert printed[0].out.startswith("some\nnew text") and printed[0].out[13] != "\n"
-    expected = ["step 7, the best of the split valid", "seed 4"]
-    assert printed[0].err.splitlines()[-2:] == expected
+def test_a_pipe_is_the_prompt_and_the_seed_and_the_step_are_told(generate):
+    arguments = ("--max-tokens", "5", "--seed", "4", "--step", "newest")
+    told = "step 7, the best of the split valid\nseed 4\n"
+    first = generate(*arguments, typed=b"some\nnew text\n", says=told)
+    assert first.startswith("some\nnew text") and first[13] != "\n"
+    assert first == generate(*arguments, typed=b"some\nnew text")
 
 
-def test_beams_find_one_text_and_stop(generated):
-    printed = generated("--prompt", "some ", "--max-tokens", "4", "--beams", "3")
-    assert printed.startswith("some ")
-    assert printed == generated("--prompt", "some ", "--max-tokens", "4", "--beams", "3")
+def test_a_bias_writes_its_token_with_beams_and_without(generate):
+    common = ("--prompt", "some ", "--max-tokens", "3", "--logit-bias", "88=100")
+    assert generate(*common, "--frequency-penalty", "0.5") == "some XXX\n"
+    assert generate(*common, "--beams", "3") == "some XXX\n"
 
 
-def test_a_bias_writes_its_token(generated):
-    common = ("--prompt", "some ", "--max-tokens", "3", "--frequency-penalty", "0.5")
-    assert generated(*common, "--logit-bias", "88=100") == "some XXX\n"
-
-
-def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
+def test_a_terminal_is_asked_line_by_line(workdir, txl, monkeypatch, tmp_path):
     lines = iter(["", "some ", "", "text "])
 
     def answer():
@@ -94,19 +79,17 @@ def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
         except StopIteration:
             raise EOFError from None
 
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdin", mock.Mock(isatty=lambda: True))
     monkeypatch.setattr(builtins, "input", answer)
-    file = tmp_path / "talk.npz"
-    generated("--max-tokens", "4", "--temperature", "0", "--session", str(file))
+    session = ("--session", tmp_path / "talk.npz")
+    txl("generate", "--workdir", workdir, "--max-tokens", "4", "--temperature", "0", *session)
     assert next(lines, None) is None
-    assert file.exists()
+    assert session[1].exists()
 
 
-def test_a_prompt_that_is_no_utf_8_is_refused(generated, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xe4")))
+def test_a_prompt_that_is_no_utf_8_is_refused(generate):
     for arguments in ((), ("--prompt", "\udce4"), ("--prompt", "a", "--stop", "\udce4")):
-        exit_code, message = generated(*arguments)
-        assert exit_code == 2 and "UTF-8" in message and len(message.splitlines()) <= 3, message
+        generate(*arguments, typed=b"\xe4", code=2, says="UTF-8")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +109,5 @@ def test_a_prompt_that_is_no_utf_8_is_refused(generated, monkeypatch):
         (["--prompt", "a", "--presence-penalty", "3"], 2, "--presence-penalty 3.0"),
     ],
 )
-def test_what_cannot_be_done_is_said_at_once(generated, arguments, exit_code, message):
-    found, error = generated(*arguments)
-    assert (found, message in error) == (exit_code, True), error
+def test_arguments_that_do_not_fit_are_refused(generate, arguments, exit_code, message):
+    generate(*arguments, code=exit_code, says=message)

@@ -33,8 +33,8 @@ def launch(capsys, kind, accelerator_type="v5e:2x4", code=0, **changed):
     options = [f"{name}={value}" for name, value in words.items()]
     options += ["--kind", kind, "--accelerator-type", accelerator_type, "--spot"]
     assert main(["launch", *options]) == code
-    printed = capsys.readouterr()
-    return printed.err if code else printed.out
+    output = capsys.readouterr()
+    return output.err if code else output.out
 
 
 @pytest.mark.parametrize(

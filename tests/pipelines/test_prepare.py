@@ -1,3 +1,5 @@
+"""`txl prepare`: texts and ids of every format, their tokenizers, and refusals."""
+
 import dataclasses
 import itertools
 import json
@@ -26,26 +28,20 @@ def text(tmp_path):
 def test_a_text_file_becomes_a_data_set(tmp_path, text, capsys):
     options = ("--valid-fraction", 0.1, "--shard-megabytes", 0.01)
     dataset, _ = prepared(tmp_path / "out", "--text", text, *options)
-    printed = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert dataset.manifest.corpus_name == "text.txt"
     assert dataset.manifest.split_names == ("train", "valid", "test")
     assert sum(map(dataset.num_tokens, dataset.manifest.split_names)) == 15000
     train = dataset.manifest.split("train")
     expected = f"train: {train.tokens} tokens, {train.bytes} bytes, 1 documents, 2 shards"
-    assert expected in printed.splitlines()
-    assert dataset.fingerprint in printed
-
-
-def test_one_source_must_be_named(tmp_path, text):
-    corpus = ("--corpus", "python_standard_library")
-    for sources in ((), ("--text", text, "--train-file", text), (*corpus, "--test-file", text)):
-        with pytest.raises(UsageError):
-            prepare.check_arguments(parsed(prepare, "--out", tmp_path / "out", *sources))
+    assert expected in output.splitlines()
+    assert dataset.fingerprint in output
 
 
 @pytest.mark.parametrize(
     "more",
     [
+        ("--train-file", "x"),
         ("--valid-fraction", 0.5, "--test-fraction", 0.5),
         ("--valid-fraction", -0.1),
         ("--shard-megabytes", "nan"),
@@ -66,9 +62,9 @@ def test_one_source_must_be_named(tmp_path, text):
     ],
 )
 def test_wrong_values_and_options_that_do_not_fit_are_usage_errors(tmp_path, text, more):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as error:
         prepare.check_arguments(parsed(prepare, "--text", text, "--out", tmp_path / "out", *more))
-    assert len(str(caught.value).splitlines()) == 3
+    assert len(str(error.value).splitlines()) == 3
 
 
 def prepared(out, *more):
@@ -86,13 +82,13 @@ def test_files_can_be_given_for_every_split(tmp_path, text):
     dataset, tokenizer = prepared(tmp_path / "out", *source, "--tokenizer", "words")
     assert dataset.manifest.split_names == ("train", "valid")
     assert [word.decode() for word in tokenizer.tokens[:2]] == ["<eos>", "a"]
-    found = dataset.read_tokens("valid", 0, dataset.num_tokens("valid"))
-    assert tokenizer.decode_bytes(found) == b"a <unk> line\n\n"
+    token_ids = dataset.read_tokens("valid", 0, dataset.num_tokens("valid"))
+    assert tokenizer.decode_bytes(token_ids) == b"a <unk> line\n\n"
     # The vocabulary of one data set reads the text of another.
     more = ("--train-file", valid, "--vocabulary", tmp_path / "out")
     other, again = prepared(tmp_path / "other", *more)
     assert again.fingerprint == tokenizer.fingerprint
-    assert other.num_tokens("train") == len(found)
+    assert other.num_tokens("train") == len(token_ids)
 
 
 def test_a_test_file_is_enough_where_there_is_a_vocabulary(tmp_path, text, capsys):
@@ -103,9 +99,9 @@ def test_a_test_file_is_enough_where_there_is_a_vocabulary(tmp_path, text, capsy
     capsys.readouterr()
     dataset, _ = prepared(tmp_path / "test", *source, "--vocabulary", tmp_path / "train")
     assert dataset.manifest.split_names == ("test",)
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("test: 4 tokens (25 % unknown), 15 bytes, ")
-    assert "vocabulary: 6 ids of words" in printed
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].startswith("test: 4 tokens (25 % unknown), 15 bytes, ")
+    assert "vocabulary: 6 ids of words" in output
     assert prepared(tmp_path / "bytes", *source)[0].manifest.split_names == ("test",)
     with pytest.raises(UsageError, match="vocabulary is made from train text"):
         prepared(tmp_path / "none", *source, "--tokenizer", "words")
@@ -114,9 +110,9 @@ def test_a_test_file_is_enough_where_there_is_a_vocabulary(tmp_path, text, capsy
 @pytest.mark.parametrize("kind", ["bytes", "characters", "words", "sentencepiece"])
 def test_a_small_text_in_one_line_is_enough_for_every_tokenizer(tmp_path, kind, capsys):
     num_bytes = 1000
-    drawn = random.Random(0)
+    generator = random.Random(0)
     sentence = "the cat and dog sat on a mat, red or blue; then they ran home. quick zebra"
-    text = " ".join(drawn.choices(sentence.split(), k=num_bytes // 3))[:num_bytes]
+    text = " ".join(generator.choices(sentence.split(), k=num_bytes // 3))[:num_bytes]
     (tmp_path / "text").write_text(text)
     dataset, tokenizer = prepared(
         tmp_path / "out", "--text", tmp_path / "text", "--tokenizer", kind
@@ -150,7 +146,7 @@ def test_a_list_of_words_is_a_vocabulary(tmp_path, text):
             prepared(tmp_path / "events", "--train-file", text, *options)
 
 
-def test_documents_of_every_format(tmp_path):
+def test_options_decide_where_documents_begin(tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_bytes(b"one\ntwo\n==\nthree\n")
     records = tmp_path / "lines.jsonl"
@@ -188,15 +184,13 @@ def test_a_published_corpus_is_held_against_its_counts(tmp_path, monkeypatch):
 
 
 def test_options_change_the_tokenizer_of_a_corpus(tmp_path):
-    def chosen(*options):
+    def tokenizer_of(*options):
         arguments = parsed(prepare, "--out", tmp_path / "out", *options)
         prepare.check_arguments(arguments)
         return prepare.choose_tokenizer(arguments)
 
-    for name, make in CORPORA.items():
-        found, expected = chosen("--corpus", name), make().tokenizer
-        assert found == expected or found.kind == expected.kind == "bytes"
-    changed = chosen("--corpus", "lm1b", "--min-freq", 7, "--add-eos", "--lower-case")
+    assert tokenizer_of("--corpus", "lm1b") == lm1b().tokenizer
+    changed = tokenizer_of("--corpus", "lm1b", "--min-freq", 7, "--add-eos", "--lower-case")
     rule = WordRule(lower_case=True, add_eos=True)
     assert changed == dataclasses.replace(lm1b().tokenizer, rule=rule, min_frequency=7)
 
@@ -212,7 +206,7 @@ ID_FILES = {
 
 
 @pytest.mark.parametrize("name", ID_FILES)
-def test_ids_of_every_format_are_what_they_were(tmp_path, name):
+def test_ids_of_every_format_are_read(tmp_path, name):
     ID_FILES[name](tmp_path / name)
     options = ("--format", "ids", "--vocabulary-size", 300)
     options += ("--field", "ids") if name == "tracks.json" else ()
@@ -232,9 +226,9 @@ def test_a_vector_is_a_document_cut_between_ids_and_a_matrix_has_one_in_each_row
     options = ("--format", "ids", "--vocabulary-size", 70_000)
     dataset, _ = prepared(tmp_path / "out", "--text", tmp_path / "ids.npy", *options)
     splits = dataset.manifest.splits
-    found = [dataset.read_tokens(split.name, 0, split.tokens).tolist() for split in splits]
-    assert list(itertools.chain(*found)) == ids.tolist()
-    assert len(found[1]) == pytest.approx(num_ids / 20, abs=2 + num_ids / 200)
+    parts = [dataset.read_tokens(split.name, 0, split.tokens).tolist() for split in splits]
+    assert list(itertools.chain(*parts)) == ids.tolist()
+    assert len(parts[1]) == pytest.approx(num_ids / 20, abs=2 + num_ids / 200)
     np.save(tmp_path / "ids.npy", ids.reshape(10, -1))
     dataset, _ = prepared(tmp_path / "rows", "--train-file", tmp_path / "ids.npy", *options)
     assert dataset.manifest.split("train").documents == 10
@@ -246,30 +240,29 @@ BAD_IDS = {
     "[7, 8, 1.0]": "line 2, index 2",
     "[[7], [8, 300]]": "line 2, list 2, index 1",
     "[true]": "line 2, index 0",
-    "9" * 400: "line 2, index 0",
-    "[" + "9" * 400 + "]": "line 2, index 0",
     '{"ids": [7]}': "line 2",
+}
+BAD_ARRAYS = {
+    "cube": (np.zeros([1, 1, 1], int), "array cube"),
+    "large": (np.array([[1, 2], [3, 300]]), "array large, row 1, index 1"),
+    "float": (np.zeros(3), "array float"),
+    "object": (np.array([None]), "ids.npz"),
 }
 
 
-@pytest.mark.parametrize("line", BAD_IDS, ids=range(len(BAD_IDS)))
+@pytest.mark.parametrize("line", BAD_IDS)
 def test_a_bad_id_is_named_with_file_line_and_place(tmp_path, line):
-    path = tmp_path / "ids.txt"
-    path.write_text(f"1\n{line}\n")
-    with pytest.raises(DataDamagedError) as caught:
-        list(map(b"".join, IdDocuments([str(path)], 300)))
-    assert f"\n{path}, {BAD_IDS[line]}\n" in str(caught.value)
+    (tmp_path / "ids.txt").write_text(f"1\n{line}\n")
+    with pytest.raises(DataDamagedError, match=f"ids.txt, {BAD_IDS[line]}\n"):
+        list(map(b"".join, IdDocuments([str(tmp_path / "ids.txt")], 300)))
 
 
-def test_bad_arrays_are_named(tmp_path):
-    arrays = {"cube": np.zeros([1, 1, 1], int), "large": np.array([[1, 2], [3, 300]])}
-    arrays |= {"float": np.zeros(3), "object": np.array([None])}
-    for name, array in arrays.items():
-        np.savez(tmp_path / "ids.npz", **{name: array})
-        with pytest.raises(DataDamagedError, match=r"ids.npz") as caught:
-            list(map(b"".join, IdDocuments([str(tmp_path / "ids.npz")], 300)))
-        assert name == "object" or f"array {name}" in str(caught.value)
-        assert name != "large" or "row 1, index 1" in str(caught.value)
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+def test_a_bad_array_is_named(tmp_path, name):
+    array, place = BAD_ARRAYS[name]
+    np.savez(tmp_path / "ids.npz", **{name: array})
+    with pytest.raises(DataDamagedError, match=place):
+        list(map(b"".join, IdDocuments([str(tmp_path / "ids.npz")], 300)))
 
 
 def test_ids_need_a_vocabulary_of_ids(tmp_path, text):
@@ -315,28 +308,3 @@ def test_a_column_of_csv_has_the_texts(tmp_path):
     dataset, _ = prepared(tmp_path / "out", *options)
     content = dataset.read_tokens("train", 0, dataset.num_tokens("train"))
     assert bytes(content.astype("u1")) == b"one, two\nthreefour"
-
-
-def test_shares_that_came_out_otherwise_are_printed(tmp_path, capsys):
-    for number in range(4):
-        (tmp_path / f"{number}.txt").write_text(f"{number}" * 1000)
-    prepared(tmp_path / "out", "--text", tmp_path / "*.txt")
-    assert "note: valid has 25 % of the tokens, not 5 %" in capsys.readouterr().out
-    prepared(tmp_path / "even", "--text", tmp_path / "*.txt", "--valid-fraction", 0.25)
-    assert "note: valid" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--format", "ids", "--one-document-per", "line"), "no effect with --format ids"),
-        (("--field", "body"), "no effect with the other options"),
-        (("--tokenizer", "sentencepiece", "--vocabulary", __file__), "other tools are not read"),
-    ],
-    ids=["ids", "field", "vocabulary"],
-)
-def test_an_option_without_effect_names_its_cause(tmp_path, text, options, message):
-    with pytest.raises(UsageError, match=message):
-        prepare.check_arguments(
-            parsed(prepare, "--text", text, "--out", tmp_path / "out", *options)
-        )

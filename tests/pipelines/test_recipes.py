@@ -46,8 +46,8 @@ def test_sequences_of_fasta_are_documents(tmp_path, monkeypatch, line_end, name)
     parts = gzip.compress(content[:9]) + gzip.compress(content[9:])
     Path(name).write_bytes(parts if name.endswith("gz") else content)
     run_recipe(recipe("gzip").replace("genome.fa", name))
-    found = [b"".join(ids) for ids in IdDocuments(["genome.npz"], 5)]
-    assert found == [b"0 1 2 3 4 0 ", b"2 2 "]
+    result = [b"".join(ids) for ids in IdDocuments(["genome.npz"], 5)]
+    assert result == [b"0 1 2 3 4 0 ", b"2 2 "]
 
 
 def test_wikitext_comes_back_from_parquet(tmp_path, monkeypatch):

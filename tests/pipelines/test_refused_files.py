@@ -95,7 +95,7 @@ def test_a_file_is_refused_in_three_lines(case, tmp_path, monkeypatch, capsys):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     words = command.split() + (["--out", "out"] if command.startswith("prepare") else [])
-    found = main(words)
+    result = main(words)
     lines = capsys.readouterr().err.strip().split("\n")
-    assert found == exit_code, lines
+    assert result == exit_code, lines
     assert len(lines) <= 3 and not any("Traceback" in line for line in lines)

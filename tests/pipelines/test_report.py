@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 
-from pipelines.command_line import main
 from txl_tf.training.metrics import PAGES, TAGS, MetricsLog
 from txl_tf.training.run_time import run_time_of
 
@@ -41,20 +40,26 @@ class Page(html.parser.HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def page_of(workdir):
-    assert main(["report", "--workdir", str(workdir)]) == 0
-    text = (workdir / "report.html").read_text()
-    page = Page(text)
-    assert page.open == []
-    return page, text
-
-
 @pytest.fixture
 def run(untouched, tmp_path):
     return shutil.copytree(untouched, tmp_path / "run")
 
 
-def test_a_run_is_on_the_page_and_the_page_needs_no_other_file(run):
+@pytest.fixture
+def page_of(txl):
+    """A function that writes the page of a run, and returns it read and as text."""
+
+    def write(workdir):
+        txl("report", "--workdir", workdir)
+        text = (workdir / "report.html").read_text()
+        page = Page(text)
+        assert page.open == []
+        return page, text
+
+    return write
+
+
+def test_a_run_is_on_the_page_and_the_page_needs_no_other_file(run, page_of):
     page, text = page_of(run)
     result = MetricsLog(run / "metrics.jsonl").read().merged()["valid"][40]["result"]
     assert f"{result['bits_per_byte']:.6f} ({result['num_bytes']:,.0f} bytes)" in page.shown
@@ -66,10 +71,10 @@ def test_a_run_is_on_the_page_and_the_page_needs_no_other_file(run):
     assert not re.search(r"[{\[]['\"]|&#x27;", "".join(page.texts))
     assert "nowrap" not in text and "overflow-x" not in text
     # Steps of less than a second in all have no share of the peak.
-    written = {tag for tag in TAGS if TAGS[tag].page in PAGES}
-    assert set(page.figures) | {"performance/peak_share"} == written
-    found = run_time_of(MetricsLog(run / "time.jsonl").read().lines)
-    assert f"Goodput {found.goodput:.4f}" in page.shown
+    output = {tag for tag in TAGS if TAGS[tag].page in PAGES}
+    assert set(page.figures) | {"performance/peak_share"} == output
+    time = run_time_of(MetricsLog(run / "time.jsonl").read().lines)
+    assert f"Goodput {time.goodput:.4f}" in page.shown
     # Parts of a chart refer to each other.
     assert all(address.startswith("#") for address in page.addresses)
     assert not {"script", "link", "iframe", "img", "object"} & page.tags
@@ -77,7 +82,7 @@ def test_a_run_is_on_the_page_and_the_page_needs_no_other_file(run):
     assert all("www.w3.org" in each for each in outside)
 
 
-def test_texts_of_a_run_are_never_markup_and_damaged_lines_are_left_out(run):
+def test_texts_of_a_run_are_never_markup_and_damaged_lines_are_left_out(run, page_of):
     markup = "</pre><blink>one</blink>&amp;\u0000<marquee title='two>"
     log = MetricsLog(run / "metrics.jsonl")
     log.continue_at_end()
@@ -110,7 +115,7 @@ document.title = `${innerWidth}: ${faults}`;
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
 @pytest.mark.parametrize("width", [500, 1280])
-def test_a_browser_shows_the_page_without_overlaps(run, width):
+def test_a_browser_shows_the_page_without_overlaps(run, page_of, width):
     log = MetricsLog(run / "metrics.jsonl")
     log.continue_at_end()
     for step, perplexity in ((45, 80.0), (50, 3.0)):
@@ -125,15 +130,14 @@ def test_a_browser_shows_the_page_without_overlaps(run, width):
         f"--window-size={width},900",
     )
     command = ("chromium", *options, "--dump-dom", (run / "report.html").as_uri())
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert f"<title>{width}: </title>" in shown.stdout
-    assert "CONSOLE" not in shown.stderr
+    text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert f"<title>{width}: </title>" in text.stdout
+    assert "CONSOLE" not in text.stderr
 
 
 @pytest.mark.slow
-def test_analyses_below_the_run_are_on_the_page(run, data_folder):
+def test_analyses_below_the_run_are_on_the_page(run, page_of, txl, data_folder):
     for name in ("context", "attention"):
-        paths = ["--workdir", run, "--data", data_folder, "--out", run / name]
-        assert main(["analyze", name, *map(str, paths)]) == 0
+        txl("analyze", name, "--workdir", run, "--data", data_folder, "--out", run / name)
     page, _ = page_of(run)
     assert page.figures[-2:] == ["context", "attention"]

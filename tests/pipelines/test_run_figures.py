@@ -13,7 +13,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from pipelines.training_figures import SampleWriter
 from tests.generation.models import expressive
 from tests.pipelines.txl_process import run_txl
-from tests.toy_batches import toy_tokens
+from tests.small_models import toy_tokens
 from txl_tf.training.metrics import PROCESS_RUN, TAGS, MetricsLog
 
 # Texts and hyperparameters are no curves.
@@ -22,16 +22,16 @@ _SCALAR = re.compile("|".join(f"{name}(/.*)?" for name in TAGS))
 
 def scalars_of(folder):
     """The last value of every tag and step, as float32, by run."""
-    found = {}
+    values = {}
     for path in folder.iterdir():
         events = EventAccumulator(str(path), {"tensors": 0}).Reload()
-        found[path.name] = {
+        values[path.name] = {
             (tag, event.step): tf.make_ndarray(event.tensor_proto).item()
             for tag in events.Tags()["tensors"]
             if _SCALAR.fullmatch(tag)
             for event in events.Tensors(tag)
         }
-    return found
+    return values
 
 
 def logged(workdir):
@@ -52,25 +52,20 @@ def test_tags_and_log_have_the_same_values(untouched):
     assert scalars_of(untouched / "tensorboard") == logged(untouched)
 
 
-def test_the_log_has_what_an_evaluation_of_the_checkpoint_finds(untouched, data_folder, tmp_path):
+def test_the_log_has_the_result_of_an_evaluation(untouched, data_folder, tmp_path, txl):
     # It writes its own figures for TensorBoard.
     copy = shutil.copytree(untouched, tmp_path / "run")
     options = ("--workdir", copy, "--data", data_folder, "--split", "valid", "--json")
-    finished = run_txl("evaluate", *options)
-    assert finished.returncode == 0, finished.stderr
-    result = json.loads(finished.stdout)
+    result = json.loads(txl("evaluate", *options))
     line = MetricsLog(untouched / "metrics.jsonl").read().merged()["valid"][40]
-    found = line["result"]
-    assert found.keys() == result.keys()
+    assert line["result"].keys() == result.keys()
     for name in result.keys() - {"seconds"}:
         # Training sums in a fixed order.
-        if isinstance(result[name], float):
-            tolerance = 1e-6 if "perplexity" in name else 1e-7
-            assert found[name] == pytest.approx(result[name], rel=tolerance), name
-        else:
-            assert found[name] == result[name]
+        is_float = isinstance(result[name], float)
+        expected = pytest.approx(result[name], rel=1e-6) if is_float else result[name]
+        assert line["result"][name] == expected, name
     for name in ("nats_per_token", "perplexity", "bits_per_byte", "bits_per_character"):
-        assert line[f"loss/{name}"] == found[name]
+        assert line[f"loss/{name}"] == line["result"][name]
 
 
 def test_the_overview_has_settings_and_samples(untouched):
@@ -79,10 +74,10 @@ def test_the_overview_has_settings_and_samples(untouched):
     def text(events, tag):
         return tf.make_ndarray(events.Tensors(tag)[-1].tensor_proto).item().decode()
 
-    shown = json.loads(text(training, "configuration"))
+    output = json.loads(text(training, "configuration"))
     described = json.loads((untouched / "run.json").read_text())
-    assert shown.pop("data") == described["data"]
-    assert shown == described["experiment"]
+    assert output.pop("data") == described["data"]
+    assert output == described["experiment"]
     validation = EventAccumulator(str(untouched / "tensorboard" / "valid")).Reload()
     steps = [event.step for event in validation.Tensors("sample")]
     assert steps == [20, 40]
@@ -108,7 +103,7 @@ def test_each_run_is_a_trial_whose_hyperparameters_have_types(untouched):
 
 
 @pytest.mark.slow
-def test_a_sample_is_always_the_same_and_its_perplexity_that_of_the_model():
+def test_a_sample_is_repeatable_and_has_the_perplexity_of_the_model():
     model, prompt = expressive(), toy_tokens(50)
     first, perplexity = SampleWriter(model)(prompt)
     again, _ = SampleWriter(model)(prompt)
@@ -123,3 +118,19 @@ def test_a_sample_is_always_the_same_and_its_perplexity_that_of_the_model():
         nats.append(float(nll[0, 0]))
     expected = np.exp(np.mean(nats[SampleWriter.PROMPT_TOKENS - 1 :]))
     assert perplexity == pytest.approx(expected, rel=1e-5)
+
+
+def test_training_reports_and_keeps_the_newest_checkpoints(shared_folder, untouched):
+    output = (shared_folder / "output").read_text()
+    assert re.search(r"step 40/40 .*nats .*bits/byte .*tokens/s .*0:00 left", output)
+    assert re.search(r"time: [\d.]+ s, \d+% in steps; .*(start|compiling) ", output)
+    assert re.search(r"tensorboard --logdir .*/#custom_scalars\n", output)
+    names = sorted(path.name for path in (untouched / "checkpoints").iterdir())
+    assert names == ["best.json", "step-00000020", "step-00000030", "step-00000040"]
+
+
+@pytest.mark.slow
+def test_a_run_continues_with_its_own_data(trained, tmp_path):
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    train = ("train", "--workdir", workdir, "--set", "training.num_steps=42")
+    run_txl(*train, cwd=tmp_path, says="Resuming from the checkpoint of step 40.")

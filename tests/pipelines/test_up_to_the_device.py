@@ -28,14 +28,13 @@ def test_training_comes_to_the_device(data_folder, config_file, tmp_path):
 
 
 def test_an_evaluation_comes_to_the_device(data_folder, trained):
-    workdir, _ = trained
-    errors = stopped("evaluate", "--workdir", workdir, "--data", data_folder).stderr
+    errors = stopped("evaluate", "--workdir", trained, "--data", data_folder).stderr
     assert MISSING in errors
     assert "attention: plain operations" in errors
 
 
-def test_without_any_help_the_answer_is_that_there_is_no_tpu(data_folder, config_file, tmp_path):
+def test_a_machine_without_a_tpu_is_told_so(data_folder, config_file, tmp_path):
     run = "--data", data_folder, "--workdir", tmp_path / "run"
-    finished = run_new_txl("train", "--config", config_file, *run, "--tpu", "local")
-    assert finished.returncode == 66, finished.stderr
-    assert "No TPU answers" in finished.stderr
+    run_new_txl(
+        "train", "--config", config_file, *run, "--tpu", "local", code=66, says="No TPU answers"
+    )

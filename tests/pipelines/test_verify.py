@@ -6,22 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
-from pipelines import verify
 from tests.export.test_saved_model import small_root
-from tests.pipelines.txl_process import parsed
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.errors import DataDamagedError
 from txl_tf.export.saved_model import write_version
 from txl_tf.generation.session_file import write_session
 from txl_tf.storage.untrusted_files import verify_checksums
-
-
-def verified(path, capsys):
-    arguments = parsed(verify, path)
-    verify.check_arguments(arguments)
-    verify.run(arguments)
-    return capsys.readouterr().out
 
 
 def flip(path, place=None):
@@ -38,74 +29,62 @@ def dataset(tmp_path):
     return folder
 
 
-def test_a_data_set_is_verified(dataset, capsys):
-    printed = verified(dataset, capsys)
-    assert "train: 5000 tokens in 1 shards" in printed
-    assert f"verified: data set {dataset}" in printed
+def test_a_data_set_is_verified(dataset, txl):
+    output = txl("verify", dataset)
+    assert "train: 5000 tokens in 1 shards" in output
+    assert f"verified: data set {dataset}" in output
     shard = dataset / "train-00000-of-00001.tfrecord"
     flip(shard)
-    with pytest.raises(DataDamagedError, match="record 2") as caught:
-        verified(dataset, capsys)
-    assert str(shard) in caught.value.where
+    txl("verify", dataset, code=65, says=f"{shard}, record 2")
 
 
-def test_what_is_nothing_cannot_be_verified(tmp_path, capsys):
+def test_a_path_with_nothing_to_verify_is_named(tmp_path, txl):
     (tmp_path / "file").write_text("text")
     for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
-        with pytest.raises(InputMissingError, match="nothing to verify"):
-            verified(path, capsys)
+        txl("verify", path, code=66, says="nothing to verify")
 
 
-def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
-    workdir = tmp_path / "run"
-    shutil.copytree(trained[0], workdir)
-    printed = verified(workdir, capsys)
+def test_all_of_a_run_is_verified(trained, tmp_path, txl):
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    output = txl("verify", workdir)
     for what in ("description", "tokenizer bytes", "checkpoint", "best checkpoint", "ledger"):
-        assert f"verified: {what}" in printed
+        assert f"verified: {what}" in output
     checkpoints = sorted((workdir / "checkpoints").glob("step-*"))
-    assert printed.count("verified: checkpoint") == len(checkpoints) > 1
-    assert "verified: checkpoint" in verified(checkpoints[0], capsys)
-    (data,) = checkpoints[0].glob("state.data")
+    assert output.count("verified: checkpoint") == len(checkpoints) > 1
+    assert "verified: checkpoint" in txl("verify", checkpoints[0])
+    data = checkpoints[0] / "state.data"
     flip(data)
     for path in (workdir, checkpoints[0]):
-        with pytest.raises(DataDamagedError) as caught:
-            verified(path, capsys)
-        assert str(data) in caught.value.where
+        txl("verify", path, code=65, says=str(data))
     flip(data)
     ledger = workdir / "ledger.jsonl"
     content = ledger.read_text()
     # Every line is still valid; only the checkpoints reveal the change.
     ledger.write_text(content.replace('"applied"', '"skipped_non_finite"', 1))
-    with pytest.raises(DataDamagedError, match="not what was written"):
-        verified(workdir, capsys)
+    txl("verify", workdir, code=65, says="not what was written")
     ledger.write_text(content)
     (workdir / "vocabulary").mkdir()
     (workdir / "vocabulary" / "vocabulary.txt").write_text("U+0041\n")
-    with pytest.raises(DataDamagedError, match="vocabulary"):
-        verified(workdir, capsys)
+    txl("verify", workdir, code=65, says="vocabulary")
     shutil.rmtree(workdir / "vocabulary")
     run_file = workdir / "run.json"
     description = json.loads(run_file.read_text())
     description["experiment"]["training"]["seed"] += 1
     run_file.write_text(json.dumps(description))
-    with pytest.raises(MismatchError, match="seed"):
-        verified(workdir, capsys)
+    txl("verify", workdir, code=78, says="seed")
     run_file.write_bytes(b"{")
-    with pytest.raises(DataDamagedError, match="JSON is not valid"):
-        verified(workdir, capsys)
+    txl("verify", workdir, code=65, says="JSON is not valid")
     run_file.unlink()
-    with pytest.raises(DataDamagedError, match="description of the run is missing"):
-        verified(workdir, capsys)
+    txl("verify", workdir, code=65, says="description of the run is missing")
 
 
-def test_a_session_is_verified(tmp_path, capsys):
+def test_a_session_is_verified(tmp_path, txl):
     path = tmp_path / "story.npz"
     arrays = {"model": np.array("a"), "memory": np.ones((2, 3), np.float32)}
     write_session(str(path), arrays)
-    assert "verified: session" in verified(path, capsys)
+    assert "verified: session" in txl("verify", path)
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(DataDamagedError, match="damaged or no session"):
-        verified(path, capsys)
+    txl("verify", path, code=65, says="damaged or no session")
 
 
 @pytest.fixture(scope="module")
@@ -122,14 +101,14 @@ def test_damages_and_surplus_of_an_export_are_refused_by_name(small_export):
         content = path.read_bytes()
         for changed in (content[:-1] + bytes([content[-1] ^ 1]), content[:-1]):
             path.write_bytes(changed)
-            with pytest.raises(DataDamagedError) as raised:
+            with pytest.raises(DataDamagedError) as error:
                 verify_checksums(str(small_export))
             # A damaged list names itself, or the file that it is wrong about.
             where = small_export if path.name == "SHA256SUMS" else path
-            assert raised.value.where.startswith(str(where))
+            assert error.value.where.startswith(str(where))
         path.write_bytes(content)
     surplus = small_export / "assets.extra" / "surplus.txt"
     surplus.write_text("x")
-    with pytest.raises(DataDamagedError, match="not listed in SHA256SUMS") as raised:
+    with pytest.raises(DataDamagedError, match="not listed in SHA256SUMS") as error:
         verify_checksums(str(small_export))
-    assert raised.value.where == str(surplus)
+    assert error.value.where == str(surplus)

@@ -14,7 +14,7 @@ OTHERS = {"num_layers": 3, "cutoffs": (4,), "tie_weights": False, "vocabulary_si
 OTHERS |= {"pre_norm": True, "layer_norm_epsilon": 1e-5}
 
 
-def test_what_weights_do_not_depend_on_may_differ():
+def test_settings_that_do_not_shape_weights_may_differ():
     config = small_config(4, 4)
     changed = config.replace(
         segment_length=9,
@@ -36,16 +36,16 @@ def test_what_weights_do_not_depend_on_may_differ():
     assert shapes[0] == shapes[1]
 
 
-def test_others_are_named():
+def test_settings_that_shape_weights_are_named():
     config = small_config(4, 4)
     recurrent = LSTMConfig(vocabulary_size=11, num_layers=2, hidden_dim=8, segment_length=4)
     others = {name: config.replace(**{name: value}) for name, value in OTHERS.items()}
     for name, other in (others | {"kind": recurrent}).items():
         with pytest.raises(MismatchError, match=f"model.{name} \\(stored .*, now"):
             require_same_weights(config, other, "here")
-    stored, clusters = config.replace(cutoffs=(4,)), config.replace(cutoffs=(4, 6))
+    old_config, clusters = config.replace(cutoffs=(4,)), config.replace(cutoffs=(4, 6))
     with pytest.raises(MismatchError, match=r"model\.clusters \(stored 2, now 3\)"):
-        require_same_weights(stored, clusters, "here", shares_vocabulary=True)
+        require_same_weights(old_config, clusters, "here", shares_vocabulary=True)
 
 
 CLUSTERS = {
@@ -61,23 +61,25 @@ CLUSTERS = {
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_rows_of_shared_tokens_move_and_others_are_initial(name):
-    stored = small_config(4, 4, vocabulary_size=11, **CLUSTERS[name][0])
+    old_config = small_config(4, 4, vocabulary_size=11, **CLUSTERS[name][0])
     config = small_config(4, 4, vocabulary_size=13, **CLUSTERS[name][1])
-    require_same_weights(stored, config, "here", shares_vocabulary=True)
-    weights, initial = arrays_of(create_model(stored)), arrays_of(create_model(config))
+    require_same_weights(old_config, config, "here", shares_vocabulary=True)
+    weights, initial = arrays_of(create_model(old_config)), arrays_of(create_model(config))
     pairs = [(0, 12), (1, 0), (4, 4), (5, 5), (10, 11)]
-    moved = rows_of_shared_tokens(weights, initial, stored, config, pairs)
-    assert {path: array.shape for path, array in moved.items()} == {
+    result = rows_of_shared_tokens(weights, initial, old_config, config, pairs)
+    assert {path: array.shape for path, array in result.items()} == {
         path: array.shape for path, array in initial.items()
     }
-    for path, array in moved.items():
+    for path, array in result.items():
         family, _, number = path.rpartition("_") if path[-1].isdigit() else (path, "", "")
         if family not in ("embedding/table", "softmax/table", "softmax/bias"):
             np.testing.assert_array_equal(array, weights[path], err_msg=path)
             continue
         expected = initial[path].copy()
         for before, after in pairs:
-            places = [place(each, number, id_) for each, id_ in ((stored, before), (config, after))]
+            places = [
+                place(each, number, id_) for each, id_ in ((old_config, before), (config, after))
+            ]
             if None not in places:
                 expected[places[1]] = weights[path][places[0]]
         np.testing.assert_array_equal(array, expected, err_msg=path)

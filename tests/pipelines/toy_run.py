@@ -7,7 +7,6 @@ before.
 
 import contextlib
 import dataclasses
-import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -18,8 +17,7 @@ import tensorflow as tf
 from pipelines.training_data import TrainingData
 from pipelines.training_run import TrainingJob
 from pipelines.training_run import train as train_run
-from tests.small_models import small_result
-from tests.toy_batches import toy_experiment
+from tests.small_models import small_result, toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.training_segments import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
@@ -216,21 +214,18 @@ def result_of(workdir: str | Path) -> dict[str, object]:
     workdir = str(workdir)
     parts = [f"{workdir}/ledger/{name}" for name in list_folder(f"{workdir}/ledger")]
     ledger = b"".join(read_file(part) for part in parts or [f"{workdir}/ledger.jsonl"])
-    found: dict[str, object] = {"ledger": ledger}
+    result: dict[str, object] = {"ledger": ledger}
     steps = [name for name in list_folder(f"{workdir}/checkpoints") if name.startswith("step-")]
     assert f"step-{NUM_STEPS:08d}" in steps
     for step in steps:
         _, arrays = read_checkpoint(f"{workdir}/checkpoints/{step}")
-        found |= {f"{step}/{name}": array.tobytes() for name, array in arrays.items()}
-    found["best"] = read_file(f"{workdir}/checkpoints/best.json")
-    found["vocabulary"] = read_file(f"{workdir}/vocabulary/vocabulary.txt")
-    return found
+        result |= {f"{step}/{name}": array.tobytes() for name, array in arrays.items()}
+    result["best"] = read_file(f"{workdir}/checkpoints/best.json")
+    result["vocabulary"] = read_file(f"{workdir}/vocabulary/vocabulary.txt")
+    return result
 
 
-def digest_of(folder: str | Path) -> str:
-    """A hash of all files of a local folder, with their names."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(folder).rglob("*")):
-        digest.update(f"{path.relative_to(folder)}\0".encode())
-        digest.update(path.read_bytes() if path.is_file() else b"")
-    return digest.hexdigest()
+def contents_of(folder: str | Path) -> dict[Path, bytes]:
+    """All files of a local folder without TensorBoard's."""
+    files = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if "tensorboard" not in path.parts}

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -31,26 +30,33 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONWARNINGS": "ignore"}
 
 
-def run_txl(*arguments: object, cwd: str | Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a job to its end, in a process that has imported already what jobs import."""
+def run_txl(
+    *arguments: object, code: int = 0, says: str = "", cwd: str | Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a job to its end, in a process that has imported already what jobs import.
+
+    Fails unless it ends with the exit code `code` and the text `says` on its standard error.
+    """
     with tempfile.TemporaryDirectory() as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
         run = shared_server().start(*arguments, output=output, errors=errors, cwd=cwd)
         exit_code = run.wait(TIMEOUT_SECONDS)
-        return subprocess.CompletedProcess(
+        finished = subprocess.CompletedProcess(
             arguments, exit_code, output.read_text(), errors.read_text()
         )
+    check_end(exit_code, finished.stderr, code, says)
+    return finished
 
 
 def run_new_txl(
-    *arguments: object, cwd: str | Path | None = None
+    *arguments: object, code: int = 0, says: str = "", cwd: str | Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a job to its end in a new process.
+    """The same in a new process.
 
     For tests of what such a process imports, reads from its environment while it
     does, or takes in time.
     """
-    return subprocess.run(
+    finished = subprocess.run(
         command(*arguments),
         capture_output=True,
         text=True,
@@ -59,8 +65,13 @@ def run_new_txl(
         env=environment(),
         check=False,
     )
+    check_end(finished.returncode, finished.stderr, code, says)
+    return finished
 
 
-def error_lines(finished: subprocess.CompletedProcess[str]) -> Sequence[str]:
-    """What the job said when it failed."""
-    return finished.stderr.strip().splitlines()
+def check_end(exit_code: int, errors: str, code: int, says: str) -> None:
+    """Fails unless a job has ended as it should; an error takes three lines at most."""
+    assert exit_code == code, errors
+    assert says in errors
+    _, _, message = errors.rpartition("txl: ")
+    assert code == 0 or len(message.splitlines()) <= 3, errors

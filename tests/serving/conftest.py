@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 import txl_tf
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.models import create_model
 from txl_tf.serving.text_engine import TextEngine

@@ -12,7 +12,7 @@ import pytest
 
 import txl_tf
 from tests.serving.model_server import ServedModel, serving
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.serving import (
     GrpcTransport,
@@ -40,31 +40,31 @@ def served(tmp_path_factory):
 def answers(transport):
     """Results of a session that reads, scores and writes in turns; its memory last."""
     session = ServingSession(transport)
-    begun = session.score(IDS[:9])
-    written, nats = session.generate(6, IDS[9:], temperature=0.0)
+    start = session.score(IDS[:9])
+    output, nats = session.generate(6, IDS[9:], temperature=0.0)
     before = session.state
-    with pytest.raises(PredictionError, match=r"token_ids\[0, 1\] is 256") as caught:
+    with pytest.raises(PredictionError, match=r"token_ids\[0, 1\] is 256") as error:
         session.score([256, 1])
-    assert caught.value.code == "INVALID_ARGUMENT" and session.state is before
+    assert error.value.code == "INVALID_ARGUMENT" and session.state is before
     other = ServingSession(transport, state=before)
-    found = [each.score([*written, *IDS]) for each in (session, other)]
-    np.testing.assert_array_equal(*found)
-    return begun, written, nats, found[0], session.state.memory_states
+    result = [each.score([*output, *IDS]) for each in (session, other)]
+    np.testing.assert_array_equal(*result)
+    return start, output, nats, result[0], session.state.memory_states
 
 
 @pytest.mark.slow
 def test_sessions_score_and_write_as_the_model_does(served):
     model, _, (rest, address) = served
     transport = GrpcTransport(address)
-    found = answers(transport)
+    result = answers(transport)
     lm = txl_tf.TransformerXLCausalLM(model, ByteTokenizer())
     text = bytes(IDS).decode()
     nats = lm.score(text).nats[1:9]
-    np.testing.assert_allclose(found[0], [0.0, *nats], atol=1e-4)
-    for left, right in zip(found, answers(RestTransport(rest)), strict=True):
+    np.testing.assert_allclose(result[0], [0.0, *nats], atol=1e-4)
+    for left, right in zip(result, answers(RestTransport(rest)), strict=True):
         np.testing.assert_array_equal(left, right)
     expected = lm.generate(text, max_tokens=6, temperature=0, strip_prompt=True)
-    assert ByteTokenizer().decode_text(found[1]) == expected
+    assert ByteTokenizer().decode_text(result[1]) == expected
     body = json.dumps({"instances": ["one text"]}).encode()
     with urllib.request.urlopen(f"{rest}/v1/models/txl:predict", body, timeout=60) as response:
         assert len(json.load(response)["predictions"]) == 1
@@ -83,9 +83,9 @@ def test_a_server_that_is_not_ready_is_asked_again(served, kind):
         if failures < 4:
             assert len(session.score(IDS)) == len(IDS)
         else:
-            with pytest.raises(PredictionError, match="not now") as caught:
+            with pytest.raises(PredictionError, match="not now") as error:
                 session.score(IDS)
-            assert caught.value.code == "UNAVAILABLE"
+            assert error.value.code == "UNAVAILABLE"
         assert stub.num_requests == 4
         transport.close()
 

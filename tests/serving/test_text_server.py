@@ -29,9 +29,14 @@ def client(address):
         yield client
 
 
+def ask(address, path="v1/completions", **body):
+    """The JSON that answers a request, without OpenAI's client."""
+    return json.loads(get(f"{address}/{path}", json.dumps(body).encode() if body else None)[1])
+
+
 def complete(client, prompt=PROMPT, model="mine", **settings):
-    known = ("max_tokens", "temperature", "top_p", "seed", "stop", "n", "echo", "logprobs")
-    direct = {name: settings.pop(name) for name in known if name in settings}
+    names = ("max_tokens", "temperature", "top_p", "seed", "stop", "n", "echo", "logprobs")
+    direct = {name: settings.pop(name) for name in names if name in settings}
     return client.completions.create(model=model, prompt=prompt, extra_body=settings, **direct)
 
 
@@ -42,6 +47,13 @@ def get(url, body=None, **headers):
             return response.status, response.read(), response.headers
     except urllib.error.HTTPError as error:
         return error.code, error.read(), error.headers
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +68,13 @@ def test_a_request_writes_the_text_of_generate_beside_any_others(client, lm, set
     expected = lm.generate(PROMPT, max_tokens=70, strip_prompt=True, **settings)
     with ThreadPoolExecutor(6) as threads:
         others = [threads.submit(complete, client, "x" * size, max_tokens=40) for size in (1, 30)]
-        found = [
+        answers = [
             threads.submit(complete, client, max_tokens=70, **settings).result() for _ in range(2)
         ]
         assert all(each.result().usage.completion_tokens == 40 for each in others)
-    assert [each.choices[0].text for each in found] == [expected, expected]
-    assert found[0].choices[0].finish_reason == "length"
-    assert found[0].usage.prompt_tokens == len(PROMPT)
+    assert [each.choices[0].text for each in answers] == [expected, expected]
+    assert answers[0].choices[0].finish_reason == "length"
+    assert answers[0].usage.prompt_tokens == len(PROMPT)
     stop = expected[20:22]
     cut = complete(client, max_tokens=70, stop=["never there", stop], **settings).choices[0]
     assert (cut.text, cut.finish_reason) == (expected[: expected.index(stop)], "stop")
@@ -76,35 +88,32 @@ def test_several_prompts_and_samples_are_numbered(client, lm):
     assert answer.usage.prompt_tokens == len(PROMPT) + 3
     ids = [list(PROMPT.encode()), list(b"A b")]
     answer = complete(client, ids, n=2, seed=5, max_tokens=9, return_token_ids=True)
-    written = [
-        text.removeprefix(prompt)
-        for text, prompt in zip(expected, [PROMPT] * 2 + ["A b"] * 2, strict=True)
-    ]
-    assert [each.text for each in answer.choices] == written
-    found = [lm.tokenizer.decode(each.token_ids) for each in answer.choices]
-    assert found == written
+    new = [text.removeprefix(PROMPT).removeprefix("A b") for text in expected]
+    assert [choice.text for choice in answer.choices] == new
+    assert [lm.tokenizer.decode(choice.token_ids) for choice in answer.choices] == new
 
 
-def test_a_stream_has_the_same_text_and_begins_at_once(client):
-    start, pieces, first = time.monotonic(), [], None
+def test_a_stream_has_the_same_text_begins_at_once_and_counts_its_tokens(client):
+    start, texts, counts = time.monotonic(), [], []
     with client.completions.create(
         model="mine",
         prompt=PROMPT,
         max_tokens=50,
         seed=1,
         stream=True,
-        stream_options={"include_usage": True},
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
         user="me",
     ) as stream:
         for event in stream:
-            first = first or time.monotonic() - start
-            pieces += [choice.text for choice in event.choices]
-    assert "".join(pieces) == complete(client, max_tokens=50, seed=1).choices[0].text
-    assert len(pieces) > 10 and first < 2
-    assert event.usage.completion_tokens == 50
+            assert texts or time.monotonic() - start < 2
+            texts += [choice.text for choice in event.choices]
+            counts.append(event.usage.completion_tokens)
+    assert "".join(texts) == complete(client, max_tokens=50, seed=1).choices[0].text
+    assert len(texts) > 10
+    assert counts == sorted(counts) and counts[0] >= 1 and counts[-1] == 50
 
 
-def test_scores_of_prompt_and_text_are_those_of_score(client, lm):
+def test_scores_of_prompt_and_text_equal_score(client, lm):
     answer = complete(client, max_tokens=0, echo=True, logprobs=2).choices[0]
     scores = answer.logprobs
     assert (answer.text, answer.finish_reason) == (PROMPT, "length")
@@ -113,9 +122,9 @@ def test_scores_of_prompt_and_text_are_those_of_score(client, lm):
     np.testing.assert_allclose(
         np.negative(scores.token_logprobs[1:]), lm.score(PROMPT).nats[1:], atol=1e-4
     )
-    written = complete(client, max_tokens=5, temperature=0, logprobs=1).choices[0].logprobs
-    assert [max(top, key=top.get) for top in written.top_logprobs] == written.tokens
-    assert written.token_logprobs == [max(top.values()) for top in written.top_logprobs]
+    output = complete(client, max_tokens=5, temperature=0, logprobs=1).choices[0].logprobs
+    assert [max(top, key=top.get) for top in output.top_logprobs] == output.tokens
+    assert output.token_logprobs == [max(top.values()) for top in output.top_logprobs]
 
 
 def test_a_session_equals_one_pass_and_ends(client, lm):
@@ -153,7 +162,7 @@ def test_a_session_does_not_know_the_stop_text_that_ended_a_text(client, lm):
     assert first.session["tokens"] == len(PROMPT + first.choices[0].text)
 
 
-def test_places_and_texts_of_tokens_are_those_in_the_text(client, lm):
+def test_tokens_have_their_texts_and_offsets(client, lm):
     prompt = "caf\u00e9 \u65e5"
     choice = complete(client, prompt, echo=True, logprobs=1, max_tokens=9, seed=1).choices[0]
     places = choice.logprobs.text_offset
@@ -162,17 +171,17 @@ def test_places_and_texts_of_tokens_are_those_in_the_text(client, lm):
     words = WordTokenizer(list("abcdefgh"), WordRule())
     config = lm.model.config.replace(vocabulary_size=8)
     with running(TransformerXLCausalLM(create_model(config), words)) as address:
-        body = {"prompt": "a b", "echo": True, "logprobs": 2, "max_tokens": 5}
-        answer = json.loads(get(f"{address}/v1/completions", json.dumps(body).encode())[1])
-    found, text = answer["choices"][0]["logprobs"], answer["choices"][0]["text"]
-    assert "".join(found["tokens"]) == text and len(found["tokens"]) == 7
-    assert found["text_offset"] == [0, *range(1, 12, 2)]
+        answer = ask(address, prompt="a b", echo=True, logprobs=2, max_tokens=5)
+    scores = answer["choices"][0]["logprobs"]
+    assert "".join(scores["tokens"]) == answer["choices"][0]["text"] and len(scores["tokens"]) == 7
+    assert scores["text_offset"] == [0, *range(1, 12, 2)]
 
 
 @pytest.mark.parametrize(
     ("settings", "status", "param"),
     [
         ({"top_q": 0.5}, 400, "top_q"),
+        ({"presence_penalti": 1}, 400, "presence_penalti"),
         ({"temperature": -1}, 400, "temperature"),
         ({"seed": 0.5}, 400, "seed"),
         ({"min_tokens": 2}, 400, "min_tokens"),
@@ -190,9 +199,9 @@ def test_places_and_texts_of_tokens_are_those_in_the_text(client, lm):
     ],
 )
 def test_a_wrong_parameter_is_named(client, settings, status, param):
-    with pytest.raises(openai.APIStatusError) as caught:
+    with pytest.raises(openai.APIStatusError) as error:
         complete(client, **settings)
-    assert (caught.value.status_code, caught.value.body["param"]) == (status, param)
+    assert (error.value.status_code, error.value.body["param"]) == (status, param)
 
 
 @pytest.mark.parametrize(
@@ -205,27 +214,9 @@ def test_a_wrong_parameter_is_named(client, settings, status, param):
     ],
 )
 def test_parameters_that_change_nothing_are_taken(address, settings):
-    texts = []
-    for each in ({}, settings):
-        body = {"prompt": PROMPT, "max_tokens": 9, "seed": 7, "top_k": -1, **each}
-        answer = json.loads(get(f"{address}/v1/completions", json.dumps(body).encode())[1])
-        texts.append(answer["choices"][0]["text"])
-    assert texts[0] == texts[1]
-
-
-def test_an_unknown_parameter_leads_to_no_other_scale(client):
-    for name, hint in (("min_token", ""), ("presence_penalti", " Did you mean presence_penalty?")):
-        with pytest.raises(openai.BadRequestError, match=rf"`{name}`\.{re.escape(hint)}$"):
-            complete(client, **{name: 1})
-
-
-def test_each_event_counts_the_tokens_if_asked(client):
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    with client.completions.create(
-        model="mine", prompt=PROMPT, max_tokens=9, stream=True, stream_options=options
-    ) as stream:
-        counts = [event.usage.completion_tokens for event in stream]
-    assert counts == sorted(counts) and counts[0] >= 1 and counts[-1] == 9
+    request = {"prompt": PROMPT, "max_tokens": 9, "seed": 7, "top_k": -1}
+    answers = [ask(address, **{**request, **more}) for more in ({}, settings)]
+    assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
 
 
 def test_ignore_eos_writes_on_after_the_end_of_a_document(lm):
@@ -234,12 +225,9 @@ def test_ignore_eos_writes_on_after_the_end_of_a_document(lm):
     with running(TransformerXLCausalLM(create_model(config), lines)) as address:
         body = {"prompt": "a b", "max_tokens": 9, "logit_bias": {"0": 100}}
         for settings, count in (({}, 1), ({"ignore_eos": True}, 9)):
-            content = json.dumps({**body, **settings}).encode()
-            answer = json.loads(get(f"{address}/v1/completions", content)[1])
-            assert answer["usage"]["completion_tokens"] == count
-        text = json.loads(get(f"{address}/tokenizer_info")[1])["eos_token"]
-        tokens = get(f"{address}/tokenize", json.dumps({"prompt": text}).encode())[1]
-        assert json.loads(tokens)["tokens"][0] == 0
+            assert ask(address, **body, **settings)["usage"]["completion_tokens"] == count
+        text = ask(address, "tokenizer_info")["eos_token"]
+        assert ask(address, "tokenize", prompt=text)["tokens"][0] == 0
 
 
 def test_other_routes_answer(address):
@@ -250,12 +238,10 @@ def test_other_routes_answer(address):
     assert b"http:" not in page and b"https:" not in page
     for path in ("health", "ping", "version", "v1/models/mine"):
         assert get(f"{address}/{path}")[0] == 200
-    assert json.loads(get(f"{address}/v1/models")[1])["data"][0]["id"] == "mine"
-    assert json.loads(get(f"{address}/tokenizer_info")[1])["eos_token"] == "\n"
-    tokens = json.loads(get(f"{address}/tokenize", b'{"prompt": "ab"}')[1])["tokens"]
-    assert tokens == list(b"ab")
-    body = json.dumps({"tokens": tokens}).encode()
-    assert json.loads(get(f"{address}/detokenize", body)[1]) == {"prompt": "ab"}
+    assert ask(address, "v1/models")["data"][0]["id"] == "mine"
+    assert ask(address, "tokenizer_info")["eos_token"] == "\n"
+    assert ask(address, "tokenize", prompt="ab")["tokens"] == list(b"ab")
+    assert ask(address, "detokenize", tokens=list(b"ab")) == {"prompt": "ab"}
 
 
 def test_a_wrong_path_method_or_body_is_explained(address):
@@ -266,8 +252,8 @@ def test_a_wrong_path_method_or_body_is_explained(address):
         ("v1/completions", b"{", 400, "must be a JSON object"),
         ("v1/completions", b"[" * 999 + b"]" * 999, 400, "must be a JSON object"),
     ):
-        found, answer, headers = get(f"{address}/{path}", body)
-        assert found == status and what in json.loads(answer)["error"]["message"]
+        answer_status, answer, headers = get(f"{address}/{path}", body)
+        assert answer_status == status and what in json.loads(answer)["error"]["message"]
         assert status != 405 or headers["Allow"] == "POST"
 
 
@@ -313,8 +299,7 @@ def test_the_end_of_the_server_ends_its_texts_with_an_error(lm):
             stream = connection.getresponse()
             stream.read(10)
             whole = threads.submit(get, f"{address}/v1/completions", json.dumps(body).encode())
-            while b"txl_texts_running 2" not in get(f"{address}/metrics")[1]:
-                time.sleep(0.01)
+            wait_until(lambda: b"txl_texts_running 2" in get(f"{address}/metrics")[1])
         *_, error, end, _ = stream.read().decode().split("\n\n")
         connection.close()
         assert "shutting down" in error and end == "data: [DONE]"
@@ -332,26 +317,8 @@ def test_a_client_that_leaves_within_its_body_is_counted_without_a_traceback(
     with socket.create_connection((host, int(port))) as connection:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
         connection.sendall(head + length + b"\r\n\r\n{")
-    deadline = time.monotonic() + 20
-    while num_left() == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: num_left() != before)
     assert not [each for each in caplog.records if each.exc_info]
-
-
-def test_a_full_queue_is_busy_and_a_key_is_needed(lm):
-    body = json.dumps({"prompt": PROMPT, "max_tokens": 20}).encode()
-    with running(lm, "key", max_waiting=4) as address:
-        url, key = f"{address}/v1/completions", {"Authorization": "Bearer key"}
-        assert get(url, body)[0] == get(url, body, Authorization="Bearer \xff")[0] == 401
-        assert get(url, b"x" * (1 << 17), **key)[0] == 413
-        assert get(address)[0] == get(f"{address}/health")[0] == 200
-        with ThreadPoolExecutor(100) as threads:
-            burst = threads.map(lambda _: get(url, body, **key), range(4 + 4))
-            assert {status for status, *_ in burst} == {200}  # free rows and the whole queue
-            answers = list(threads.map(lambda _: get(url, body, **key), range(100)))
-    assert {status for status, *_ in answers} == {200, 503}
-    assert all(headers["Retry-After"] for status, _, headers in answers if status == 503)
 
 
 def test_a_client_that_leaves_ends_its_text(address):
@@ -361,34 +328,55 @@ def test_a_client_that_leaves_ends_its_text(address):
     connection.request("POST", "/v1/completions", json.dumps(body))
     connection.getresponse().read(10)
     connection.close()
-    deadline = time.monotonic() + 20
-    while b"txl_texts_running 0" not in get(f"{address}/metrics")[1]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: b"txl_texts_running 0" in get(f"{address}/metrics")[1])
 
 
-@pytest.mark.parametrize("client_header", ["", "X-Forwarded-For"])
-def test_a_client_takes_a_row_and_a_place_of_one_with_many(lm, client_header):
-    def ask(client, max_tokens):
+KEY = {"Authorization": "Bearer key"}
+
+
+@pytest.fixture(scope="module")
+def small_queue(lm):
+    """The address of a server with a key, four rows and four places, behind a proxy."""
+    options = {"client_header": "X-Forwarded-For"}
+    with running(lm, "key", options, max_waiting=4) as address:
+        yield address
+
+
+def test_a_full_queue_is_busy_and_a_key_is_needed(small_queue):
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 20}).encode()
+    url = f"{small_queue}/v1/completions"
+    assert get(url, body)[0] == get(url, body, Authorization="Bearer \xff")[0] == 401
+    assert get(url, b"x" * (1 << 17), **KEY)[0] == 413
+    assert get(small_queue)[0] == get(f"{small_queue}/health")[0] == 200
+    with ThreadPoolExecutor(100) as threads:
+        burst = threads.map(lambda _: get(url, body, **KEY), range(4 + 4))
+        assert {status for status, *_ in burst} == {200}  # free rows and the whole queue
+        answers = list(threads.map(lambda _: get(url, body, **KEY), range(100)))
+    assert {status for status, *_ in answers} == {200, 503}
+    assert all(headers["Retry-After"] for status, _, headers in answers if status == 503)
+
+
+@pytest.mark.parametrize("has_proxy", [False, True])
+def test_a_client_takes_a_row_and_a_place_of_one_with_many(small_queue, lm, has_proxy):
+    host = small_queue.removeprefix("http://")
+
+    def ask_from(client, max_tokens):
         body = json.dumps({"prompt": PROMPT, "max_tokens": max_tokens, "seed": 7})
-        source = ("127.0.0.1" if client_header else client, 0)
-        host = address.removeprefix("http://")
+        source = ("127.0.0.1" if has_proxy else client, 0)
         connection = http.client.HTTPConnection(host, timeout=60, source_address=source)
         with contextlib.closing(connection):
-            headers = {client_header: f"forged, {client}"} if client_header else {}
-            connection.request("POST", "/v1/completions", body, headers)
+            names = {"X-Forwarded-For": f"forged, {client}"} if has_proxy else {}
+            connection.request("POST", "/v1/completions", body, KEY | names)
             response = connection.getresponse()
             answer = json.load(response)
             return answer["choices"][0]["text"] if response.status == 200 else response.status
 
     expected = lm.generate(PROMPT, max_tokens=400, seed=7, strip_prompt=True)
-    options = {"client_header": client_header}
-    with running(lm, options=options, max_waiting=4) as address, ThreadPoolExecutor(8) as threads:
-        crowd = [threads.submit(ask, "127.0.0.2", 400) for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        crowd = [threads.submit(ask_from, "127.0.0.2", 400) for _ in range(8)]
         # One after the other: a page of metrics is not of one moment.
-        for full in ("txl_texts_running 4.0", "txl_texts_waiting 4.0"):
-            while full not in get(f"{address}/metrics")[1].decode().splitlines():
-                time.sleep(0.01)
-        assert ask("127.0.0.3", 5) == expected[:5]
+        for count in (b"txl_texts_running 4.0\n", b"txl_texts_waiting 4.0\n"):
+            wait_until(lambda count=count: count in get(f"{small_queue}/metrics", **KEY)[1])
+        assert ask_from("127.0.0.3", 5) == expected[:5]
         answers = [each.result() for each in crowd]
     assert answers.count(expected) == 7 and answers.count(503) == 1

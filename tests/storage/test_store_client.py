@@ -38,8 +38,8 @@ def test_files_are_whole_although_requests_fail(object_store):
         lambda: read_file(f"{folder}/file"),
     ):
         object_store.fail(count=5)
-        found = action()
-    assert found == CONTENT
+        content = action()
+    assert content == CONTENT
     object_store.put("files", **{"a/b/c/d": b""})
     assert list_folder(folder) == ["c", "file"]
     assert files_below("gs://files/a") == ["b/c/d", "b/file"]
@@ -61,9 +61,9 @@ def test_a_store_that_stays_away_is_an_error_of_reading_and_nothing_is_half_writ
         lambda: list_folder("gs://away/other"),
         lambda: is_folder("gs://away/folder"),
     ):
-        with pytest.raises(OSError) as raised:
+        with pytest.raises(OSError) as error:
             failing()
-        assert not isinstance(raised.value, FileNotFoundError)
+        assert not isinstance(error.value, FileNotFoundError)
     object_store.reset()
     assert object_store.names("away") == ["file"]
     assert read_file("gs://away/file") == b"before"
@@ -92,7 +92,7 @@ class WideByteTokenizer(ByteTokenizer):
         return np.frombuffer(text, np.uint8).astype(self.token_dtype)
 
 
-def test_a_host_reads_what_its_first_steps_need_and_rows_do_not_wait(tmp_path, object_store):
+def test_a_host_reads_only_its_first_steps_and_rows_do_not_wait(tmp_path, object_store):
     num_steps, segment_length, num_rows = 100, 32, 32
     text = np.random.default_rng(0).bytes(1_300_000)
     prepare_dataset(
@@ -117,9 +117,9 @@ def test_a_host_reads_what_its_first_steps_need_and_rows_do_not_wait(tmp_path, o
         reader = TrainingSegments(dataset, "train", plan)
         return iter(reader.dataset_fn(0, range(num_rows), num_rows, 10 * num_steps))
 
-    stored, local = batches("gs://rows/data"), batches(str(tmp_path / "wide"))
+    state, local = batches("gs://rows/data"), batches(str(tmp_path / "wide"))
     for _ in range(num_steps):
-        there, here = next(stored), next(local)
+        there, here = next(state), next(local)
         for name, values in here.items():
             np.testing.assert_array_equal(there[name], values)
     shards = [each for each in object_store.requests() if each["path"].endswith(".tfrecord")]

@@ -1,10 +1,8 @@
 """Strict reading of JSON, of the files that a list names, and of files of arrays."""
 
 import io
-import json
 import os
 import zipfile
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -47,9 +45,9 @@ def test_a_listed_file_is_found_by_a_name_inside_the_folder_and_its_size(tmp_pat
         ["a"],
         "missing",
     ):
-        with pytest.raises(DataDamagedError) as raised:
+        with pytest.raises(DataDamagedError) as error:
             listed_file(str(tmp_path), name, listed_in="SUMS, line 3")
-        assert raised.value.where in ("SUMS, line 3", str(tmp_path / "missing"))
+        assert error.value.where in ("SUMS, line 3", str(tmp_path / "missing"))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,7 @@ def test_a_listed_file_is_found_by_a_name_inside_the_folder_and_its_size(tmp_pat
     [os.mkfifo, lambda path: path.symlink_to("/dev/null"), lambda path: path.symlink_to("..")],
     ids=["pipe", "device", "folder"],
 )
-def test_what_is_no_regular_file_is_neither_waited_for_nor_read_nor_followed(tmp_path, make):
+def test_pipes_devices_and_links_are_neither_waited_for_nor_read_nor_followed(tmp_path, make):
     folder = tmp_path / "inside"
     folder.mkdir()
     (folder / "file").write_text("")
@@ -70,9 +68,9 @@ def test_what_is_no_regular_file_is_neither_waited_for_nor_read_nor_followed(tmp
     for name in ("wrong", "wrong/inside/file"):
         with pytest.raises(DataDamagedError):
             listed_file(str(folder), name, listed_in="SUMS")
-    with pytest.raises(DataDamagedError, match="a file or a folder, not a link") as raised:
+    with pytest.raises(DataDamagedError, match="a file or a folder, not a link") as error:
         files_below(str(tmp_path))
-    assert raised.value.where == str(path)
+    assert error.value.where == str(path)
 
 
 def test_anything_but_one_short_json_object_is_damage(tmp_path, monkeypatch):
@@ -81,9 +79,8 @@ def test_anything_but_one_short_json_object_is_damage(tmp_path, monkeypatch):
         read_json_object(str(path))
     for content in (b"[1]", b"3", b"", b"{", b'{"a": 1, "a": 2}', b'{"a": "\xff"}'):
         path.write_bytes(content)
-        with pytest.raises(DataDamagedError) as raised:
+        with pytest.raises(DataDamagedError, match=f"{path}\nMake it again."):
             read_json_object(str(path), remedy="Make it again.")
-        assert (raised.value.where, raised.value.remedy) == (str(path), "Make it again.")
     path.write_text('{"a": [1, 2.5, null]}')
     assert read_json_object(str(path), max_bytes=21) == {"a": [1, 2.5, None]}
     with pytest.raises(DataDamagedError, match="larger than"):
@@ -106,15 +103,9 @@ def test_anything_but_one_short_json_object_is_damage(tmp_path, monkeypatch):
         ("", "Expecting value"),
     ],
 )
-def test_what_a_program_cannot_rely_on_is_refused(text, why):
+def test_json_that_a_program_cannot_rely_on_is_refused(text, why):
     with pytest.raises(ValueError, match=why):
         parse_json(text)
-
-
-def test_a_text_that_the_parser_gives_up_is_refused(monkeypatch):
-    monkeypatch.setattr(json, "loads", mock.Mock(side_effect=RecursionError))
-    with pytest.raises(ValueError, match="deep"):
-        parse_json("[]")
 
 
 ARRAYS = {
@@ -147,11 +138,10 @@ def array_with(header, content=b""):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_arrays_are_read_as_they_were_written(save):
-    found = read_array_archive(io.BytesIO(archive_of(save=save)))
-    assert found.keys() == ARRAYS.keys()
+    arrays = read_array_archive(io.BytesIO(archive_of(save=save)))
+    assert arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(found[name], array)
-        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays[name], array, strict=True)
 
 
 def test_an_archive_that_unpacks_to_more_than_the_limit_is_refused(monkeypatch):
@@ -165,7 +155,7 @@ def test_an_archive_that_unpacks_to_more_than_the_limit_is_refused(monkeypatch):
         read_array_archive(io.BytesIO(content))
 
 
-def test_what_is_no_archive_or_asks_for_what_is_not_there_is_refused():
+def test_an_archive_whose_arrays_are_not_as_their_headers_is_refused():
     headers = [
         "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",

@@ -19,20 +19,18 @@ def encoded(kind, *examples, **settings):
 
 
 def test_classes_and_choices_have_probabilities():
-    task, found = encoded("classification", example("a"), example("b"))
+    task, examples = encoded("classification", example("a"), example("b"))
     logits = [np.array([1.0, 3.0]), np.array([2.0, -1.0])]
-    predictions, scores = answers_of(task, found, logits)
+    predictions, scores = answers_of(task, examples, logits)
     assert predictions == [1, 0]
     np.testing.assert_allclose(scores, [np.exp(each) / np.exp(each).sum() for each in logits])
     # Padding of the choices is no answer.
-    task, found = encoded("choice", example("a", choices=("x", "y")))
-    predictions, scores = answers_of(task, found, [np.array([1.0, 2.0, 9.0])])
+    task, examples = encoded("choice", example("a", choices=("x", "y")))
+    predictions, scores = answers_of(task, examples, [np.array([1.0, 2.0, 9.0])])
     assert (predictions, len(scores[0])) == ([1], 2)
-
-
-def test_numbers_are_what_the_head_says():
-    task, found = encoded("regression", example("a"))
-    assert answers_of(task, found, [np.array([2.5], np.float32)]) == ([2.5], [2.5])
+    # A number is the output of the head.
+    task, examples = encoded("regression", example("a"))
+    assert answers_of(task, examples, [np.array([2.5], np.float32)]) == ([2.5], [2.5])
 
 
 def best_span(places, logits, longest):
@@ -47,19 +45,19 @@ def best_span(places, logits, longest):
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("margin", "longest"), [(None, 30), (0.0, 3), (1.5, 1)])
-def test_the_best_span_is_that_of_all_spans(seed, margin, longest):
+def test_the_best_span_is_the_best_of_all_spans(seed, margin, longest):
     settings = {"answer_margin": margin, "max_answer_words": longest}
-    task, found = encoded("span", example("Who?", PASSAGE), **settings)
-    logits = np.random.default_rng(seed).normal(size=(2, len(found.token_ids)))
-    places = found.words[0]
+    task, result = encoded("span", example("Who?", PASSAGE), **settings)
+    logits = np.random.default_rng(seed).normal(size=(2, len(result.token_ids)))
+    places = result.words[0]
     score, (first, last) = best_span(places, logits, longest)
     score -= logits[:, -1].sum()
     expected = PASSAGE[places.starts[first] : places.stops[last]]
     if margin is not None and score <= margin:
         expected = ""
-    (answer,), (shown,) = answers_of(task, found, [logits])
+    (answer,), (output,) = answers_of(task, result, [logits])
     assert answer == expected
-    assert shown == pytest.approx(score)
+    assert output == pytest.approx(score)
 
 
 EXAMPLES = [
@@ -102,18 +100,16 @@ def test_other_kinds_are_written_as_they_are(tmp_path, kind, predictions, expect
     assert all(set(each) == {"name", "prediction"} for each in lines_of(path))
 
 
-def test_what_cannot_be_written_is_refused(tmp_path):
-    path, span = tmp_path / "out.jsonl", data_of("span")
-    path.write_text("mine")
-    with pytest.raises(OutputExistsError):
-        write_predictions(str(path), span, EXAMPLES, ["", ""])
-    assert path.read_text() == "mine"
-    with pytest.raises(StorageError, match="predictions cannot be written"):
-        write_predictions(str(tmp_path / "no" / "out.jsonl"), span, EXAMPLES, ["", ""])
-    with pytest.raises(UsageError, match="are written as JSON Lines"):
-        write_predictions(str(tmp_path / "out.tsv"), span, EXAMPLES, ["", ""])
-    path, classes = str(tmp_path / "new.jsonl"), data_of("classification", ("0", "1"))
-    with pytest.raises(ValueError, match="shorter"):
-        write_predictions(path, classes, EXAMPLES, [0])
-    with pytest.raises(ValueError, match="Out of range"):
-        write_predictions(path, data_of("regression"), EXAMPLES, np.array([0.0, np.inf]))
+def test_predictions_that_cannot_be_written_are_refused(tmp_path):
+    (tmp_path / "out.jsonl").write_text("mine")
+    texts, infinite = ["", ""], np.array([0.0, np.inf])
+    for name, data, predictions, error, message in (
+        ("out.jsonl", data_of("span"), texts, OutputExistsError, "exists"),
+        ("no/out.jsonl", data_of("span"), texts, StorageError, "predictions cannot be written"),
+        ("out.tsv", data_of("span"), texts, UsageError, "are written as JSON Lines"),
+        ("new.jsonl", data_of("classification", ("0", "1")), [0], ValueError, "shorter"),
+        ("new.jsonl", data_of("regression"), infinite, ValueError, "Out of range"),
+    ):
+        with pytest.raises(error, match=message):
+            write_predictions(str(tmp_path / name), data, EXAMPLES, predictions)
+    assert (tmp_path / "out.jsonl").read_text() == "mine"

@@ -34,23 +34,23 @@ def text_of(found, number=0):
 
 
 def test_the_texts_of_an_example_are_joined_and_ended_by_the_separator():
-    found = encoded(
+    result = encoded(
         "classification", example("one", "two", label="yes"), example("three", label="no")
     )
-    assert [text_of(found, 0), text_of(found, 1)] == ["one\ntwo\n", "three\n"]
-    assert found.targets.tolist() == [1, 0]
-    assert found.num_tokens.tolist() == [[8], [6]]
-    assert found.padded_length(5) == 10
-    found = encoded("regression", example("a", label=2.5), separator=" | ")
-    assert text_of(found) == "a | "
-    assert (found.targets.dtype, found.targets.tolist()) == (np.float32, [2.5])
+    assert [text_of(result, 0), text_of(result, 1)] == ["one\ntwo\n", "three\n"]
+    assert result.targets.tolist() == [1, 0]
+    assert result.num_tokens.tolist() == [[8], [6]]
+    assert result.padded_length(5) == 10
+    result = encoded("regression", example("a", label=2.5), separator=" | ")
+    assert text_of(result) == "a | "
+    assert (result.targets.dtype, result.targets.tolist()) == (np.float32, [2.5])
 
 
 def test_choices_follow_the_text_each_in_a_text_of_its_own():
     choices = [("cat", "dog"), ("x", "y", "z")]
     examples = [example("which", choices=each, label=1) for each in choices]
-    found = encoded("choice", *examples)
-    assert [text_of(found, number) for number in range(6)] == [
+    result = encoded("choice", *examples)
+    assert [text_of(result, number) for number in range(6)] == [
         "which\ncat\n",
         "which\ndog\n",
         "",
@@ -58,7 +58,7 @@ def test_choices_follow_the_text_each_in_a_text_of_its_own():
         "which\ny\n",
         "which\nz\n",
     ]
-    assert (found.num_choices, found.targets.tolist()) == (3, [1, 1])
+    assert (result.num_choices, result.targets.tolist()) == (3, [1, 1])
     # An empty text before the choices is no text.
     assert text_of(encoded("choice", example("", choices=("cat", "dog"), label=0))) == "cat\n"
 
@@ -67,37 +67,37 @@ PASSAGE = 'It was "King John", they said;  in 1199.'
 
 
 @pytest.mark.parametrize("answer", ["It", "King John", "1199", "they said", "said;  in 1199"])
-def test_the_span_of_an_answer_is_that_of_its_words(answer):
+def test_the_span_of_an_answer_covers_its_words(answer):
     answers = (Answer(text=answer, start=PASSAGE.index(answer)),)
-    found = encoded("span", example("Who?", PASSAGE, answers=answers))
-    assert text_of(found) == f"Who?\n{PASSAGE}\n"
-    first, last = found.targets[0]
-    assert text_of(found)[first : last + 1].strip() == answer
-    places = found.words[0]
+    result = encoded("span", example("Who?", PASSAGE, answers=answers))
+    assert text_of(result) == f"Who?\n{PASSAGE}\n"
+    first, last = result.targets[0]
+    assert text_of(result)[first : last + 1].strip() == answer
+    places = result.words[0]
     word = places.first_tokens.tolist().index(first), places.last_tokens.tolist().index(last)
     assert PASSAGE[places.starts[word[0]] : places.stops[word[1]]] == answer
 
 
-def test_no_answer_and_one_beyond_what_is_read_are_the_last_token():
+def test_no_answer_and_one_beyond_the_limit_are_the_last_token():
     answers = (Answer(text="1199", start=PASSAGE.index("1199")),)
     cases = (
         (example("Who?", PASSAGE, is_answerable=False), {}),
         (example("Who?", PASSAGE, answers=answers), {"max_tokens": 30}),
     )
     for each, settings in cases:
-        found = encoded("span", each, **settings)
-        last = len(found.token_ids) - 1
-        assert found.targets.tolist() == [[last, last]]
+        result = encoded("span", each, **settings)
+        last = len(result.token_ids) - 1
+        assert result.targets.tolist() == [[last, last]]
 
 
-def test_words_of_a_word_vocabulary_are_what_stands_between_white_space():
+def test_words_of_a_word_vocabulary_lie_between_white_space():
     words = ["<eos>", "<unk>", "who", "it's", "so."]
     rule = WordRule(add_eos=True)
     tokenizer = WordTokenizer(words, rule, unknown_token="<unk>")
     answers = (Answer(text="it's", start=0),)
-    found = encoded("span", example("who", "it's so.", answers=answers), tokenizer=tokenizer)
-    assert found.token_ids.tolist() == [2, 0, 3, 4, 0]
-    assert found.targets.tolist() == [[2, 2]]
+    result = encoded("span", example("who", "it's so.", answers=answers), tokenizer=tokenizer)
+    assert result.token_ids.tolist() == [2, 0, 3, 4, 0]
+    assert result.targets.tolist() == [[2, 2]]
     # Without a token for the end of a line, two texts could not be told apart.
     tokenizer = WordTokenizer(words, WordRule(), unknown_token="<unk>")
     with pytest.raises(MismatchError, match="separator"):
@@ -105,8 +105,8 @@ def test_words_of_a_word_vocabulary_are_what_stands_between_white_space():
 
 
 def test_a_text_is_read_from_its_beginning_up_to_the_limit():
-    found = encoded("classification", example("abcdef", label="no"), max_tokens=4)
-    assert text_of(found) == "abcd"
+    result = encoded("classification", example("abcdef", label="no"), max_tokens=4)
+    assert text_of(result) == "abcd"
 
 
 def test_files_without_labels_have_no_targets():
@@ -122,17 +122,17 @@ def test_files_without_labels_have_no_targets():
         ([example("", label="no")], {"separator": ""}, DataDamagedError, "no token"),
     ],
 )
-def test_what_cannot_be_encoded_is_refused(examples, settings, error, message):
-    with pytest.raises(error) as caught:
+def test_examples_that_cannot_be_encoded_are_refused(examples, settings, error, message):
+    with pytest.raises(error) as failure:
         encoded("classification", *examples, **settings)
-    assert message in str(caught.value)
+    assert message in str(failure.value)
 
 
 def test_a_character_that_is_not_known_names_its_example():
     tokenizer = CharacterTokenizer(list("ab\n"))
-    with pytest.raises(DataDamagedError, match="U\\+0063") as caught:
+    with pytest.raises(DataDamagedError, match="U\\+0063") as error:
         encoded("classification", example("abc", label="no"), tokenizer=tokenizer)
-    assert caught.value.where == "file, line 1"
+    assert error.value.where == "file, line 1"
 
 
 def test_the_fingerprint_is_of_tokens_places_and_targets():

@@ -3,7 +3,7 @@
 import csv
 import gzip
 import json
-import lzma
+import re
 
 import pytest
 
@@ -21,12 +21,10 @@ def write_lines(path, *records):
 
 def refusal(function, *arguments, code, where, says):
     """Calls a function that must refuse, and checks exit code, place and words."""
-    with pytest.raises(JobError) as raised:
+    with pytest.raises(JobError, match=re.escape(says)) as failure:
         function(*arguments)
-    error = raised.value
-    assert error.exit_code == code
-    assert error.where.endswith(where)
-    assert says in f"{error.what}\n{error.remedy}"
+    error = failure.value
+    assert error.exit_code == code and error.where.endswith(where)
     assert len(str(error).splitlines()) <= 3
     return error
 
@@ -53,23 +51,18 @@ def test_every_form_gives_the_same_examples(tmp_path, name, content):
     )
     assert (data.kind, data.labels) == ("classification", ("neg", "pos"))
     assert data.metrics == ("accuracy", "f1_macro")
-    found = [(each.name, each.texts, each.label) for each in data.splits["valid"]]
-    assert found == [("0", ("a b", "c"), "pos"), ("1", ("d", "e"), "neg")]
+    examples = [(each.name, each.texts, each.label) for each in data.splits["valid"]]
+    assert examples == [("0", ("a b", "c"), "pos"), ("1", ("d", "e"), "neg")]
     assert data.splits["train"][0].where.startswith(f"{path}, line ")
 
 
-def test_classes_keep_the_order_of_an_argument_and_may_be_more(tmp_path):
-    path = write_lines(tmp_path / "x.jsonl", *LABELLED)
-    labels = ("pos", "unseen", "neg")
-    assert read_own_data({"train": path}, "classification", TEXT, labels).labels == labels
-
-
-def test_test_files_may_lack_labels(tmp_path):
+def test_test_files_may_lack_labels_and_an_argument_names_all_classes(tmp_path):
     path = write_lines(tmp_path / "x.jsonl", {"text": "a"}, {"text": "b", "label": "pos"})
-    examples = read_one("classification", TEXT, path, "test", ("neg", "pos"))
-    assert [each.label for each in examples] == [None, "pos"]
-    none = Columns(label=None)
-    assert read_one("regression", none, path, "predict")[1].label is None
+    labels = ("pos", "unseen", "neg")
+    data = read_own_data({"test": path}, "classification", TEXT, labels)
+    assert data.labels == labels
+    assert [example.label for example in data.splits["test"]] == [None, "pos"]
+    assert read_one("regression", Columns(label=None), path, "predict")[1].label is None
 
 
 @pytest.mark.parametrize("label", [1, "1", "B"])
@@ -135,8 +128,8 @@ def test_a_label_of_another_split_is_refused_with_its_line(tmp_path):
     train = write_lines(tmp_path / "train.jsonl", *LABELLED)
     valid = write_lines(tmp_path / "valid.jsonl", LABELLED[0], {"text": "t", "label": "ne"})
     paths = {"train": train, "valid": valid}
-    read = (read_own_data, paths, "classification", TEXT)
-    error = refusal(*read, code=78, where=f"{valid}, line 2", says="Did you mean neg?")
+    call = (read_own_data, paths, "classification", TEXT)
+    error = refusal(*call, code=78, where=f"{valid}, line 2", says="Did you mean neg?")
     assert error.remedy == "The 2 classes are: 'neg', 'pos'"
     with pytest.raises(MismatchError, match="'neg' is not one of the classes"):
         read_own_data({"train": train}, "classification", TEXT, ("pos", "other"))
@@ -144,11 +137,11 @@ def test_a_label_of_another_split_is_refused_with_its_line(tmp_path):
 
 def test_a_single_class_and_a_repeated_id_are_refused(tmp_path):
     path = write_lines(tmp_path / "x.jsonl", LABELLED[0])
-    read = (read_one, "classification", TEXT, path)
-    refusal(*read, code=78, where="x.jsonl", says="at least two classes")
+    call = (read_one, "classification", TEXT, path)
+    refusal(*call, code=78, where="x.jsonl", says="at least two classes")
     path = write_lines(tmp_path / "x.jsonl", *(each | {"id": "same"} for each in LABELLED))
-    read = (read_one, "classification", Columns(id="id"), path)
-    error = refusal(*read, code=65, where="x.jsonl, line 2", says="'same'")
+    call = (read_one, "classification", Columns(id="id"), path)
+    error = refusal(*call, code=65, where="x.jsonl, line 2", says="'same'")
     assert f"{path}, line 1" in error.what
 
 
@@ -168,9 +161,6 @@ def test_columns_that_do_not_fit_the_kind_are_refused(tmp_path, kind, columns, l
     path = write_lines(tmp_path / "x.jsonl", *LABELLED)
     with pytest.raises(UsageError):
         read_own_data({"train": path}, kind, columns, labels)
-
-
-def test_a_column_has_one_meaning():
     with pytest.raises(ValueError, match=r"named only once\. Received: 'a' twice"):
         Columns(text=("a",), label="a")
 
@@ -206,13 +196,6 @@ def test_a_long_field_is_read_and_empty_lines_are_skipped(tmp_path):
     assert (len(record.values["a"]), record.where) == (200_000, f"{path}, line 3")
 
 
-@pytest.mark.parametrize("compress, ending", [(gzip.compress, "gz"), (lzma.compress, "xz")])
-def test_compressed_files_are_read(tmp_path, compress, ending):
-    path = tmp_path / f"few.tsv.{ending}"
-    path.write_bytes(compress(b"a\tb\n1\t2\n"))
-    assert read(path)[0].values == {"a": "1", "b": "2"}
-
-
 # Without the time of day, so that a case has one name in all processes.
 CUT = gzip.compress(b'{"a": 1}', mtime=0)[:-9]
 
@@ -242,9 +225,9 @@ def test_each_fault_of_a_file_is_refused_with_its_place(tmp_path, name, content,
 
 
 def test_missing_files_and_folders_are_told_from_damaged_ones(tmp_path):
-    refusal(read, tmp_path / "no.tsv", code=66, where="no.tsv", says="no such text file")
     (tmp_path / "folder.tsv").mkdir()
-    refusal(read, tmp_path / "folder.tsv", code=66, where="folder.tsv", says="no such text file")
+    for name in ("no.tsv", "folder.tsv"):
+        refusal(read, tmp_path / name, code=66, where=name, says="no such text file")
 
 
 @pytest.mark.parametrize("value", ["-1.5e3", " 2 ", 0, 7, -0.25])
@@ -252,13 +235,14 @@ def test_numbers_are_read_from_text_and_json(value):
     assert Record("f", 0, {"n": value}).number_in("n") == float(value)
 
 
-@pytest.mark.parametrize("value", ["nan", "1e39", "1_0", "one", None, True, [1], 10**39])
-def test_numbers_must_be_finite(value):
-    record = Record("f, line 9", 0, {"n": value})
-    refusal(record.number_in, "n", code=65, where="f, line 9", says="must be a finite number")
-
-
-@pytest.mark.parametrize("value", [None, "", " \t", 3])
-def test_texts_must_not_be_blank(value):
-    record = Record("f, line 9", 0, {"t": value})
-    refusal(record.text, "t", code=65, where="f, line 9", says="'t'")
+@pytest.mark.parametrize(
+    ("read_field", "values", "says"),
+    [
+        (Record.number_in, ["nan", "1e39", "1_0", "one", None, True, [1]], "a finite number"),
+        (Record.text, [None, "", " \t", 3], "'x'"),
+    ],
+)
+def test_numbers_must_be_finite_and_texts_not_blank(read_field, values, says):
+    for value in values:
+        record = Record("f, line 9", 0, {"x": value})
+        refusal(read_field, record, "x", code=65, where="f, line 9", says=says)

@@ -19,25 +19,38 @@ def examples_of(labels, **values):
     ]
 
 
-def test_figures_of_classes():
-    # Of a, b and c there are 2, 1 and 1; found are 1, 2 and 1.
-    names = ("accuracy", "f1_macro", "matthews")
-    found = compute_metrics(names, "classification", LABELS, examples_of("aabc"), [0, 1, 1, 2])
-    expected = {"accuracy": 3 / 4, "f1_macro": (2 / 3 + 2 / 3 + 1) / 3, "matthews": 7 / 10}
-    assert found == pytest.approx(expected)
+NO_CORRELATION = {"pearson": 0.0, "spearman": 0.0}
 
 
-def test_figures_of_numbers():
-    names = ("pearson", "spearman", "mean_squared_error")
-    found = compute_metrics(names, "regression", (), examples_of([1.0, 2.0, 3.0]), [2.0, 4.0, 9.0])
-    expected = {"pearson": 7 / 52**0.5, "spearman": 1.0, "mean_squared_error": 41 / 3}
-    assert found == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("kind", "labels", "predictions", "expected"),
+    [
+        # There are 2, 1 and 1 of the classes a, b and c; the predictions are 1, 2 and 1.
+        (
+            "classification",
+            "aabc",
+            [0, 1, 1, 2],
+            {"accuracy": 3 / 4, "f1_macro": (2 / 3 + 2 / 3 + 1) / 3, "matthews": 7 / 10},
+        ),
+        # Classes that are all equal are no error: warnings are errors here, also scikit-learn's.
+        ("classification", "000", np.array([1, 0, 0]), {"f1": 0.0, "matthews": 0.0}),
+        ("classification", "011", np.array([0, 0, 0]), {"f1": 0.0, "matthews": 0.0}),
+        (
+            "regression",
+            [1.0, 2.0, 3.0],
+            [2.0, 4.0, 9.0],
+            {"pearson": 7 / 52**0.5, "spearman": 1.0, "mean_squared_error": 41 / 3},
+        ),
+        ("regression", [1.0, 1.0], [1.0, 2.0], NO_CORRELATION),
+        ("regression", [1.0, 2.0], [3.0, 3.0], NO_CORRELATION),
+        ("choice", [0, 1, 2, 0], [0, 2, 2, 1], {"accuracy": 0.5}),
+    ],
+)
+def test_figures_follow_their_formulas(kind, labels, predictions, expected):
+    classes = LABELS if "a" in labels else TWO if kind == "classification" else ()
+    figures = compute_metrics(tuple(expected), kind, classes, examples_of(labels), predictions)
+    assert figures == pytest.approx(expected)
     assert {"mean_squared_error"} == LOWER_IS_BETTER
-
-
-def test_the_accuracy_of_choices_is_the_share_of_right_ones():
-    figures = compute_metrics(("accuracy",), "choice", (), examples_of([0, 1, 2, 0]), [0, 2, 2, 1])
-    assert figures == {"accuracy": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +66,7 @@ def test_the_accuracy_of_choices_is_the_share_of_right_ones():
         (("the",), "a", 1.0, 0.0),
     ],
 )
-def test_figures_of_spans(answers, text, exact_match, span_f1):
+def test_figures_of_spans_follow_the_published_rules(answers, text, exact_match, span_f1):
     accepted = tuple(Answer(text=each, start=0) for each in answers)
     one = Example(name="1", where="f", texts=("q", "p"), answers=accepted)
     none = Example(name="2", where="f", texts=("q", "p"), is_answerable=False)
@@ -73,21 +86,6 @@ def test_figures_of_spans(answers, text, exact_match, span_f1):
         }
     )
     assert compute_metrics(("span_f1",), "span", (), [none], [""]) == {"span_f1": 1.0}
-
-
-@pytest.mark.parametrize("labels, found", [("000", (1, 0, 0)), ("011", (0, 0, 0))])
-def test_classes_that_are_all_equal_are_no_error(labels, found):
-    """Warnings are errors here, also scikit-learn's."""
-    names = ("accuracy", "f1", "matthews")
-    figures = compute_metrics(names, "classification", TWO, examples_of(labels), np.array(found))
-    assert (figures["matthews"], figures["f1"]) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("right, found", [([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [3.0, 3.0])])
-def test_numbers_that_are_all_equal_have_no_correlation(right, found):
-    names = ("pearson", "spearman")
-    figures = compute_metrics(names, "regression", (), examples_of(right), found)
-    assert figures == {"pearson": 0.0, "spearman": 0.0}
 
 
 @pytest.mark.parametrize(

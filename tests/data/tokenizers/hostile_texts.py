@@ -28,11 +28,11 @@ SENTENCES = (
 
 def hostile_texts(count, seed=0):
     """As many texts as wanted: the sentences, and random strings, as bytes."""
-    chosen = random.Random(seed)
+    generator = random.Random(seed)
     texts = [text.encode() for text in SENTENCES]
     while len(texts) < count:
-        length = chosen.randrange(1, 40)
-        text = "".join(chosen.choices(CHARACTERS, k=length))
+        length = generator.randrange(1, 40)
+        text = "".join(generator.choices(CHARACTERS, k=length))
         # A byte order mark at the beginning would be dropped.
         texts.append(text.lstrip("\ufeff").encode())
     return texts[:count]

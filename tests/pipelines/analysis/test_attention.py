@@ -6,32 +6,33 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.command_line import main
 from tests.slow_case import slow_case
 from txl_tf.data.prepared_dataset import PreparedDataset
 
 M, T = 12, 8
 
 
-def analyze(workdir, data_folder, out, *more):
-    common = ("--workdir", workdir, "--data", data_folder, "--out", out)
-    lengths = ("--memory-length", M, "--segment-length", T, "--rows", 2)
-    return main(list(map(str, ("analyze", "attention", *common, *lengths, *more))))
+@pytest.fixture
+def analyze(txl, trained, data_folder, tmp_path):
+    """A function that runs the job, and returns what it prints."""
+
+    def run(*options, **end):
+        common = ("--workdir", trained, "--data", data_folder, "--out", tmp_path / "out")
+        lengths = ("--memory-length", M, "--segment-length", T, "--rows", 2)
+        return txl("analyze", "attention", *common, *lengths, *options, **end)
+
+    return run
 
 
-@pytest.fixture(scope="module")
-def analyzed(trained, data_folder, tmp_path_factory):
-    out = tmp_path_factory.mktemp("attention") / "out"
-    assert analyze(trained[0], data_folder, out, "--segments", "5") == 0
-    return out
-
-
-def test_numbers_and_figures_are_written(analyzed):
-    report = json.loads((analyzed / "attention.json").read_text())
+def test_numbers_and_figures_are_written_and_never_written_over(analyze, tmp_path):
+    analyze("--segments", "5")
+    analyze(code=73, says="The output exists already.")
+    out = tmp_path / "out"
+    report = json.loads((out / "attention.json").read_text())
     # Two segments fill the memory of the first row, half of the second one among them.
     assert abs(report["num_queries"] - 5 * 2 * T) <= T
     assert (report["memory_length"], report["segment_length"], report["step"]) == (M, T, 40)
-    with np.load(analyzed / "attention.npz", allow_pickle=False) as arrays:
+    with np.load(out / "attention.npz", allow_pickle=False) as arrays:
         profile = arrays["attention"]
         assert profile.shape == (1, 2, M + 1)
         for name in ("attention", "term_a", "term_b", "term_d"):
@@ -45,34 +46,31 @@ def test_numbers_and_figures_are_written(analyzed):
         assert arrays["shown_token_ids"].shape == (M + T,)
         assert set(bytes(arrays["shown_token_ids"].tolist())) <= set(b"0123456789 andmke\n")
     for name in ("profile", "head", "terms"):
-        image = tf.image.decode_png((analyzed / f"{name}.png").read_bytes(), channels=3).numpy()
+        image = tf.image.decode_png((out / f"{name}.png").read_bytes(), channels=3).numpy()
         assert image.std() > 10.0, name  # something is drawn
 
 
-def test_a_chosen_head_is_shown_and_layers_are_described(trained, data_folder, tmp_path, capsys):
-    more = ("--segments", "1", "--layer", "1", "--head", "1")
-    assert analyze(trained[0], data_folder, tmp_path / "out", *more) == 0
+def test_a_chosen_head_is_drawn_and_layers_are_described(analyze, tmp_path):
+    lines = analyze("--segments", "1", "--layer", "1", "--head", "1").splitlines()
     report = json.loads((tmp_path / "out" / "attention.json").read_text())
     assert report["shown_head"] == {"layer": 1, "head": 1}
-    lines = capsys.readouterr().out.splitlines()
     assert "queries, each of which sees itself and the 12 tokens before it" in lines[0]
     assert [line.split()[0] for line in lines[2:4]] == ["1", "farthest:"]
     assert f"{report['farthest_head']['mean_distance']:.2f} tokens back" in lines[3]
 
 
 @pytest.mark.parametrize("rows", [1, slow_case(3)])
-def test_a_whole_split_is_averaged_over(rows, trained, data_folder, tmp_path):
+def test_a_whole_split_is_averaged_over(rows, analyze, data_folder, tmp_path):
     out, num_tokens = tmp_path / "out", PreparedDataset.open(str(data_folder)).num_tokens("valid")
-    assert analyze(trained[0], data_folder, out, "--whole-split", "--rows", rows) == 0
+    analyze("--whole-split", "--rows", rows)
     report = json.loads((out / "attention.json").read_text())
     # Each but the last token, with the memory before it.
     assert report["num_queries"] == num_tokens - 1 - M
     with np.load(out / "attention.npz", allow_pickle=False) as arrays:
         np.testing.assert_allclose(arrays["attention"].sum(axis=-1), 1.0, atol=1e-5)
-        shown = arrays["shown_token_ids"].tolist()
+        window = arrays["shown_token_ids"].tolist()
     tokens = PreparedDataset.open(str(data_folder)).read_tokens("valid", 0, num_tokens).tolist()
-    assert len(shown) == M + T
-    assert any(tokens[i : i + M + T] == shown for i in range(num_tokens))
+    assert window in (tokens[start : start + M + T] for start in range(num_tokens))
 
 
 @pytest.mark.parametrize(
@@ -87,14 +85,6 @@ def test_a_whole_split_is_averaged_over(rows, trained, data_folder, tmp_path):
         (("--data", "nowhere"), 66, "nowhere"),
     ],
 )
-def test_wrong_arguments_are_refused(
-    more, exit_code, message, trained, data_folder, tmp_path, capsys
-):
-    assert analyze(trained[0], data_folder, tmp_path / "out", *more) == exit_code
-    assert message in capsys.readouterr().err
+def test_wrong_arguments_are_refused(more, exit_code, message, analyze, tmp_path):
+    analyze(*more, code=exit_code, says=message)
     assert not (tmp_path / "out").exists()
-
-
-def test_results_are_never_written_over(analyzed, trained, data_folder, capsys):
-    assert analyze(trained[0], data_folder, analyzed) == 73
-    assert "The output exists already." in capsys.readouterr().err

@@ -72,11 +72,11 @@ def drawn_windows(data_folder):
     """The tokens that the seed 3 draws, each with the longest context before it."""
     dataset = PreparedDataset.open(str(data_folder))
     possible = dataset.num_tokens("valid") - CONTEXTS[-1]
-    drawn = np.random.default_rng(3).choice(possible, 40, replace=False)
-    return np.stack([dataset.read_tokens("valid", at, at + CONTEXTS[-1] + 1) for at in drawn])
+    numbers = np.random.default_rng(3).choice(possible, 40, replace=False)
+    return np.stack([dataset.read_tokens("valid", at, at + CONTEXTS[-1] + 1) for at in numbers])
 
 
-def test_perplexities_are_those_of_windows_that_are_read_directly(report, runs, data_folder):
+def test_perplexities_equal_those_of_windows_read_directly(report, runs, data_folder):
     _, figures = report
     tokens = drawn_windows(data_folder)
     # 4 tokens are less than a segment, so both models read them as one.
@@ -87,7 +87,7 @@ def test_perplexities_are_those_of_windows_that_are_read_directly(report, runs, 
         assert len(set(run["perplexities"])) == len(CONTEXTS)
 
 
-def test_the_report_says_what_was_measured_of_which_run(report, runs):
+def test_the_report_names_runs_steps_and_measures(report, runs):
     _, figures = report
     assert [run["name"] for run in figures["runs"]] == ["xl", "lstm"]
     assert [run["step"] for run in figures["runs"]] == [STEP, STEP]
@@ -116,23 +116,15 @@ def test_contexts_are_read_with_the_memory_of_the_option(report, runs, data_fold
     assert longer["perplexities"][-1] == pytest.approx(math.exp(np.mean(nll[:, -1])), rel=1e-5)
 
 
-def test_a_memory_needs_a_run_that_has_one(runs, data_folder, tmp_path, capsys):
-    no_memory = {"lstm": runs["lstm"]}
-    assert main(command(no_memory, data_folder, tmp_path / "out", "--context-memory", "4")) == 2
-    assert "None of the models has a memory." in capsys.readouterr().err
-
-
-def test_the_seed_decides_the_figures(report, runs, data_folder, tmp_path, capsys):
+def test_the_seed_decides_the_figures(report, runs, data_folder, tmp_path, txl):
     lstm, out = {"lstm": runs["lstm"]}, tmp_path / "out"
-    assert main(command(lstm, data_folder, out, "--seed", "3", "--json")) == 0
-    repeated = json.loads(capsys.readouterr().out)
+    repeated = json.loads(txl(*command(lstm, data_folder, out, "--seed", "3", "--json")))
     assert repeated == json.loads((out / "context.json").read_text())
     assert repeated["runs"] == report[1]["runs"][1:]
-    assert main(command(lstm, data_folder, tmp_path / "other")) == 0
-    printed = capsys.readouterr().out
-    assert "Relative effective context length" in printed and "lstm" in printed
+    table = txl(*command(lstm, data_folder, tmp_path / "other"))
+    assert "Relative effective context length" in table and "lstm" in table
     perplexity = repeated["runs"][0]["perplexities"][0]
-    assert f"{perplexity:.3f}" not in printed
+    assert f"{perplexity:.3f}" not in table
 
 
 @pytest.mark.parametrize(
@@ -146,17 +138,15 @@ def test_the_seed_decides_the_figures(report, runs, data_folder, tmp_path, capsy
     ],
 )
 def test_wrong_arguments_are_refused_and_write_nothing(
-    runs, data_folder, tmp_path, capsys, more, exit_code, word
+    runs, data_folder, tmp_path, txl, more, exit_code, word
 ):
-    arguments = command(runs, data_folder, tmp_path / "out", *more)
-    assert main(arguments) == exit_code
-    lines = capsys.readouterr().err.splitlines()
-    assert 1 <= len(lines) <= 3
-    assert word in "\n".join(lines)
+    txl(*command(runs, data_folder, tmp_path / "out", *more), code=exit_code, says=word)
+    no_memory = command({"lstm": runs["lstm"]}, data_folder, tmp_path / "out")
+    txl(*no_memory, "--context-memory", "4", code=2, says="None of the models has a memory.")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_are_named_by_what_tells_their_folders_apart(tmp_path, monkeypatch):
+def test_runs_are_named_by_the_parts_in_which_their_folders_differ(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("study/a", "study/run", "run"):
         data = {**TOY_DATA, "vocabulary_size": 256}
