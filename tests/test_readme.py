@@ -141,7 +141,7 @@ def test_the_cells_of_the_notebook_run(tmp_path):
 def test_ten_lines_make_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
     """As they stand, with a model of seconds in the place of one of minutes."""
     import txl_tf
-    from tests.toy_batches import toy_experiment
+    from tests.small_models import toy_experiment
     from txl_tf.models import presets
 
     (code,) = (code for language, code in blocks("README.md") if "lm.fit(" in code)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.small_models import with_drawn_weights
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment, with_drawn_weights
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.models import create_model

@@ -10,7 +10,7 @@ from keras import ops
 import txl_tf
 from tests.causal_lm.conftest import TOKENIZER, ids_of
 from tests.generation.models import expressive
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from tests.causal_lm.conftest import TOKENIZER
-from tests.toy_batches import SEGMENT_LENGTH, ToyBatches, toy_experiment, toy_tokens
-from tests.toy_trainers import NUM_ROWS, toy_trainer
+from tests.small_models import (
+    NUM_ROWS,
+    SEGMENT_LENGTH,
+    ToyBatches,
+    toy_experiment,
+    toy_tokens,
+    toy_trainer,
+)
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.config.model import LSTMConfig
 from txl_tf.data.text_batches import ordered_batches

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.evaluation.test_evaluator import evaluator_of, nats_of
-from tests.toy_batches import strategy_of, toy_experiment, toy_tokens
-from tests.toy_text import text_of
+from tests.small_models import strategy_of, text_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.models.transformer_xl import TransformerXL

@@ -6,9 +6,14 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.small_models import arrays_of
-from tests.toy_batches import strategy_of, toy_experiment, toy_tokens, weight_of
-from tests.toy_text import text_of
+from tests.small_models import (
+    arrays_of,
+    strategy_of,
+    text_of,
+    toy_experiment,
+    toy_tokens,
+    weight_of,
+)
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import NonFiniteError

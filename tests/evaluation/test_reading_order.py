@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.small_models import small_config
-from tests.toy_text import text_of
+from tests.small_models import small_config, text_of
 from txl_tf.config.model import LSTMConfig
 from txl_tf.evaluation import reading_order
 from txl_tf.evaluation.reading_order import EvaluationRows, EvaluationWindows, Stretches

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.toy_text import toy_text
-from tests.toy_trainers import toy_trainer
+from tests.small_models import toy_text, toy_trainer
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.unallocated_variables import unallocated_variables

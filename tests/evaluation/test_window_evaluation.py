@@ -6,8 +6,7 @@ import pytest
 from tests import reference_variants
 from tests.evaluation.test_evaluator import evaluator_of, nats_of
 from tests.models.variants import config_of, made
-from tests.toy_batches import toy_tokens
-from tests.toy_text import text_of
+from tests.small_models import text_of, toy_tokens
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import txl_tf
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
 CONFIG = toy_experiment(model={"num_layers": 2, "vocabulary_size": 256}).model

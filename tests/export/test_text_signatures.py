@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.export.conftest import CONFIG
-from tests.small_models import with_drawn_weights
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment, with_drawn_weights
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.text_pieces import first_stop
 from txl_tf.config.generation import GenerationConfig

@@ -1,6 +1,6 @@
 """The plan for a device follows its kind, the rows and the width."""
 
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.layers.attention_operators import AllHeads, HeadByHead

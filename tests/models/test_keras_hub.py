@@ -6,7 +6,7 @@ They run where the extra `keras-hub` is installed.
 import numpy as np
 import pytest
 
-from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment
+from tests.small_models import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment
 from txl_tf.models.stateful import StatefulTransformerXL
 
 keras_hub = pytest.importorskip("keras_hub")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import txl_tf
 from tests.slow_case import slow_case
-from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, strategy_of, toy_experiment
+from tests.small_models import SEGMENT_LENGTH, VOCABULARY_SIZE, strategy_of, toy_experiment
 from txl_tf.models.stateful import StatefulTransformerXL
 
 NUM_ROWS = SEGMENT_LENGTH  # so that weights of rows could be taken for weights of positions

@@ -6,8 +6,7 @@ import keras
 import pytest
 
 from pipelines.configs import NAMED_EXPERIMENTS
-from tests.small_models import small_config
-from tests.toy_batches import toy_experiment
+from tests.small_models import small_config, toy_experiment
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.models.presets import preset
 from txl_tf.models.sizes import num_parameters, run_flops_per_token

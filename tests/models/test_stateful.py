@@ -8,14 +8,14 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.toy_batches import (
+from tests.small_models import (
     SEGMENT_LENGTH,
     VOCABULARY_SIZE,
     ToyBatches,
+    shared_trainer,
     toy_experiment,
     toy_tokens,
 )
-from tests.toy_trainers import shared_trainer
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.training.optimizers import WarmupSchedule
 

@@ -94,7 +94,7 @@ class TwoStrategies:
 
 def small_experiment(num_rows, policy, setting):
     """Memory, dropout and a limit that clips every gradient; the plain one has two layers."""
-    from tests.toy_batches import toy_experiment
+    from tests.small_models import toy_experiment
 
     is_plain = setting == "plain" and policy == "float32"
     model = {
@@ -114,7 +114,7 @@ def small_experiment(num_rows, policy, setting):
 
 def batches_of(experiment):
     """Batches of a text, with documents where they are told apart."""
-    from tests.toy_batches import ToyBatches, toy_tokens
+    from tests.small_models import ToyBatches, toy_tokens
 
     class Batches(ToyBatches):
         def batch(self, step):

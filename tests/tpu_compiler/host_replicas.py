@@ -7,7 +7,7 @@ from jax._src.lib import _jax, xla_client
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tests.toy_text import NUM_TOKENS, toy_text
+from tests.small_models import NUM_TOKENS, toy_text
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.replica_rows import ReplicaRows

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.models.sizes import num_parameters
 from txl_tf.tpu_compiler.program import evaluation_program, traced_trainer, training_program
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.doctor import sum_of_replicas
 from tests.slow_case import slow_case
-from tests.toy_batches import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
+from tests.small_models import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
 from tests.tpu_bridge import (
     COLLECTIVES,
     NUM_REPLICAS,

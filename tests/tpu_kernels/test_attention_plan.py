@@ -5,7 +5,7 @@ import importlib.metadata
 import pytest
 import tensorflow as tf
 
-from tests.toy_batches import toy_experiment
+from tests.small_models import toy_experiment
 from txl_tf.distribution import strategy as module
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.tpu_compiler.program import traced_tpu_strategy

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.slow_case import slow_case
-from tests.toy_batches import ToyBatches, toy_tokens
-from tests.toy_trainers import NUM_ROWS, toy_trainer
+from tests.small_models import NUM_ROWS, ToyBatches, toy_tokens, toy_trainer
 from txl_tf.config.model import LSTMConfig
 from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters, merged_weights

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.slow_case import slow_case
-from tests.toy_batches import (
+from tests.small_models import (
     SEGMENT_LENGTH,
     VOCABULARY_SIZE,
     ToyBatches,

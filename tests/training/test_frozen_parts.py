@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.slow_case import slow_case
-from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
+from tests.small_models import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.model import LSTMConfig
 from txl_tf.training.trainer import Trainer
 

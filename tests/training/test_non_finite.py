@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.toy_batches import weight_of
-from tests.toy_trainers import toy_trainer
+from tests.small_models import toy_trainer, weight_of
 from txl_tf.errors import NonFiniteError
 from txl_tf.training import trainer as trainer_module
 from txl_tf.training.ledger import StepStatus

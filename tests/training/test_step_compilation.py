@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tests.toy_batches import strategy_of, toy_experiment
+from tests.small_models import strategy_of, toy_experiment
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
 from txl_tf.training.trainer import StepCompilation
 

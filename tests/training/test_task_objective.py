@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.small_models import small_config
+from tests.small_models import small_config, strategy_of
 from tests.tasks.test_example_encoding import BYTES, PASSAGE, example
-from tests.toy_batches import strategy_of
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models import create_model
 from txl_tf.models.headed import pad_token_ids

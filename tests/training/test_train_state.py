@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.toy_batches import strategy_of
-from tests.toy_trainers import toy_trainer
+from tests.small_models import strategy_of, toy_trainer
 from txl_tf.training.train_state import EvaluationHistory, WeightAverage
 from txl_tf.training.train_step import guarded_update
 

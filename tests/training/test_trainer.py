@@ -5,13 +5,15 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.toy_batches import (
+from tests.small_models import (
+    NUM_ROWS,
     SEGMENT_LENGTH,
     ToyBatches,
     largest_relative_difference,
+    shared_trainer,
     toy_tokens,
+    toy_trainer,
 )
-from tests.toy_trainers import NUM_ROWS, shared_trainer, toy_trainer
 from txl_tf.models.memory import Memory
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 from txl_tf.training.train_step import batch_checksum

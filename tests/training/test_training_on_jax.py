@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.jax_process import NEEDS_JAX, printed_by, start_on_jax
-from tests.toy_batches import strategy_of
+from tests.small_models import strategy_of
 from tests.training.toy_run_on_jax import (
     HALF,
     NUM_CROSSED,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.toy_batches import ToyBatches, toy_experiment, toy_tokens
+from tests.small_models import ToyBatches, toy_experiment, toy_tokens
 from txl_tf.distribution.strategy import create_strategy, is_chief
 from txl_tf.training.trainer import Trainer
 
