@@ -29,12 +29,6 @@ def figures(report, place=()):
     return {place: report} if is_figure else {}
 
 
-def finished_txl(*arguments, cwd):
-    finished = run_new_txl(*arguments, cwd=cwd)
-    assert finished.returncode == 0, finished.stderr
-    return finished
-
-
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_has_the_figures_of_tensorflow(job, untouched, data_folder, tmp_path):
     workdir = shutil.copytree(untouched, tmp_path / "run")
@@ -43,7 +37,7 @@ def test_a_job_has_the_figures_of_tensorflow(job, untouched, data_folder, tmp_pa
     for backend in ("tensorflow", "jax"):
         folder = tmp_path / backend
         folder.mkdir()
-        finished = finished_txl(*JOBS[job], *inputs, "--backend", backend, cwd=folder)
+        finished = run_new_txl(*JOBS[job], *inputs, "--backend", backend, cwd=folder)
         reports.append(figures(json.loads(finished.stdout)))
     assert reports[0]
     assert reports[1] == pytest.approx(reports[0], rel=1e-5, abs=1e-5)
@@ -56,7 +50,7 @@ def finetune(untouched, tmp_path):
     files = ("--init-from", untouched, "--train", examples, "--valid", examples)
     command = ("finetune", *files, *SETTINGS)
     workdir = tmp_path / "begun"
-    finished_txl(*command, "--workdir", workdir, "--set", "training.num_steps=40", cwd=tmp_path)
+    run_new_txl(*command, "--workdir", workdir, "--set", "training.num_steps=40", cwd=tmp_path)
     return command, workdir
 
 
@@ -72,7 +66,7 @@ def test_a_run_goes_on_on_the_other_backend_and_back(job, untouched, request, tm
         for num_steps, backend in zip((50, 60), backends, strict=True):
             steps = f"training.num_steps={num_steps}"
             words = (*command, "--workdir", workdir, "--set", steps, "--backend", backend)
-            finished_txl(*words, cwd=tmp_path)
+            run_new_txl(*words, cwd=tmp_path)
         assert json.loads((workdir / "run.json").read_text())["backend"] == "tensorflow"
         lines = (workdir / "ledger.jsonl").read_text().splitlines()
         losses.append([float.fromhex(json.loads(line)["loss"]) for line in lines[1:]])
