@@ -86,7 +86,8 @@ def run(job: Quickstart) -> None:
     from txl_tf.evaluation.scores import evaluate_split
 
     from .training_data import TrainingData
-    from .training_run import TrainingJob, train
+    from .training_job import TrainingJob
+    from .training_run import train
 
     begin = time.perf_counter()
     folder, workdir, experiment = job.folder, job.workdir, job.experiment

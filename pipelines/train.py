@@ -33,10 +33,10 @@ from .exit_codes import load_tensorflow
 from .initial_weights import (
     InitialWeights,
     add_initial_arguments,
-    further_training,
     initial_weights,
 )
 from .memory_needs import require_training_memory
+from .training_settings import further_training
 
 _PROFILED_STEPS = re.compile(r"(\d{1,18}):(\d{1,18})", re.ASCII)
 
@@ -122,7 +122,8 @@ def run(checked: Training) -> None:
 
         strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
         from .training_data import TrainingData
-        from .training_run import TrainingJob, train
+        from .training_job import TrainingJob
+        from .training_run import train
 
         job = TrainingJob(
             experiment=checked.experiment,

@@ -8,7 +8,6 @@ import tensorflow as tf
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator, Track, create_evaluator
@@ -19,6 +18,8 @@ from txl_tf.models.sizes import reading_flops_per_token
 from txl_tf.storage.files import is_remote
 from txl_tf.training.train_step import TrainingObjective
 
+from .run_data import RunData
+
 # Share of training's tokens that evaluations before the last step may read. Reading takes a third
 # of training's operations: the rest allows for a slower precision and fewer rows.
 _EVALUATED_SHARE = 0.1
@@ -28,7 +29,7 @@ _FEWEST_EVALUATED_TOKENS = 4096
 _TOO_FEW = "was expected to contain"
 
 
-class TrainingData:
+class TrainingData(RunData):
     """Data set with a split `train`, cut into the rows of a run; a local one is verified.
 
     A damaged file, or too little text to train on, is a DataDamagedError; another vocabulary is a
@@ -38,6 +39,9 @@ class TrainingData:
     objective_class = TrainingObjective
     create_evaluator = staticmethod(create_evaluator)
     count_tokens = None  # all rows read a segment in each step
+    folder: str
+    bytes_per_token: float
+    language_text: PreparedDataset
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
         # A remote data set is not read as a whole before the first step: each record is compared
@@ -68,11 +72,7 @@ class TrainingData:
         self.has_valid = "valid" in manifest.split_names
         self.bytes_per_token = train.bytes / train.tokens
         self.language_text = dataset
-        """Data set whose split `valid` the model reads and continues for the curves."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return dataset_tokenizer(self.folder, self.manifest)
+        self.tokenizer = dataset_tokenizer(dataset.folder, manifest)
 
     def describe_plan(self) -> tuple[str, str]:
         """Describes a step and the tokens of the run in a few words each."""

@@ -1,7 +1,6 @@
-"""Figures and texts of a run as it trains, its profile, and the choice of its precision."""
+"""Figures and texts of a run as it trains, and its profile, for TensorBoard."""
 
 import contextlib
-import functools
 import importlib.metadata
 import json
 import os
@@ -10,12 +9,11 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
@@ -23,17 +21,11 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.distribution.mesh_strategy import MeshStrategy
-from txl_tf.distribution.strategy import AnyStrategy, chip_of, is_chief, num_workers
+from txl_tf.distribution.strategy import AnyStrategy, chip_of, is_chief
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.result import EvaluationResult, TaskResult, perplexity
-from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
+from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.imports import is_on_jax, jax
-from txl_tf.inference.segment_reader import SegmentBatch, read_batches, segments
-from txl_tf.layers.compiled_parts import compiled
-from txl_tf.model_folder import RunStart
-from txl_tf.models.memory import Memory
-from txl_tf.models.sizes import num_embedding_parameters, num_parameters, run_flops_per_token
-from txl_tf.samplers import RandomSampler
+from txl_tf.models.sizes import run_flops_per_token
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.training.ledger import LoopReport
@@ -48,20 +40,12 @@ from txl_tf.training.metrics import (
     layer_tag,
     training_figures,
 )
-from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
-from .progress import plain_table, say
-
-if TYPE_CHECKING:
-    from .training_run import TrainingJob
+from .sample_writer import SampleWriter
+from .training_job import TrainingJob
 
 _SPLIT = "valid"
-_SAMPLE_TOKENS = 64
-# Time of measuring large products, and the least number of rounds.
-_PRODUCT_SECONDS, _MIN_ROUNDS = 0.3, 2
-_WORTHWHILE_GAIN = 1.3
-"""Gain of large products from which mixed bfloat16 pays: a step gains less."""
 
 
 def peak_tokens_per_second(experiment: ExperimentConfig, strategy: AnyStrategy) -> float | None:
@@ -71,120 +55,6 @@ def peak_tokens_per_second(experiment: ExperimentConfig, strategy: AnyStrategy) 
         return None
     flops_per_second = chip.flops_per_second * strategy.num_replicas_in_sync / chip.num_replicas
     return flops_per_second / run_flops_per_token(experiment)
-
-
-def with_faster_policy(experiment: ExperimentConfig, strategy: AnyStrategy) -> ExperimentConfig:
-    """Replaces the precision "auto" of a new run, and prints which one it takes.
-
-    Several processes would measure different rates, and take float32.
-    """
-    if experiment.training.dtype_policy != "auto":
-        return experiment
-    policy, reason = "float32", "several processes may measure different speeds"
-    if _device_kind(strategy) == "TPU":
-        policy, reason = "mixed_bfloat16", "TPUs multiply in bfloat16"
-    elif num_workers(strategy) == 1:
-        is_on_cpu = _device_kind(strategy) == "CPU"
-        gain = product_rate("bfloat16", is_on_cpu) / product_rate("float32", is_on_cpu)
-        policy = "mixed_bfloat16" if gain >= _WORTHWHILE_GAIN else "float32"
-        reason = f"products in bfloat16 are {gain:.2g} times as fast as in float32 here"
-    say(f"This run takes training.dtype_policy={policy}: {reason}.")
-    return experiment.with_policy(policy)
-
-
-def _device_kind(strategy: AnyStrategy) -> str:
-    """Returns the kind of device that runs the model: the first of these."""
-    if isinstance(strategy, MeshStrategy):
-        return strategy.kind
-    return next(kind for kind in ("TPU", "GPU", "CPU") if tf.config.list_logical_devices(kind))
-
-
-def product_rate(dtype: str, is_on_cpu: bool) -> float:
-    """Measures the operations per second of large matrix products, which no model exceeds.
-
-    The fastest round counts, because other work only slows a round down.
-    """
-    # Large enough to outweigh the launch, small enough for a short round. An accelerator works
-    # through a queue; the host waits for it once a round.
-    width, num_products = (2048, 1) if is_on_cpu else (4096, 8)
-    left, right = (
-        ops.cast(np.random.default_rng(seed).standard_normal((width, width), np.float32), dtype)
-        for seed in range(2)
-    )
-
-    def round_seconds() -> float:
-        begin = time.perf_counter()
-        for _ in range(num_products):
-            product = ops.matmul(left, right)
-        ops.convert_to_numpy(product[:1, 0])  # waits for the last
-        return time.perf_counter() - begin
-
-    round_seconds()  # compiles, and starts the threads
-    rounds: list[float] = []
-    while len(rounds) < _MIN_ROUNDS or sum(rounds) < _PRODUCT_SECONDS:
-        rounds.append(round_seconds())
-    return num_products * 2 * width**3 / min(rounds)
-
-
-def on_first_replica(
-    strategy: tf.distribute.Strategy | None, function: Callable[..., Any], *arguments: Any
-) -> Any:
-    """Runs a function with the same arguments on all replicas; returns the first one's result."""
-    if strategy is None:
-        return function(*arguments)
-    results = strategy.run(function, args=arguments)
-    return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], results)
-
-
-class SampleWriter:
-    """Writer of a text that continues a prompt, always with the same random numbers of its own.
-
-    Its program is traced once per run and reads the current weights.
-    """
-
-    PROMPT_TOKENS = 24
-    """Tokens of a prompt that are read; the rest is ignored."""
-
-    def __init__(self, model: keras.Model, strategy: AnyStrategy | None = None) -> None:
-        self._model = model
-        self._strategy = strategy
-        self._read = compiled(lambda *inputs: model(*inputs), model)
-        self._write = compiled(self._written, model)
-
-    @staticmethod
-    def is_possible(config: object) -> bool:
-        """True if the model remembers the token before; without recurrence it does not."""
-        return not isinstance(config, ModelConfig) or config.effective_memory_length > 0
-
-    def __call__(self, prompt_ids: np.ndarray) -> tuple[np.ndarray, float]:
-        """Returns the tokens after a prompt, and their perplexity."""
-        prompt_ids, config = prompt_ids[: self.PROMPT_TOKENS], self._model.config
-        lengths = []
-        if isinstance(config, ModelConfig):  # a sample fills no more of the memory
-            longest = len(prompt_ids) + _SAMPLE_TOKENS
-            lengths = [min(config.effective_memory_length, longest)]
-
-        def read(batch: SegmentBatch, memory: Memory) -> tuple[Any, Memory]:
-            token_ids = ops.convert_to_tensor(batch.token_ids)
-            return on_first_replica(self._strategy, self._read, token_ids, memory)
-
-        begin = functools.partial(self._model.initial_memory, 1, *lengths)
-        batches = segments([prompt_ids[:-1]], config.segment_length)
-        *_, last = read_batches(read, batches, begin)
-        newest = ops.convert_to_tensor(prompt_ids[-1:], "int32")
-        written = on_first_replica(self._strategy, self._write, newest, last.memory)
-        tokens, nats = (ops.convert_to_numpy(each)[:, 0] for each in written)
-        return tokens, perplexity(float(np.mean(nats)))
-
-    def _written(self, newest_ids: Any, memory: Memory) -> list[Any]:
-        def step(token_ids: Any, _: Any, memory: Memory) -> tuple[Any, Memory]:
-            log_probs, memory = self._model.log_probs(token_ids[:, None], memory)
-            return log_probs[:, 0], memory
-
-        state = DecodingState.begin(newest_ids, memory, _SAMPLE_TOKENS, with_nats=True)
-        rules = TokenRules(RandomSampler(temperature=0.8, top_p=0.9))
-        state = write_tokens(step, rules, ops.zeros([1], "int32"), state, _SAMPLE_TOKENS)
-        return [state.written, state.nats]
 
 
 def memory_figures(memory: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -206,7 +76,7 @@ def memory_figures(memory: Mapping[str, np.ndarray]) -> dict[str, float]:
 class RunFigures:
     """Writer of a run's figures and texts, which changes no state or random number of training."""
 
-    def __init__(self, job: "TrainingJob", trainer: Trainer, say: Callable[[str], None]) -> None:
+    def __init__(self, job: TrainingJob, trainer: Trainer, say: Callable[[str], None]) -> None:
         self._job = job
         self._trainer = trainer
         self._is_chief = is_chief(job.strategy)
@@ -317,48 +187,6 @@ def _environment(strategy: AnyStrategy) -> dict[str, Any]:
         "devices": devices,
         "replicas": strategy.num_replicas_in_sync,
     }
-
-
-def start_banner(job: "TrainingJob", start: RunStart | None) -> str:
-    """Returns the lines that a run begins with."""
-    model, training, strategy = job.experiment.model, job.experiment.training, job.strategy
-    optimizer = job.experiment.optimizer
-    step, passes = job.data.describe_plan()
-    num_passes = training.num_steps / job.data.plan.steps_per_epoch
-    rows = {
-        "model": f"{num_parameters(model):,} parameters, {num_embedding_parameters(model):,} of "
-        "them embeddings",
-        "devices": f"{_devices(strategy)}, {training.dtype_policy}",
-        "attention": None,
-        "step": step,
-        "length": f"{training.num_steps:,} steps, {num_passes:.3g} {passes}",
-        "rate": f"{optimizer.learning_rate:g} ({optimizer.name}), {optimizer.schedule}, "
-        f"{optimizer.warmup_steps:,} steps of warm-up",
-        "begins": None if start is None else f"{start}: weights only, all settings as here",
-        "frozen": ", ".join(training.freeze or ()) or None,
-        "adapters": None,
-        "run": job.workdir.folder,
-        "curves": f"tensorboard --logdir {job.workdir.tensorboard}",
-    }
-    # Only TPUs have more than one implementation.
-    if _device_kind(strategy) == "TPU":
-        rows["attention"] = attention_choice(job.experiment, strategy).reason
-    if (rank := training.adapter_rank) is not None:
-        alpha = training.adapter_alpha or rank
-        rows["adapters"] = f"rank {rank}, alpha {alpha:g}; all other weights are frozen"
-    return plain_table([(name, text) for name, text in rows.items() if text is not None])
-
-
-def _devices(strategy: AnyStrategy) -> str:
-    num_replicas, num_processes = strategy.num_replicas_in_sync, num_workers(strategy)
-    kind, backend = _device_kind(strategy), ""
-    if isinstance(strategy, MeshStrategy):
-        backend = ", JAX"
-    elif num_replicas > 1 and kind != "TPU":  # `--cpu-replicas` leaves a GPU idle
-        kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0]
-    replicas = "1 replica" if num_replicas == 1 else f"{num_replicas} replicas"
-    processes = f" of {num_processes} processes" if num_processes > 1 else ""
-    return f"{replicas} on {kind}{processes}{backend}"
 
 
 @contextlib.contextmanager

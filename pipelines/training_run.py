@@ -7,16 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
 
-from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.remote_hosts import watched_hosts
-from txl_tf.distribution.strategy import AnyStrategy, is_chief
+from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
 from txl_tf.imports import is_on_jax
 from txl_tf.model_folder import CHECKPOINTS, RunDescription, Workdir, read_base, write_base
@@ -24,36 +22,17 @@ from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import locked_folder
 from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import LoopReport, StepLedger
-from txl_tf.training.run_time import RunClock
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
-from .initial_weights import InitialWeights
+from .precision import with_faster_policy
 from .progress import TrainingProgress, say
-from .training_data import TrainingData, tokens_before_the_end
-from .training_figures import RunFigures, profiled_loop, start_banner, with_faster_policy
-
-if TYPE_CHECKING:
-    from .finetune import FineTuningData
+from .start_banner import start_banner
+from .training_data import tokens_before_the_end
+from .training_figures import RunFigures, profiled_loop
+from .training_job import TrainingJob
 
 _SPLIT = "valid"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingJob:
-    """Everything that a training run is given."""
-
-    experiment: ExperimentConfig
-    data: "TrainingData | FineTuningData"
-    workdir: Workdir
-    strategy: AnyStrategy
-    watcher: PreemptionWatcher | None = None
-    profile_steps: range | None = None
-    """Steps to profile, counted from 1."""
-    initial: InitialWeights | None = None
-    """Weights to begin from; `None` for random ones."""
-    clock: RunClock = dataclasses.field(default_factory=RunClock)
-    """Clock that began with the job."""
 
 
 def train(job: TrainingJob) -> "TrainingRun":

@@ -50,8 +50,8 @@ def _train(experiment: Any, folder: str) -> Work:
     """Creates the loop of `txl train` without its ledger and checkpoints."""
     import tensorflow as tf
 
+    from pipelines.precision import with_faster_policy
     from pipelines.training_data import TrainingData
-    from pipelines.training_figures import with_faster_policy
     from txl_tf.config.base import MAX_STEPS_PER_LOOP
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.training.trainer import Trainer

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.configs import NAMED_EXPERIMENTS
-from pipelines.training_figures import with_faster_policy
+from pipelines.precision import with_faster_policy
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import run_new_txl, run_txl
 from txl_tf.model_folder import Workdir, open_model
@@ -67,13 +67,13 @@ def product_rates(bfloat16):
 def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
     rate, policy, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("pipelines.training_figures.product_rate", product_rates(rate))
+    monkeypatch.setattr("pipelines.precision.product_rate", product_rates(rate))
     named, workdir = NAMED_EXPERIMENTS["quickstart"](), Workdir(str(tmp_path / "run"))
     data, strategy = {**TOY_DATA, "vocabulary_size": 256}, tf.distribute.get_strategy()
     choice = with_faster_policy(named, strategy)
     assert choice.training.dtype_policy == policy
     workdir.begin(choice, data)
-    monkeypatch.setattr("pipelines.training_figures.product_rate", None)
+    monkeypatch.setattr("pipelines.precision.product_rate", None)
     assert workdir.check_same(named, data).experiment == choice
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from pipelines.training_figures import SampleWriter
+from pipelines.sample_writer import SampleWriter
 from tests.generation.models import expressive
 from tests.pipelines.txl_process import run_txl
 from tests.small_models import toy_tokens

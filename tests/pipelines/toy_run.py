@@ -14,8 +14,9 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
+from pipelines.run_data import RunData
 from pipelines.training_data import TrainingData
-from pipelines.training_run import TrainingJob
+from pipelines.training_job import TrainingJob
 from pipelines.training_run import train as train_run
 from tests.small_models import small_result, toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
@@ -119,7 +120,7 @@ class ToyTrainer:
         return value
 
 
-class ToyData:
+class ToyData(RunData):
     """Stands for `TrainingData`."""
 
     folder = None
@@ -162,9 +163,6 @@ class ToyData:
 
     def describe_result(self, result: EvaluationResult, is_last: bool) -> str:
         return str(result)
-
-    def errors_explained(self):
-        return contextlib.nullcontext()
 
 
 def train(workdir: str | Path, experiment: ExperimentConfig | None = None, watcher=None) -> None:
