@@ -21,8 +21,8 @@ from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.imports import is_on_jax, require_backend_packages, require_tensorflow_backend
 from txl_tf.storage.files import set_read_ahead
 
-from .analyze import sentence
-from .exit_codes import finish, load_tensorflow, prepare_process, report
+from .shell.arguments import sentence
+from .shell.exit_codes import finish, load_tensorflow, prepare_process, report
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -54,13 +54,13 @@ _ON_TENSORFLOW = ("convert", "export", "launch", "quickstart")
 _ON_ANY_BACKEND = (
     "analysis.attention",
     "analysis.context",
-    "compile",
-    "embed",
-    "evaluate",
-    "finetune",
-    "generate",
-    "serve",
-    "train",
+    "jobs.compile",
+    "jobs.embed",
+    "jobs.evaluate",
+    "jobs.finetune",
+    "jobs.generate",
+    "jobs.serve",
+    "jobs.train",
 )
 
 # Jobs that do not load TensorFlow in this process, or first watch for signals.
@@ -109,7 +109,7 @@ def _dispatch(arguments: list[str]) -> None:
     for name, summary in JOBS.items():
         job_parser = jobs.add_parser(name, help=summary, description=sentence(summary))
         if name == chosen:
-            modules[name] = job_parser.add_arguments_of(name)
+            modules[name] = job_parser.add_arguments_of(f"jobs.{name}")
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
     if parsed.job in _ON_TENSORFLOW:

@@ -30,7 +30,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("reproducible")
 
-from pipelines.exit_codes import import_tensorflow
+from pipelines.shell.exit_codes import import_tensorflow
 from tests.object_store import object_store, store_process  # noqa: F401
 from tests.pipelines.fork_server import shared_server
 
@@ -41,19 +41,19 @@ _LONGEST_FILES = (
     "tpu_compiler/test_executed_program",
     "distribution/test_pod",
     "test_readme",
-    "pipelines/test_kill",
-    "pipelines/test_initial_weights",
-    "pipelines/test_preemption",
+    "pipelines/run/test_kill",
+    "pipelines/run/test_initial_weights",
+    "pipelines/run/test_preemption",
     "test_documentation",
-    "pipelines/test_finetune",
-    "pipelines/test_elastic",
+    "pipelines/jobs/test_finetune",
+    "pipelines/run/test_elastic",
     "tpu_compiler/test_tpu_wheel",
     "models/test_stateful",
     "models/test_variant_gradients",
     "models/test_jax_backend",
     "tpu_kernels/test_attention_kernel",
-    "pipelines/test_serve",
-    "pipelines/test_quickstart",
+    "pipelines/jobs/test_serve",
+    "pipelines/jobs/test_quickstart",
     "data/test_preparation_interruption",
     "export/test_clean_process",
     "tpu_compiler/test_traced_programs",

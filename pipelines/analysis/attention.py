@@ -32,15 +32,15 @@ from txl_tf.imports import require_extra
 from txl_tf.model_folder import ModelFolder, build_model, open_dataset, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
-from ..arguments import (
+from ..run.memory_needs import require_reading_memory
+from ..shell.arguments import (
     MAX_COUNT,
     add_json_argument,
     add_model_argument,
     add_number,
     add_step_argument,
 )
-from ..memory_needs import require_reading_memory
-from ..progress import plain_table, show_progress
+from ..shell.progress import plain_table, show_progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

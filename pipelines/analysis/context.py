@@ -26,9 +26,9 @@ from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, check_dataset, open_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
-from ..arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number, add_numbers
-from ..memory_needs import require_reading_memory
-from ..progress import plain_table, show_progress
+from ..run.memory_needs import require_reading_memory
+from ..shell.arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number, add_numbers
+from ..shell.progress import plain_table, show_progress
 
 if TYPE_CHECKING:
     from txl_tf.evaluation.context import ModelGroup

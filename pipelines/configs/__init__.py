@@ -16,7 +16,7 @@ from txl_tf.models.presets import preset
 from txl_tf.storage.files import read_file
 from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
 
-from ..arguments import overridden_settings, override
+from ..shell.arguments import overridden_settings, override
 
 _SECTIONS = tomllib.loads((Path(__file__).parent / "experiments.toml").read_text("utf-8"))
 _MAX_FILE_BYTES = 1 << 20

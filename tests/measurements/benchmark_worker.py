@@ -32,7 +32,7 @@ _SEGMENTS_PER_ROW = 64
 def create_txl_work(request: dict[str, Any]) -> Work:
     """Creates the work of this project, with the defaults of its jobs."""
     with contextlib.suppress(ImportError):  # older checkouts have no such function
-        from pipelines.exit_codes import import_tensorflow
+        from pipelines.shell.exit_codes import import_tensorflow
 
         import_tensorflow()
     from txl_tf.config.experiment import ExperimentConfig
@@ -50,8 +50,8 @@ def _train(experiment: Any, folder: str) -> Work:
     """Creates the loop of `txl train` without its ledger and checkpoints."""
     import tensorflow as tf
 
-    from pipelines.precision import with_faster_policy
-    from pipelines.training_data import TrainingData
+    from pipelines.run.precision import with_faster_policy
+    from pipelines.run.training_data import TrainingData
     from txl_tf.config.base import MAX_STEPS_PER_LOOP
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.training.trainer import Trainer

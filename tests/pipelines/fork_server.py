@@ -26,21 +26,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pipelines.exit_codes import import_tensorflow
+from pipelines.shell.exit_codes import import_tensorflow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _JOB_MODULES = (
-    "pipelines.analyze",
-    "pipelines.convert",
-    "pipelines.evaluate",
-    "pipelines.export",
-    "pipelines.generate",
-    "pipelines.prepare",
-    "pipelines.quickstart",
-    "pipelines.train",
-    "pipelines.verify",
-    "pipelines.training_data",
-    "pipelines.training_run",
+    "pipelines.jobs.analyze",
+    "pipelines.jobs.convert",
+    "pipelines.jobs.evaluate",
+    "pipelines.jobs.export",
+    "pipelines.jobs.generate",
+    "pipelines.jobs.prepare",
+    "pipelines.jobs.quickstart",
+    "pipelines.jobs.train",
+    "pipelines.jobs.verify",
+    "pipelines.run.training_data",
+    "pipelines.run.training_run",
     "tensorflow_text",
     "txl_tf.data.prepared_dataset",
     "txl_tf.export",

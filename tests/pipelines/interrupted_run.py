@@ -2,7 +2,7 @@
 
 A test interrupts a few times. As many times as one likes, with figures:
 
-    INTERRUPTIONS=200 STEPS=1000 python -m pytest -n 0 -s -m slow tests/pipelines/test_kill.py
+    INTERRUPTIONS=200 STEPS=1000 python -m pytest -n 0 -s -m slow tests/pipelines/run/test_kill.py
 """
 
 import collections

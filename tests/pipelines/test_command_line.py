@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from pipelines import train
-from pipelines.analyze import ANALYSES
 from pipelines.command_line import JOBS, main
 from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
+from pipelines.jobs import train
+from pipelines.jobs.analyze import ANALYSES
 from tests.data.test_manifest import manifest
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.test_architecture import ROOT
@@ -36,7 +36,9 @@ def test_help_fits_a_screen_and_its_usage_is_a_command_that_is_taken(command, ca
     if command == ("analyze",):
         return  # it lists the analyses, which have examples
     usage = re.match(r"usage: txl (.*?) \[options\]", text, re.DOTALL)[1]
-    module = importlib.import_module(f"pipelines.{'analysis.' * (len(command) - 1)}{command[-1]}")
+    module = importlib.import_module(
+        f"pipelines.{'analysis' if command[1:] else 'jobs'}.{command[-1]}"
+    )
     checked = []
     monkeypatch.setattr(module, "check_arguments", checked.append)
     monkeypatch.setattr(module, "run", lambda arguments: None)

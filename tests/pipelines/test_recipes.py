@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.pipelines.test_prepare import prepared
+from tests.pipelines.jobs.test_prepare import prepared
 from txl_tf.data.id_files import IdDocuments
 
 PAGE = (Path(__file__).parents[2] / "pipelines" / "README.md").read_text()

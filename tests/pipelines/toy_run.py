@@ -14,10 +14,10 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from pipelines.run_data import RunData
-from pipelines.training_data import TrainingData
-from pipelines.training_job import TrainingJob
-from pipelines.training_run import train as train_run
+from pipelines.run.run_data import RunData
+from pipelines.run.training_data import TrainingData
+from pipelines.run.training_job import TrainingJob
+from pipelines.run.training_run import train as train_run
 from tests.small_models import small_result, toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.training_segments import SegmentPlan
@@ -183,11 +183,11 @@ def train(workdir: str | Path, experiment: ExperimentConfig | None = None, watch
 def toy_training():
     """Lets `train` run, with neither model nor output."""
     with (
-        mock.patch("pipelines.training_run.Trainer", ToyTrainer),
-        mock.patch("pipelines.training_run.TrainingProgress"),
-        mock.patch("pipelines.training_run.RunFigures.write_overview"),
-        mock.patch("pipelines.training_run.RunFigures.observe"),
-        mock.patch("pipelines.training_run.TrainingRun.ready_evaluator"),
+        mock.patch("pipelines.run.training_run.Trainer", ToyTrainer),
+        mock.patch("pipelines.run.training_run.TrainingProgress"),
+        mock.patch("pipelines.run.training_run.RunFigures.write_overview"),
+        mock.patch("pipelines.run.training_run.RunFigures.observe"),
+        mock.patch("pipelines.run.training_run.TrainingRun.ready_evaluator"),
     ):
         yield
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipelines.doctor import pinned_versions
+from pipelines.jobs.doctor import pinned_versions
 from tests.test_architecture import ROOT
 
 REQUIREMENTS = ROOT / "pipelines" / "launch" / "requirements-tpu-vm.txt"

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from pipelines.doctor import sum_of_replicas
+from pipelines.jobs.doctor import sum_of_replicas
 from tests.slow_case import slow_case
 from tests.small_models import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
 from tests.tpu_bridge import (

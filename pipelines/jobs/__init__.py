@@ -1,0 +1,1 @@
+"""Jobs of `txl`, a module each: its arguments, their check, and `run`."""

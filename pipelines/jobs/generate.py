@@ -1,0 +1,288 @@
+"""Writes text with a trained model: `txl generate`.
+
+    txl generate --workdir DIR --prompt "def " --max-tokens 200
+    txl generate --workdir DIR --session story.npz
+    echo "Once" | txl generate --workdir DIR
+
+Without `--prompt` it reads the prompt from a pipe, or asks for prompts on a terminal.
+"""
+
+import argparse
+import dataclasses
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from txl_tf.config.generation import MOST_BIAS, GenerationConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.data.file_kinds import check_text
+from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
+from txl_tf.errors import StorageError, UsageError
+from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
+from txl_tf.storage.files import is_remote, path_exists
+from txl_tf.storage.untrusted_files import storage_errors
+
+from ..run.memory_needs import require_reading_memory
+from ..shell.arguments import MAX_COUNT, add_memory_length_argument, add_model_arguments, add_number
+from ..shell.progress import say, with_chosen_step
+
+if TYPE_CHECKING:
+    from txl_tf.causal_lm.text_generator import TextSession
+
+_MOST = 1e6
+NUMBERS_OF_TEXT = {
+    "max_tokens": (1, MAX_COUNT, "most tokens to write"),
+    "temperature": (0.0, _MOST, "divides the logits; 0 takes the most probable token"),
+    "top_k": (0, MAX_COUNT, "draw from the N most probable tokens; 0: from all"),
+    "top_p": (1e-6, 1.0, "draw from the most probable tokens, up to this total probability"),
+    "min_p": (0.0, 1.0, "least probability, as a share of the highest"),
+    "repetition_penalty": (1.0, _MOST, "lowers the scores of used tokens; 1.2 is usual"),
+    "frequency_penalty": (-2.0, 2.0, "subtracted from a logit for each time the token was written"),
+    "presence_penalty": (-2.0, 2.0, "subtracted from the logits of tokens that were written"),
+    "seed": (0, MAX_COUNT, "the same seed writes the same text"),
+}
+"""Options of numbers: least, most, and help of each."""
+OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
+"""Options of sampling, which beam search does not use."""
+
+
+def add_generation_arguments(parser: Any) -> None:
+    """Adds an option for each field of `GenerationConfig`, `None` by default."""
+    defaults = GenerationConfig()
+    for name, (least, most, meaning) in NUMBERS_OF_TEXT.items():
+        default = getattr(defaults, name)
+        shown = "a new one" if default is None else f"{default:g}"
+        add_number(parser, option_of(name), least, most, f"{meaning} (default: {shown})")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
+    )
+    meaning = "add NUMBER, -100 to 100, to the logit of the token ID"
+    bias = {"default": [], "type": id_and_number, "metavar": "ID=NUMBER", "help": meaning}
+    parser.add_argument("--logit-bias", action="append", **bias)
+    meaning = "allow to write the token of unknown words"
+    parser.add_argument("--allow-unknown", action="store_true", help=meaning)
+
+
+def id_and_number(text: str) -> tuple[int, float]:
+    """Reads the value of `--logit-bias`."""
+    token_id, _, number = text.partition("=")
+    return int(token_id), float(number)
+
+
+def option_of(name: str) -> str:
+    """Returns the option of a field, such as `--top-k`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def generation_config(
+    arguments: argparse.Namespace, vocabulary_size: int, **defaults: Any
+) -> GenerationConfig:
+    """Returns the settings of the arguments, with `defaults` for options that were not given."""
+    for text in arguments.stop:
+        if not text or not _is_utf8(text):
+            what = "A stop text must have at least one character, in UTF-8."
+            raise UsageError(what, where=f"--stop {text!a}")
+    for token_id, number in arguments.logit_bias:
+        if not 0 <= token_id < vocabulary_size or not abs(number) <= MOST_BIAS:
+            what = f"A bias needs an id below {vocabulary_size}, and -{MOST_BIAS} to {MOST_BIAS}."
+            raise UsageError(what, where=f"--logit-bias {token_id}={number:g}")
+    given = {name: getattr(arguments, name) for name in NUMBERS_OF_TEXT}
+    given = {name: value for name, value in given.items() if value is not None}
+    others = {name: getattr(arguments, name) for name in ("stop", "logit_bias", "allow_unknown")}
+    return GenerationConfig(**{**defaults, **given, **others})
+
+
+def _is_utf8(text: str) -> bool:
+    """Other bytes of an argument are surrogates in its text."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the job."""
+    add_memory_length_argument(add_model_arguments(parser))
+    text = parser.add_argument_group("text")
+    text.add_argument("--prompt", help="text to continue (default: the standard input)")
+    text.add_argument(
+        "--ids", action="store_true", help="read the prompt and write the text as token ids"
+    )
+    add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
+    text.add_argument(
+        "--join-marks",
+        action="store_true",
+        help="join words at WikiText's @-@, @,@ and @.@; joined text encodes to other tokens",
+    )
+    text.add_argument("--session", metavar="FILE", help="continue and save the text in this file")
+    sampling = parser.add_argument_group("sampling")
+    add_generation_arguments(sampling)
+    add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of drawing")
+    meaning = "auto rounds weights and memory where that is faster (default: auto)"
+    choices = ("auto", "float32")
+    sampling.add_argument("--storage-dtype", choices=choices, default="auto", help=meaning)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerateJob:
+    """Checked arguments of the job."""
+
+    source: ModelFolder
+    settings: GenerationConfig
+    prompt: str | None
+    arguments: argparse.Namespace
+
+
+def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
+    """Checks the arguments before TensorFlow is imported."""
+    source = open_model(arguments.workdir, arguments.step)
+    where = f"--workdir {arguments.workdir}"
+    tokenizer = None if arguments.ids else required_tokenizer(source, where)
+    if arguments.join_marks and not getattr(tokenizer, "has_marks", False):
+        what = "The vocabulary of the model has no marks like @-@, or --ids is given."
+        raise UsageError(what, where="--join-marks", remedy="Leave --join-marks out.")
+    job = GenerateJob(
+        source=source,
+        settings=generation_config(arguments, source.description.model.vocabulary_size),
+        prompt=_prompt(arguments.prompt),
+        arguments=arguments,
+    )
+    _check_combinations(job)
+    model, memory_length = source.description.model, arguments.memory_length
+    memory_length = model.effective_memory_length if memory_length is None else memory_length
+    num_rows = arguments.beams or arguments.num_samples
+    where = f"--num-samples {num_rows}" if arguments.beams is None else f"--beams {num_rows}"
+    where = f"{where}, --memory-length {memory_length}"
+    require_reading_memory("Writing", model, num_rows, 1, memory_length, where)
+    return job
+
+
+def _prompt(prompt: str | None) -> str | None:
+    """Returns the prompt of the option, or of a pipe without the last line end."""
+    if prompt == "":
+        raise UsageError("The prompt is empty.", where="--prompt")
+    if prompt is None and sys.stdin is not None and not sys.stdin.isatty():
+        content = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
+        check_text(content, "standard input")
+        prompt = content.decode("utf-8", "surrogateescape") or None
+    if prompt is not None and not _is_utf8(prompt):
+        raise UsageError("The prompt is not valid UTF-8.", where=f"prompt {prompt[:80]!a}")
+    return prompt
+
+
+def _check_combinations(job: GenerateJob) -> None:
+    """Refuses options that exclude each other."""
+    arguments, model = job.arguments, job.source.description.model
+    has_session, has_samples = arguments.session is not None, arguments.num_samples > 1
+    others = ["--session"] * has_session + ["--num-samples"] * has_samples
+    others += [option_of(name) for name in OF_DRAWING if getattr(arguments, name) is not None]
+    remedy = "Leave one of the options out."
+    if arguments.beams is not None and others:
+        what = f"--beams excludes {others[0]}: beam search writes one text and draws no tokens."
+        raise UsageError(what, where=f"--beams with {others[0]}", remedy=remedy)
+    if has_session and has_samples:
+        what = "--session excludes --num-samples: a session continues one text."
+        raise UsageError(what, where="--session with --num-samples", remedy=remedy)
+    if arguments.memory_length is not None and not isinstance(model, ModelConfig):
+        what = "The model is recurrent: its memory has no length to set."
+        raise UsageError(what, where="--memory-length", remedy="Leave the option out.")
+    # Before the text is written, which would be lost.
+    if arguments.session is not None and not is_remote(arguments.session):
+        folder = os.path.dirname(arguments.session) or "."
+        if not os.path.isdir(folder):
+            raise StorageError("The session's folder is missing.", where=folder, remedy="Make it.")
+    continues = arguments.session is not None and path_exists(arguments.session)
+    is_conversation = sys.stdin.isatty() and not has_samples and arguments.beams is None
+    if job.prompt is None and not (is_conversation or continues):
+        remedy = "Give --prompt or a pipe, continue a --session, or use a terminal."
+        raise UsageError("There is no text to continue.", where="--prompt", remedy=remedy)
+
+
+def run(job: GenerateJob) -> None:
+    """Generates, and prints the text piece by piece."""
+    from txl_tf.causal_lm.text_generator import TextGenerator
+    from txl_tf.samplers import BeamSampler
+
+    arguments, source = job.arguments, with_chosen_step(job.source)
+    tokenizer = source.tokenizer()
+    if arguments.ids:
+        tokenizer = IdTokenizer(source.description.model.vocabulary_size)
+    if tokenizer is not None and arguments.join_marks:
+        tokenizer.joins_marks = True
+    lm = TextGenerator(source.load_model(), tokenizer)
+    draws = job.settings.temperature > 0 and arguments.beams is None  # by the seed
+    words: dict[str, Any] = job.settings.to_dict()
+    words |= {"memory_length": arguments.memory_length, "storage_dtype": arguments.storage_dtype}
+    if arguments.num_samples > 1 or arguments.beams is not None:
+        if arguments.beams is not None:
+            words = {name: each for name, each in words.items() if name not in OF_DRAWING}
+            words["sampler"] = BeamSampler(arguments.beams)
+        # A list of prompts, so that the result is a list.
+        texts = lm.generate([job.prompt], num_samples=arguments.num_samples, **words)
+        if draws:
+            say(f"seed {lm.last_seed}")
+        for index, text in enumerate(texts):
+            if len(texts) > 1:
+                print(f"--- {index + 1} of {len(texts)}")
+            print(text)
+        return
+    session = lm.session(**words)
+    continues = arguments.session is not None and path_exists(arguments.session)
+    if arguments.session is not None and continues:
+        session.load(arguments.session)
+    if draws:
+        say(f"seed {session.seed}")
+    if job.prompt is None and sys.stdin.isatty():
+        _converse(session, arguments.session, continues)
+        return
+    shown = job.prompt or ""
+    for piece in session.stream(job.prompt):
+        # The prompt comes with the first piece, after the messages about it.
+        print(shown + piece, end="", flush=True)
+        shown = ""
+    print(shown)
+    _save(session, arguments.session)
+
+
+def _save(session: "TextSession", path: str | None) -> None:
+    if path is not None:
+        remedy = "Check the folder and the space on the disk."
+        with storage_errors("The session cannot be written", path, remedy):
+            session.save(path)
+
+
+def _converse(session: "TextSession", path: str | None, can_continue: bool) -> None:
+    """Reads lines and writes their continuations until the input ends, saved after each.
+
+    With `can_continue`, the session has a text that an empty line continues.
+    """
+    # The session can stop only between two tokens.
+    signals: list[int] = []
+    help_line = "Enter a text to continue, or nothing for more. Ctrl-C stops, Ctrl-D ends."
+    print(help_line, file=sys.stderr)
+    while (line := _next_line()) is not None:
+        if not line and not can_continue:
+            continue
+        signals.clear()
+        previous = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
+        try:
+            for piece in session.stream(line or None):
+                print(piece, end="", flush=True)
+                if signals:
+                    break
+        except UsageError as error:
+            print(error, file=sys.stderr)
+            continue
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        print()
+        can_continue = True
+        _save(session, path)
+
+
+def _next_line() -> str | None:
+    try:
+        # Not the prompt of `input`, so that the standard output has only text.
+        print("> ", end="", file=sys.stderr, flush=True)
+        return input()
+    except (EOFError, KeyboardInterrupt):
+        print(file=sys.stderr)
+        return None

@@ -1,0 +1,241 @@
+r"""Prints a script or manifest that runs a training job on Cloud TPU: `txl launch`.
+
+    txl launch --kind tpu-vm --accelerator-type v5litepod-8 \
+        --zone us-west4-a --project my-project --name my-run \
+        --config enwik8_base --data gs://my-bucket/data --workdir gs://my-bucket/run
+
+Nothing is run. The output of all kinds but `gke-jobset` is a shell script: `sh SCRIPT start`
+creates the TPU, installs and trains, `sh SCRIPT delete` ends it.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import string
+from pathlib import Path
+
+from txl_tf.errors import UsageError
+from txl_tf.tpu_compiler.topologies import Topology
+
+from ..configs import NAMED_EXPERIMENTS, load_experiment
+from ..shell.arguments import add_override_argument, add_workdir_argument
+from .doctor import pinned_versions
+
+# Machine types of GKE; a v3 slice of several hosts has `ct3p-hightpu-4t`.
+_MACHINES = {"v3": "ct3-hightpu", "v4": "ct4p-hightpu", "v5e": "ct5lp-hightpu"}
+_MACHINES |= {"v5p": "ct5p-hightpu", "v6e": "ct6e-standard", "tpu7x": "tpu7x-standard"}
+_GKE = "gke-jobset"
+# Parts of the script of each kind; a later part may redefine functions of an earlier one.
+_SCRIPTS = {
+    "tpu-vm": ("tpu_vm.sh", "job.sh"),
+    "queued-resource": ("tpu_vm.sh", "queued_resource.sh", "job.sh"),
+    "pod-slice": ("tpu_vm.sh", "job.sh"),
+}
+_PORT = 8470
+_FOLDER = Path(__file__).parents[1] / "launch"
+# Seconds that a pod has to save. GKE keeps some of the 30 seconds of a spot machine.
+_GRACE_SECONDS = {False: 300, True: 25}
+_BUCKET = (r"gs://[^\s/]+(/[^\s]*)?", "Give gs://BUCKET/FOLDER: a TPU loses its disk.")
+_PATTERNS = {
+    # A pod is called `NAME-servers-0-63-abcde`, in at most 63 characters.
+    "name": (r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", "Begin with a-z; up to 40 of a-z, 0-9, inner -."),
+    "zone": (r"[a-z]+(-[a-z]+)+[0-9]+-[a-z]", "Give a zone such as us-central1-a."),
+    "project": (r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "Give the project's ID."),
+    "workdir": _BUCKET,
+    "data": _BUCKET,
+    "runtime_version": (r"[a-z0-9][a-z0-9.-]*", "Give an image such as v2-alpha-tpuv5-lite."),
+    "image": (r"[a-z0-9][\w./:@-]*", "For example us-docker.pkg.dev/PROJECT/REPOSITORY/txl-tf:1."),
+    "cluster": (r"[a-z]([a-z0-9-]*[a-z0-9])?", "Give the name of a GKE cluster."),
+    "service_account": (r"[a-z0-9-]+@[a-z0-9.-]+", "Give NAME@PROJECT.iam.gserviceaccount.com."),
+}
+_OF_GKE = ("image", "cluster", "service_account")
+
+
+def _machine_type(slice_: Topology) -> str:
+    """Returns the machine type on GKE; empty for v2, which has none."""
+    series = _MACHINES.get(slice_.chip.name)
+    machine = f"{series}-{slice_.chips_per_host}t" if series else ""
+    return machine.replace("ct3-", "ct3p-") if slice_.num_hosts > 1 else machine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the job."""
+    tpu = parser.add_argument_group("TPU")
+    tpu.add_argument("--kind", choices=[*_SCRIPTS, _GKE], required=True, help="what to launch")
+    meaning = "the slice, such as v4-32, v5litepod-16, v5p-32, v6e-8, tpu7x-8 or v5e:2x4"
+    tpu.add_argument("--accelerator-type", metavar="TYPE", required=True, help=meaning)
+    tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
+    tpu.add_argument("--project", required=True, help="ID of the Google Cloud project")
+    tpu.add_argument("--name", required=True, help="name of the TPU or the job set")
+    tpu.add_argument("--spot", action="store_true", help="cheaper machines that may be taken away")
+    run = parser.add_argument_group("run")
+    meaning = "named experiment, or .toml or .json file, which is copied"
+    run.add_argument("--config", metavar="NAME|FILE", required=True, help=meaning)
+    run.add_argument("--data", metavar="gs://...", required=True, help="prepared data set")
+    add_workdir_argument(run)
+    add_override_argument(run)
+    meaning = "backend of Keras (default: tensorflow, but jax on TPU7x); jax only on GKE"
+    run.add_argument("--backend", choices=("tensorflow", "jax"), help=meaning)
+    meaning = "image of the TPU VMs (default: by accelerator type)"
+    tpu.add_argument("--runtime-version", metavar="IMAGE", help=meaning)
+    gke = parser.add_argument_group(_GKE)
+    gke.add_argument("--image", help="container image with txl-tf")
+    gke.add_argument("--cluster", help="cluster that gets a node pool")
+    meaning = "account that may read the data and write the run"
+    gke.add_argument("--service-account", metavar="EMAIL", help=meaning)
+
+
+def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, Topology]:
+    """Checks the form of every argument; returns them and the slice."""
+    option = "--accelerator-type"
+    accelerator = Topology.parse(arguments.accelerator_type, option)
+    if accelerator.accelerator_type is None:
+        sizes = ", ".join(accelerator.cloud.shapes)
+        what, where = "Cloud TPU has no such shape.", f"{option} {arguments.accelerator_type}"
+        raise UsageError(what, where=where, remedy=f"Shapes of these chips: {sizes}.")
+    for name, (pattern, remedy) in _PATTERNS.items():
+        value = getattr(arguments, name)
+        if value is not None and re.fullmatch(pattern, value) is None:
+            what = f"The {name.replace('_', ' ')} is not valid."
+            raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
+    load_experiment(arguments.config, arguments.overrides)
+    kind, chips = arguments.kind, accelerator.chip.name
+    backends = _backends(accelerator)
+    arguments.backend = arguments.backend or backends[0]
+    if arguments.backend not in backends:
+        what = f"The backend {arguments.backend} has no {chips} chips."
+        where = f"{option} {arguments.accelerator_type} --backend {arguments.backend}"
+        raise UsageError(what, where=where, remedy=f"Use --backend {backends[0]}.")
+    is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
+    is_on_jax = arguments.backend == "jax"
+    server = "The server of tensorflow-tpu 2.20.0 does not know v6e slices of several hosts."
+    for is_wrong, what, remedy in (
+        (is_on_jax and not is_gke, "The scripts of TPU VMs install TensorFlow, not JAX.", _GKE),
+        (kind == "tpu-vm" and is_slice, "The slice has several hosts.", "pod-slice"),
+        (kind == "pod-slice" and not is_slice, "The slice has one host.", "tpu-vm"),
+        (not is_gke and is_slice and chips == "v6e", server, _GKE),
+        (is_gke and not _gke_accelerator(accelerator), "GKE does not have these chips.", "tpu-vm"),
+    ):
+        if is_wrong:
+            where = f"--kind {kind} {option} {accelerator.accelerator_type}"
+            raise UsageError(what, where=where, remedy=f"Use --kind {remedy}.")
+    for name in (*_OF_GKE, "runtime_version"):
+        is_given, is_used = getattr(arguments, name) is not None, is_gke == (name in _OF_GKE)
+        if is_given and not is_used:
+            where = f"--kind {kind} {_option(name)}"
+            raise UsageError("This kind does not use the option.", where=where, remedy="Drop it.")
+        if is_gke and is_used and not is_given:
+            remedy = "pipelines/launch/README.md tells how to get the value."
+            raise UsageError("A GKE job set needs this option.", where=_option(name), remedy=remedy)
+    return arguments, accelerator
+
+
+def run(job: tuple[argparse.Namespace, Topology]) -> None:
+    """Prints the script or the manifest."""
+    print(_manifest(*job) if job[0].kind == _GKE else _script(*job), end="")
+
+
+def _script(arguments: argparse.Namespace, accelerator: Topology) -> str:
+    has_file = arguments.config not in NAMED_EXPERIMENTS
+    config = f"./{os.path.basename(arguments.config)}" if has_file else arguments.config
+    values = {
+        **{name.upper(): getattr(arguments, name) for name in ("name", "zone", "project")},
+        "ACCELERATOR": accelerator.accelerator_type,
+        "HOSTS": str(accelerator.num_hosts),
+        "IMAGE": arguments.runtime_version or accelerator.cloud.runtime_version,
+        "SPOT": "--spot" if arguments.spot else "",
+        "CONFIG_FILE": os.path.abspath(arguments.config) if has_file else "",
+        "TENSORBOARD": f"{arguments.workdir.rstrip('/')}/tensorboard",
+        # The remote shell parses these again.
+        "TEXT": f"tensorflow-text=={pinned_versions()['tensorflow-text']}",
+        "WORKDIR": shlex.quote(arguments.workdir),
+        "TRAIN": shlex.join(_train_words(arguments, config)),
+    }
+    header = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
+    parts = [(_FOLDER / name).read_text() for name in _SCRIPTS[arguments.kind]]
+    return "\n".join(["#!/bin/sh", *header, "", *parts])
+
+
+def _manifest(arguments: argparse.Namespace, accelerator: Topology) -> str:
+    """Returns a job set with one program per host, or for a slice with TensorFlow one for all."""
+    has_file = arguments.config not in NAMED_EXPERIMENTS
+    file, hosts = f"config{Path(arguments.config).suffix}", accelerator.num_hosts
+    is_on_jax, is_slice = arguments.backend == "jax", hosts > 1
+    has_servers = is_slice and not is_on_jax
+    names = [f"{arguments.name}-servers-0-{pod}.{arguments.name}" for pod in range(hosts)]
+    tpu = ",".join(f"grpc://{name}:{_PORT}" for name in names) if has_servers else "local"
+    words = _train_words(arguments, f"/config/{file}" if has_file else arguments.config)
+    # On JAX the other hosts must answer before one sees the chips of a slice.
+    of_doctor, of_train = ([], ["--backend", "jax"]) if is_on_jax else (["--tpu", tpu], [])
+    doctor = shlex.join(["txl", "doctor", *of_doctor, "--folder", arguments.workdir])
+    train = shlex.join(["txl", "train", *of_train, "--tpu", tpu, *words])
+    # A host of a slice that starts again by itself would wait for the others.
+    loop = "" if is_slice and is_on_jax else "sh /txl-tf/pipelines/launch/run_until_done.sh "
+    script = f"{doctor} && exec {loop}{train}"
+    if has_servers:
+        # The machines come up in any order.
+        ask = f"import socket, sys; socket.create_connection((sys.argv[1], {_PORT}), 5)"
+        until = f'until {shlex.join(["python", "-c", ask])} "$host" 2> /dev/null; do sleep 5; done'
+        script = f"for host in {shlex.join(names)}; do {until}; done; {script}"
+    topology, placement = accelerator.name.partition(":")[2], ""
+    # On TPU7x a policy takes the place of the topology.
+    has_policy = is_slice and accelerator.chip.name == "tpu7x"
+    if has_policy:
+        placement = f"--placement-policy {arguments.name}"
+    elif is_slice:
+        placement = f"--tpu-topology {topology}"
+    values = {
+        **{name: getattr(arguments, name) for name in _PATTERNS},
+        "config_name": file,
+        "config_text": Path(arguments.config).read_text() if has_file else "",
+        "grace_seconds": _GRACE_SECONDS[arguments.spot],
+        # Less than the pod has, so that a server ends before it is killed.
+        "server_seconds": str(_GRACE_SECONDS[arguments.spot] - 3),
+        "chips": _gke_accelerator(accelerator),
+        "region": arguments.zone.rpartition("-")[0],
+        "machine": _machine_type(accelerator),
+        "topology": topology,
+        # A failure of one host fails the others, in another way.
+        "on_failure": "RestartJobSet" if is_slice else "FailJobSet",
+        "member": f"serviceAccount:{arguments.project}.svc.id.goog[default/{arguments.name}]",
+        # Kubernetes reads `$$` as `$`.
+        "train": script.replace("$", "$$"),
+        "chips_per_host": accelerator.chips_per_host,
+        "hosts": hosts,
+    }
+    name = "jobset_slice.yaml" if has_servers else "jobset.yaml"
+    lines = (_FOLDER / name).read_text().splitlines(keepends=True)
+    # Words of lines that only some manifests have.
+    left_out = [] if arguments.spot else ["gke-spot"]
+    left_out += [] if is_slice else ["exclusive-topology"]
+    left_out += [] if has_policy else ["workload-policy", "accelerator-topology"]
+    template = "".join(line for line in lines if not any(word in line for word in left_out))
+    literals = {key: json.dumps(value) for key, value in values.items()}
+    options = {"spot": "--spot" if arguments.spot else "", "placement": placement}
+    return string.Template(template).substitute(literals, **options)
+
+
+def _train_words(arguments: argparse.Namespace, config: str) -> list[str]:
+    words = ["--config", config, "--data", arguments.data, "--workdir", arguments.workdir]
+    # With `=`, a value that begins with a hyphen is still a value.
+    return words + [f"--set={override}" for override in arguments.overrides]
+
+
+def _backends(accelerator: Topology) -> tuple[str, ...]:
+    """Returns the backends that run on the chips, the usual one first."""
+    if not accelerator.chip.has_tensorflow:
+        return ("jax",)
+    return ("tensorflow",) if accelerator.chip.name in ("v2", "v3") else ("tensorflow", "jax")
+
+
+def _gke_accelerator(slice_: Topology) -> str | None:
+    """Returns GKE's name for the chips."""
+    cloud = slice_.cloud
+    of_one_host = cloud.gke_accelerator_of_one_host if slice_.num_hosts == 1 else None
+    return of_one_host or cloud.gke_accelerator
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

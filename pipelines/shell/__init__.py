@@ -1,0 +1,1 @@
+"""What all jobs share at the command line: arguments, exit codes, progress."""

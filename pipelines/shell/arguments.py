@@ -1,0 +1,223 @@
+"""Argument types and groups that several jobs share, such as `--config` and `--set`."""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from txl_tf.config.base import MAX_TOKENS, shown_value
+from txl_tf.config.experiment import EvaluatedModel
+from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
+from txl_tf.errors import InputMissingError, MismatchError, UsageError
+
+Model = TypeVar("Model", bound=EvaluatedModel)
+
+MAX_COUNT = 2**31 - 1
+"""Limit of numbers that are int32 somewhere."""
+MAX_STEP = 2**63 - 1
+"""Limit of numbers that are only compared, such as the step of a checkpoint."""
+MAX_SECONDS = 10 * 365 * 86_400
+"""Limit of waiting times."""
+STANDARD_INPUT = "-"
+"""Name of the standard input in place of a file."""
+
+# CPU replicas that every machine may have; a machine with more cores may have one per core.
+_MIN_MAX_REPLICAS = 64
+
+
+def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
+    """Returns the argparse type of a number in a range; whole numbers if `least` is an int."""
+    kind = type(least)
+
+    def read(text: str) -> float:
+        value = kind(text)
+        # Negated, so that NaN is refused too.
+        if not least <= value <= most:
+            raise UsageError(
+                "The value is out of range.",
+                where=f"{option} {shown_value(value)}",
+                remedy=f"Give a number from {least} to {most}.",
+            )
+        return value
+
+    # argparse shows this name if the text is no number.
+    read.__name__ = kind.__name__
+    return read
+
+
+def add_number(
+    parser: Any,
+    option: str,
+    least: float,
+    most: float,
+    meaning: str,
+    *,
+    default: float | None = None,
+    metavar: str = "N",
+) -> None:
+    """Adds an option with a number; a number out of range is a UsageError."""
+    if default is not None:
+        meaning += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
+    number = _in_range(option, least, most)
+    parser.add_argument(option, type=number, default=default, metavar=metavar, help=meaning)
+
+
+def add_numbers(
+    parser: Any, option: str, least: int, most: int, meaning: str, *, unit: str, **settings: Any
+) -> None:
+    """Adds an option with comma-separated whole numbers; `settings` go to argparse."""
+    if "default" in settings:
+        meaning += f" (default: {settings['default']})"
+    number = _in_range(option, least, most)
+
+    def numbers(text: str) -> list[int]:
+        try:
+            return [number(part) for part in text.split(",")]
+        except ValueError as error:
+            what = "Lengths must be whole numbers, separated by commas."
+            raise UsageError(what, where=f"{option} {text}") from error
+
+    parser.add_argument(option, type=numbers, metavar=f"{unit},...", help=meaning, **settings)
+
+
+def _tpu(text: str) -> str:
+    tpu_addresses(text)
+    return text
+
+
+def add_tpu_argument(parser: Any, meaning: str) -> None:
+    """Adds `--tpu` to a parser or group of arguments."""
+    parser.add_argument("--tpu", metavar="local|NAME|ADDRESS", type=_tpu, help=meaning)
+
+
+def add_device_arguments(parser: Any, use: str) -> None:
+    """Adds `--tpu` and `--cpu-replicas`, which exclude each other."""
+    device = parser.add_argument_group("devices").add_mutually_exclusive_group()
+    add_tpu_argument(device, f"{use} this TPU; ends if none answers in {ANSWER_SECONDS:g} s")
+    most = max(_MIN_MAX_REPLICAS, os.cpu_count() or 1)
+    meaning = "parts of the CPU to share the work, each with all weights"
+    add_number(device, "--cpu-replicas", 1, most, meaning, default=1)
+
+
+def add_step_argument(parser: Any, option: str = "--step") -> None:
+    """Adds `--step`, or another option with the same values."""
+    meaning = "number, best or newest (default: best, else newest)"
+    parser.add_argument(option, metavar="STEP", type=_step, help=meaning)
+
+
+def _step(text: str) -> int | str:
+    if text in ("best", "newest"):
+        return text
+    if text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_STEP:
+        return int(text)
+    raise UsageError("A step must be 0 to 2^63 - 1, best or newest.", where=f"step {text[:100]}")
+
+
+def add_workdir_argument(parser: Any) -> None:
+    """Adds `--workdir`."""
+    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+
+
+def add_model_argument(parser: Any) -> None:
+    """Adds `--workdir` of a job that reads any model."""
+    meaning = "folder of a run, checkpoint, converted model or export"
+    parser.add_argument("--workdir", metavar="DIR", required=True, help=meaning)
+
+
+def add_model_arguments(parser: Any) -> Any:
+    """Adds the group of `--workdir` and `--step`, and returns it."""
+    group = parser.add_argument_group("model")
+    add_model_argument(group)
+    add_step_argument(group)
+    return group
+
+
+def add_memory_length_argument(parser: Any) -> None:
+    """Adds `--memory-length`."""
+    meaning = "tokens of memory (default: the model's)"
+    add_number(parser, "--memory-length", 0, MAX_TOKENS, meaning, metavar="TOKENS")
+
+
+def add_config_argument(parser: Any, **settings: Any) -> None:
+    """Adds `--config`; `settings` go to argparse."""
+    settings = {"help": "named experiment or .json or .toml file", **settings}
+    parser.add_argument("--config", metavar="NAME|FILE", **settings)
+
+
+def add_json_argument(parser: Any) -> None:
+    """Adds `--json`."""
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def add_override_argument(
+    parser: Any,
+    metavar: str = "SECTION.FIELD=VALUE",
+    meaning: str = "change a setting; may be repeated",
+) -> None:
+    """Adds `--set`."""
+    parser.add_argument(
+        "--set", metavar=metavar, action="append", default=[], dest="overrides", help=meaning
+    )
+
+
+def add_evaluation_argument(parser: Any) -> None:
+    """Adds `--set` of a job that can only change the settings of evaluations."""
+    add_override_argument(parser, "evaluation.FIELD=VALUE")
+
+
+def override_evaluation(model: Model, overrides: list[str]) -> Model:
+    """Applies `--set` to a trained model; UsageError for settings that are not of evaluations."""
+    for assignment in overrides:
+        if not assignment.startswith("evaluation."):
+            raise UsageError(
+                "Only `evaluation.*` settings can be changed for a trained model.",
+                where=f"--set {assignment}",
+                remedy="Leave this --set out; `txl train` begins a run with other settings.",
+            )
+    return override(model, overrides)
+
+
+def override(model: Model, overrides: list[str]) -> Model:
+    """Applies `--set`; UsageError for a wrong value, MismatchError for a misfit with the model."""
+    where = " ".join(f"--set {text[:200]}" for text in overrides[:100])
+    try:
+        description = model.with_overrides(overrides)
+    except ValueError as error:
+        remedy = "Values are JSON, such as 0.001, null, true, [100, 200], or plain text."
+        raise UsageError(f"{error}", where=where, remedy=remedy) from error
+    try:
+        description.evaluation.check_model(description.model)
+    except ValueError as error:
+        raise MismatchError(f"{error}", where=where) from error
+    return description
+
+
+def overrides_of(arguments: argparse.Namespace) -> list[str]:
+    """Returns the settings of `--set` and `--freeze`."""
+    overrides = list(arguments.overrides)
+    if arguments.freeze is not None:
+        overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
+    return overrides
+
+
+def overridden_settings(overrides: list[str]) -> dict[str, str]:
+    """Returns the values that `--set` gives, by names such as `training.num_steps`."""
+    parts = (text.partition("=") for text in overrides)
+    return {name.strip(): value.strip() for name, _, value in parts}
+
+
+def check_text_file(path: str) -> None:
+    """Raises InputMissingError for a missing file, and UsageError for a folder."""
+    if path == STANDARD_INPUT:
+        return
+    if os.path.isdir(path):
+        remedy = "Give the path of a text file. Only `txl prepare` reads folders."
+        raise UsageError("The path is a folder.", where=f"--text {path}", remedy=remedy)
+    if not os.path.exists(path):
+        raise InputMissingError("There is no such file.", where=f"--text {path}")
+
+
+def sentence(summary: str) -> str:
+    """Returns a summary in lower case as a sentence."""
+    return f"{summary[0].upper()}{summary[1:]}."
