@@ -13,7 +13,6 @@ import pytest
 import txl_tf
 import txl_tf.convert
 import txl_tf.data
-import txl_tf.serving
 import txl_tf.tasks
 from pipelines.command_line import main
 from txl_tf import imports
@@ -21,7 +20,7 @@ from txl_tf.errors import BackendError, UsageError
 from txl_tf.imports import require_extra
 
 ROOT = Path(__file__).parent.parent
-FACES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.serving, txl_tf.tasks]
+FACES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.tasks]
 
 
 @pytest.mark.parametrize("package", FACES, ids=lambda package: package.__name__)

@@ -22,9 +22,6 @@ from txl_tf import (
     samplers as samplers,
 )
 from txl_tf import (
-    serving as serving,
-)
-from txl_tf import (
     tasks as tasks,
 )
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM as TransformerXLCausalLM
