@@ -93,7 +93,7 @@ def _mesh(tpu: str | None, num_cpu_replicas: int, cluster: str | None) -> MeshSt
             if cluster is not None:
                 _join_on_jax(parse_json(cluster))
             elif "," in os.environ.get(_TPU_HOSTS, ""):
-                jax.distributed.initialize()  # finds the other hosts of the slice by itself
+                jax.distributed.initialize()  # finds the other hosts of the slice
         strategy = MeshStrategy()
     except RuntimeError as error:
         raise InputMissingError(
