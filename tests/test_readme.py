@@ -21,9 +21,11 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = (
     "README.md",
     "BUILD_NOTES.md",
+    "pipelines/EXAMPLES.md",
     "pipelines/README.md",
     "pipelines/analysis/RESULTS.md",
     "pipelines/launch/README.md",
+    "txl_tf/HOW_IT_WORKS.md",
     "txl_tf/README.md",
     "txl_tf/serving/README.md",
 )
