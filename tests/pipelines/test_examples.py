@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from tests.jax_process import NEEDS_JAX
 from tests.pipelines.jobs.test_prepare import prepared
+from tests.slow_case import QUICK_XLA
 from tests.test_architecture import ROOT
 from txl_tf.data.id_files import IdDocuments
 
@@ -115,6 +116,6 @@ def test_a_time_series_is_forecast():
 @NEEDS_JAX[1]
 def test_a_model_trains_and_writes_on_jax():
     program = example('"KERAS_BACKEND"]') + "import keras\nprint(keras.backend.backend())"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICK_XLA}
     output = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment)
     assert "\nAll layers " in output and output.endswith("jax\n")
