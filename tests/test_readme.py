@@ -16,14 +16,17 @@ import pytest
 
 from tests.convert.goldens import FOLDER as GOLDEN
 from tests.distribution.two_workers import free_ports
+from tests.test_architecture import ROOT, SOURCES
+from txl_tf.errors import JobError
 
-ROOT = Path(__file__).parent.parent
 DOCUMENTS = (
     "README.md",
     "BUILD_NOTES.md",
+    "pipelines/EXAMPLES.md",
     "pipelines/README.md",
     "pipelines/analysis/RESULTS.md",
     "pipelines/launch/README.md",
+    "txl_tf/HOW_IT_WORKS.md",
     "txl_tf/README.md",
     "txl_tf/serving/README.md",
 )
@@ -85,6 +88,19 @@ def test_tables_of_files_name_existing_files():
     table = (ROOT / "pipelines/README.md").read_text().split("## Configurations")[0]
     for name in re.findall(r"`([a-z_]+(?:\.py|/))`", table):
         assert (ROOT / "pipelines" / name).exists(), name
+
+
+def test_troubleshooting_has_every_exit_code_and_messages_of_the_source():
+    from pipelines.shell.exit_codes import INTERRUPTED, READER_LEFT
+
+    section = (ROOT / "pipelines/README.md").read_text().split("\n## Troubleshooting\n")[1]
+    codes = set(map(int, re.findall(r"^\| (\d+) \|", section, re.M)))
+    codes_of_errors = {error.exit_code for error in JobError.__subclasses__()}
+    assert codes == {0, INTERRUPTED, READER_LEFT} | codes_of_errors
+    source = "".join(path.read_text() for path in SOURCES)
+    messages = re.findall(r"^\| `([^`]+)` \|", section, re.M)
+    assert [message for message in messages if message not in source] == []
+    assert len(messages) > 10
 
 
 def test_paths_and_commands_of_contributing_exist():
