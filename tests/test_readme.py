@@ -16,7 +16,7 @@ import pytest
 
 from tests.convert.goldens import FOLDER as GOLDEN
 from tests.distribution.two_workers import free_ports
-from tests.test_architecture import ROOT, SOURCES
+from tests.test_architecture import ALLOWED, ROOMS, ROOT, SOURCES
 from txl_tf.errors import JobError
 
 DOCUMENTS = (
@@ -113,6 +113,39 @@ def test_paths_and_commands_of_contributing_exist():
     assert len(paths) > 5
     for path in paths:
         assert (ROOT / path).exists(), path
+
+
+def test_the_example_of_a_change_is_in_every_file_of_its_list():
+    def plain(text):
+        return re.sub(r"[^a-z]", "", text.lower())
+
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+    lists = re.findall(r"^### Add .*?(?=^##)", text, re.M | re.S)
+    assert len(lists) == 6
+    for line in "".join(lists).splitlines():
+        if example_of_line := re.search(r"(?:example is|such as) `([^`]+)`", line):
+            example = example_of_line[1]
+        paths = re.findall(r"`(\w+/[\w/]+\.\w+)`", line) if line.startswith("- ") else ()
+        for path in paths:
+            assert plain(example) in plain((ROOT / path).read_text()), (example, path)
+
+
+def test_every_job_and_sampler_is_where_the_lists_of_changes_say():
+    from pipelines.command_line import JOBS
+    from txl_tf import samplers
+
+    page = (ROOT / "pipelines/README.md").read_text()
+    modules = {path.stem for path in (ROOT / "pipelines/jobs").glob("[a-z]*.py")}
+    assert modules == set(JOBS) == {job for job in JOBS if f"`{job}`" in page}
+    page = (ROOT / "txl_tf/README.md").read_text()
+    classes = [name for name in samplers.__all__ if name.endswith("Sampler")]
+    assert len(classes) > 2 and all(f"`{name}`" in page for name in classes)
+
+
+def test_the_picture_of_the_floors_has_every_room():
+    picture = (ROOT / ".github/images/floors.svg").read_text()
+    rooms = set(re.findall(r"<text [^>]*>(\w+)</text>", picture))
+    assert rooms == ALLOWED.keys() | ROOMS.keys()
 
 
 @pytest.mark.slow
