@@ -120,8 +120,11 @@ class TaskData:
             places: dict[str, str] = {}
             for example in examples:
                 if (first := places.get(example.name)) is not None:
-                    what = f"The id {shown_value(example.name)} is used twice; first in {first}."
-                    raise DataDamagedError(what, where=example.where, remedy=CORRECT)
+                    raise DataDamagedError(
+                        f"The id {shown_value(example.name)} is used twice; first in {first}.",
+                        where=example.where,
+                        remedy=CORRECT,
+                    )
                 places[example.name] = example.where
 
 
@@ -222,8 +225,11 @@ def read_own_data(
     for split, path in paths_by_split.items():
         needs_label = split.startswith(("train", "valid"))
         if needs_label and columns.label is None:
-            what = "The file needs labels, but no label column is named."
-            raise UsageError(what, where=path, remedy="Name the column of the labels.")
+            raise UsageError(
+                "The file needs labels, but no label column is named.",
+                where=path,
+                remedy="Name the column of the labels.",
+            )
         label_names = (columns.label,) if needs_label else ()
         names = (*columns.text, *columns.choices, columns.id, *label_names)
         records = read_records(path, [name for name in names if name is not None])
@@ -356,11 +362,12 @@ def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
     DataDamagedError for a damaged or empty file.
     """
     if (form := _FORM.search(path)) is None:
-        remedy = (
-            "Name a .jsonl, .json, .tsv or .csv file; .gz, .xz or .zst may follow. Plain text has "
-            "no labels: `txl prepare` it, and `txl train --init-from MODEL`."
+        raise UsageError(
+            "The file name has no known ending.",
+            where=path,
+            remedy="Name a .jsonl, .json, .tsv or .csv file; .gz, .xz or .zst may follow. "
+            "Plain text has no labels: `txl prepare` it, and `txl train --init-from MODEL`.",
         )
-        raise UsageError("The file name has no known ending.", where=path, remedy=remedy)
     rows = _table(path, form[1]) if form[1] in ("csv", "tsv") else _objects(path)
     number = 0
     for where, values in rows:
@@ -374,8 +381,11 @@ def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
         yield Record(where, number, values)
         number += 1
     if number == 0:
-        what = "The file has no record: it is empty, or has only a header line."
-        raise DataDamagedError(what, where=path, remedy="Name a file with records.")
+        raise DataDamagedError(
+            "The file has no record: it is empty, or has only a header line.",
+            where=path,
+            remedy="Name a file with records.",
+        )
 
 
 def _shown_names(names: Sequence[str]) -> str:
@@ -390,9 +400,11 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
         try:
             yield where, line.decode("utf-8")
         except UnicodeDecodeError as error:
-            what = f"The line is not UTF-8, from its byte {error.start} on."
-            remedy = "Convert the file to UTF-8."
-            raise DataDamagedError(what, where=where, remedy=remedy) from error
+            raise DataDamagedError(
+                f"The line is not UTF-8, from its byte {error.start} on.",
+                where=where,
+                remedy="Convert the file to UTF-8.",
+            ) from error
 
 
 def _objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -416,8 +428,11 @@ def _table(path: str, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            what = f"The record is not {form.upper()}: {first_line(error)}."
-            raise DataDamagedError(what, where=where, remedy=CORRECT) from error
+            raise DataDamagedError(
+                f"The record is not {form.upper()}: {first_line(error)}.",
+                where=where,
+                remedy=CORRECT,
+            ) from error
         if fields is None:
             return
         if fields in ([], [""]):
@@ -425,10 +440,16 @@ def _table(path: str, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if not header:
             header = fields
             if doubled := next((name for name in fields if fields.count(name) > 1), None):
-                what = f"The column {shown_value(doubled)} occurs twice in the header."
-                raise DataDamagedError(what, where=where, remedy="Rename one of the columns.")
+                raise DataDamagedError(
+                    f"The column {shown_value(doubled)} occurs twice in the header.",
+                    where=where,
+                    remedy="Rename one of the columns.",
+                )
         elif len(fields) != len(header):
-            what = f"The record must have {len(header)} fields, not {len(fields)}."
-            raise DataDamagedError(what, where=where, remedy=CORRECT)
+            raise DataDamagedError(
+                f"The record must have {len(header)} fields, not {len(fields)}.",
+                where=where,
+                remedy=CORRECT,
+            )
         else:
             yield where, dict(zip(header, fields, strict=True))
