@@ -16,7 +16,7 @@ class ServerMetrics:
         self.requests = Counter("requests", "Requests by HTTP status.", ["status"], **common)
         self.request_seconds = Histogram("request_seconds", "Time to the end of a text.", **common)
         self.queue_seconds = Histogram("queue_seconds", "Time in the queue of a text.", **common)
-        self.rows = Histogram("rows", "Texts in the batch at a token.", buckets=_ROWS, **common)
+        self.rows = Histogram("rows", "Texts that get tokens at once.", buckets=_ROWS, **common)
         self.prompt_tokens = Counter("prompt_tokens", "Tokens read.", **common)
         self.completion_tokens = Counter("completion_tokens", "Tokens written.", **common)
         self.waiting = Gauge("texts_waiting", "Texts in the queue.", **common)

@@ -1,4 +1,4 @@
-"""Batch of the text server: texts that are written side by side, a token of each at a time.
+"""Batch of the text server: texts that are written side by side, a few tokens of each at a time.
 
 Shape letters used in this module: R rows, V vocabulary.
 """
@@ -18,6 +18,8 @@ from txl_tf.samplers import SETTINGS
 from txl_tf.serving.completion import Completion
 
 _SETTINGS = {**SETTINGS, **dict.fromkeys(PENALTIES, "float32")}
+_TOKENS_AT_ONCE = 4
+"""Tokens that a call of a program writes: each call copies the recent tokens of all rows."""
 
 
 class BatchPrograms:
@@ -41,16 +43,21 @@ class BatchPrograms:
         return self.steps.memory_after_steps(self.steps.finish(memory, step_state, lengths))
 
     def _write(
-        self, memory: Any, constants: Any, state: DecodingState, settings: dict[str, Any]
+        self,
+        memory: Any,
+        constants: Any,
+        state: DecodingState,
+        settings: dict[str, Any],
+        max_tokens: Any,
     ) -> DecodingState:
-        """Writes one token of every row; the step state holds the engine's, and logits."""
+        """Writes `max_tokens` `(R,)`; the step state holds the engine's, and the last logits."""
 
         def step(token_ids: Any, is_active: Any, state: Any) -> tuple[Any, Any]:
             logits, state = self.steps.step(token_ids, is_active, memory, state[0], constants)
             return logits, (state, logits)
 
-        # XLA would compile a step outside a loop again for each number of recent tokens.
-        return write_tokens(step, TokenRules.of_settings(settings), settings["seed"], state, 1)
+        rules = TokenRules.of_settings(settings)
+        return write_tokens(step, rules, settings["seed"], state, max_tokens)
 
 
 class TextBatch:
@@ -74,17 +81,31 @@ class TextBatch:
             self._begin([empty_memory] * size)
             list(self.write_tokens())
 
+    def is_too_large(self, num_rows: int) -> bool:
+        """Returns True if a smaller program can write so few of its texts."""
+        return bool(self.rows) and self._size_of(num_rows) < self._size_of(len(self.rows))
+
+    def _size_of(self, num_rows: int) -> int:
+        return min(size for size in self._programs_of if size >= num_rows)
+
     def regroup(self, rows: Sequence[Completion]) -> None:
-        """Makes the batch of other texts; those that leave it keep their memory."""
-        if self.rows:
-            state = self._state
-            memory = self._programs.finish(self._read_memory, state.step_state[0], state.index)
-        for place, row in enumerate(self.rows):
-            row.memory = keras.tree.map_structure(lambda each, k=place: each[k : k + 1], memory)
+        """Makes the batch of other texts; those that leave it before their end keep their memory."""
+        # A client may cancel a text at any time.
+        kept = [place for place, row in enumerate(self.rows) if row in rows or not row.is_over]
+        if kept:
+            # Tokens that a call wrote after the end of a text do not count.
+            lengths = np.zeros((len(self._num_read),), np.int32)
+            for place in kept:
+                lengths[place] = len(self.rows[place].written_ids) - self._num_read[place]
+            state = self._state.step_state[0]
+            memory = self._programs.finish(self._read_memory, state, ops.convert_to_tensor(lengths))
+        for place in kept:
+            self.rows[place].memory = keras.tree.map_structure(
+                lambda each, k=place: each[k : k + 1], memory
+            )
         self.rows = list(rows)
         if rows:
-            size = min(size for size in self._programs_of if size >= len(rows))
-            empty = [self._empty_memory] * (size - len(rows))
+            empty = [self._empty_memory] * (self._size_of(len(rows)) - len(rows))
             self._begin([*(row.memory for row in rows), *empty])
         for row in rows:
             row.memory = None
@@ -96,6 +117,8 @@ class TextBatch:
             return ops.convert_to_tensor(np.array(values + [1] * (size - len(rows)), dtype))
 
         self._programs = programs = self._programs_of[size]
+        # Tokens of each text that memory holds, or that the first step reads.
+        self._num_read = [len(row.written_ids) for row in rows] + [0] * (size - len(rows))
         memory = joined_rows(memories)
         self._read_memory = programs.memory_of_steps(memory)
         uses = np.zeros((size, self._vocabulary_size), np.int32)
@@ -120,15 +143,34 @@ class TextBatch:
         )
 
     def write_tokens(self) -> Iterator[tuple[Completion, int, np.ndarray | None]]:
-        """Writes a token of every text; yields it, and the log-probabilities `(V,)` if scored."""
+        """Writes a few tokens of every text.
+
+        Yields each token, and the log-probabilities `(V,)` if scored, until the text is over.
+        """
+        rows = [row for row in self.rows if not row.is_over]
         if int(self._state.index) == CAPACITY:
-            self.regroup(self.rows)  # recent tokens become memory
+            self.regroup(rows)  # recent tokens become memory
+        first = int(self._state.index)
+        is_scored = any(row.settings.logprobs is not None for row in rows)
+        num_tokens = min(1 if is_scored else _TOKENS_AT_ONCE, CAPACITY - first)
+        max_tokens = np.zeros((len(self._num_read),), np.int32)
+        for place, row in enumerate(self.rows):
+            if not row.is_over:
+                left = row.settings.max_tokens - len(row.written_ids)
+                max_tokens[place] = min(num_tokens, left)
         programs = self._programs
         self._state = programs.write_tokens(
-            self._read_memory, programs.constants, self._state, self._settings
+            self._read_memory,
+            programs.constants,
+            self._state,
+            self._settings,
+            ops.convert_to_tensor(max_tokens),
         )
-        token_ids = ops.convert_to_numpy(self._state.pending).tolist()
-        for place, (row, token_id) in enumerate(zip(self.rows, token_ids, strict=False)):
-            logits = None if row.settings.logprobs is None else self._state.step_state[1][place]
-            log_probs = None if logits is None else ops.log_softmax(logits)
-            yield row, token_id, None if log_probs is None else ops.convert_to_numpy(log_probs)
+        written = ops.convert_to_numpy(self._state.written)[first : first + num_tokens]
+        for token_ids in written.tolist():
+            for place, (row, token_id) in enumerate(zip(self.rows, token_ids, strict=False)):
+                if row.is_over:
+                    continue
+                logits = None if row.settings.logprobs is None else self._state.step_state[1][place]
+                log_probs = None if logits is None else ops.log_softmax(logits)
+                yield row, token_id, None if log_probs is None else ops.convert_to_numpy(log_probs)

@@ -1,7 +1,8 @@
 """Engine of the text server: one thread that reads prompts and writes all texts in one batch.
 
 A text joins the batch when its prompt is read, and leaves it when it ends. A long prompt is read
-segment by segment, one segment between two tokens of the other texts. Clients share the batch
+segment by segment, one segment between a few tokens of the other texts. Each change of the batch
+moves the memory of all its texts, so texts join together where they can. Clients share the batch
 equally: if a client has two places more than a waiting client, one of its texts pauses. Texts of
 one session are written one after the other.
 
@@ -38,6 +39,7 @@ from txl_tf.serving.text_batch import TextBatch
 
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
 _SCORED_TOKENS = 64  # at once: a large vocabulary has a large array of scores
+_MOST_DELAYS = 4  # turns that a text waits for others that join the batch with it
 
 
 class TextEngine:
@@ -85,7 +87,8 @@ class TextEngine:
         self._changed = threading.Condition()
         self._waiting: list[Completion] = []
         self._reading: Completion | None = None
-        self._running: list[Completion] = []  # of the turn, also while the batch changes
+        self._running: list[Completion] = []  # in the batch, or joining it
+        self._num_delays = 0  # turns that the first joining text has waited
         self._batch = TextBatch(lm.model, max_rows, empty_memory)
         # Compiles the program, so that the first request need not wait for it.
         next(self._reader.read_next([np.zeros((2,), np.int32)], empty_memory))
@@ -167,7 +170,7 @@ class TextEngine:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._waiting or self._batch.rows or self._reading or self._is_closed
+                    lambda: self._waiting or self._running or self._reading or self._is_closed
                 )
             if self._is_closed:
                 return self._end_all(RequestError(503, "The server is shutting down."))
@@ -179,10 +182,14 @@ class TextEngine:
                 self._end_all(RequestError(500, what))
 
     def _turn(self) -> None:
-        """Reads a piece of waiting prompts, and writes a token of every text."""
-        rows = [row for row in self._batch.rows if not row.is_over]
-        self._running = rows
+        """Reads a piece of waiting prompts, and writes a few tokens of every text."""
+        # 1. Ended texts leave, and a client with many texts may have to wait.
+        for row in self._running:
+            if row.is_over:
+                self._release(row)
+        self._running = rows = [row for row in self._running if not row.is_over]
         self._pause_one(rows)
+        # 2. Free places take waiting texts, whose prompts are read.
         while len(rows) < self._max_rows:
             self._reading = row = self._reading or self._next_waiting(rows)
             if row is None:
@@ -195,18 +202,32 @@ class TextEngine:
             elif row.state:
                 rows.append(row)
             else:
-                break  # the rest is read after a token of the other texts
+                break  # the rest is read after some tokens of the other texts
             self._reading = None
-        if rows != self._batch.rows:
-            ended = [row for row in self._batch.rows if row not in [*rows, *self._waiting]]
+        # 3. The batch changes if it must, see `_must_regroup`.
+        if self._must_regroup(rows):
             self._batch.regroup(rows)
-            for row in ended:
-                self._release(row)
-        if rows:
-            self._metrics.rows.observe(len(rows))
-            self._metrics.completion_tokens.inc(len(rows))
+            self._num_delays = 0
+        # 4. Every text of the batch gets tokens.
+        if num_rows := sum(not row.is_over for row in self._batch.rows):
+            self._metrics.rows.observe(num_rows)
             for row, token_id, log_probs in self._batch.write_tokens():
                 self._take_token(row, token_id, log_probs)
+
+    def _must_regroup(self, rows: Sequence[Completion]) -> bool:
+        """Returns True if texts join the batch or leave it now.
+
+        Joining texts wait a few turns for other prompts that are being read. The place of an ended
+        text stays unused until the others fit a smaller program.
+        """
+        in_batch = [row for row in rows if row in self._batch.rows]
+        if len(in_batch) < len(rows):
+            self._num_delays += 1
+            is_last = self._reading is None or len(rows) == self._max_rows
+            if not in_batch or is_last or self._num_delays > _MOST_DELAYS:
+                return True
+        is_paused = any(not row.is_over and row not in rows for row in self._batch.rows)
+        return is_paused or self._batch.is_too_large(len(in_batch))
 
     def _pause_one(self, rows: list[Completion]) -> None:
         """Takes a text out of a full batch whose client has two places more than a waiting one."""
@@ -222,7 +243,7 @@ class TextEngine:
 
     def _ready(self, running: Sequence[Completion]) -> list[Completion]:
         """Returns the waiting texts whose sessions rest."""
-        begun = [row for row in (*self._batch.rows, *running, *self._waiting) if row.state]
+        begun = [row for row in (*running, *self._waiting) if row.state]
         busy = {row.settings.session for row in begun} - {""}
         return [row for row in self._waiting if row.state or row.settings.session not in busy]
 
@@ -311,6 +332,7 @@ class TextEngine:
         return piece
 
     def _take_token(self, row: Completion, token_id: int, log_probs: Any) -> None:
+        self._metrics.completion_tokens.inc()
         piece, ignores_end = "", row.settings.ignore_eos
         is_end = token_id == self.tokenizer.end_token_id and not ignores_end
         row.written_ids.append(token_id)
@@ -336,7 +358,7 @@ class TextEngine:
     def _end_all(self, error: RequestError) -> None:
         """Answers all texts with an error; the sessions of those that were read end."""
         with self._changed:
-            rows = [*self._batch.rows, *self._waiting, *filter(None, [self._reading])]
+            rows = [*self._running, *self._waiting, *filter(None, [self._reading])]
             self._waiting, self._reading, self._running, self._batch.rows = [], None, [], []
         for row in rows:
             if row.state:
