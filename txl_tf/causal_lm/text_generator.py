@@ -182,23 +182,21 @@ class TextGenerator:
                 `seed`.
             memory_length: optional int. Tokens to remember. Defaults to `None`: the model's.
             storage_dtype: str, see `txl_tf.GenerationSession`.
-            **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; excludes
+            **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; not with
                 `max_length`), `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
                 `frequency_penalty`, `presence_penalty`, `logit_bias`, `seed`, `stop` and
                 `allow_unknown`.
 
         Returns:
             str for a str, int32 vector for token ids. A list of them if `inputs` is a list,
-            `num_samples` is more than 1, or a `BeamSampler` returns all beams: then those of a
-            prompt follow each other, best first.
+            `num_samples` is more than 1, or a `BeamSampler` returns all beams: then the beams
+            of a prompt follow each other, best first.
 
         Raises:
             ValueError: If a prompt has another type, there is nothing to generate, a setting or a
                 token id is out of its range, the sampler is unknown, or a text has no tokenizer.
             UsageError: If the tokenizer cannot encode a text, or the text has no token.
         """
-        if num_samples < 1:
-            raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
         config = GenerationConfig.from_dict(settings)
         texts = checked_texts(inputs, "inputs")
         tokenizer = self._required_tokenizer("generate", texts)
@@ -208,7 +206,7 @@ class TextGenerator:
         befores, prompts = zip(*(pair for pair in pairs for _ in range(num_samples)), strict=True)
         limits = [config.max_tokens] * len(prompts)
         if max_length is not None:
-            limits = _limits(max_length, prompts, settings)
+            limits = _limits(max_length, prompts)
         self.last_seed = new_seed() if config.seed is None else config.seed
         ends = self._stop_token_ids(stop_token_ids)
         session = self._session(
@@ -282,10 +280,6 @@ class TextGenerator:
         if stop_token_ids == "auto":
             end = None if self.tokenizer is None else self.tokenizer.end_token_id
             stop_token_ids = () if end is None else (end,)
-        if isinstance(stop_token_ids, str):
-            raise ValueError(
-                f'`stop_token_ids` must be ints, "auto" or None. Received: {stop_token_ids!r}'
-            )
         return tuple(int(each) for each in stop_token_ids or ())
 
     def _session(
@@ -318,13 +312,8 @@ class TextGenerator:
         return self.tokenizer
 
 
-def _limits(max_length: int, prompts: Sequence[np.ndarray], settings: dict[str, Any]) -> list[int]:
+def _limits(max_length: int, prompts: Sequence[np.ndarray]) -> list[int]:
     """Returns the most tokens to write after each prompt."""
-    if "max_tokens" in settings:
-        raise ValueError(
-            "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
-            f"Received: max_length={max_length}, max_tokens={settings['max_tokens']}"
-        )
     limits = [max(0, max_length - len(ids)) for ids in prompts]
     if not any(limits):
         raise ValueError(

@@ -232,7 +232,15 @@ class OneToken(AllHeads):
         return scores if distances.scores is None else scores + distances.scores
 
     def _product_of_memory(self, rows, memory):
-        return _of_memory(rows, memory)
+        """Multiplies rows `(R, N, 1, X)` with memory `(B, N, X, Y)`: `(R, N, 1, Y)`."""
+        rows_per_memory = rows.shape[0] // memory.shape[0]
+        if rows_per_memory == 1:
+            return ops.matmul(rows, memory)
+        _, num_heads, _, width = rows.shape
+        grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
+        products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
+        products = ops.transpose(products, [0, 2, 1, 3])
+        return ops.reshape(products, [-1, num_heads, 1, products.shape[-1]])
 
     def _written(self, recent, key, value):
         return written(recent, self.position, key, value)
@@ -271,15 +279,3 @@ def unnormalized_softmax(parts: list[Any]) -> tuple[list[Any], Any]:
     highest = functools.reduce(ops.maximum, highest)
     weights = [ops.exp(part - highest) for part in parts]
     return weights, sum(ops.sum(each, axis=-1, keepdims=True) for each in weights)
-
-
-def _of_memory(rows, memory):
-    """Multiplies rows `(R, N, 1, X)` with memory `(B, N, X, Y)`: `(R, N, 1, Y)`."""
-    rows_per_memory = rows.shape[0] // memory.shape[0]
-    if rows_per_memory == 1:
-        return ops.matmul(rows, memory)
-    _, num_heads, _, width = rows.shape
-    grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
-    products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
-    products = ops.transpose(products, [0, 2, 1, 3])
-    return ops.reshape(products, [-1, num_heads, 1, products.shape[-1]])

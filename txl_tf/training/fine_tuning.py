@@ -7,7 +7,7 @@ L positions of a text.
 import dataclasses
 import functools
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -19,9 +19,7 @@ from txl_tf.distribution.step_context import current_value
 from txl_tf.evaluation.task_evaluator import gather_texts
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import LanguageModel
-
-if TYPE_CHECKING:
-    from txl_tf.tasks.encoding import EncodedExamples
+from txl_tf.tasks.encoding import EncodedExamples
 
 _PREFETCHED_BATCHES = 4
 # Odd, and different from the steps of positions and segments: no two texts of a row share a seed.
@@ -79,7 +77,7 @@ class ExampleReader:
     TensorFlow operations, see `TrainingSegments`.
     """
 
-    def __init__(self, encoded: "EncodedExamples", plan: ExamplePlan, segment_length: int) -> None:
+    def __init__(self, encoded: EncodedExamples, plan: ExamplePlan, segment_length: int) -> None:
         self._encoded = encoded
         self._plan = plan
         self._tokens_of_example = encoded.num_tokens.sum(axis=1)
