@@ -16,14 +16,17 @@ import pytest
 
 from tests.convert.goldens import FOLDER as GOLDEN
 from tests.distribution.two_workers import free_ports
+from tests.test_architecture import ALLOWED, ROOMS, ROOT, SOURCES
+from txl_tf.errors import JobError
 
-ROOT = Path(__file__).parent.parent
 DOCUMENTS = (
     "README.md",
     "BUILD_NOTES.md",
+    "pipelines/EXAMPLES.md",
     "pipelines/README.md",
     "pipelines/analysis/RESULTS.md",
     "pipelines/launch/README.md",
+    "txl_tf/HOW_IT_WORKS.md",
     "txl_tf/README.md",
     "txl_tf/serving/README.md",
 )
@@ -87,6 +90,19 @@ def test_tables_of_files_name_existing_files():
         assert (ROOT / "pipelines" / name).exists(), name
 
 
+def test_troubleshooting_has_every_exit_code_and_messages_of_the_source():
+    from pipelines.shell.exit_codes import INTERRUPTED, READER_LEFT
+
+    section = (ROOT / "pipelines/README.md").read_text().split("\n## Troubleshooting\n")[1]
+    codes = set(map(int, re.findall(r"^\| (\d+) \|", section, re.M)))
+    codes_of_errors = {error.exit_code for error in JobError.__subclasses__()}
+    assert codes == {0, INTERRUPTED, READER_LEFT} | codes_of_errors
+    source = "".join(path.read_text() for path in SOURCES)
+    messages = re.findall(r"^\| `([^`]+)` \|", section, re.M)
+    assert [message for message in messages if message not in source] == []
+    assert len(messages) > 10
+
+
 def test_paths_and_commands_of_contributing_exist():
     text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
     checks = (ROOT / ".ci" / "run").read_text()
@@ -97,6 +113,39 @@ def test_paths_and_commands_of_contributing_exist():
     assert len(paths) > 5
     for path in paths:
         assert (ROOT / path).exists(), path
+
+
+def test_the_example_of_a_change_is_in_every_file_of_its_list():
+    def plain(text):
+        return re.sub(r"[^a-z]", "", text.lower())
+
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+    lists = re.findall(r"^### Add .*?(?=^##)", text, re.M | re.S)
+    assert len(lists) == 6
+    for line in "".join(lists).splitlines():
+        if example_of_line := re.search(r"(?:example is|such as) `([^`]+)`", line):
+            example = example_of_line[1]
+        paths = re.findall(r"`(\w+/[\w/]+\.\w+)`", line) if line.startswith("- ") else ()
+        for path in paths:
+            assert plain(example) in plain((ROOT / path).read_text()), (example, path)
+
+
+def test_every_job_and_sampler_is_where_the_lists_of_changes_say():
+    from pipelines.command_line import JOBS
+    from txl_tf import samplers
+
+    page = (ROOT / "pipelines/README.md").read_text()
+    modules = {path.stem for path in (ROOT / "pipelines/jobs").glob("[a-z]*.py")}
+    assert modules == set(JOBS) == {job for job in JOBS if f"`{job}`" in page}
+    page = (ROOT / "txl_tf/README.md").read_text()
+    classes = [name for name in samplers.__all__ if name.endswith("Sampler")]
+    assert len(classes) > 2 and all(f"`{name}`" in page for name in classes)
+
+
+def test_the_picture_of_the_floors_has_every_room():
+    picture = (ROOT / ".github/images/floors.svg").read_text()
+    rooms = set(re.findall(r"<text [^>]*>(\w+)</text>", picture))
+    assert rooms == ALLOWED.keys() | ROOMS.keys()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
     txl evaluate --workdir DIR --data DIR --split test
     txl evaluate --workdir DIR --data DIR --set evaluation.memory_length=640
-    txl evaluate --workdir DIR --data DIR --watch
     txl evaluate --workdir DIR --text FILE --per-token
 
 Every token is scored once, the tail included, and each figure comes with its
@@ -43,7 +42,6 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 from ..run.memory_needs import require_evaluation_memory
 from ..shell.arguments import (
-    MAX_SECONDS,
     MAX_STEP,
     STANDARD_INPUT,
     add_device_arguments,
@@ -57,12 +55,7 @@ from ..shell.arguments import (
 from ..shell.progress import say, show_progress
 
 if TYPE_CHECKING:
-    from txl_tf.evaluation.evaluator import Evaluator, Track
-
-_LEAST_SECONDS = 1e-3
-# Options, each with the option that excludes it, or with the option that it needs.
-_EXCLUDED = {"split": "text", "step": "watch"}
-_NEEDED = {"per_token": "text", "watch_seconds": "watch"}
+    from txl_tf.evaluation.evaluator import Evaluator
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,18 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     way = text.add_mutually_exclusive_group()
     way.add_argument("--text", metavar="FILE", help="text file instead; - is the standard input")
     way.add_argument(
-        "--watch", action="store_true", help="evaluate each checkpoint until the run ends"
-    )
-    way.add_argument(
         "--per-document", metavar="FILE", help="write the figures of every document to this file"
-    )
-    add_number(
-        text,
-        "--watch-seconds",
-        _LEAST_SECONDS,
-        MAX_SECONDS,
-        "with --watch: longest wait for a checkpoint (default: for ever)",
-        metavar="SECONDS",
     )
     figures = parser.add_argument_group("figures")
     figures.add_argument(
@@ -143,15 +125,12 @@ def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    options = {name for name, value in vars(arguments).items() if value not in (None, False)}
-    for option, other in _EXCLUDED.items():
-        if {option, other} <= options:
-            what, where = f"--{option} and --{other} exclude each other.", f"--{option}"
-            raise UsageError(what, where=where, remedy="Leave one of the options out.")
-    for option, other in _NEEDED.items():
-        if option in options and other not in options:
-            where = f"--{option.replace('_', '-')}"
-            raise UsageError(f"{where} needs --{other}.", where=where, remedy=f"Add --{other}.")
+    if arguments.split is not None and arguments.text is not None:
+        what = "--split and --text exclude each other."
+        raise UsageError(what, where="--split", remedy="Leave one of the options out.")
+    if arguments.per_token and arguments.text is None:
+        what = "--per-token needs --text."
+        raise UsageError(what, where="--per-token", remedy="Add --text.")
 
 
 def _check_model(
@@ -166,9 +145,6 @@ def _check_model(
             where=f"--workdir {arguments.workdir}",
             remedy="Name the prepared data set of the model, which has its vocabulary: --data DIR.",
         )
-    if arguments.watch and source.run is None:
-        what = "The folder is not a run, so it gets no new checkpoints."
-        raise UsageError(what, where="--watch", remedy="Leave --watch out, or name a run.")
     is_dynamic = description.evaluation.dynamic_learning_rate is not None
     if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(
@@ -181,20 +157,12 @@ def _check_model(
 def run(job: EvaluateJob) -> None:
     """Evaluates, and prints the figures."""
     # The CPU must be split before TensorFlow's first operation.
-    from txl_tf.distribution.strategy import create_strategy, is_chief, num_workers
+    from txl_tf.distribution.strategy import create_strategy, is_chief
 
     arguments = job.arguments
     strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
-    if arguments.watch and num_workers(strategy) > 1:
-        raise UsageError(
-            "--watch runs in one process, but TF_CONFIG names several workers.",
-            where="--watch and TF_CONFIG",
-            remedy="Run --watch in one process, and unset TF_CONFIG there.",
-        )
     if arguments.text is not None:
         _evaluate_text(job, strategy, is_chief(strategy))
-    elif arguments.watch:
-        _watch(job, strategy)
     else:
         _evaluate_split(job, strategy, is_chief(strategy))
 
@@ -220,30 +188,6 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
         board = Workdir(job.source.folder).tensorboard
         TensorBoardWriter(board).write_evaluation(result)
     job.print_result(result)
-
-
-def _watch(job: EvaluateJob, strategy: "tf.distribute.Strategy") -> None:
-    from txl_tf.evaluation.scores import evaluate_split
-
-    from ..run.checkpoint_watch import watch_checkpoints
-
-    dataset, split, arguments = job.open_dataset(), job.split, job.arguments
-    evaluator = _create_evaluator(job, strategy, is_chief=True)
-    conditions = {
-        "data": dataset.fingerprint,
-        "evaluation": job.described.evaluation.to_dict(),
-        "num_words": arguments.num_words,
-    }
-
-    def evaluate(step: int, weights: dict[str, np.ndarray], track: "Track") -> EvaluationResult:
-        evaluator.load_arrays(weights)
-        num_words = arguments.num_words
-        return evaluate_split(
-            evaluator, dataset, split, step=step, num_words=num_words, track=track
-        )
-
-    workdir, patience = Workdir(job.source.folder), arguments.watch_seconds
-    watch_checkpoints(workdir, split, conditions, evaluate, job.print_result, patience)
 
 
 def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:

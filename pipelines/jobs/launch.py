@@ -23,7 +23,7 @@ from ..configs import NAMED_EXPERIMENTS, load_experiment
 from ..shell.arguments import add_override_argument, add_workdir_argument
 from .doctor import pinned_versions
 
-# Machine types of GKE; a v3 slice of several hosts has `ct3p-hightpu-4t`.
+# Machine types of GKE.
 _MACHINES = {"v3": "ct3-hightpu", "v4": "ct4p-hightpu", "v5e": "ct5lp-hightpu"}
 _MACHINES |= {"v5p": "ct5p-hightpu", "v6e": "ct6e-standard", "tpu7x": "tpu7x-standard"}
 _GKE = "gke-jobset"
@@ -33,13 +33,12 @@ _SCRIPTS = {
     "queued-resource": ("tpu_vm.sh", "queued_resource.sh", "job.sh"),
     "pod-slice": ("tpu_vm.sh", "job.sh"),
 }
-_PORT = 8470
 _FOLDER = Path(__file__).parents[1] / "launch"
 # Seconds that a pod has to save. GKE keeps some of the 30 seconds of a spot machine.
 _GRACE_SECONDS = {False: 300, True: 25}
 _BUCKET = (r"gs://[^\s/]+(/[^\s]*)?", "Give gs://BUCKET/FOLDER: a TPU loses its disk.")
 _PATTERNS = {
-    # A pod is called `NAME-servers-0-63-abcde`, in at most 63 characters.
+    # A pod is called `NAME-trainer-0-63-abcde`, in at most 63 characters.
     "name": (r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", "Begin with a-z; up to 40 of a-z, 0-9, inner -."),
     "zone": (r"[a-z]+(-[a-z]+)+[0-9]+-[a-z]", "Give a zone such as us-central1-a."),
     "project": (r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "Give the project's ID."),
@@ -56,8 +55,7 @@ _OF_GKE = ("image", "cluster", "service_account")
 def _machine_type(slice_: Topology) -> str:
     """Returns the machine type on GKE; empty for v2, which has none."""
     series = _MACHINES.get(slice_.chip.name)
-    machine = f"{series}-{slice_.chips_per_host}t" if series else ""
-    return machine.replace("ct3-", "ct3p-") if slice_.num_hosts > 1 else machine
+    return f"{series}-{slice_.chips_per_host}t" if series else ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--data", metavar="gs://...", required=True, help="prepared data set")
     add_workdir_argument(run)
     add_override_argument(run)
-    meaning = "backend of Keras (default: tensorflow, but jax on TPU7x); jax only on GKE"
+    meaning = "backend of Keras (default: tensorflow; jax on TPU7x and slices of GKE)"
     run.add_argument("--backend", choices=("tensorflow", "jax"), help=meaning)
     meaning = "image of the TPU VMs (default: by accelerator type)"
     tpu.add_argument("--runtime-version", metavar="IMAGE", help=meaning)
@@ -102,25 +100,36 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
     kind, chips = arguments.kind, accelerator.chip.name
-    backends = _backends(accelerator)
-    arguments.backend = arguments.backend or backends[0]
-    if arguments.backend not in backends:
-        what = f"The backend {arguments.backend} has no {chips} chips."
-        where = f"{option} {arguments.accelerator_type} --backend {arguments.backend}"
-        raise UsageError(what, where=where, remedy=f"Use --backend {backends[0]}.")
     is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
+    has_tensorflow, has_jax = accelerator.chip.has_tensorflow, chips not in ("v2", "v3")
+    if arguments.backend is None:
+        is_for_jax = not has_tensorflow or (is_gke and is_slice and has_jax)
+        arguments.backend = "jax" if is_for_jax else "tensorflow"
     is_on_jax = arguments.backend == "jax"
     server = "The server of tensorflow-tpu 2.20.0 does not know v6e slices of several hosts."
+    on_gke, on_vms = "--kind gke-jobset --backend jax", "--kind pod-slice"
     for is_wrong, what, remedy in (
-        (is_on_jax and not is_gke, "The scripts of TPU VMs install TensorFlow, not JAX.", _GKE),
-        (kind == "tpu-vm" and is_slice, "The slice has several hosts.", "pod-slice"),
-        (kind == "pod-slice" and not is_slice, "The slice has one host.", "tpu-vm"),
-        (not is_gke and is_slice and chips == "v6e", server, _GKE),
-        (is_gke and not _gke_accelerator(accelerator), "GKE does not have these chips.", "tpu-vm"),
+        (is_on_jax and not has_jax, f"JAX has no {chips} chips.", "--backend tensorflow"),
+        (
+            not is_on_jax and not has_tensorflow,
+            f"TensorFlow has no {chips} chips.",
+            "--backend jax",
+        ),
+        (is_on_jax and not is_gke, "The scripts of TPU VMs install TensorFlow, not JAX.", on_gke),
+        (not is_gke and is_slice and chips == "v6e", server, on_gke),
+        (
+            is_gke and is_slice and not is_on_jax,
+            "On GKE, a slice of several hosts trains on JAX only.",
+            "--backend jax" if has_jax else on_vms,
+        ),
+        (is_gke and chips == "v2", "GKE does not have these chips.", "--kind tpu-vm"),
+        (kind == "tpu-vm" and is_slice, "The slice has several hosts.", on_vms),
+        (kind == "pod-slice" and not is_slice, "The slice has one host.", "--kind tpu-vm"),
     ):
         if is_wrong:
-            where = f"--kind {kind} {option} {accelerator.accelerator_type}"
-            raise UsageError(what, where=where, remedy=f"Use --kind {remedy}.")
+            words = f"--kind {kind} {option} {accelerator.accelerator_type}"
+            where = f"{words} --backend {arguments.backend}"
+            raise UsageError(what, where=where, remedy=f"Use {remedy}.")
     for name in (*_OF_GKE, "runtime_version"):
         is_given, is_used = getattr(arguments, name) is not None, is_gke == (name in _OF_GKE)
         if is_given and not is_used:
@@ -159,26 +168,18 @@ def _script(arguments: argparse.Namespace, accelerator: Topology) -> str:
 
 
 def _manifest(arguments: argparse.Namespace, accelerator: Topology) -> str:
-    """Returns a job set with one program per host, or for a slice with TensorFlow one for all."""
+    """Returns a job set whose hosts all run the same program."""
     has_file = arguments.config not in NAMED_EXPERIMENTS
-    file, hosts = f"config{Path(arguments.config).suffix}", accelerator.num_hosts
-    is_on_jax, is_slice = arguments.backend == "jax", hosts > 1
-    has_servers = is_slice and not is_on_jax
-    names = [f"{arguments.name}-servers-0-{pod}.{arguments.name}" for pod in range(hosts)]
-    tpu = ",".join(f"grpc://{name}:{_PORT}" for name in names) if has_servers else "local"
+    file, is_slice = f"config{Path(arguments.config).suffix}", accelerator.num_hosts > 1
     words = _train_words(arguments, f"/config/{file}" if has_file else arguments.config)
     # On JAX the other hosts must answer before one sees the chips of a slice.
-    of_doctor, of_train = ([], ["--backend", "jax"]) if is_on_jax else (["--tpu", tpu], [])
+    is_on_jax = arguments.backend == "jax"
+    of_doctor, of_train = ([], ["--backend", "jax"]) if is_on_jax else (["--tpu", "local"], [])
     doctor = shlex.join(["txl", "doctor", *of_doctor, "--folder", arguments.workdir])
-    train = shlex.join(["txl", "train", *of_train, "--tpu", tpu, *words])
-    # A host of a slice that starts again by itself would wait for the others.
-    loop = "" if is_slice and is_on_jax else "sh /txl-tf/pipelines/launch/run_until_done.sh "
+    train = shlex.join(["txl", "train", *of_train, "--tpu", "local", *words])
+    # A host of a slice that starts again alone would wait for the others.
+    loop = "" if is_slice else "sh /txl-tf/pipelines/launch/run_until_done.sh "
     script = f"{doctor} && exec {loop}{train}"
-    if has_servers:
-        # The machines come up in any order.
-        ask = f"import socket, sys; socket.create_connection((sys.argv[1], {_PORT}), 5)"
-        until = f'until {shlex.join(["python", "-c", ask])} "$host" 2> /dev/null; do sleep 5; done'
-        script = f"for host in {shlex.join(names)}; do {until}; done; {script}"
     topology, placement = accelerator.name.partition(":")[2], ""
     # On TPU7x a policy takes the place of the topology.
     has_policy = is_slice and accelerator.chip.name == "tpu7x"
@@ -191,9 +192,7 @@ def _manifest(arguments: argparse.Namespace, accelerator: Topology) -> str:
         "config_name": file,
         "config_text": Path(arguments.config).read_text() if has_file else "",
         "grace_seconds": _GRACE_SECONDS[arguments.spot],
-        # Less than the pod has, so that a server ends before it is killed.
-        "server_seconds": str(_GRACE_SECONDS[arguments.spot] - 3),
-        "chips": _gke_accelerator(accelerator),
+        "chips": accelerator.cloud.gke_accelerator,
         "region": arguments.zone.rpartition("-")[0],
         "machine": _machine_type(accelerator),
         "topology": topology,
@@ -203,10 +202,9 @@ def _manifest(arguments: argparse.Namespace, accelerator: Topology) -> str:
         # Kubernetes reads `$$` as `$`.
         "train": script.replace("$", "$$"),
         "chips_per_host": accelerator.chips_per_host,
-        "hosts": hosts,
+        "hosts": accelerator.num_hosts,
     }
-    name = "jobset_slice.yaml" if has_servers else "jobset.yaml"
-    lines = (_FOLDER / name).read_text().splitlines(keepends=True)
+    lines = (_FOLDER / "jobset.yaml").read_text().splitlines(keepends=True)
     # Words of lines that only some manifests have.
     left_out = [] if arguments.spot else ["gke-spot"]
     left_out += [] if is_slice else ["exclusive-topology"]
@@ -221,20 +219,6 @@ def _train_words(arguments: argparse.Namespace, config: str) -> list[str]:
     words = ["--config", config, "--data", arguments.data, "--workdir", arguments.workdir]
     # With `=`, a value that begins with a hyphen is still a value.
     return words + [f"--set={override}" for override in arguments.overrides]
-
-
-def _backends(accelerator: Topology) -> tuple[str, ...]:
-    """Returns the backends that run on the chips, the usual one first."""
-    if not accelerator.chip.has_tensorflow:
-        return ("jax",)
-    return ("tensorflow",) if accelerator.chip.name in ("v2", "v3") else ("tensorflow", "jax")
-
-
-def _gke_accelerator(slice_: Topology) -> str | None:
-    """Returns GKE's name for the chips."""
-    cloud = slice_.cloud
-    of_one_host = cloud.gke_accelerator_of_one_host if slice_.num_hosts == 1 else None
-    return of_one_host or cloud.gke_accelerator
 
 
 def _option(name: str) -> str:

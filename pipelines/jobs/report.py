@@ -109,7 +109,7 @@ class Page:
                 self._processes[-1].update(line, step=self._processes[-1]["step"])
         time_log = MetricsLog(workdir.time).read()
         self._run_time = run_time_of([] if time_log is None else time_log.lines)
-        self._results = _last_results(workdir, self._figures)
+        self._results = _last_results(self._figures)
         below = (os.path.join(self._folder, name) for name in list_folder(self._folder))
         folders = [*analyses, *filter(is_folder, below)]
         self._context = _first_report(folders, CONTEXT_FILE)
@@ -261,19 +261,14 @@ class Page:
             yield f"<pre>{_text(process.get('command', ''))}</pre>"
 
 
-def _last_results(workdir: Workdir, figures: Figures) -> list[dict[str, Any]]:
-    """Returns the last results of training, then of `txl evaluate --watch`."""
-    from ..run.checkpoint_watch import read_evaluations
-
+def _last_results(figures: Figures) -> list[dict[str, Any]]:
+    """Returns the last result of each split that training evaluated."""
     last_results = []
     for steps in figures.values():
         results = [
             each["result"] for each in steps.values() if isinstance(each.get("result"), dict)
         ]
         last_results += results[-1:]
-    for _, _, lines in read_evaluations(workdir.evaluations):
-        newest = sorted(lines, key=lambda line: line["result"]["step"])[-1:]
-        last_results += [line["result"] for line in newest]
     return last_results
 
 

@@ -30,7 +30,6 @@ from txl_tf.training.checkpoints import CheckpointStore, read_checkpoint
 from txl_tf.training.ledger import StepLedger
 from txl_tf.training.metrics import MetricsLog
 
-from ..run.checkpoint_watch import read_evaluations
 from ..shell.byte_progress import ReportBytes, byte_progress
 
 _ARCHIVE = b"PK\x03\x04"
@@ -162,8 +161,6 @@ def _verify_run(folder: str, report: ReportBytes) -> Iterator[str]:
     if (best := store.best_step()) is not None:
         yield f"verified: best checkpoint {store.path(best)}"
     yield _verify_ledger(workdir, description, store)
-    for _, path, results in read_evaluations(workdir.evaluations):
-        yield f"verified: evaluations {path}, {len(results)} results"
     yield from _verify_metrics(workdir)
     yield "not covered: files for TensorBoard, which no job reads"
 

@@ -20,8 +20,8 @@ install() {
 
 serve() {
     # The loop starts the server again when it has ended.
-    on all "$PATHS && { nohup sh -c 'while :; do python -m txl_tf_pipelines.launch.worker_server \
---tpu-vm --port 8470; sleep 5; done' > txl-server.log 2>&1 < /dev/null & }"
+    on all "$PATHS && { nohup sh -c 'while :; do python -m txl_tf_pipelines.launch.worker_server; \
+sleep 5; done' > txl-server.log 2>&1 < /dev/null & }"
     on 0 "echo $(addresses) > txl-tpu-addresses"
 }
 

@@ -17,8 +17,6 @@ MAX_COUNT = 2**31 - 1
 """Limit of numbers that are int32 somewhere."""
 MAX_STEP = 2**63 - 1
 """Limit of numbers that are only compared, such as the step of a checkpoint."""
-MAX_SECONDS = 10 * 365 * 86_400
-"""Limit of waiting times."""
 STANDARD_INPUT = "-"
 """Name of the standard input in place of a file."""
 

@@ -1,6 +1,7 @@
 """Reads what other implementations computed, and computes the same."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,15 @@ FOLDER = Path(__file__).resolve().parent.parent / "golden"
 TENSORFLOW = ("tf1_enwik8_like", "tf1_wt103_like")
 HUGGING_FACE = ("hf_char", "hf_adaptive_div4")
 NUM_SEGMENTS = 3
+
+
+def save(folder, tensors, config=None):
+    """Writes a state dict, and Hugging Face's configuration beside it."""
+    path = folder / "model.npz"
+    np.savez(path, **tensors)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return path
 
 
 class Golden:
@@ -48,7 +58,8 @@ class Golden:
     def load(self):
         if self.is_tensorflow:
             return load_official_tensorflow(FOLDER / self.name / "model.ckpt-0", **self.settings)
-        return load_hugging_face(FOLDER / f"{self.name}.npz")
+        with tempfile.TemporaryDirectory() as folder:
+            return load_hugging_face(save(Path(folder), self.state_dict, self.config))
 
     def zeros(self, model):
         """Memory of zeros that are attended to."""

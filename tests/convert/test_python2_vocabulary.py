@@ -3,12 +3,8 @@
 import collections
 import pickle
 import re
-import sys
-import types
 from fractions import Fraction
-from unittest import mock
 
-import numpy as np
 import pytest
 
 from tests.convert import python2_pickle as python2
@@ -32,7 +28,7 @@ def saved(folder, content):
     [
         (
             python2.corpus(SYMBOLS, cutoffs=(0, 2, 4, 6), num_numbers=300_000),
-            Python2Vocabulary(symbols=SYMBOLS, cutoffs=(2, 4), dataset="wt103"),
+            Python2Vocabulary(symbols=SYMBOLS, dataset="wt103"),
         ),
         # Bytes that are not UTF-8 are Latin-1.
         (
@@ -52,36 +48,9 @@ def test_a_corpus_or_vocabulary_of_python_2_is_read(content, vocabulary, tmp_pat
     assert read_python2_vocabulary(saved(tmp_path, content)) == vocabulary
 
 
-@pytest.fixture
-def official_modules(monkeypatch):
-    """Modules and classes of the names that the official code has."""
-    for module, attribute in (("data_utils", "Corpus"), ("vocabulary", "Vocab")):
-        stub = types.ModuleType(module)
-        setattr(stub, attribute, type(attribute, (), {"__module__": module}))
-        monkeypatch.setitem(sys.modules, module, stub)
-
-
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
-def test_pickles_of_this_python_are_read(protocol, official_modules, tmp_path):
-    import data_utils
-    import vocabulary
-
-    corpus, vocab = data_utils.Corpus(), vocabulary.Vocab()
-    vocab.idx2sym = list(SYMBOLS)
-    vocab.sym2idx = collections.OrderedDict((s, i) for i, s in enumerate(SYMBOLS))
-    vocab.counter = collections.Counter(SYMBOLS)
-    vocab.special = None
-    corpus.vocab, corpus.dataset, corpus.cutoffs = vocab, "enwik8", []
-    corpus.train, corpus.scale = np.arange(9), 0.5
-    path = saved(tmp_path, pickle.dumps(corpus, protocol))
-    assert read_python2_vocabulary(path) == Python2Vocabulary(symbols=SYMBOLS, dataset="enwik8")
-
-
 @pytest.mark.parametrize(
     "content",
     [
-        python2.corpus(SYMBOLS, cutoffs=(0, 4, 2, 6)),
-        python2.corpus(SYMBOLS, cutoffs=(2, 6)),
         python2.corpus(["a", "b", "a"]),
         python2.corpus([]),
         python2.corpus(SYMBOLS, vocab=python2.instance("vocabulary", "Vocab", {"idx2sym": b"N"})),
@@ -143,13 +112,6 @@ def test_sizes_that_a_pickle_declares_are_limited_by_its_file(tmp_path):
     for content in (text, frame):
         with pytest.raises(DataDamagedError):
             read_python2_vocabulary(saved(tmp_path, content))
-
-
-@pytest.mark.parametrize("error", [MemoryError, RecursionError])
-def test_a_pickle_that_the_unpickler_gives_up_is_refused(error, tmp_path, monkeypatch):
-    monkeypatch.setattr(python2_vocabulary._DataUnpickler, "load", mock.Mock(side_effect=error))
-    with pytest.raises(DataDamagedError, match=error.__name__):
-        read_python2_vocabulary(saved(tmp_path, python2.corpus(SYMBOLS)))
 
 
 def test_a_tokenizer_of_hugging_face_is_the_dict_of_its_attributes(tmp_path):

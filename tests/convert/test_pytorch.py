@@ -1,12 +1,11 @@
 """State dicts of the three PyTorch implementations."""
 
-import json
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden
+from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden, save
 from tests.convert.models import assert_same_weights, family_config, random_model
 from tests.small_models import arrays_of
 from txl_tf.convert import load_hugging_face, load_nvidia_pytorch, load_official_pytorch
@@ -22,13 +21,6 @@ LOADERS = {
 # The others project every cluster.
 FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
 FLIPPED = ("crit.cluster_weight", "crit.cluster_bias")
-
-
-def save(folder, tensors, config=None):
-    path = folder / "model.npz"
-    extra = {} if config is None else {"config": json.dumps(config)}
-    np.savez(path, **{f"state_dict/{name}": array for name, array in tensors.items()}, **extra)
-    return path
 
 
 def state_dict(model, system):
@@ -199,26 +191,6 @@ def test_torch_files_are_read_without_running_them(tmp_path):
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(DataDamagedError):
         load_hugging_face(path, **golden.settings)
-
-
-@pytest.mark.parametrize("width", [6, "hidden_dim"])
-@pytest.mark.parametrize("system", LOADERS)
-def test_two_projections_of_one_cluster_become_two_tables(system, width, tmp_path):
-    system, load = LOADERS[system]
-    expected = random_model(family_config("enwik8", tie_weights=False))
-    tensors = state_dict(expected, system)
-    hidden_dim = expected.config.hidden_dim
-    width = hidden_dim if width == "hidden_dim" else width
-    draw = np.random.default_rng(3).normal
-    table = draw(size=(expected.config.vocabulary_size, width)).astype(np.float32)
-    inner, outer = (draw(size=(hidden_dim, width)).astype(np.float32) for _ in range(2))
-    name = f"{system.prefix}word_emb"
-    tensors[f"{name}.emb_layers.0.weight"] = table
-    tensors[f"{name}.emb_projs.0"], tensors["crit.out_projs.0"] = inner, outer
-    tensors[system.output_name("weight", 0)] = table
-    weights = arrays_of(load(save(tmp_path, tensors), memory_length=8))
-    np.testing.assert_allclose(weights["embedding/table"], table @ inner.T, atol=1e-5)
-    np.testing.assert_allclose(weights["softmax/table"], table @ outer.T, atol=1e-5)
 
 
 def test_a_body_without_head_and_weights_of_another_library_are_named(tmp_path):

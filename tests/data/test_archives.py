@@ -52,13 +52,6 @@ def test_a_missing_file_is_named(tmp_path, kind):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_more_than_a_file_of_a_tar_archive_can_be_is_refused(tmp_path):
-    path = write_tar(tmp_path / "a", FILES | {"large": bytes(50_000_000)})
-    with pytest.raises(DataDamagedError, match="must have the file large"):
-        read(path, [MEMBERS[0], CorpusMember(name="large", size_bytes=7)])
-    assert os.listdir(tmp_path) == ["a"]
-
-
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_damaged_archive_never_leaves_a_wrong_file(tmp_path, kind):
     """A tar archive has no checksum of its contents, but the members have."""

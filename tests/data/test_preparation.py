@@ -74,16 +74,6 @@ def test_an_empty_split_is_refused(tmp_path, splits):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_error_in_the_text_leaves_nothing(tmp_path):
-    def documents():
-        yield b"text" * 1000
-        raise RuntimeError("source failed")
-
-    with pytest.raises(RuntimeError, match="source failed"):
-        prepare(tmp_path / "out", {"train": documents()})
-    assert os.listdir(tmp_path) == []
-
-
 def test_an_object_store_holds_the_same_bytes(tmp_path):
     manifest = prepare(tmp_path / "local")
     tf.io.gfile.makedirs("ram://store")

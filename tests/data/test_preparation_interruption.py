@@ -15,7 +15,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import WordTraining
-from txl_tf.errors import OutputExistsError, StorageError
+from txl_tf.errors import StorageError
 
 POINTS = 100
 TEXT = b"".join(b"line %d of %d lines\n" % (number, number % 97) for number in range(6000))
@@ -102,35 +102,6 @@ def test_a_kill_at_any_point_leaves_a_whole_output_or_none(tmp_path, server, num
         assert {*os.listdir(folder)} - {".out.lock", "out.log"} == {"out"}
         shutil.rmtree(out)
     assert num_killed > POINTS // (3 * stride)
-
-
-def test_of_two_into_one_folder_the_second_is_refused(tmp_path, whole):
-    """The second one is refused, however far the first one is, and harms nothing."""
-    error = []
-
-    def documents():
-        for piece in splits()["train"]:
-            with pytest.raises(OutputExistsError, match="Another process"):
-                prepare(tmp_path / "out")
-            error.append(True)
-            yield piece
-
-    class Documents:
-        def __iter__(self):
-            return documents()
-
-    prepare_dataset(
-        {"train": Documents(), "valid": splits()["valid"]},
-        TRAINING,
-        str(tmp_path / "out"),
-        "test",
-        tokens_per_record=512,
-        shard_bytes=20_000,
-    )
-    assert error
-    assert contents(tmp_path / "out") == whole
-    with pytest.raises(OutputExistsError, match="exists"):
-        prepare(tmp_path / "out")
 
 
 MEMORY = """

@@ -51,7 +51,7 @@ def test_batches_equal_those_of_the_prepared_text(tmp_path):
         ["h\u00e9", b"llo"],
         ("h\u00e9", np.frombuffer(b"llo", np.uint8)),
         np.array(["h\u00e9", "llo"]),
-        (each for each in ("h\u00e9", bytearray(b"llo"))),
+        (each for each in ("h\u00e9", b"llo")),
         [np.int64(each) for each in "h\u00e9llo".encode()],
         tf.constant(list("h\u00e9llo".encode())),
         tf.data.Dataset.from_tensor_slices(["h\u00e9", "llo"]),

@@ -23,11 +23,10 @@ class Pod:
 
 
 @contextlib.contextmanager
-def running_pod(num_hosts: int, grace_seconds: float = 60.0) -> Iterator[Pod]:
+def running_pod(num_hosts: int) -> Iterator[Pod]:
     """Starts the servers of a slice, and ends them."""
     ports = free_ports(num_hosts)
-    words = [sys.executable, "-m", "pipelines.launch.worker_server"]
-    words += ["--grace-seconds", str(grace_seconds), "--port"]
+    words = [sys.executable, "-m", "tests.distribution.serve_cpu", "--port"]
     processes = [
         subprocess.Popen(
             [*words, str(port)],

@@ -97,9 +97,3 @@ def test_a_replica_may_have_no_row_of_the_state():
     state = ReplicaState(strategy_of(2), ROWS, SPECS, num_rows=ROWS)
     state.from_global(some_arrays())
     assert_has(state, some_arrays())
-
-
-@pytest.mark.parametrize("num_rows", [0, 5])
-def test_more_rows_than_the_replicas_have_are_refused(num_rows):
-    with pytest.raises(ValueError, match=f"Received: num_rows={num_rows}"):
-        ReplicaState(strategy_of(2), ROWS // 2, SPECS, num_rows=num_rows)

@@ -37,19 +37,6 @@ def small_root():
     return root, {"double": double}
 
 
-def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
-    def save(root, folder, *arguments):
-        os.makedirs(os.path.join(folder, "variables"))
-        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-
-    monkeypatch.setattr(tf.saved_model, "save", save)
-    with pytest.raises(StorageError, match="No space left on device") as raised:
-        write_version(str(tmp_path / "1"), *small_root(), {}, {})
-    assert raised.value.exit_code == 74
-    assert len(str(raised.value).splitlines()) == 3
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_versions_count_on_from_the_highest(tmp_path):
     out = str(tmp_path / "models")
     assert next_version(out) == 1

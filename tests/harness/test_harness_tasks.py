@@ -17,7 +17,6 @@ from tests.small_models import write_run
 from tests.test_architecture import ROOT
 from tests.test_documentation import examples_of_docstrings
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.harness import HarnessModel
 
 pytestmark = pytest.mark.slow
 
@@ -27,25 +26,6 @@ TEXT = "\n".join(
     for subject in ("the old miller", "every sailor", "the moon")
     for verb in ("counts", "remembers", "paints")
 )
-MORE_TASKS = """
-import json
-choice = {
-    "task": "choice", "dataset_path": "json",
-    "dataset_kwargs": {"data_files": {"test": "choices.jsonl"}}, "test_split": "test",
-    "output_type": "multiple_choice", "doc_to_text": "{{context}}",
-    "doc_to_choice": "{{choices}}", "doc_to_target": 0,
-}
-writing = {
-    "task": "writing", "dataset_path": "json",
-    "dataset_kwargs": {"data_files": {"test": "choices.jsonl"}}, "test_split": "test",
-    "output_type": "generate_until", "doc_to_text": "{{context}}", "doc_to_target": "{{written}}",
-    "generation_kwargs": {"until": ["zzz"], "max_gen_toks": 5, "do_sample": False},
-}
-more = lm_eval.simple_evaluate(model, tasks=[choice, writing], bootstrap_iters=0)["results"]
-print(json.dumps({"mine": results, **more}, default=str))
-"""
-CONTEXTS = ["the moon follows the", "the old miller sells", "a grey cat"]
-CHOICES = [" long road", " seven boats"]
 
 
 @pytest.fixture(scope="module")
@@ -115,26 +95,12 @@ def test_the_documented_command_has_the_figures_of_txl_evaluate(folder, evaluate
     check_figures(json.loads(report.read_text())["results"]["mine"], evaluated)
 
 
-def test_the_example_of_the_model_runs_and_so_do_other_kinds_of_tasks(folder, evaluated):
-    harness = HarnessModel(folder / "runs" / "mine")
-    lm = harness._lm
-    right = []
-    with (folder / "choices.jsonl").open("w") as file:
-        for context in CONTEXTS:
-            output = lm.generate(context, max_tokens=5, sampler="greedy", strip_prompt=True)
-            row = {"context": context, "choices": CHOICES, "written": output}
-            file.write(json.dumps(row) + "\n")
-            nats = [lm.score(context + each) for each in CHOICES]
-            before = len(lm.tokenizer.encode(context))
-            sums = [score.nats[before:].sum() for score in nats]
-            right.append(sums[0] < sums[1])
+def test_the_example_of_the_model_has_the_same_figures(folder, evaluated):
     code = examples_of_docstrings()["txl_tf.harness.harness_model.HarnessModel"]
     preamble = "from txl_tf.harness import HarnessModel\n"
 
-    finished = run([sys.executable, "-c", preamble + code + MORE_TASKS], folder)
+    printed = "\nimport json\nprint(json.dumps(results, default=str))"
+    finished = run([sys.executable, "-c", preamble + code + printed], folder)
 
     assert finished.returncode == 0, finished.stderr
-    result = json.loads(finished.stdout.splitlines()[-1])
-    check_figures(result["mine"], evaluated)
-    assert result["choice"]["acc,none"] == pytest.approx(sum(right) / len(right))
-    assert result["writing"]["exact_match,none"] == 1.0
+    check_figures(json.loads(finished.stdout.splitlines()[-1]), evaluated)

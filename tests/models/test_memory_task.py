@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.reference import max_difference
 from tests.test_architecture import ROOT
 
-RECIPE = (ROOT / "txl_tf" / "HOW_IT_WORKS.md").read_text()
+RECIPE = (ROOT / "pipelines" / "EXAMPLES.md").read_text()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from txl_tf.errors import JobError, MismatchError, UsageError
+from txl_tf.errors import JobError, UsageError
 from txl_tf.tasks.examples import Answer, Columns, Record, read_own_data, read_records
 
 TEXT = Columns(text=("text",))
@@ -124,17 +124,6 @@ def test_each_fault_is_refused_with_its_line(tmp_path, kind, columns, record, co
     refusal(read_one, kind, columns, path, code=code, where=f"{path}, line 1", says=says)
 
 
-def test_a_label_of_another_split_is_refused_with_its_line(tmp_path):
-    train = write_lines(tmp_path / "train.jsonl", *LABELLED)
-    valid = write_lines(tmp_path / "valid.jsonl", LABELLED[0], {"text": "t", "label": "ne"})
-    paths = {"train": train, "valid": valid}
-    call = (read_own_data, paths, "classification", TEXT)
-    error = refusal(*call, code=78, where=f"{valid}, line 2", says="Did you mean neg?")
-    assert error.remedy == "The 2 classes are: 'neg', 'pos'"
-    with pytest.raises(MismatchError, match="'neg' is not one of the classes"):
-        read_own_data({"train": train}, "classification", TEXT, ("pos", "other"))
-
-
 def test_a_single_class_and_a_repeated_id_are_refused(tmp_path):
     path = write_lines(tmp_path / "x.jsonl", LABELLED[0])
     call = (read_one, "classification", TEXT, path)
@@ -146,21 +135,19 @@ def test_a_single_class_and_a_repeated_id_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind, columns, labels",
+    "kind, columns",
     [
-        ("clasification", Columns(), None),
-        ("classification", Columns(text=()), None),
-        ("classification", Columns(), ("one", "one")),
-        ("classification", Columns(label=None), None),
-        ("regression", Columns(), ("one", "two")),
-        ("choice", Columns(), None),
-        ("span", Columns(), None),
+        ("clasification", Columns()),
+        ("classification", Columns(text=())),
+        ("classification", Columns(label=None)),
+        ("choice", Columns()),
+        ("span", Columns()),
     ],
 )
-def test_columns_that_do_not_fit_the_kind_are_refused(tmp_path, kind, columns, labels):
+def test_columns_that_do_not_fit_the_kind_are_refused(tmp_path, kind, columns):
     path = write_lines(tmp_path / "x.jsonl", *LABELLED)
     with pytest.raises(UsageError):
-        read_own_data({"train": path}, kind, columns, labels)
+        read_own_data({"train": path}, kind, columns)
     with pytest.raises(ValueError, match=r"named only once\. Received: 'a' twice"):
         Columns(text=("a",), label="a")
 
@@ -222,12 +209,6 @@ def test_each_fault_of_a_file_is_refused_with_its_place(tmp_path, name, content,
     path.write_bytes(content)
     error = refusal(read, path, code=code, where=where, says=says)
     assert str(path) in error.where
-
-
-def test_missing_files_and_folders_are_told_from_damaged_ones(tmp_path):
-    (tmp_path / "folder.tsv").mkdir()
-    for name in ("no.tsv", "folder.tsv"):
-        refusal(read, tmp_path / name, code=66, where=name, says="no such text file")
 
 
 @pytest.mark.parametrize("value", ["-1.5e3", " 2 ", 0, 7, -0.25])

@@ -6,7 +6,6 @@ from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tests.small_models import toy_experiment
-from txl_tf.models.sizes import num_parameters
 from txl_tf.tpu_compiler.program import evaluation_program, traced_trainer, training_program
 
 NUM_REPLICAS = 2
@@ -28,17 +27,6 @@ def training():
         model={"dropout": 0.1}, training={"global_batch_size": NUM_REPLICAS * ROWS}
     )
     return experiment, *training_of(experiment)
-
-
-def test_every_gradient_is_summed_over_all_replicas(training):
-    experiment, _, instructions = training
-    sums = [each for each in instructions if each.opcode == "all-reduce"]
-    sizes = [tf.TensorShape(list(each.shape.dimensions)).num_elements() for each in sums]
-    assert sum(sizes) == num_parameters(experiment.model) + 1  # and the loss
-    for each in sums:
-        groups = [list(group.replica_ids) for group in each.collective_device_list.replica_groups]
-        groups = groups or [list(group.replica_ids) for group in each.replica_groups]
-        assert groups == [list(range(NUM_REPLICAS))]
 
 
 def test_a_replica_has_its_rows_updates_variables_in_place_and_draws_no_random_bits(training):

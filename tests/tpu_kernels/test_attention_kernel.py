@@ -99,12 +99,6 @@ def test_a_model_with_the_kernel_is_the_model(monkeypatch):
         np.testing.assert_allclose(array, expected, atol=1e-5 * max(1e-2, np.abs(expected).max()))
 
 
-def test_no_file_of_a_model_names_the_kernel():
-    model = TransformerXL(small_config(4, 4), attention_kernel=AttentionKernel())
-    assert "attention_kernel" not in model.get_config()
-    assert TransformerXL.from_config(model.get_config()).attention_kernel is None
-
-
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_programs_for_a_tpu_name_no_folder_of_this_machine(direction):
     sizes = {"num_rows": 1, "segment_length": 16, "memory_length": 16, "num_heads": 1}

@@ -25,6 +25,7 @@ from txl_tf.convert.model_sizes import (
 )
 from txl_tf.convert.tensors import (
     ForeignTensor,
+    joined_projections,
     model_from_tensors,
     numbered,
     same,
@@ -64,15 +65,7 @@ def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
         table.append(same(name, variable) if config.share_attention_biases else tensor)
     for index in range(config.num_layers):
         theirs, ours = f"transformer/layer_{index}", f"block_{index}"
-        parts = ("query", "key", "value")
-        table.append(
-            ForeignTensor(
-                name=f"{theirs}/rel_attn/qkv/kernel",
-                variables=tuple(f"{ours}/attention/{part}/kernel" for part in parts),
-                join="concatenate",
-                axis=1,
-            )
-        )
+        table.append(joined_projections(f"{theirs}/rel_attn/qkv/kernel", ours))
         for name, variable in _OF_A_BLOCK.items():
             table.append(same(f"{theirs}/{name}", f"{ours}/{variable}"))
     return table
@@ -86,8 +79,7 @@ def _vocabulary(config: ModelConfig) -> list[ForeignTensor]:
         folder = f"{_EMBEDDING}/cutoff_{index}" if count > 1 else _EMBEDDING
         table.append(same(f"{folder}/lookup_table", numbered("embedding/table", count)[index]))
         if shape is not None:
-            name = numbered("embedding/projection", count)[index]
-            table.append(same(f"{folder}/proj_W", name))
+            table.append(same(f"{folder}/proj_W", numbered("embedding/projection", count)[index]))
     if not config.cutoffs:
         return [*table, same(f"{_SOFTMAX}/bias", "softmax/bias")]
     table.append(same(f"{_SOFTMAX}/cutoff_0/cluster_W", "softmax/cluster_weight"))

@@ -8,26 +8,11 @@ import dataclasses
 import functools
 import mmap
 import pickle
-import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
 from txl_tf.errors import DataDamagedError, InputMissingError
 
-# Errors that the unpickler raises for content that is not a pickle.
-_DAMAGED = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    struct.error,
-    pickle.UnpicklingError,
-)
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
 _VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab", "__main__.Vocab")
 # Names in arrays of encoded text and in old classes.
@@ -123,8 +108,6 @@ class Python2Vocabulary:
 
     symbols: tuple[str, ...]
     """Symbol of every id."""
-    cutoffs: tuple[int, ...] = ()
-    """First ids of the clusters of rare symbols, as in `ModelConfig.cutoffs`."""
     dataset: str | None = None
     """The official code's name of the corpus; `None` for words of any text."""
 
@@ -151,7 +134,8 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             root = _DataUnpickler(content, encoding="bytes").load()
         return _vocabulary(root)
-    except _DAMAGED as error:
+    # The unpickler raises every kind of error for content that is no pickle.
+    except Exception as error:
         raise DataDamagedError(
             f"The pickle is refused: {str(error) or type(error).__name__}.",
             where=str(path),
@@ -174,11 +158,8 @@ def _vocabulary(root: Any) -> Python2Vocabulary:
     if len(set(symbols)) != len(symbols):
         raise ValueError("two ids have the same symbol")
     dataset = corpus.get("dataset")
-    return Python2Vocabulary(
-        symbols=tuple(symbols),
-        cutoffs=_cutoffs(corpus.get("cutoffs"), len(symbols)),
-        dataset=None if dataset is None else _decoded([dataset])[0],
-    )
+    name = None if dataset is None else _decoded([dataset])[0]
+    return Python2Vocabulary(symbols=tuple(symbols), dataset=name)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -199,14 +180,3 @@ def _decoded(values: list[Any]) -> list[str]:
         return [each.decode("utf-8") for each in encoded]
     except UnicodeDecodeError:
         return [each.decode("latin-1") if isinstance(each, bytes) else each for each in values]
-
-
-def _cutoffs(values: Any, num_symbols: int) -> tuple[int, ...]:
-    """Checks official cutoffs; removes the leading 0 and the final vocabulary size."""
-    if not values:
-        return ()
-    if not isinstance(values, list) or not all(type(each) is int for each in values):
-        raise ValueError("its cutoffs are not a list of numbers")
-    if values[0] != 0 or values[-1] != num_symbols or sorted(set(values)) != values:
-        raise ValueError("its cutoffs do not ascend from 0 to the number of symbols")
-    return tuple(values[1:-1])

@@ -28,6 +28,7 @@ from txl_tf.convert.model_sizes import (
 from txl_tf.convert.tensors import (
     ForeignTensor,
     find_tensor_file,
+    joined_projections,
     model_from_tensors,
     numbered,
     read_tensors,
@@ -35,11 +36,10 @@ from txl_tf.convert.tensors import (
     uses_own_projection,
     write_safetensors,
 )
-from txl_tf.errors import DataDamagedError, MismatchError
+from txl_tf.errors import MismatchError
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.files import first_line
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import parse_json_object, read_json_object, storage_errors
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,16 +105,8 @@ def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTen
     table = _embedding(config, system) + _softmax(config, system)
     for index in range(config.num_layers):
         theirs, ours = f"{system.prefix}layers.{index}", f"block_{index}"
-        parts = ("query", "key", "value")
-        table.append(
-            ForeignTensor(
-                name=f"{theirs}.dec_attn.qkv_net.weight",
-                variables=tuple(f"{ours}/attention/{part}/kernel" for part in parts),
-                join="concatenate",
-                axis=1,
-                is_transposed=True,
-            )
-        )
+        name = f"{theirs}.dec_attn.qkv_net.weight"
+        table.append(joined_projections(name, ours, is_transposed=True))
         for name, variable in _KERNELS_OF_A_BLOCK.items():
             table.append(_transposed(f"{theirs}.{name}", f"{ours}/{variable}"))
         for name, variable in _VECTORS_OF_A_BLOCK.items():
@@ -198,8 +190,11 @@ def _sizes(
                 "tokens, which does not show them. Received: cutoffs=None"
             )
         if (given := len(cutoffs or ())) != num_tails:
-            what = f"`cutoffs` must have {num_tails} entries for this checkpoint, not {given}."
-            raise MismatchError(what, where=where, remedy="Give one cutoff per cluster.")
+            raise MismatchError(
+                f"`cutoffs` must have {num_tails} entries for this checkpoint, not {given}.",
+                where=where,
+                remedy="Give one cutoff per cluster.",
+            )
     num_projections = system.count(tensors, _PROJECTIONS)
     return {
         "num_layers": system.count(tensors, "layers"),
@@ -247,8 +242,8 @@ def _load(
     check_settings(settings)
     path = find_tensor_file(source)
     where = str(path)
-    tensors, text = read_tensors(path)
-    stored = _stored_fields(path, text) if system is HUGGING_FACE else {}
+    tensors = read_tensors(path)
+    stored = _stored_fields(path) if system is HUGGING_FACE else {}
     if tensors and all(name.startswith(_WRAPPED) for name in tensors):
         tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
     names = [name.removeprefix(system.prefix) for name in tensors]
@@ -267,7 +262,6 @@ def _load(
             where=where,
             remedy="Save the whole model, such as TransfoXLLMHeadModel.",
         )
-    tensors, stored = _without_projections_of_one_cluster(tensors, system, stored)
     known = {**stored, **settings}
     cutoffs = known.get("cutoffs")
     sizes = _sizes(tensors, system, None if cutoffs is None else tuple(cutoffs), where)
@@ -279,35 +273,6 @@ def _load(
     config = config_from(sizes, defaults, settings, where, stored, origins)
     table = pytorch_table(config, system)
     return model_from_tensors(config, table, tensors, where, _IGNORED, dtype)
-
-
-def _without_projections_of_one_cluster(
-    tensors: dict[str, np.ndarray], system: PytorchSystem, stored: dict[str, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Multiplies tables by their projections if a model has one cluster and two projections.
-
-    A `TransformerXL` without clusters has one projection for embedding and softmax. Two, or one
-    between equal widths, become one table each of the hidden width.
-    """
-    table, projection = f"{system.prefix}{_TABLES}.0.weight", f"{system.prefix}{_PROJECTIONS}.0"
-    output, output_projection = system.output_name("weight", 0), "crit.out_projs.0"
-    inner = tensors.get(projection)
-    if inner is None or "crit.cluster_weight" in tensors or table not in tensors:
-        return tensors, stored
-    is_narrow = inner.ndim == 2 and inner.shape[0] != inner.shape[1]
-    if is_narrow and _are_equal(tensors, output_projection, projection):
-        return tensors, stored
-    removed = (projection, output_projection)
-    others = {name: tensor for name, tensor in tensors.items() if name not in removed}
-    outer = tensors.get(output_projection, inner)
-    others[output] = _product(tensors.get(output, tensors[table]), outer)
-    others[table] = _product(tensors[table], inner)
-    return others, {**stored, "embedding_dim": others[table].shape[-1], "tie_weights": False}
-
-
-def _product(table: np.ndarray, projection: np.ndarray) -> np.ndarray:
-    """Returns `[V, E]` times the transpose of `[D, E]`, rounded once."""
-    return (table.astype(np.float64) @ projection.astype(np.float64).T).astype(np.float32)
 
 
 def load_official_pytorch(
@@ -409,23 +374,20 @@ _ONLY = {"attn_type": 0, "ext_len": 0}
 _NO_CLAMP = -1
 
 
-def _stored_fields(path: Path, text: str | None) -> dict[str, Any]:
-    """Returns the `ModelConfig` fields of the configuration in a file of tensors, or beside it."""
-    beside = path.with_name(_CONFIG_FILE)
-    if text is not None:
-        config = parse_json_object(text, where=str(path), remedy=_CONFIG_REMEDY)
-    elif os.path.lexists(beside):
-        try:
-            config = read_json_object(str(beside), remedy=_CONFIG_REMEDY)
-        except OSError as error:
-            what = f"The configuration beside the tensors cannot be read: {first_line(error)}"
-            raise DataDamagedError(what, where=str(beside), remedy=_CONFIG_REMEDY) from error
-    else:
+def _stored_fields(path: Path) -> dict[str, Any]:
+    """Returns the `ModelConfig` fields of the configuration beside a file of tensors."""
+    beside = str(path.with_name(_CONFIG_FILE))
+    if not os.path.lexists(beside):
         return {}
+    with storage_errors("The configuration beside the tensors cannot be read", beside):
+        config = read_json_object(beside, remedy=_CONFIG_REMEDY)
     for name, only in _ONLY.items():
         if config.get(name, only) != only:
-            what = f"The configuration has {name}={config[name]!r}; only {only} is supported."
-            raise MismatchError(what, where=str(path), remedy="Such a model cannot be loaded.")
+            raise MismatchError(
+                f"The configuration has {name}={config[name]!r}; only {only} is supported.",
+                where=str(path),
+                remedy="Such a model cannot be loaded.",
+            )
     given = {name: value for name, value in config.items() if value is not None}
     fields = {field: given[name] for name, field in _FIELDS.items() if name in given}
     if given.get("cutoffs") == []:
@@ -504,8 +466,7 @@ def _hugging_face_config(config: ModelConfig) -> dict[str, Any]:
         needed["project_same_dim"] = True
     for name, value in needed.items():
         if getattr(config, name) != value:
-            reason = f"`{name}` must be {value!r} for Hugging Face's Transformer-XL."
-            config.refuse(reason, name)
+            config.refuse(f"`{name}` must be {value!r} for Hugging Face's Transformer-XL.", name)
     plain = config.to_dict()
     share_tails = config.share_tail_projections
     return {

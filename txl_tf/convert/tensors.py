@@ -70,6 +70,18 @@ def same(name: str, variable: str, *, is_copy: bool = False) -> ForeignTensor:
     return ForeignTensor(name=name, variables=(variable,), is_copy=is_copy)
 
 
+def joined_projections(name: str, block: str, *, is_transposed: bool = False) -> ForeignTensor:
+    """Returns the mapping of the kernels of query, key and value side by side."""
+    parts = ("query", "key", "value")
+    return ForeignTensor(
+        name=name,
+        variables=tuple(f"{block}/attention/{part}/kernel" for part in parts),
+        join="concatenate",
+        axis=1,
+        is_transposed=is_transposed,
+    )
+
+
 def numbered(name: str, count: int) -> list[str]:
     """Returns names of several variables, numbered if there is more than one."""
     return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
@@ -99,8 +111,11 @@ def model_from_tensors(
     """
     needed, found = num_parameters(config), sum(tensor.size for tensor in tensors.values())
     if found < _LEAST_PART * needed:
-        what = f"The checkpoint has {found:,} weights; a model of its sizes has {needed:,}."
-        raise MismatchError(what, where=where, remedy="Check that the file is whole.")
+        raise MismatchError(
+            f"The checkpoint has {found:,} weights; a model of its sizes has {needed:,}.",
+            where=where,
+            remedy="Check that the file is whole.",
+        )
     model = TransformerXL(config, dtype=dtype)
     variables = {variable.path: variable for variable in model.weights}
     initial = {name: variable.numpy() for name, variable in variables.items()}
@@ -167,8 +182,6 @@ def differences_error(differences: dict[str, list[str]], where: str) -> JobError
     return error
 
 
-_STATE_DICT = "state_dict/"
-_CONFIG = "config"
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 _SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
 # Largest number of tensors that share bytes.
@@ -202,25 +215,27 @@ def find_tensor_file(source: str | Path) -> Path:
     )
 
 
-def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
-    """Reads all tensors of a file, and its configuration as JSON text, if it has one.
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Reads all tensors of a file.
 
-    Names in a `.npz` file may begin with `state_dict/`. Raises DataDamagedError for a file that
-    cannot be read without running code, InputMissingError without PyTorch, UsageError without
-    safetensors.
+    Raises DataDamagedError for a file that cannot be read without running code, InputMissingError
+    without PyTorch, UsageError without safetensors.
     """
     if path.suffix in _TORCH_SUFFIXES:
-        return _read_torch(path), None
+        return _read_torch(path)
     try:
         if path.suffix == ".safetensors":
-            return _read_safetensors(path), None
+            return _read_safetensors(path)
         if path.suffix == ".npz":
-            return _read_npz(path)
+            with path.open("rb") as file:
+                return read_array_archive(file)
         raise ValueError(f"the name of the file must end in {', '.join(_SUFFIXES)}")
     except (OSError, TypeError, ValueError) as error:
-        what = f"The tensors cannot be read: {first_line(error)}"
-        remedy = "Restore the file from a copy, or give another file."
-        raise DataDamagedError(what, where=str(path), remedy=remedy) from error
+        raise DataDamagedError(
+            f"The tensors cannot be read: {first_line(error)}",
+            where=str(path),
+            remedy="Restore the file from a copy, or give another file.",
+        ) from error
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
@@ -243,19 +258,6 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise ValueError(first_line(error)) from error
-
-
-def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
-    with path.open("rb") as file:
-        arrays = read_array_archive(file)
-    config = arrays.pop(_CONFIG, None)
-    prefix = _STATE_DICT if any(name.startswith(_STATE_DICT) for name in arrays) else ""
-    tensors = {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
-    return tensors, None if config is None else str(config)
 
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:

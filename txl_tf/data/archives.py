@@ -40,9 +40,11 @@ def unpacked_files(path: str, archive: PublishedFile, members: Sequence[CorpusMe
     if os.path.isdir(path):
         return _in_folder(path, members)
     if not os.path.isfile(path):
-        what = f"There is neither {archive.name} nor a folder with its files."
-        remedy = "Give the path of the archive or of the folder, or download the archive."
-        raise InputMissingError(what, where=path, remedy=remedy)
+        raise InputMissingError(
+            f"There is neither {archive.name} nor a folder with its files.",
+            where=path,
+            remedy="Give the path of the archive or of the folder, or download the archive.",
+        )
     if len(members) == 1 and os.path.getsize(path) == members[0].size_bytes:
         members[0].check(path)
         return [path]
@@ -86,8 +88,11 @@ def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
         try:
             _in_folder(staging.path, members)
         except InputMissingError as error:
-            what = error.what.replace("The folder", "The archive")
-            raise DataDamagedError(what, where=path, remedy="Get the archive again.") from error
+            raise DataDamagedError(
+                error.what.replace("The folder", "The archive"),
+                where=path,
+                remedy="Get the archive again.",
+            ) from error
         staging.publish()
 
 
@@ -139,6 +144,7 @@ def archive_errors(path: str) -> Iterator[None]:
         what = f"The archive cannot be read: {first_line(error)}"
         # Damage can also be an OSError: without a number, or EINVAL.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            remedy = "Check free space and permissions."
-            raise StorageError(what, where=path, remedy=remedy) from error
+            raise StorageError(
+                what, where=path, remedy="Check free space and permissions."
+            ) from error
         raise DataDamagedError(what, where=path, remedy="Get the archive again.") from error

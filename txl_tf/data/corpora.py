@@ -56,7 +56,6 @@ class Corpus:
         tokenizer: Tokenizer | VocabularyTraining,
         splits: Iterable[SplitManifest],
         vocabulary_size: int,
-        num_used_ids: int,
     ) -> None:
         """Raises DataDamagedError if the prepared counts differ from the published ones.
 
@@ -68,19 +67,22 @@ class Corpus:
             for unit, published_count in self.counts.get(split.name, {}).items():
                 count = getattr(split, unit)
                 if published_count != count and (unit != "tokens" or is_official):
-                    what = f"The number of {unit} must be {published_count}, but is {count}."
-                    raise _other_text(what, f"corpus {self.name}, split {split.name}")
-        # Bytes always have 256 ids; published counts are of distinct bytes in the text.
-        size = num_used_ids if is_bytes else vocabulary_size
-        if is_official and size not in self.vocabulary_sizes:
+                    raise _other_text(
+                        f"The number of {unit} must be {published_count}, but is {count}.",
+                        f"corpus {self.name}, split {split.name}",
+                    )
+        if is_official and vocabulary_size not in self.vocabulary_sizes:
             sizes = " or ".join(map(str, self.vocabulary_sizes))
-            what = f"The vocabulary must have {sizes} tokens, but has {size}."
+            what = f"The vocabulary must have {sizes} tokens, but has {vocabulary_size}."
             raise _other_text(what, f"corpus {self.name}")
 
 
 def _other_text(what: str, where: str) -> DataDamagedError:
-    remedy = "Check that the text is the published one: results on another do not compare."
-    return DataDamagedError(what, where=where, remedy=remedy)
+    return DataDamagedError(
+        what,
+        where=where,
+        remedy="Check that the text is the published one: results on another do not compare.",
+    )
 
 
 def _file_splits(read: Callable[[str], Iterator[Document]], paths: Sequence[str]) -> Splits:
@@ -128,8 +130,6 @@ def enwik8(newlines: str = "drop") -> Corpus:
     (`newlines="drop"`). Other papers keep them (`"keep"`), so their results do not compare. Valid
     and test begin within a page.
     """
-    if newlines not in ("drop", "keep"):
-        raise ValueError(f'`newlines` must be "drop" or "keep". Received: {newlines!r}')
     sizes = {"train": 90_000_000, "valid": 5_000_000, "test": 5_000_000}
     counts = {name: {"bytes": size, "tokens": size} for name, size in sizes.items()}
     drops = newlines == "drop"
@@ -141,8 +141,7 @@ def enwik8(newlines: str = "drop") -> Corpus:
         tokenizer=ByteTokenizer(),
         # The sizes without newlines are not published.
         counts={} if drops else counts,
-        # 205 different bytes, including the newline.
-        vocabulary_sizes=(204,) if drops else (205,),
+        vocabulary_sizes=(256,),
         read=functools.partial(_pages, drops),
     )
 
@@ -350,7 +349,6 @@ def lm1b() -> Corpus:
     the words that occur at least three times in train.
     """
     held_out = {"words": 153_583, "documents": 1, "tokens": 165_733}
-    train = {"words": 768_648_884, "documents": 99, "tokens": 829_250_940}
     return Corpus(
         name="lm1b",
         archive=PublishedFile(
@@ -370,7 +368,7 @@ def lm1b() -> Corpus:
             min_frequency=3,
         ),
         counts={
-            "train": train,
+            "train": {"words": 768_648_884, "documents": 99, "tokens": 829_250_940},
             "valid": held_out,
             "test": held_out,
         },
@@ -381,8 +379,7 @@ def lm1b() -> Corpus:
 
 
 def _lm1b_file(path: str) -> CorpusMember:
-    names = (path, path.rsplit("/", 1)[1])
-    return CorpusMember(name=f"{_LM1B_ROOT}/{path}", other_paths=names)
+    return CorpusMember(name=f"{_LM1B_ROOT}/{path}", other_paths=(path, path.rsplit("/", 1)[1]))
 
 
 def _sentence_splits(paths: Sequence[str]) -> Splits:
@@ -394,8 +391,7 @@ def _sentence_splits(paths: Sequence[str]) -> Splits:
 def _shuffled(paths: Sequence[str]) -> Iterator[Iterator[bytes]]:
     """Yields each training file as a document with its sentences shuffled."""
     for index in _shuffled_order(len(paths), "0/0"):
-        lines = shuffled_lines(text_blocks(paths[index]), f"0/0/{index}")
-        yield split_at_lines([b"".join(lines)])
+        yield split_at_lines([b"".join(shuffled_lines(text_blocks(paths[index]), f"0/0/{index}"))])
 
 
 def shuffled_lines(blocks: Iterable[bytes], seed: str) -> list[bytes]:

@@ -36,11 +36,17 @@ class PublishedFile:
         with storage_errors("The file cannot be read", path):
             size = os.path.getsize(path)
             if self.size_bytes not in (None, size):
-                what = f"{self.name} must have {self.size_bytes} bytes, but has {size}."
-                raise DataDamagedError(what, where=path, remedy=remedy)
+                raise DataDamagedError(
+                    f"{self.name} must have {self.size_bytes} bytes, but has {size}.",
+                    where=path,
+                    remedy=remedy,
+                )
             if self.sha256 is not None and (checksum := file_sha256(path)) != self.sha256:
-                what = f"{self.name} must have SHA-256 {self.sha256}, but has {checksum}."
-                raise DataDamagedError(what, where=path, remedy=remedy)
+                raise DataDamagedError(
+                    f"{self.name} must have SHA-256 {self.sha256}, but has {checksum}.",
+                    where=path,
+                    remedy=remedy,
+                )
 
 
 def download(
@@ -76,8 +82,11 @@ def download(
     except DataDamagedError as error:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
-        remedy = "Start again: the file may have changed. If this repeats, check the address."
-        raise DataDamagedError(error.what, where=file.url, remedy=remedy) from error
+        raise DataDamagedError(
+            error.what,
+            where=file.url,
+            remedy="Start again: the file may have changed. If this repeats, check the address.",
+        ) from error
     except BlockingIOError as error:
         raise OutputExistsError(
             "Another process is downloading this file.",
@@ -122,8 +131,9 @@ def _receive(
             output.truncate()
         total = size_bytes if answer.length is None else num_bytes + answer.length
         if size_bytes not in (None, total):
-            what = f"{file.name} must have {size_bytes} bytes, but the server has {total}."
-            raise DataDamagedError(what)
+            raise DataDamagedError(
+                f"{file.name} must have {size_bytes} bytes, but the server has {total}."
+            )
         # An endless answer ends at the size that is known.
         while (total is None or num_bytes < total) and (block := answer.read1(_BLOCK_BYTES)):
             output.write(block)

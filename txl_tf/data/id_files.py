@@ -108,13 +108,17 @@ def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
             else:
                 arrays = read_array_archive(file) if kind_of(start) == "zip" else {}
         except ValueError as error:
-            what = f"The arrays cannot be read: {first_line(error)}"
-            raise DataDamagedError(what, where=path, remedy=remedy) from error
+            raise DataDamagedError(
+                f"The arrays cannot be read: {first_line(error)}", where=path, remedy=remedy
+            ) from error
     for name, values in arrays.items():
         place = f"{path}, array {name}" if name else path
         if values.ndim not in (1, 2):
-            what = f"An array of ids must have 1 or 2 axes, not {values.ndim}."
-            raise DataDamagedError(what, where=place, remedy=remedy)
+            raise DataDamagedError(
+                f"An array of ids must have 1 or 2 axes, not {values.ndim}.",
+                where=place,
+                remedy=remedy,
+            )
         if values.ndim == 1 or values.shape[1] == 1:
             yield values.reshape(-1), place
         else:
@@ -127,8 +131,11 @@ def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
 
 def _lines(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
     if _CONTROL.search(next(text_blocks(path), b"")[:_START_BYTES]):
-        what = "The file has neither integers in digits nor an array with its type."
-        raise DataDamagedError(what, where=path, remedy=_RAW)
+        raise DataDamagedError(
+            "The file has neither integers in digits nor an array with its type.",
+            where=path,
+            remedy=_RAW,
+        )
     lines = (line.lstrip() for _, _, line in numbered_lines(path))
     is_column = all(
         line[:1] not in b"[{" and len(line.split(None, 2)) == 1 for line in lines if line
@@ -147,9 +154,11 @@ def _lines(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
             continue
         ids = json_of_line(line, json_field, line_place(path, number, offset))
         if not isinstance(ids, list):
-            what = f"A line must have a list of ids, not a value of type {type(ids).__name__}."
-            remedy = "Write a list of ids, or name the field that has the list: --field."
-            raise DataDamagedError(what, where=place, remedy=remedy)
+            raise DataDamagedError(
+                f"A line must have a list of ids, not a value of type {type(ids).__name__}.",
+                where=place,
+                remedy="Write a list of ids, or name the field that has the list: --field.",
+            )
         if ids and all(isinstance(each, list) for each in ids):
             yield from ((each, f"{place}, list {index}") for index, each in enumerate(ids, 1))
         else:

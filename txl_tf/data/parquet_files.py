@@ -26,8 +26,11 @@ def parquet_values(path: str, column: str | None) -> Iterator[tuple[Any, str]]:
             column = schema.names[0]
         if column not in schema.names:
             names = ", ".join(schema.names)[:200]
-            what = f"The column must be one of: {names}. Received: {column}"
-            raise DataDamagedError(what, where=path, remedy="Name the column: --field NAME")
+            raise DataDamagedError(
+                f"The column must be one of: {names}. Received: {column}",
+                where=path,
+                remedy="Name the column: --field NAME",
+            )
         if types.is_integer(schema.field(column).type):
             yield file.read([column]).column(0).to_numpy(), path
             return
@@ -36,5 +39,8 @@ def parquet_values(path: str, column: str | None) -> Iterator[tuple[Any, str]]:
         for row, value in enumerate(values):
             yield value, f"{path}, row {row}"
     except (ValueError, OSError) as error:
-        what = f"The Parquet file cannot be read: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy="Get the file again.") from error
+        raise DataDamagedError(
+            f"The Parquet file cannot be read: {first_line(error)}",
+            where=path,
+            remedy="Get the file again.",
+        ) from error

@@ -36,8 +36,8 @@ SHARD_BYTES = 16_000_000
 """Size of a file unless told otherwise. Clients of stores read ahead up to the end of a file,
 64 MiB and more where nothing stops them: the files bound what a row reads before its first step."""
 
-# Receives the splits written, the vocabulary size, and the number of ids that occur.
-Check = Callable[[list[SplitManifest], int, int], None]
+# Receives the splits written and the vocabulary size.
+Check = Callable[[list[SplitManifest], int], None]
 EncodedBatch = tuple[np.ndarray, np.ndarray, TextCounts]
 """Token ids, the int64 places among them where documents begin, and counts of the text. A place one
 past the end stands for the next batch's first token."""
@@ -72,8 +72,8 @@ def prepare_dataset(
             `16_000_000`.
         num_workers: int. Processes that tokenize. Defaults to `1`: the calling process. A script
             with more needs `if __name__ == "__main__"`.
-        check: optional function of the splits written, the vocabulary size and the number of ids
-            that occur. It is called before the folder gets its name; an exception prevents that.
+        check: optional function of the splits written and the vocabulary size. It is called before
+            the folder gets its name; an exception prevents that.
         progress: optional function, called with the name of the split and the bytes of text read
             since the last call. Building a vocabulary takes a separate pass.
 
@@ -84,8 +84,11 @@ def prepare_dataset(
         StorageError: If writing fails; nothing is left behind.
     """
     if not splits:
-        what = "The input is empty: it has no splits."
-        raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
+        raise DataDamagedError(
+            "The input is empty: it has no splits.",
+            where=corpus_name,
+            remedy="Give at least one split.",
+        )
     for name, documents in splits.items():
         if isinstance(documents, str | bytes):
             raise ValueError(
@@ -99,23 +102,21 @@ def prepare_dataset(
     ):
         if isinstance(tokenizer, VocabularyTraining):
             tokenizer = tokenizer.train(splits, num_workers, report)
-        is_used = np.zeros(tokenizer.vocabulary_size, bool)
         with ordered_workers(functools.partial(encode_batch, tokenizer), num_workers) as encode_all:
 
             def encode_split(split: str) -> Iterator[EncodedBatch]:
                 for batch in encode_all(work_batches(split, splits[split])):
-                    is_used[batch[0]] = True
                     report(split, batch[2].bytes)
                     yield batch
 
-            sizes = tokens_per_record, shard_bytes
             entries = [
-                write_split(name, encode_split(name), staging.path, *sizes) for name in splits
+                write_split(name, encode_split(name), staging.path, tokens_per_record, shard_bytes)
+                for name in splits
             ]
         if tokenizer.kind == "ids":  # which are no text
             entries = [split.replace(bytes=0, characters=0, words=0) for split in entries]
         if check is not None:
-            check(entries, tokenizer.vocabulary_size, int(np.count_nonzero(is_used)))
+            check(entries, tokenizer.vocabulary_size)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             corpus_name=corpus_name,

@@ -137,14 +137,18 @@ class Manifest(FrozenConfig):
                 remedy="Prepare the data set again with this version of the program.",
             )
         if values.pop("manifest_sha256", None) != json_sha256(values):
-            what = "The manifest does not match its own checksum, manifest_sha256."
-            raise DataDamagedError(what, where=path, remedy=_AGAIN)
+            raise DataDamagedError(
+                "The manifest does not match its own checksum, manifest_sha256.",
+                where=path,
+                remedy=_AGAIN,
+            )
         try:
             return cls.from_dict(values)
         except ValueError as error:
             reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
-            what = f"The manifest is not valid: {reason}"
-            raise DataDamagedError(what, where=path, remedy=_AGAIN) from error
+            raise DataDamagedError(
+                f"The manifest is not valid: {reason}", where=path, remedy=_AGAIN
+            ) from error
 
 
 def verify_shard(
@@ -160,22 +164,7 @@ def verify_shard(
             what = f"The file has SHA-256 {checksum}; the manifest says {shard.sha256}."
         else:
             return
-        num_sound = _num_sound_records(path)
-    record = "" if num_sound == shard.records else f", record {min(num_sound, shard.records)}"
-    raise DataDamagedError(what, where=f"{path}{record}", remedy=_REMEDY)
-
-
-def _num_sound_records(path: str) -> int:
-    """Counts the records before the first one that does not match its own checksum."""
-    number = 0
-    try:
-        for _ in tf.data.TFRecordDataset(path, buffer_size=4 << 20):
-            number += 1
-    except tf.errors.DataLossError:
-        pass
-    except tf.errors.OpError as error:
-        raise OSError(first_line(error)) from error
-    return number
+    raise DataDamagedError(what, where=path, remedy=_REMEDY)
 
 
 def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tokenizer:
@@ -187,8 +176,11 @@ def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tok
                 path = listed_file(folder, name, listed_in=folder, remedy=_VOCABULARY_REMEDY)
                 files[name] = read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
     if not files and kind != "bytes":
-        what = f"The vocabulary of the tokenizer ({kind}) is missing."
-        raise DataDamagedError(what, where=folder, remedy=_VOCABULARY_REMEDY)
+        raise DataDamagedError(
+            f"The vocabulary of the tokenizer ({kind}) is missing.",
+            where=folder,
+            remedy=_VOCABULARY_REMEDY,
+        )
     tokenizer = load_tokenizer(kind, files, where=folder)
     if tokenizer.fingerprint != sha256:
         raise DataDamagedError(
@@ -284,9 +276,11 @@ class PreparedDataset:
             path = os.path.join(self.folder, name)
             # The listing of an object store may be outdated, so ask for the file itself.
             if ".tfrecord" in name and path_exists(path):
-                what = "A .tfrecord file in the folder is not in the manifest."
-                remedy = "Remove the file if it is not wanted, or prepare the data set again."
-                raise DataDamagedError(what, where=path, remedy=remedy)
+                raise DataDamagedError(
+                    "A .tfrecord file in the folder is not in the manifest.",
+                    where=path,
+                    remedy="Remove the file if it is not wanted, or prepare the data set again.",
+                )
         dataset_tokenizer(self.folder, self.manifest)
         verify = functools.partial(verify_shard, self.folder, progress=progress)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
@@ -352,11 +346,17 @@ class PreparedDataset:
                     where = f"{path}, record {record}"
                     parts.append(parse_frame(frame, num_tokens, width, where=where))
         except (tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
-            what = "The file is missing, or shorter than the manifest says."
-            raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
+            raise DataDamagedError(
+                "The file is missing, or shorter than the manifest says.",
+                where=path,
+                remedy=_REMEDY,
+            ) from error
         except tf.errors.OpError as error:
-            what = f"The file cannot be read: {first_line(error)}"
-            raise StorageError(what, where=path, remedy="Check the storage.") from error
+            raise StorageError(
+                f"The file cannot be read: {first_line(error)}",
+                where=path,
+                remedy="Check the storage.",
+            ) from error
         window = slice(start - first * size, stop - first * size)
         token_ids, document_starts = map(np.concatenate, zip(*parts, strict=True))
         return token_ids[window], document_starts[window]

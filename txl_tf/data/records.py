@@ -56,8 +56,9 @@ def parse_frame(
             values = {name: b"".join(feature.bytes_list.value) for name, feature in features}
     tokens, bits = (values.get(name, b"") for name in (TOKENS_FEATURE, DOCUMENT_STARTS_FEATURE))
     if len(tokens) != num_tokens * token_bytes or len(bits) != -(-num_tokens // 8):
-        what = f"The record is damaged: it must hold {num_tokens} tokens."
-        raise DataDamagedError(what, where=where, remedy=_REMEDY)
+        raise DataDamagedError(
+            f"The record is damaged: it must hold {num_tokens} tokens.", where=where, remedy=_REMEDY
+        )
     starts = np.unpackbits(np.frombuffer(bits, np.uint8), count=num_tokens, bitorder="little")
     return np.frombuffer(tokens, dtype=token_dtype(token_bytes)), starts.astype(bool)
 

@@ -68,8 +68,10 @@ def split_by_fraction(
         parts[_choose_documents(hashes, sizes, parts == 0, target)] = number
     for number, name in enumerate(names):
         if number not in parts:
-            what = f"{len(sizes)} documents are too few, or too much alike, to have a {name} split."
-            raise _too_little(what, where)
+            raise _too_little(
+                f"{len(sizes)} documents are too few, or too much alike, to have a {name} split.",
+                where,
+            )
     return {
         name: Reread(_documents_of_split, documents, parts == number)
         for number, name in enumerate(names)
@@ -172,5 +174,8 @@ def _best_cut(window: bytes, target: int, reach: int) -> int:
 
 
 def _too_little(what: str, where: str) -> DataDamagedError:
-    remedy = "Use more text, other fractions for valid and test, or files for each split."
-    return DataDamagedError(what, where=where, remedy=remedy)
+    return DataDamagedError(
+        what,
+        where=where,
+        remedy="Use more text, other fractions for valid and test, or files for each split.",
+    )

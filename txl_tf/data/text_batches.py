@@ -127,9 +127,7 @@ def token_stream(
 
 def _documents(value: Any) -> Iterator[str | bytes | np.ndarray]:
     """Yields texts and vectors of ids in order, from any nesting."""
-    if isinstance(value, bytearray | memoryview):
-        value = bytes(value)
-    elif isinstance(value, list | tuple) and all(isinstance(e, int | np.integer) for e in value):
+    if isinstance(value, list | tuple) and all(isinstance(e, int | np.integer) for e in value):
         value = np.asarray(value)
     elif hasattr(value, "__array__") and not isinstance(value, str | bytes):
         value = np.asarray(value)

@@ -167,8 +167,11 @@ def _json_documents(path: str, field: str) -> Iterator[Iterator[bytes]]:
 def _column_documents(path: str, column: str) -> Iterator[Iterator[bytes]]:
     for text, place in parquet_values(path, column):
         if not isinstance(text, str | None):
-            what = f"The column {column!r} must hold text, not {type(text).__name__}."
-            raise DataDamagedError(what, where=place, remedy="Name another column: --field NAME")
+            raise DataDamagedError(
+                f"The column {column!r} must hold text, not {type(text).__name__}.",
+                where=place,
+                remedy="Name another column: --field NAME",
+            )
         if text:
             yield split_at_lines([text.encode()])
 
@@ -194,8 +197,10 @@ def numbered_lines(path: str, *, may_be_json: bool = True) -> Iterator[tuple[int
             start = end
         del rest[:start]
         if len(rest) > MAX_LINE_BYTES:
-            what = f"The line must have at most {MAX_LINE_BYTES:,} bytes, but is longer."
-            raise _bad_line(what, line_place(path, number, offset))
+            raise _bad_line(
+                f"The line must have at most {MAX_LINE_BYTES:,} bytes, but is longer.",
+                line_place(path, number, offset),
+            )
     if rest:
         yield number, offset, bytes(rest)
 
@@ -213,14 +218,16 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
     line = document_bytes(line)  # concatenated files have byte order marks in the middle
     text = json_of_line(line, field, place) if line.strip() else ""
     if not isinstance(text, str):
-        what = f"The field {field!r} must be text, not {type(text).__name__}."
-        raise _bad_line(what, place, is_field=True)
+        raise _bad_line(
+            f"The field {field!r} must be text, not {type(text).__name__}.", place, is_field=True
+        )
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         # JSON can escape a lone surrogate; UTF-8 cannot encode one.
-        what = f"The field {field!r} has a lone surrogate at character {error.start}."
-        raise _bad_line(what, place) from error
+        raise _bad_line(
+            f"The field {field!r} has a lone surrogate at character {error.start}.", place
+        ) from error
 
 
 def json_of_line(line: bytes, field: str | None, place: str) -> Any:
@@ -237,14 +244,20 @@ def json_of_line(line: bytes, field: str | None, place: str) -> Any:
     if not isinstance(value, dict):
         raise _bad_line(f"The line must be a JSON object with the field {field!r}.", place)
     if field not in value:
-        what = f"The line has no field {field!r}. Its fields: {', '.join(list(value)[:8])}"
-        raise _bad_line(what, place, is_field=True)
+        raise _bad_line(
+            f"The line has no field {field!r}. Its fields: {', '.join(list(value)[:8])}",
+            place,
+            is_field=True,
+        )
     return value[field]
 
 
 def _bad_line(what: str, place: str, *, is_field: bool = False) -> DataDamagedError:
-    remedy = "Correct the line, or name another field." if is_field else "Correct the line."
-    return DataDamagedError(what, where=place, remedy=remedy)
+    return DataDamagedError(
+        what,
+        where=place,
+        remedy="Correct the line, or name another field." if is_field else "Correct the line.",
+    )
 
 
 def text_blocks(path: str, *, may_be_json: bool = True) -> Iterator[bytes]:
@@ -254,8 +267,11 @@ def text_blocks(path: str, *, may_be_json: bool = True) -> Iterator[bytes]:
     """
     for place, blocks in text_streams(path, may_be_json=may_be_json):
         if place != path:
-            remedy = "Unpack it, as by tar xf or unzip, and name the file."
-            raise DataDamagedError("The file is an archive, not text.", where=path, remedy=remedy)
+            raise DataDamagedError(
+                "The file is an archive, not text.",
+                where=path,
+                remedy="Unpack it, as by tar xf or unzip, and name the file.",
+            )
         yield from blocks
 
 
@@ -279,8 +295,11 @@ def text_streams(path: str, *, may_be_json: bool = True) -> Iterator[tuple[str, 
             if any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
                 continue
             if name.endswith(".cls"):
-                what = "The archive holds samples of WebDataset in several files, not texts."
-                raise DataDamagedError(what, where=path, remedy=_SAMPLES_REMEDY)
+                raise DataDamagedError(
+                    "The archive holds samples of WebDataset in several files, not texts.",
+                    where=path,
+                    remedy=_SAMPLES_REMEDY,
+                )
             yield f"{path}, {name}", _member_blocks(content, f"{path}, {name}", may_be_json)
 
 
@@ -376,8 +395,11 @@ def validated_text(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
         try:
             decode_utf8(piece)
             if num_bytes == 0 and start.count(0) > _MAX_NUL_PART * len(start):
-                what = "The text has so many NUL bytes that it must be UTF-16, UTF-32 or no text."
-                raise InvalidTextError(what, piece, start.index(0))
+                raise InvalidTextError(
+                    "The text has so many NUL bytes that it must be UTF-16, UTF-32 or no text.",
+                    piece,
+                    start.index(0),
+                )
         except InvalidTextError as error:
             raise error.damaged(
                 where, _NOT_UTF8_REMEDY, lines_before=num_lines, bytes_before=num_bytes

@@ -31,8 +31,8 @@ class SegmentPlan:
     `r * S` on, one per step, so that its memory always holds the text before. With `rotate`, each
     epoch begins at another place: the cuts move by fewer than a batch's tokens, and row 0 begins at
     another segment; the segments after the last one continue at the first. The places follow from
-    the fingerprint, the seed and the epoch by SHA-256, and so never change. Raises ValueError for a
-    number that is not positive, and DataDamagedError for a stream shorter than one batch.
+    the fingerprint, the seed and the epoch by SHA-256, and so never change. Raises DataDamagedError
+    for a stream shorter than one batch.
     """
 
     num_tokens: int
@@ -43,12 +43,7 @@ class SegmentPlan:
     rotate: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_rows", "segment_length"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be positive. Received: {getattr(self, name)}")
-        if self.num_tokens < 0:
-            raise ValueError(f"`num_tokens` must not be negative. Received: {self.num_tokens}")
-        if self.segments_per_epoch <= 0:
+        if self.steps_per_epoch <= 0:
             min_tokens = self.num_rows * self.segment_length + 1
             raise DataDamagedError(
                 f"The text has too few tokens for one batch: {self.num_tokens}, not {min_tokens}.",
@@ -58,19 +53,14 @@ class SegmentPlan:
             )
 
     @property
-    def segments_per_epoch(self) -> int:
-        """Segments `S` that each row reads in an epoch: the steps of an epoch."""
-        return (self.num_tokens - 1) // (self.num_rows * self.segment_length)
-
-    @property
     def steps_per_epoch(self) -> int:
-        """Steps in which every row reads its share once."""
-        return self.segments_per_epoch
+        """Segments `S` that each row reads in an epoch, one in each step."""
+        return (self.num_tokens - 1) // (self.num_rows * self.segment_length)
 
     @property
     def num_segments(self) -> int:
         """Segments `B * S` that all rows together read in an epoch."""
-        return self.num_rows * self.segments_per_epoch
+        return self.num_rows * self.steps_per_epoch
 
     @property
     def tail_tokens(self) -> int:
@@ -89,14 +79,12 @@ class SegmentPlan:
     def positions(self, step: int) -> np.ndarray:
         """Returns the first token of every row's segment, int64 `[B]`.
 
-        `step` is counted from 0 over all epochs; a negative one is a ValueError.
+        `step` is counted from 0 over all epochs.
         """
-        if step < 0:
-            raise ValueError(f"`step` must not be negative. Received: {step}")
-        epoch, epoch_step = divmod(step, self.segments_per_epoch)
+        epoch, epoch_step = divmod(step, self.steps_per_epoch)
         shift_tokens, first_segment = self.rotation(epoch)
         rows = np.arange(self.num_rows, dtype=np.int64)
-        segments = rows * self.segments_per_epoch + epoch_step + first_segment
+        segments = rows * self.steps_per_epoch + epoch_step + first_segment
         return shift_tokens + segments % self.num_segments * self.segment_length
 
     def starts(self, step: int) -> np.ndarray:
@@ -110,8 +98,8 @@ class TrainingSegments:
     """Reader of one split in the order of a plan.
 
     Its data sets consist of TensorFlow operations only, so that they also run on the hosts of a TPU
-    slice, outside this process. Raises ValueError if there is no such split, or the plan is for
-    another number of tokens.
+    slice, outside this process. The plan is for the tokens of the split. Raises ValueError if there
+    is no such split.
     """
 
     def __init__(
@@ -121,12 +109,6 @@ class TrainingSegments:
         plan: SegmentPlan,
         with_document_starts: bool = False,
     ) -> None:
-        num_tokens = dataset.num_tokens(split)
-        if plan.num_tokens != num_tokens:
-            raise ValueError(
-                f"`plan` must be for the {num_tokens} tokens of `{split}`. "
-                f"Received: plan.num_tokens={plan.num_tokens}"
-            )
         manifest = dataset.manifest
         self._folder = dataset.folder
         self._shards = manifest.split(split).shards
@@ -224,7 +206,7 @@ class TrainingSegments:
         The arrays `[rows, stretches]` are the first token, the number of segments, which may be 0,
         and whether memory is reset before.
         """
-        plan, steps, stop_step = self._plan, self._plan.segments_per_epoch, first_step + num_steps
+        plan, steps, stop_step = self._plan, self._plan.steps_per_epoch, first_step + num_steps
         first_steps = [first_step, *range((first_step // steps + 1) * steps, stop_step, steps)]
         counts = np.diff([*first_steps, stop_step])
         own_rows = np.asarray(rows) % plan.num_rows
@@ -303,11 +285,10 @@ class TrainingSegments:
         tokens = streams[0]
         num_segments = tf.maximum(tf.size(tokens, tf.int64) - 1, 0) // length
         end = num_segments * length
-        is_first = tf.equal(tf.range(num_segments), 0)
         segments = {
             "token_ids": tf.reshape(tokens[:end], [num_segments, length]),
             "target_ids": tf.reshape(tokens[1 : end + 1], [num_segments, length]),
-            "start_of_stream": tf.logical_and(is_first, starts),
+            "start_of_stream": tf.logical_and(tf.equal(tf.range(num_segments), 0), starts),
         }
         if self._with_document_starts:
             segments["document_starts"] = tf.reshape(streams[1][:end], [num_segments, length])

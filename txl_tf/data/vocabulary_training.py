@@ -79,9 +79,10 @@ def _vocabulary_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        what = f"The text cannot give this vocabulary: {' '.join(str(error).split())[:300]}"
-        remedy = "Give more text, or another --vocabulary-size."
-        raise DataDamagedError(what, remedy=remedy) from error
+        raise DataDamagedError(
+            f"The text cannot give this vocabulary: {' '.join(str(error).split())[:300]}",
+            remedy="Give more text, or another --vocabulary-size.",
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,7 @@ class RemoteHost:
         Raises `tf.errors.OpError` if the host does not answer or no longer knows this process.
         """
         with at_once(), tf.device(self.device):
-            found = tf.io.matching_files(tf.constant(self._notice))
-            return bool(found.numpy().size)
+            return bool(tf.io.matching_files(tf.constant(self._notice)).numpy().size)
 
     def release(self) -> None:
         """Tells a leaving host that it may exit."""

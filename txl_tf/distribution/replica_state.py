@@ -33,11 +33,6 @@ class ReplicaState:
         self._rows_per_replica = rows_per_replica
         self._num_padded_rows = rows_per_replica * strategy.num_replicas_in_sync
         self._num_rows = self._num_padded_rows if num_rows is None else num_rows
-        if not 0 < self._num_rows <= self._num_padded_rows:
-            raise ValueError(
-                f"`num_rows` must be between 1 and the {self._num_padded_rows} rows of all "
-                f"replicas. Received: num_rows={num_rows}"
-            )
         self._structure = row_specs
         specs = named_values(row_specs)
         self._dtypes = {name: spec.dtype for name, spec in specs.items()}

@@ -27,8 +27,7 @@ def sum_over_replicas(tensors: list[Any]) -> list[Any]:
     """Adds up tensors of all replicas; in one call, so that the backend can pack them."""
     if is_on_jax():
         return jax.lax.psum(tensors, MESH_AXIS)
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
 
 def current_value(variable: keras.Variable) -> Any:
@@ -59,5 +58,4 @@ def assign_everywhere(
             arguments = (value, *shared)
             strategy.extended.update(variable.value, assign_one, args=arguments, group=False)
 
-    context = tf.distribute.get_replica_context()
-    context.merge_call(assign_all, args=(list(values), *shared))
+    tf.distribute.get_replica_context().merge_call(assign_all, args=(list(values), *shared))

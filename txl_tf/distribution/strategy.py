@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import threading
-import urllib.error
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -93,7 +92,7 @@ def _mesh(tpu: str | None, num_cpu_replicas: int, cluster: str | None) -> MeshSt
             if cluster is not None:
                 _join_on_jax(parse_json(cluster))
             elif "," in os.environ.get(_TPU_HOSTS, ""):
-                jax.distributed.initialize()  # finds the other hosts of the slice by itself
+                jax.distributed.initialize()  # finds the other hosts of the slice
         strategy = MeshStrategy()
     except RuntimeError as error:
         raise InputMissingError(
@@ -272,8 +271,13 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         # A local TPU has no server, so only its start looks for it.
-        explained = tpu_not_found if tpu == "local" else tpu_not_started
-        raise explained(tpu, error) from error
+        if tpu == "local":
+            raise tpu_not_found(tpu, error) from error
+        raise InputMissingError(
+            f"The TPU was found but did not start: {first_line(error)}",
+            where=f"--tpu {tpu}",
+            remedy="Check that no other process uses the TPU, then run `txl doctor --tpu`.",
+        ) from error
 
 
 def _connected_resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
@@ -308,21 +312,10 @@ def tpu_not_found(tpu: str, error: Exception) -> InputMissingError:
             where=where,
             remedy="On a TPU VM, install tensorflow-tpu and give `--tpu local`.",
         )
-    remedy = "Check name, zone, rights and network: gcloud compute tpus tpu-vm describe "
-    remedy += f"{tpu[:80]}; or give grpc://HOST:8470."
-    if isinstance(error, ImportError):
-        remedy = "pip install google-api-python-client oauth2client, or give grpc://HOST:8470."
-    elif isinstance(error, urllib.error.URLError) or "metadata.google.internal" in str(error):
-        remedy = "Names need a VM of Google Cloud. Give local on a TPU VM, else grpc://HOST:8470."
     return InputMissingError(
-        f"No TPU answers to the name {tpu[:80]!r}: {first_line(error)}", where=where, remedy=remedy
-    )
-
-
-def tpu_not_started(tpu: str, error: Exception) -> InputMissingError:
-    """Creates the error for a TPU that was found but does not start."""
-    return InputMissingError(
-        f"The TPU was found but did not start: {first_line(error)}",
-        where=f"--tpu {tpu}",
-        remedy="Check that no other process uses the TPU, then run `txl doctor --tpu`.",
+        f"No TPU answers to the name {tpu[:80]!r}: {first_line(error)}",
+        where=where,
+        remedy="Names need a VM of Google Cloud, and pip install google-api-python-client "
+        "oauth2client. Check name, zone, rights and network: gcloud compute tpus tpu-vm describe "
+        f"{tpu[:80]}; or give local on a TPU VM, else grpc://HOST:8470.",
     )

@@ -61,8 +61,7 @@ class GraphTexts(tf.Module):
     def text_after(self, earlier: tf.RaggedTensor, rows: tf.RaggedTensor) -> tf.Tensor:
         """Returns the texts that rows add to the earlier tokens."""
         # A tokenizer may decode a token differently after another one.
-        both = tf.concat([earlier, rows], axis=1)
-        whole, before = self.text_of(both), self.text_of(earlier)
+        whole, before = self.text_of(tf.concat([earlier, rows], axis=1)), self.text_of(earlier)
         start = tf.strings.length(before, unit="UTF8_CHAR")
         rest = tf.strings.length(whole, unit="UTF8_CHAR") - start
         return tf.strings.substr(whole, start, tf.maximum(rest, 0), unit="UTF8_CHAR")
@@ -76,12 +75,7 @@ def shortened(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
 def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTensor:
     """Refuses rows of fewer tokens; `what` they have instead is a part of the message."""
     is_short = rows.row_lengths() < fewest
-    place = tf.argmax(tf.cast(is_short, tf.uint8))
-    values = guards.refuse_unless(
-        tf.logical_not(tf.reduce_any(is_short)),
-        lambda: tf.strings.join(["texts[", tf.strings.as_string(place), f"] has {what}."]),
-        rows.values,
-    )
+    values = guards.refuse_where(is_short, "texts", lambda: f" has {what}.", rows.values)
     return rows.with_values(values)
 
 

@@ -13,7 +13,7 @@ from txl_tf.data.tokenizers.piece_tokenizers import (
     WordPieceTokenizer,
 )
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer, WordRule, WordTokenizer
 
 
 class GraphTokenizer(tf.Module, abc.ABC):
@@ -151,47 +151,50 @@ def _join_words(
     if is_double:
         marks = is_mark.to_tensor(default_value=False)
         is_odd = tf.math.cumsum(tf.cast(marks, tf.int32), axis=1) % 2 == 1
-        begins_with_mark = tf.pad(marks, [[0, 0], [0, 1]])[:, :1]
-        opens = marks & tf.equal(is_odd, begins_with_mark)
+        opens = marks & tf.equal(is_odd, tf.pad(marks, [[0, 0], [0, 1]])[:, :1])
         is_kept = tf.RaggedTensor.from_tensor(~opens, lengths=token_ids.row_lengths())
         words = tf.ragged.boolean_mask(words, is_kept)
     texts = tf.strings.reduce_join(words, axis=-1, separator=" ")
     return tf.strings.regex_replace(tf.strings.regex_replace(texts, " \n", "\n"), "\n ", "\n")
 
 
-class _WordPiece(GraphTokenizer):
-    def __init__(self, tokenizer: WordPieceTokenizer) -> None:
+class _Rule(GraphTokenizer):
+    """Base class of tokenizers that split words by a `WordRule`."""
+
+    def __init__(self, tokenizer: RuleTokenizer) -> None:
         super().__init__()
-        self._operation = tokenizer.operations
-        self._pieces = tf.constant(tokenizer.token_texts())
-        self._rule = tokenizer.rule
+        self._rule, self._mark_id = tokenizer.rule, tokenizer.mark_id
         self.marks_lines = tokenizer.rule.marks_lines
-        self._mark_id = tokenizer.mark_id
+        self._tokens = tf.constant(tokenizer.token_texts())
+
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        return _join_words(token_ids, self._tokens, self._mark_id, self._rule.add_double_eos)
+
+
+class _WordPiece(_Rule):
+    def __init__(self, tokenizer: WordPieceTokenizer) -> None:
+        super().__init__(tokenizer)
+        self._operation = tokenizer.operations
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         words = _split_words(texts, self._rule)
         if self._mark_id is not None:
             flat = words.values
             words = words.with_values(
-                tf.where(flat == LINE_MARK, self._pieces[self._mark_id], flat)
+                tf.where(flat == LINE_MARK, self._tokens[self._mark_id], flat)
             )
         return words.with_values(self._operation.tokenize(words.values)).merge_dims(1, 2)
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        texts = _join_words(token_ids, self._pieces, self._mark_id, self._rule.add_double_eos)
-        return tf.strings.regex_replace(texts, f" ?{SUFFIX_INDICATOR}", "")
+        return tf.strings.regex_replace(super().detokenize(token_ids), f" ?{SUFFIX_INDICATOR}", "")
 
 
-class _Word(GraphTokenizer):
+class _Word(_Rule):
     def __init__(self, tokenizer: WordTokenizer) -> None:
-        super().__init__()
-        self._rule = tokenizer.rule
-        self.marks_lines = tokenizer.rule.marks_lines
-        self._mark_id, unknown_id = tokenizer.mark_id, tokenizer.unknown_id
-        self._words = tf.constant(tokenizer.token_texts())
+        super().__init__(tokenizer)
         keys, ids = list(tokenizer.ids), tf.constant(list(tokenizer.ids.values()), tf.int64)
         initializer = tf.lookup.KeyValueTensorInitializer(keys, ids)
-        default = -1 if unknown_id is None else unknown_id
+        default = -1 if tokenizer.unknown_id is None else tokenizer.unknown_id
         self._table = tf.lookup.StaticHashTable(initializer, default_value=default)
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -199,9 +202,6 @@ class _Word(GraphTokenizer):
         is_known = tf.debugging.assert_non_negative(ids.values, "A word is not in the vocabulary.")
         with tf.control_dependencies([is_known]):
             return tf.cast(ids, tf.int32)
-
-    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        return _join_words(token_ids, self._words, self._mark_id, self._rule.add_double_eos)
 
 
 def graph_tokenizer(tokenizer: Tokenizer) -> GraphTokenizer:

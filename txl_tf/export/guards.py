@@ -52,8 +52,7 @@ def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
     # A branch would add two functions with their arguments to the graph.
     is_scalar = tf.cast(tf.equal(tf.rank(tensor), 0), tf.int32)
     shape = tf.concat([tf.fill([is_scalar], num_rows), tf.shape(tensor)], axis=0)
-    vector = of_rank(tf.broadcast_to(tensor, shape), name, ("rows",))
-    return _of_rows(vector, name, num_rows)
+    return _of_rows(of_rank(tf.broadcast_to(tensor, shape), name, ("rows",)), name, num_rows)
 
 
 def row_lists(tensor: tf.Tensor, name: str, num_rows: tf.Tensor) -> tf.Tensor:
@@ -139,17 +138,12 @@ def texts(tensor: tf.Tensor, name: str, max_bytes: int, *, only_utf8: bool) -> t
     if not only_utf8:
         return tensor
     is_bad = tf.not_equal(_utf8_bytes(tensor), tf.strings.length(tensor))
-    return refuse_unless(
-        tf.logical_not(tf.reduce_any(is_bad)),
-        lambda: tf.strings.join([_place(is_bad, name), " is not UTF-8."]),
-        tensor,
-    )
+    return refuse_where(is_bad, name, lambda: " is not UTF-8.", tensor)
 
 
 def _utf8_bytes(texts: tf.Tensor) -> tf.Tensor:
     """Counts the bytes in valid UTF-8 characters of each text."""
-    flat = tf.reshape(texts, [-1])
-    characters = tf.strings.unicode_decode(flat, "UTF-8", errors="ignore")
+    characters = tf.strings.unicode_decode(tf.reshape(texts, [-1]), "UTF-8", errors="ignore")
     counts = sum(
         tf.cast(characters.values >= first, tf.int32) for first in (0, 0x80, 0x800, 0x10000)
     )
@@ -168,9 +162,20 @@ def _refuse_first(
 
     def message() -> tf.Tensor:
         number = tf.reshape(numbers, [-1])[_first_index(is_bad)]
-        return tf.strings.join([_place(is_bad, name), " is ", _text(number), must()])
+        return tf.strings.join([" is ", _text(number), must()])
 
-    return refuse_unless(tf.logical_not(tf.reduce_any(is_bad)), message, tensor)
+    return refuse_where(is_bad, name, message, tensor)
+
+
+def refuse_where(
+    is_bad: tf.Tensor, name: str, describe: Callable[[], tf.Tensor | str], tensor: tf.Tensor
+) -> tf.Tensor:
+    """Refuses a bad element; the message has the place of the first, and then `describe`."""
+    return refuse_unless(
+        tf.logical_not(tf.reduce_any(is_bad)),
+        lambda: tf.strings.join([_place(is_bad, name), describe()]),
+        tensor,
+    )
 
 
 def _place(is_bad: tf.Tensor, name: str) -> tf.Tensor:

@@ -37,9 +37,10 @@ from txl_tf.storage.files import (
     write_file,
 )
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below
+from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below, storage_errors
 
 _DEFAULT = "serving_default"
+_MAKE_ROOM = "Make room, or choose another folder."
 
 
 def export_saved_model(
@@ -146,10 +147,8 @@ def next_version(folder: str) -> int:
     Raises:
         StorageError: If the folder cannot be read.
     """
-    try:
+    with storage_errors("The SavedModel cannot be read", folder, _MAKE_ROOM):
         names = list_folder(folder)
-    except OSError as error:
-        raise _storage_error(folder, error, "read") from error
     return max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
 
@@ -183,7 +182,11 @@ def write_version(
                 flush_tree_to_disk(staging.path)
             staging.publish()
     except (OSError, tf.errors.OpError) as error:
-        raise _storage_error(folder, error, "written") from error
+        raise StorageError(
+            f"The SavedModel cannot be written: {first_line(error)}",
+            where=folder,
+            remedy=_MAKE_ROOM,
+        ) from error
 
 
 def _describe_inputs(path: str, inputs: dict[str, Input]) -> None:
@@ -207,11 +210,3 @@ def _describe_inputs(path: str, inputs: dict[str, Input]) -> None:
 def _write_checksums(folder: str) -> None:
     lines = [f"{file_sha256(os.path.join(folder, name))}  {name}\n" for name in files_below(folder)]
     write_file(os.path.join(folder, CHECKSUMS_FILE), "".join(lines).encode())
-
-
-def _storage_error(folder: str, error: Exception, verb: str) -> StorageError:
-    return StorageError(
-        f"The SavedModel cannot be {verb}: {first_line(error)}",
-        where=folder,
-        remedy="Make room, or choose another folder.",
-    )

@@ -52,8 +52,7 @@ class ServedWeights(tf.Module):
             name = path.replace("/", ".")
             self._numbers[path] = tf.Variable(numbers, trainable=False, name=name)
             if scale is not None:
-                scale_name = f"{name}.scale"
-                self._scales[path] = tf.Variable(scale, trainable=False, name=scale_name)
+                self._scales[path] = tf.Variable(scale, trainable=False, name=f"{name}.scale")
 
     @property
     def paths(self) -> list[str]:
@@ -166,8 +165,7 @@ class ServedModel:
             hidden, memory = self._read_segment(weights, segment, num_remembered, memory)
             return memory, use(carry, hidden, start)
 
-        length = self.config.segment_length
-        return read_in_graph(read_segment, token_ids, (memory, carry), length)
+        return read_in_graph(read_segment, token_ids, (memory, carry), self.config.segment_length)
 
     def initial_memory(self, num_rows: int | tf.Tensor) -> Memory:
         """Returns the memory of rows that have read nothing."""
@@ -299,5 +297,4 @@ class ServedModel:
         # After a row's end, repeat its first token.
         ids = tf.where(tf.sequence_mask(lengths, num_tokens), token_ids, token_ids[:, :1])
         uses = tf.zeros([num_rows, self.config.vocabulary_size], tf.int32)
-        places = tf.stack([rows, ids], axis=-1)
-        return tf.tensor_scatter_nd_update(uses, places, tf.ones_like(ids))
+        return tf.tensor_scatter_nd_update(uses, tf.stack([rows, ids], axis=-1), tf.ones_like(ids))

@@ -281,8 +281,7 @@ class Signatures:
         `values` `(B,)`.
         """
         ids = self._joined_ids(texts, tf.convert_to_tensor(second_texts))
-        lengths = ids.row_lengths()
-        pooled = self._served.pool(ids.to_tensor(), lengths, self._task.pooling)  # [B, D]
+        pooled = self._served.pool(ids.to_tensor(), ids.row_lengths(), self._task.pooling)  # [B, D]
         kernel, *biases = self._head.values()
         outputs = tf.matmul(pooled, kernel)  # [B, C]
         for bias in biases:  # a choice has none

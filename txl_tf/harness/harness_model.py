@@ -111,8 +111,10 @@ class HarnessModel(LM):
         if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
             raise UsageError("max_length must be a positive int.", where=f"max_length={max_length}")
         if not str(batch_size).isdecimal() or int(batch_size) < 1:
-            what = "The batch size must be a positive number; `auto` is not supported."
-            raise UsageError(what, where=f"batch_size={batch_size}")
+            raise UsageError(
+                "The batch size must be a positive number; `auto` is not supported.",
+                where=f"batch_size={batch_size}",
+            )
         self._lm, self._tokenizer = pretrained, pretrained.tokenizer
         self._max_length = max_length
         self._batch_size = int(batch_size)
@@ -185,8 +187,7 @@ class HarnessModel(LM):
         return results
 
     def _pair(self, context: str, continuation: str) -> Continuation:
-        before = context.rstrip()
-        num_context = len(self._encode(before))
+        num_context = len(self._encode(context.rstrip()))
         token_ids = self._encode(context + continuation)
         # A token may cross the border of the two, so together they may be fewer.
         num_context = min(max(1, num_context), max(1, len(token_ids)))
@@ -224,8 +225,10 @@ class HarnessModel(LM):
         try:
             return self._tokenizer.encode(text, ends_document=ends_document).astype(np.int32)
         except InvalidTextError as error:
-            remedy = "Choose a model whose vocabulary covers the texts of the task."
-            raise error.damaged(f"text {text[:80]!r}", remedy) from error
+            raise error.damaged(
+                f"text {text[:80]!r}",
+                "Choose a model whose vocabulary covers the texts of the task.",
+            ) from error
 
     def _generation_batches(
         self, arguments: Sequence[tuple[str, dict[str, Any]]]

@@ -25,7 +25,7 @@ def takes_reading(model):
 class Steps:
     """Base class of the kinds of memory.
 
-    `arguments` are those of a call of the model besides tokens and memory. `constants` are tensors
+    `arguments` are the arguments of the model besides tokens and memory. `constants` are tensors
     for reading at most `num_tokens` that depend only on the weights, `step_constants` those for
     single tokens. While these are read, memory stays unchanged. What changes from token to token is
     the step state. Each kind has these methods too:
@@ -130,7 +130,7 @@ class HiddenStateSteps(Steps):
 
 
 class KeyValueSteps(Steps):
-    """Memory of keys and values; the step state holds those of recent tokens."""
+    """Memory of keys and values; the step state holds the keys and values of recent tokens."""
 
     def initial_memory(self, num_rows):
         return self._empty(num_rows, self._plan.operator.num_places(self._memory_length))

@@ -41,7 +41,6 @@ class Workdir:
         # A log in a store is a folder of objects.
         ending = "" if is_remote(self.folder) else ".jsonl"
         self.checkpoints = os.path.join(self.folder, CHECKPOINTS)
-        self.evaluations = os.path.join(self.folder, "evaluations")
         self.tensorboard = os.path.join(self.folder, "tensorboard")
         self.ledger = os.path.join(self.folder, f"ledger{ending}")
         self.metrics = os.path.join(self.folder, f"metrics{ending}")

@@ -154,10 +154,10 @@ def row_numbers(model: ModelConfig) -> int:
 def run_flops_per_token(experiment: ExperimentConfig) -> int:
     """Counts the floating-point operations of a run for one token.
 
-    These are three times those of `reading_flops_per_token`, and the keys and values of the
-    memory. Gradients of weights that are not trained, the backward pass below the lowest trained
-    layer, and losses of positions without one do not count. Adapters count, but neither the head
-    of a task nor rematerialisation. A recurrent model counts six for each weight outside the
+    These are three times the operations of `reading_flops_per_token`, and the keys and values of
+    the memory. Gradients of weights that are not trained, the backward pass below the lowest
+    trained layer, and losses of positions without one do not count. Adapters count, but neither the
+    head of a task nor rematerialisation. A recurrent model counts six for each weight outside the
     embedding.
     """
     config, training, frozen = experiment.model, experiment.training, experiment.frozen_parts

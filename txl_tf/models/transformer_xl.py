@@ -23,6 +23,10 @@ from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import KeyValueMemory, Memory, MemoryBesideRecent, check_memory
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
+# Sites of `functional.fold_seed` for each block, which draws at four: 0 attention probabilities, 1
+# attended values, 2 inside the feed-forward layer, 3 its results; 4 to 7 are not used. Block `i`
+# has the sites from `8 * (i + 1)` on. The first eight are the model's own: 0 embeddings, 1
+# positions, 2 outputs. Another number would draw other masks.
 _SITES_PER_BLOCK = 8
 
 

@@ -79,8 +79,11 @@ def parse_request(body: bytes) -> CompletionRequest:
         snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
         is_empty = value in _EMPTY or (snake in _NEUTRAL and value == _NEUTRAL[snake])
         if snake not in _IGNORED and not is_empty:
-            what = f"`{name[:60]}` and its other spelling have different values."
-            require(values.setdefault(snake, value) == value, what, name[:60])
+            require(
+                values.setdefault(snake, value) == value,
+                f"`{name[:60]}` and its other spelling have different values.",
+                name[:60],
+            )
     if values.pop("best_of", None) not in (None, values.get("n", 1)):
         raise RequestError(400, "`best_of` must be `n`, because all texts are returned.", "best_of")
     if type(values.get("seed")) is int:
@@ -96,8 +99,9 @@ def parse_request(body: bytes) -> CompletionRequest:
     unknown = [name[:60] for name in values if name not in known]
     if unknown:
         hint = did_you_mean(unknown[0], known, _TYPO_SIMILARITY)
-        what = f"The server does not support the parameter `{unknown[0]}`.{hint}"
-        raise RequestError(400, what, unknown[0])
+        raise RequestError(
+            400, f"The server does not support the parameter `{unknown[0]}`.{hint}", unknown[0]
+        )
     try:
         return CompletionRequest.from_dict(values)
     except ValueError as error:

@@ -75,7 +75,7 @@ class TextEngine:
         if is_on_jax():
             self._log_probs_of = compiled(scored.log_probs_of, scored)
         else:
-            # Texts of all lengths share a program, of which JAX has one for each length.
+            # Texts of all lengths share a program; JAX has a program for each length.
             self._log_probs_of = tf.function(
                 scored.log_probs_of, autograph=False, reduce_retracing=True
             )

@@ -123,12 +123,13 @@ class TextServer:
             return web.Response(status=204)
         try:
             self._check_key(request)
-            what = "The model is loading; ask again later."
-            require(self.engine is not None, what, status=503)
+            require(self.engine is not None, "The model is loading; ask again later.", status=503)
             return await handler(request)
         except web.HTTPMethodNotAllowed as error:
-            what = f"{path} needs {' or '.join(sorted(error.allowed_methods))}."
-            return _refusal(RequestError(405, what), Allow=error.headers["Allow"])
+            return _refusal(
+                RequestError(405, f"{path} needs {' or '.join(sorted(error.allowed_methods))}."),
+                Allow=error.headers["Allow"],
+            )
         except web.HTTPNotFound:
             what = f"There is no path {path}. This server has no chat: it continues the `prompt` of"
             return _refusal(RequestError(404, f"{what} a request to /v1/completions."))
@@ -148,8 +149,9 @@ class TextServer:
         return web.FileResponse(_PAGE)
 
     async def _health(self, request: web.Request) -> web.Response:
-        what = "The engine has stopped; restart the server."
-        require(self.engine.thread.is_alive(), what, status=500)
+        require(
+            self.engine.thread.is_alive(), "The engine has stopped; restart the server.", status=500
+        )
         return web.json_response({"status": "ok"})
 
     async def _version(self, request: web.Request) -> web.Response:
@@ -175,8 +177,12 @@ class TextServer:
         }
 
     def _check_model(self, name: str) -> None:
-        what = f"The server has no model `{name[:60]}`, only `{self._model_name}`."
-        require(name == self._model_name, what, "model", status=404)
+        require(
+            name == self._model_name,
+            f"The server has no model `{name[:60]}`, only `{self._model_name}`.",
+            "model",
+            status=404,
+        )
 
     async def _tokenizer_info(self, request: web.Request) -> web.Response:
         return web.json_response({"eos_token": self._text_before_others(), "bos_token": None})
@@ -208,8 +214,7 @@ class TextServer:
         self._check_model(settings.model or self._model_name)
         # A proxy adds the address of its client at the end.
         names = request.headers.getall(self._client_header, [str(request.remote)])
-        client = names[-1].rpartition(",")[2].strip()
-        owner = (client, f"cmpl-{secrets.token_hex(12)}")
+        owner = (names[-1].rpartition(",")[2].strip(), f"cmpl-{secrets.token_hex(12)}")
         prompts = await self._prompts(settings)
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[TextPiece] = asyncio.Queue()
@@ -249,10 +254,16 @@ class TextServer:
         if isinstance(prompts, str) or isinstance((*prompts, "")[0], int):
             prompts = [prompts]
         count = len(prompts) * settings.n
-        what = f"`max_tokens` must be at most {self._max_tokens} on this server."
-        require(settings.max_tokens <= self._max_tokens, what, "max_tokens")
-        what = f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}"
-        require(1 <= count <= _MAX_TEXTS, what, "prompt")
+        require(
+            settings.max_tokens <= self._max_tokens,
+            f"`max_tokens` must be at most {self._max_tokens} on this server.",
+            "max_tokens",
+        )
+        require(
+            1 <= count <= _MAX_TEXTS,
+            f"A request must ask for 1 to {_MAX_TEXTS} texts. Received: {count}",
+            "prompt",
+        )
         what = f"`session` needs one text and a name of at most {_MAX_SESSION_LETTERS} letters."
         is_valid = count == 1 and len(settings.session) <= _MAX_SESSION_LETTERS
         require(is_valid or not settings.session, what, "session")
@@ -263,8 +274,11 @@ class TextServer:
 
     def _token_ids(self, prompt: str | tuple[int, ...]) -> np.ndarray:
         ids = self.engine.encode(prompt)
-        what = f"A prompt must have at most {self._max_prompt_tokens} tokens. Received: {len(ids)}"
-        require(len(ids) <= self._max_prompt_tokens, what, "prompt")
+        require(
+            len(ids) <= self._max_prompt_tokens,
+            f"A prompt must have at most {self._max_prompt_tokens} tokens. Received: {len(ids)}",
+            "prompt",
+        )
         return ids
 
 

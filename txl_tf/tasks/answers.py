@@ -51,8 +51,7 @@ def _span(
     task: TaskConfig, passage: str, words: WordPlaces, logits: np.ndarray
 ) -> tuple[str, float]:
     """Returns the best span of whole words, or "" if "no answer" is better by the margin."""
-    num_read = logits.shape[1]
-    is_read = words.last_tokens < num_read
+    is_read = words.last_tokens < logits.shape[1]
     firsts, lasts = words.first_tokens[is_read], words.last_tokens[is_read]
     nothing = float(logits[0, -1] + logits[1, -1])
     if not len(firsts):
@@ -73,8 +72,9 @@ def _span(
 def check_predictions_file(path: str) -> None:
     """Raises UsageError unless a file is called `.jsonl`, OutputExistsError if it exists."""
     if not path.endswith(".jsonl"):
-        what = "Predictions are written as JSON Lines."
-        raise UsageError(what, where=path, remedy="Name a .jsonl file.")
+        raise UsageError(
+            "Predictions are written as JSON Lines.", where=path, remedy="Name a .jsonl file."
+        )
     require_absent(path)
 
 

@@ -16,6 +16,7 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.tasks.examples import Example
 
+_LABEL_TYPES = {"regression": np.float32, "choice": np.int32}
 # White space belongs to the next word.
 _WHITE_WORD = re.compile(r"\s*(\S+)")
 # Punctuation is separate, so that answers can exclude it.
@@ -118,18 +119,16 @@ class ExampleEncoder:
                 words.append(places)
             texts += ids + [ids[0][:0]] * (num_choices - len(ids))
         if targets and len(targets) != len(examples):
-            unlabelled = next(each for each in examples if not each.is_labelled)
             raise DataDamagedError(
                 "The record has no label, but other records of the split have labels.",
-                where=unlabelled.where,
+                where=next(each for each in examples if not each.is_labelled).where,
                 remedy="Add the label or leave the record out.",
             )
-        lengths = map(len, texts)
         return EncodedExamples(
             kind=self._task.kind,
             examples=examples,
             token_ids=np.concatenate(texts),
-            offsets=np.cumsum([0, *lengths], dtype=np.int64),
+            offsets=np.cumsum([0, *map(len, texts)], dtype=np.int64),
             num_choices=num_choices,
             targets=np.stack(targets) if targets else None,
             words=words,
@@ -159,13 +158,12 @@ class ExampleEncoder:
         ends = len(first) + np.cumsum(counts)
         # A word without tokens would share the place of its neighbours.
         is_there = counts > 0
-        places = WordPlaces(
+        return np.concatenate([first, *parts, last]), WordPlaces(
             first_tokens=(ends - counts)[is_there],
             last_tokens=(ends - 1)[is_there],
             starts=np.array([word.start(1) for word in words], np.int64)[is_there],
             stops=np.array([word.end(1) for word in words], np.int64)[is_there],
         )
-        return np.concatenate([first, *parts, last]), places
 
     def _target(
         self, example: Example, num_tokens: int, places: WordPlaces | None
@@ -174,10 +172,8 @@ class ExampleEncoder:
             return None
         if self._task.kind == "span":
             return _span_of(example, num_tokens, places)
-        if self._task.kind == "regression":
-            return np.array(example.label, np.float32)
-        if self._task.kind == "choice":
-            return np.array(example.label, np.int32)
+        if self._task.kind in ("regression", "choice"):
+            return np.array(example.label, _LABEL_TYPES[self._task.kind])
         if (label := str(example.label)) not in self._class_numbers:
             raise MismatchError(
                 f"The label {label[:60]!r} is not one of the classes of the task.",

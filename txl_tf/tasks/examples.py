@@ -41,6 +41,7 @@ from txl_tf.storage.untrusted_files import parse_json_object
 
 TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 CORRECT = "Correct the file, or take the record out."
+_ONE_OBJECT = "Write one object in each line."
 _FORM = re.compile(r"\.(jsonl|json|tsv|csv)(\.gz|\.xz|\.zst)?$")
 _MAX_SHOWN = 12
 _LARGEST_FLOAT32 = 3.4028234663852886e38
@@ -107,7 +108,6 @@ class TaskData:
 
     Raises:
         DataDamagedError: If two examples of a split have the same name.
-        MismatchError: If the label of an example is not one of the classes.
     """
 
     kind: TaskKind
@@ -120,16 +120,12 @@ class TaskData:
             places: dict[str, str] = {}
             for example in examples:
                 if (first := places.get(example.name)) is not None:
-                    what = f"The id {shown_value(example.name)} is used twice; first in {first}."
-                    raise DataDamagedError(what, where=example.where, remedy=CORRECT)
-                places[example.name] = example.where
-                if self.labels and example.label is not None and example.label not in self.labels:
-                    near = did_you_mean(str(example.label), self.labels)
-                    raise MismatchError(
-                        f"The label {shown_value(example.label)} is not one of the classes.{near}",
+                    raise DataDamagedError(
+                        f"The id {shown_value(example.name)} is used twice; first in {first}.",
                         where=example.where,
-                        remedy=f"The {len(self.labels)} classes are: {_shown_names(self.labels)}",
+                        remedy=CORRECT,
                     )
+                places[example.name] = example.where
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,7 +206,7 @@ def read_own_data(
 
     Raises:
         UsageError: If the columns do not fit the kind, or a file ending is unknown.
-        MismatchError: If a column is missing, or a label is not one of the classes.
+        MismatchError: If a column is missing, or there are fewer than two classes.
         DataDamagedError: If a file or a record is damaged.
         InputMissingError: If there is no such file.
         StorageError: If a file cannot be read.
@@ -224,17 +220,26 @@ def read_own_data(
     print(data.labels, data.splits["train"][0].texts)
     ```
     """
-    _check_columns(kind, columns, labels)
-    splits = {
-        split: read_split(path, kind, columns, needs_label=split.startswith(("train", "valid")))
-        for split, path in paths_by_split.items()
-    }
+    _check_columns(kind, columns)
+    splits = {}
+    for split, path in paths_by_split.items():
+        needs_label = split.startswith(("train", "valid"))
+        if needs_label and columns.label is None:
+            raise UsageError(
+                "The file needs labels, but no label column is named.",
+                where=path,
+                remedy="Name the column of the labels.",
+            )
+        label_names = (columns.label,) if needs_label else ()
+        names = (*columns.text, *columns.choices, columns.id, *label_names)
+        records = read_records(path, [name for name in names if name is not None])
+        splits[split] = [_example(record, kind, columns, needs_label) for record in records]
     if kind == "classification":
         labels = _labels_of(splits) if labels is None else labels
     return TaskData(kind=kind, labels=labels or (), splits=splits, metrics=DEFAULT_METRICS[kind])
 
 
-def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | None) -> None:
+def _check_columns(kind: TaskKind, columns: Columns) -> None:
     num_texts = len(columns.text)
     if kind not in TASK_KINDS:
         problem = f"The kind must be {' or '.join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}"
@@ -244,23 +249,9 @@ def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | N
         problem = f"A task of kind {kind} needs at least 1 text column."
     elif (kind == "choice") != bool(columns.choices):
         problem = "Tasks of kind choice need at least one column of options; others have none."
-    elif labels is not None and kind != "classification":
-        problem = f"Only tasks of kind classification have classes, not {kind}."
-    elif labels is not None and len(set(labels)) != max(len(labels), 2):
-        problem = "There must be at least two classes, and no class twice."
     else:
         return
     raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
-
-
-def read_split(path: str, kind: TaskKind, columns: Columns, *, needs_label: bool) -> list[Example]:
-    """Reads a file as examples."""
-    if needs_label and columns.label is None:
-        what = "The file needs labels, but no label column is named."
-        raise UsageError(what, where=path, remedy="Name the column of the labels.")
-    names = [*columns.text, *columns.choices, columns.id, columns.label if needs_label else None]
-    records = read_records(path, [name for name in names if name is not None])
-    return [_example(record, kind, columns, needs_label) for record in records]
 
 
 def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool) -> Example:
@@ -371,20 +362,13 @@ def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
     DataDamagedError for a damaged or empty file.
     """
     if (form := _FORM.search(path)) is None:
-        remedy = (
-            "Name a .jsonl, .json, .tsv or .csv file; .gz, .xz or .zst may follow. Plain text has "
-            "no labels: `txl prepare` it, and `txl train --init-from MODEL`."
+        raise UsageError(
+            "The file name has no known ending.",
+            where=path,
+            remedy="Name a .jsonl, .json, .tsv or .csv file; .gz, .xz or .zst may follow. "
+            "Plain text has no labels: `txl prepare` it, and `txl train --init-from MODEL`.",
         )
-        raise UsageError("The file name has no known ending.", where=path, remedy=remedy)
-    rows: Iterator[tuple[str, dict[str, Any]]]
-    if form[1] in ("jsonl", "json"):
-        rows = (
-            (where, parse_json_object(line, where=where, remedy="Write one object in each line."))
-            for where, line in _lines(path)
-            if line.strip()
-        )
-    else:
-        rows = _with_header(_fields(path, form[1] == "csv"))
+    rows = _table(path, form[1]) if form[1] in ("csv", "tsv") else _objects(path)
     number = 0
     for where, values in rows:
         if missing_names := [name for name in columns if name not in values]:
@@ -397,8 +381,11 @@ def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
         yield Record(where, number, values)
         number += 1
     if number == 0:
-        what = "The file has no record: it is empty, or has only a header line."
-        raise DataDamagedError(what, where=path, remedy="Name a file with records.")
+        raise DataDamagedError(
+            "The file has no record: it is empty, or has only a header line.",
+            where=path,
+            remedy="Name a file with records.",
+        )
 
 
 def _shown_names(names: Sequence[str]) -> str:
@@ -413,45 +400,56 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
         try:
             yield where, line.decode("utf-8")
         except UnicodeDecodeError as error:
-            what = f"The line is not UTF-8, from its byte {error.start} on."
-            remedy = "Convert the file to UTF-8."
-            raise DataDamagedError(what, where=where, remedy=remedy) from error
+            raise DataDamagedError(
+                f"The line is not UTF-8, from its byte {error.start} on.",
+                where=where,
+                remedy="Convert the file to UTF-8.",
+            ) from error
 
 
-def _fields(path: str, has_commas: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yields the place of the first line and the fields of each record."""
-    if not has_commas:
-        for where, line in _lines(path):
-            yield where, line.removesuffix("\n").removesuffix("\r").split("\t")
-        return
+def _objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the place and the values of each line of JSON that is not empty."""
+    for where, line in _lines(path):
+        if line.strip():
+            yield where, parse_json_object(line, where=where, remedy=_ONE_OBJECT)
+
+
+def _table(path: str, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the place of the first line and the values of each record below a header."""
     csv.field_size_limit(MAX_LINE_BYTES)  # the default is shorter than some articles
-    reader = csv.reader((text for _, text in _lines(path)), strict=True)
+    lines = (text for _, text in _lines(path))
+    if form == "csv":
+        reader = csv.reader(lines, strict=True)
+    else:
+        reader = csv.reader(lines, strict=True, delimiter="\t", quoting=csv.QUOTE_NONE)
+    header: list[str] = []
     while True:
         where = f"{path}, line {reader.line_num + 1}"
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            what = f"The record is not CSV: {first_line(error)}."
-            raise DataDamagedError(what, where=where, remedy=CORRECT) from error
+            raise DataDamagedError(
+                f"The record is not {form.upper()}: {first_line(error)}.",
+                where=where,
+                remedy=CORRECT,
+            ) from error
         if fields is None:
             return
-        yield where, fields
-
-
-def _with_header(
-    rows: Iterator[tuple[str, list[str]]],
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    header: list[str] | None = None
-    for where, fields in rows:
         if fields in ([], [""]):
             continue
-        if header is None:
+        if not header:
             header = fields
             if doubled := next((name for name in fields if fields.count(name) > 1), None):
-                what = f"The column {shown_value(doubled)} occurs twice in the header."
-                raise DataDamagedError(what, where=where, remedy="Rename one of the columns.")
+                raise DataDamagedError(
+                    f"The column {shown_value(doubled)} occurs twice in the header.",
+                    where=where,
+                    remedy="Rename one of the columns.",
+                )
         elif len(fields) != len(header):
-            what = f"The record must have {len(header)} fields, not {len(fields)}."
-            raise DataDamagedError(what, where=where, remedy=CORRECT)
+            raise DataDamagedError(
+                f"The record must have {len(header)} fields, not {len(fields)}.",
+                where=where,
+                remedy=CORRECT,
+            )
         else:
             yield where, dict(zip(header, fields, strict=True))

@@ -88,16 +88,14 @@ def compute_metrics(
                 f"A metric of this {kind} task must be one of "
                 f"{', '.join(figures)}.{did_you_mean(name, figures)} Received: {shown_value(name)}"
             )
-    return {key: value for name in names for key, value in figures[name].items()}
-
-
-_Figures = dict[str, dict[str, float]]
-"""For each metric, the figures that it gives by their names."""
+    more = ("", "_has_answer", "_no_answer")
+    keys = [f"{name}{suffix}" for name in names for suffix in more]
+    return {key: figures[key] for key in keys if key in figures}
 
 
 def _class_figures(
     labels: tuple[str, ...], examples: Sequence[Example], predictions: Any
-) -> _Figures:
+) -> dict[str, float]:
     from sklearn import metrics
 
     classes = np.asarray(predictions)
@@ -111,24 +109,23 @@ def _class_figures(
         matthews = metrics.matthews_corrcoef(right, classes)
     figures = {"accuracy": np.mean(right == classes), "f1_macro": each_f1.mean()}
     figures |= {"matthews": matthews, **({"f1": each_f1[1]} if len(labels) == 2 else {})}
-    return {name: {name: float(value)} for name, value in figures.items()}
+    return {name: float(value) for name, value in figures.items()}
 
 
 def _is_constant(values: np.ndarray) -> bool:
     return bool((values == values[0]).all())
 
 
-def _number_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
+def _number_figures(examples: Sequence[Example], predictions: Any) -> dict[str, float]:
     from scipy import stats
 
     numbers = np.asarray(predictions, np.float64)
     right = np.array([example.label for example in examples], np.float64)
-    figures = {
+    return {
         "pearson": _correlation(stats.pearsonr, right, numbers),
         "spearman": _correlation(stats.spearmanr, right, numbers),
         "mean_squared_error": float(np.mean((right - numbers) ** 2)),
     }
-    return {name: {name: value} for name, value in figures.items()}
 
 
 def _correlation(
@@ -143,9 +140,9 @@ def _correlation(
     return value if np.isfinite(value) else 0.0
 
 
-def _choice_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
+def _choice_figures(examples: Sequence[Example], predictions: Any) -> dict[str, float]:
     is_right = np.asarray(predictions) == np.array([example.label for example in examples])
-    return {"accuracy": {"accuracy": float(is_right.mean())}}
+    return {"accuracy": float(is_right.mean())}
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -157,11 +154,10 @@ def normalized_answer(text: str) -> str:
 
     Lower case, without ASCII punctuation and the words a, an and the, single spaces between words.
     """
-    plain = text.lower().translate(_NO_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", plain).split())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def _span_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
+def _span_figures(examples: Sequence[Example], predictions: Any) -> dict[str, float]:
     """Computes exact match and F1 of answers, both from 0 to 1, as the published evaluations do.
 
     The best accepted answer of a question counts. If any question has no answer, the rules of
@@ -177,15 +173,15 @@ def _span_figures(examples: Sequence[Example], predictions: Any) -> _Figures:
         text_answer = normalized_answer(text)
         exact.append(float(text_answer in accepted))
         overlap.append(max(_f1(text_answer, each, has_version_2) for each in accepted))
-    of_exact, of_f1 = {"exact_match": fmean(exact)}, {"span_f1": fmean(overlap)}
+    figures = {"exact_match": fmean(exact), "span_f1": fmean(overlap)}
     if has_version_2:
         answerable = [number for number, each in enumerate(examples) if each.is_answerable]
         others = [number for number, each in enumerate(examples) if not each.is_answerable]
         if answerable:
-            of_exact["exact_match_has_answer"] = fmean(exact[number] for number in answerable)
-            of_f1["span_f1_has_answer"] = fmean(overlap[number] for number in answerable)
-        of_exact["exact_match_no_answer"] = fmean(exact[number] for number in others)
-    return {"exact_match": of_exact, "span_f1": of_f1}
+            figures["exact_match_has_answer"] = fmean(exact[number] for number in answerable)
+            figures["span_f1_has_answer"] = fmean(overlap[number] for number in answerable)
+        figures["exact_match_no_answer"] = fmean(exact[number] for number in others)
+    return figures
 
 
 def _f1(answer: str, accepted: str, has_version_2: bool) -> float:

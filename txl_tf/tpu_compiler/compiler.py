@@ -82,8 +82,7 @@ def hbm_at_once(
     """
     while_training, while_evaluating = training.needed_bytes, 0
     if evaluation is not None:
-        fresh_bytes = max(evaluation.needed_bytes - shared_bytes, 0)
-        while_evaluating = training.argument_bytes + fresh_bytes
+        while_evaluating = training.argument_bytes + max(evaluation.needed_bytes - shared_bytes, 0)
     return {
         "while_training_bytes": while_training,
         "while_evaluating_bytes": while_evaluating,
@@ -112,11 +111,8 @@ _DUMP, _AFTER_DUMP = "*.after_optimizations.hlo.pb", "*.after_optimizations_afte
 
 def require_tpu_compiler() -> None:
     """Raises UsageError if the compiler is not installed, without importing it."""
-    what = {"purpose": "Compiling for a TPU", "where": sys.prefix}
-    if is_on_jax():
-        require_extra("jax-compile", "jax", "libtpu", **what)
-    else:
-        require_extra("tpu-compile", "jax", "libtpu", **what)
+    extra = "jax-compile" if is_on_jax() else "tpu-compile"
+    require_extra(extra, "jax", "libtpu", purpose="Compiling for a TPU", where=sys.prefix)
 
 
 class TpuCompiler:

@@ -9,7 +9,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tensorflow.compiler.xla.service.hlo_pb2 import HloComputationProto as Computation
@@ -67,15 +67,15 @@ class ProgramCosts:
 
     def flops(self) -> int:
         """Counts the floating-point operations of matrix multiplications and kernels."""
-        return sum(times * self._flops(each) for each, times in self._all_executed())
+        return self._total(self._flops)
 
     def hbm_bytes(self) -> int:
         """Counts bytes read from and written to high-bandwidth memory, with padding."""
-        return sum(times * self._traffic(each) for each, times in self._all_executed())
+        return self._total(self._traffic)
 
     def all_reduce_bytes(self) -> int:
         """Counts the bytes that each replica contributes to all-reduces, without padding."""
-        return sum(times * self._reduced_bytes(each) for each, times in self._all_executed())
+        return self._total(self._reduced_bytes)
 
     def _reduced_bytes(self, instruction: Instruction) -> int:
         if instruction.opcode in ("async-start", "custom-call"):  # the newest chips offload sums
@@ -95,10 +95,9 @@ class ProgramCosts:
                 for callee in called:
                     yield from self._executed(callee, times)
 
-    def _all_executed(self) -> Iterator[tuple[Instruction, int]]:
-        for computation, times in self._times:
-            for instruction in computation.instructions:
-                yield instruction, times
+    def _total(self, cost: Callable[[Instruction], int]) -> int:
+        """Adds up a cost of all instructions, as often as each runs."""
+        return sum(times * sum(map(cost, part.instructions)) for part, times in self._times)
 
     def _trip_count(self, loop: Instruction) -> int | None:
         """Finds the number of turns of a loop; `None` if data decide.

@@ -24,8 +24,7 @@ class MeshWithoutDevices(MeshStrategy):
     """Mesh of devices that can only be compiled for; its arrays have a shape and no values."""
 
     def _placed(self, array: np.ndarray, is_by_row: bool) -> Any:
-        sharding = self.sharding(is_by_row)
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=self.sharding(is_by_row))
 
 
 def lowered_step(experiment: ExperimentConfig, strategy: MeshWithoutDevices) -> Any:

@@ -23,8 +23,6 @@ class CloudNames:
     """The provider's image for software that brings its own framework, like TensorFlow here."""
     gke_accelerator: str | None
     """GKE's name; `None` if GKE has no such chips."""
-    gke_accelerator_of_one_host: str | None = None
-    """GKE's name for a slice of one host, if it differs."""
     max_chips_per_host: int = 4
     """Chips of the largest slice with one host; in larger slices a host has 4."""
 
@@ -47,7 +45,7 @@ _CUBES = (
 _UBUNTU = "tpu-ubuntu2204-base"
 _CLOUD_NAMES = {
     "v2": CloudNames("v2", 2, _OF_V2, _UBUNTU, None),
-    "v3": CloudNames("v3", 2, _OF_V3, _UBUNTU, "tpu-v3-slice", "tpu-v3-device"),
+    "v3": CloudNames("v3", 2, _OF_V3, _UBUNTU, "tpu-v3-device"),
     "v4": CloudNames("v4", 2, _CUBES, _UBUNTU, "tpu-v4-podslice"),
     "v5e": CloudNames(
         "v5litepod", 1, _SMALL, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", max_chips_per_host=8

@@ -1,25 +1,40 @@
 """Attention kernels as operations of a program, on JAX and on TensorFlow, with their gradients.
 
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
-length, N heads, H head width; in inference P places of memory, R rows of the table of distances.
+length, N heads, H head width, G columns of a group of heads, A queries of a tile, R rows of the
+table of distances; in inference P places of memory, S keys of the segment with padding.
 """
 
+import dataclasses
 import functools
-from typing import Any
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.imports import is_on_jax
 from txl_tf.imports import tensorflow as tf
-from txl_tf.tpu_kernels.attention_kernels import Direction, kernel_of
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
+from txl_tf.tpu_kernels.attention_kernels import (
+    backward_kernel,
+    forward_kernel,
+    inference_kernel,
+)
+from txl_tf.tpu_kernels.attention_plan import LANES, AttentionPlan, InferencePlan
+
+Direction = Literal["forward", "backward", "inference"]
 
 # Of kernels, the version that libtpu 0.0.31 of TensorFlow 2.20 reads. The version that JAX 0.10.2
 # would write does not differ for these kernels.
 _KERNEL_VERSION = 9
 _VERSION = 10  # of the operation that calls JAX programs, in TensorFlow 2.20
+# libtpu looks for the function of a kernel by this name.
+_NAME = "main"
 
 
 def attend(plan: AttentionPlan, first_keys: Any, hash_keys: Any, *differentiated: Any) -> Any:
@@ -225,3 +240,113 @@ def _with_first_keys(
 def _padded(array: Any, length: int, num_before: int = 0) -> Any:
     num_after = length - num_before - array.shape[1]
     return jnp.pad(array, [(0, 0), (num_before, num_after), (0, 0)])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """One argument or result of a kernel.
+
+    `block` is the shape on the chip at a time; `place` maps an index of the grid to the index of
+    the needed block.
+    """
+
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
+    dtype: str
+    place: Callable[..., tuple[int, ...]]
+
+    def moved_bytes(self, grid: Sequence[int]) -> int:
+        """Counts the bytes that a kernel moves, with rows padded to whole registers.
+
+        A block is moved whenever the next place of the grid needs another one; the last axis of
+        the grid is the innermost.
+        """
+        places = (self.place(*index) for index in itertools.product(*map(range, grid)))
+        columns = math.ceil(self.block[-1] / LANES) * LANES
+        item_bytes = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
+        num_bytes = math.prod(self.block[:-1]) * columns * item_bytes
+        return num_bytes * sum(1 for _ in itertools.groupby(places))
+
+
+def kernel_of(plan: AttentionPlan, direction: Direction) -> Callable[..., Any]:
+    """Makes a kernel, a function of scalars of each row and of padded arrays.
+
+    A row has the first visible key, both keys of the hash and, for each tile of queries, the first
+    key that any of them sees. The arrays are queries `(B, T, N * H)`, keys and values
+    `(B, K, N * H)`, distances `(R, N * H)`, float32 biases `(2, N * H)` and, where queries have
+    their own starts, the first keys `(B, T / A, 1, A)`. `forward` returns the attended values
+    `(B, T, N * H)` and the logarithm of the sum of exponentials of the scores, float32
+    `(B, T / A, N * H / G, G / H, A)`. `backward` also takes both and the gradient of the first,
+    and returns the gradients of queries, keys, values, distances and, in float32, of the biases.
+
+    `inference` takes keys and values twice: of the segment `(B, S, N * H)` and of memory
+    `(B, P, N * H)`. It returns the attended values and, where the plan writes memory, its next
+    keys and values.
+    """
+    # A group's distances are loaded once, a row's keys and values once for each group.
+    grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
+    rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
+    tile, heads, table = plan.block_queries, plan.heads_per_group, plan.table_length
+
+    def of_keys(length: int) -> _Block:
+        shape, block = (rows, length, columns), (1, length, width)
+        return _Block(shape, block, plan.dtype, lambda n, b, i, *_: (b, 0, n))
+
+    queries = _Block(
+        (rows, plan.padded_segment_length, columns),
+        (1, tile, width),
+        plan.dtype,
+        lambda n, b, i, *_: (b, i, n),
+    )
+    keys = of_keys(plan.padded_key_length)
+    distances = _Block((table, columns), (table, width), plan.dtype, lambda n, b, i, *_: (0, n))
+    biases = _Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
+    first_keys = _Block(
+        (rows, plan.num_query_blocks, 1, tile),
+        (1, 1, 1, tile),
+        "int32",
+        lambda n, b, i, *_: (b, i, 0, 0),
+    )
+    log_sums = _Block(
+        (rows, plan.num_query_blocks, plan.num_groups, heads, tile),
+        (1, 1, 1, heads, tile),
+        "float32",
+        lambda n, b, i, *_: (b, i, n, 0, 0),
+    )
+    of_all = [distances, biases, *([first_keys] if plan.has_query_starts else [])]
+    scratch = []
+    flops, kernel = plan.forward_flops, forward_kernel
+    inputs, outputs = [queries, keys, keys, *of_all], [queries, log_sums]
+    if isinstance(plan, InferencePlan):
+        segment, memory = map(of_keys, (plan.segment_key_length, plan.memory_length))
+        kernel = inference_kernel
+        inputs = [queries, segment, segment, memory, memory, *of_all]
+        outputs = [queries, *([memory, memory] if plan.writes_memory else [])]
+    elif direction == "backward":
+        flops, kernel = plan.backward_flops, backward_kernel
+        inputs += [queries, log_sums, queries]
+        outputs = [queries, keys, keys, distances, biases]
+        lengths = plan.padded_key_length, plan.padded_key_length, table
+        scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
+    return pl.pallas_call(
+        functools.partial(kernel, plan),
+        name=_NAME,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=grid,
+            in_specs=[pl.BlockSpec(each.block, each.place) for each in inputs],
+            out_specs=[pl.BlockSpec(each.block, each.place) for each in outputs],
+            scratch_shapes=scratch,
+        ),
+        out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
+            vmem_limit_bytes=plan.vmem_limit_bytes,
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=flops,
+            transcendentals=plan.num_exponentials,
+            bytes_accessed=sum(each.moved_bytes(grid) for each in (*inputs, *outputs)),
+        ),
+        interpret=plan.kernel.platform != "tpu",
+    )

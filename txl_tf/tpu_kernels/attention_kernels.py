@@ -10,29 +10,21 @@ W distances of a tile; in inference S keys of the segment, M places of memory. T
 include padding.
 """
 
-import dataclasses
 import functools
-import itertools
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.functional import MASKED_SCORE
 from txl_tf.stateless_random import DRAWN_BITS, dropout_threshold
-from txl_tf.tpu_kernels.attention_plan import LANES, AttentionPlan, InferencePlan
-
-Direction = Literal["forward", "backward", "inference"]
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
 
 # Scalars of a row before one for each tile: first key, both keys of the hash.
 _NUM_ROW_SCALARS = 3
-# libtpu looks for the function of a kernel by this name.
-_NAME = "main"
 # Summed axes of a product whose left or right matrix is transposed.
 _LEFT_TRANSPOSED, _RIGHT_TRANSPOSED = (0, 0), (1, 1)
 
@@ -266,7 +258,7 @@ def _add_tile(
     return next_largest, total, sums
 
 
-def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
+def forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
     """Attends from one tile of queries to all keys that they see."""
     query, key, value, distances, biases, *first_keys, attended, log_sums = references
     tile = Tile(plan, scalars, *first_keys)
@@ -274,7 +266,7 @@ def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
     _attend([keys], query, biases, distances, attended, log_sums)
 
 
-def _inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
+def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
     """Attends from a tile of queries to memory and segment; the first writes the next memory.
 
     Keys of memory and segment stay separate: on a TPU, concatenating them and slicing the next
@@ -308,7 +300,7 @@ def _inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> No
             result[0, num_kept:, :] = new[0, end - num_new : end, :]
 
 
-def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
+def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
     """Adds the gradients of one tile of queries, and of the keys that they see.
 
     A row has sums of its keys and values; all rows share sums of distances and biases.
@@ -404,113 +396,3 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
     @pl.when(jnp.logical_and(tile.row == plan.num_rows - 1, is_last_tile))
     def _() -> None:
         of_distances[...] = distance_sums[...].astype(of_distances.dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Block:
-    """One argument or result of a kernel.
-
-    `block` is the shape on the chip at a time; `place` maps an index of the grid to the index of
-    the needed block.
-    """
-
-    shape: tuple[int, ...]
-    block: tuple[int, ...]
-    dtype: str
-    place: Callable[..., tuple[int, ...]]
-
-    def moved_bytes(self, grid: Sequence[int]) -> int:
-        """Counts the bytes that a kernel moves, with rows padded to whole registers.
-
-        A block is moved whenever the next place of the grid needs another one; the last axis of
-        the grid is the innermost.
-        """
-        places = (self.place(*index) for index in itertools.product(*map(range, grid)))
-        columns = math.ceil(self.block[-1] / LANES) * LANES
-        item_bytes = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
-        num_bytes = math.prod(self.block[:-1]) * columns * item_bytes
-        return num_bytes * sum(1 for _ in itertools.groupby(places))
-
-
-def kernel_of(plan: AttentionPlan, direction: Direction) -> Callable[..., Any]:
-    """Makes a kernel, a function of scalars of each row and of padded arrays.
-
-    A row has the first visible key, both keys of the hash and, for each tile of queries, the first
-    key that any of them sees. The arrays are queries `(B, T, N * H)`, keys and values
-    `(B, K, N * H)`, distances `(P, N * H)`, float32 biases `(2, N * H)` and, where queries have
-    their own starts, the first keys `(B, T / A, 1, A)`. `forward` returns the attended values
-    `(B, T, N * H)` and the logarithm of the sum of exponentials of the scores, float32
-    `(B, T / A, N * H / G, G / H, A)`. `backward` also takes both and the gradient of the first,
-    and returns the gradients of queries, keys, values, distances and, in float32, of the biases.
-
-    `inference` takes keys and values twice: of the segment `(B, S, N * H)` and of memory
-    `(B, M, N * H)`. It returns the attended values and, where the plan writes memory, its next
-    keys and values.
-    """
-    # A group's distances are loaded once, a row's keys and values once for each group.
-    grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
-    rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
-    tile, heads, table = plan.block_queries, plan.heads_per_group, plan.table_length
-
-    def of_keys(length: int) -> _Block:
-        shape, block = (rows, length, columns), (1, length, width)
-        return _Block(shape, block, plan.dtype, lambda n, b, i, *_: (b, 0, n))
-
-    queries = _Block(
-        (rows, plan.padded_segment_length, columns),
-        (1, tile, width),
-        plan.dtype,
-        lambda n, b, i, *_: (b, i, n),
-    )
-    keys = of_keys(plan.padded_key_length)
-    distances = _Block((table, columns), (table, width), plan.dtype, lambda n, b, i, *_: (0, n))
-    biases = _Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
-    first_keys = _Block(
-        (rows, plan.num_query_blocks, 1, tile),
-        (1, 1, 1, tile),
-        "int32",
-        lambda n, b, i, *_: (b, i, 0, 0),
-    )
-    log_sums = _Block(
-        (rows, plan.num_query_blocks, plan.num_groups, heads, tile),
-        (1, 1, 1, heads, tile),
-        "float32",
-        lambda n, b, i, *_: (b, i, n, 0, 0),
-    )
-    of_all = [distances, biases, *([first_keys] if plan.has_query_starts else [])]
-    scratch = []
-    flops, kernel = plan.forward_flops, _forward_kernel
-    inputs, outputs = [queries, keys, keys, *of_all], [queries, log_sums]
-    if isinstance(plan, InferencePlan):
-        segment, memory = map(of_keys, (plan.segment_key_length, plan.memory_length))
-        kernel = _inference_kernel
-        inputs = [queries, segment, segment, memory, memory, *of_all]
-        outputs = [queries, *([memory, memory] if plan.writes_memory else [])]
-    elif direction == "backward":
-        flops, kernel = plan.backward_flops, _backward_kernel
-        inputs += [queries, log_sums, queries]
-        outputs = [queries, keys, keys, distances, biases]
-        lengths = plan.padded_key_length, plan.padded_key_length, table
-        scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
-    return pl.pallas_call(
-        functools.partial(kernel, plan),
-        name=_NAME,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=grid,
-            in_specs=[pl.BlockSpec(each.block, each.place) for each in inputs],
-            out_specs=[pl.BlockSpec(each.block, each.place) for each in outputs],
-            scratch_shapes=scratch,
-        ),
-        out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
-            vmem_limit_bytes=plan.vmem_limit_bytes,
-        ),
-        cost_estimate=pl.CostEstimate(
-            flops=flops,
-            transcendentals=plan.num_exponentials,
-            bytes_accessed=sum(each.moved_bytes(grid) for each in (*inputs, *outputs)),
-        ),
-        interpret=plan.kernel.platform != "tpu",
-    )

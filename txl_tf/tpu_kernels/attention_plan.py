@@ -336,8 +336,7 @@ def places_of(memory_length: int) -> int:
     least = max(rounded_up(memory_length, LANES), LANES)
 
     def cost(num_places: int) -> float:
-        tile = tile_of(num_places, _LARGEST_TILE[2])
-        return num_places * (3 + 4 * LANES / tile)
+        return num_places * (3 + 4 * LANES / tile_of(num_places, _LARGEST_TILE[2]))
 
     return min(range(least, least + _MOST_UNUSED, LANES), key=cost)
 

@@ -1,7 +1,6 @@
 """SentencePiece tokenizer and the trainer of its models."""
 
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from tests.data.tokenizers.trained_sentence_piece import LINES, TEXT, trained_se
 from txl_tf.data import vocabulary_training
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.data.vocabulary_training import SentencePieceTraining
-from txl_tf.errors import UsageError
 
 MODEL_TYPES = ["bpe", "unigram"]
 
@@ -60,9 +58,3 @@ def test_a_vocabulary_size_out_of_range_is_named():
     smallest = int(re.search(r"at least (\d+)", str(error.value))[1])
     assert trained([TEXT.decode()], smallest, "unigram").vocabulary_size == smallest
     assert smallest < trained([TEXT.decode()], 100_000, "unigram").vocabulary_size < 100_000
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UsageError, match="needs sentencepiece, which is not installed"):
-        trained([TEXT.decode()], 300)

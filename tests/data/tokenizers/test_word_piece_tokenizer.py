@@ -1,11 +1,7 @@
 """WordPiece tokenizer."""
 
-from tests.data.tokenizers.hostile_texts import hostile_texts
-from tests.data.tokenizers.spelled_word_piece import spelled_word_piece
 from txl_tf.data.tokenizers.piece_tokenizers import SUFFIX_INDICATOR, WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
-
-TEXT = b"\n".join(hostile_texts(60)).translate(None, b"\0<>")
 
 
 def tiny():
@@ -20,8 +16,3 @@ def test_words_are_their_longest_beginnings():
     assert tiny().decode_bytes([2, 5, 6, 4, 1, 0, 7, 8, 6, 1]) == b"unaffable able\n<unk> ##able\n"
     assert tiny().decode_bytes([5, 6, 4]) == b"affable able"
     assert tiny().encode(b"").tolist() == []
-
-
-def test_words_with_nul_are_unknown():
-    tokenizer = spelled_word_piece(TEXT)
-    assert tokenizer.decode_bytes(tokenizer.encode(b"a \0 a\0b a")) == b"a <unk> <unk> a"

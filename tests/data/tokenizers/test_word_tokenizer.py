@@ -146,15 +146,6 @@ def test_white_space_equals_pythons_for_every_character():
     assert WordRule().split(text.encode()) == [word.encode() for word in text.split()]
 
 
-def test_a_line_can_come_in_parts():
-    rule = WordRule(add_double_eos=True)
-    assert rule.split(b"a b", True, False) == [LINE_MARK, b"a", b"b"]
-    assert rule.split(b" c", False, False) == [b"c"]
-    assert rule.split(b" d\ne", False, True) == [b"d", LINE_MARK, LINE_MARK, b"e", LINE_MARK]
-    assert rule.split(b"", False, True) == [LINE_MARK]
-    assert rule.split(b"", True, True) == []
-
-
 def test_a_word_can_never_be_the_mark():
     literal = WordRule(add_eos=True).split("\u00ff <eos>\n".encode())
     assert literal == ["\u00ff".encode(), b"<eos>", LINE_MARK]

@@ -4,18 +4,13 @@ import importlib.util
 import io
 import json
 import math
-import os
 import shutil
-import signal
 import subprocess
-import threading
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import txl_tf
 from tests.distribution.two_workers import started
@@ -27,7 +22,6 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.model_folder import Workdir, data_identity, write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.training.checkpoints import CheckpointStore
 
 DOCUMENTS = [b"a", b"One is short. ", b"Another one has more to say. ", b"\xc3\xa9t\xc3\xa9 no. "]
 EXPERIMENT = toy_experiment(
@@ -262,7 +256,6 @@ def test_a_converted_model_is_evaluated(data, tmp_path, evaluate):
     assert own["total_nats"] == pytest.approx(split["total_nats"], rel=1e-6)
     assert not (folder / "tensorboard").exists()
     evaluate("--workdir", folder, "--text", path, code=2, says="--data DIR")
-    evaluate(*common, "--watch", code=2)
     (folder / "config.json").write_text("{")
     evaluate(*common, code=65)
 
@@ -272,8 +265,7 @@ def test_a_converted_model_is_evaluated(data, tmp_path, evaluate):
     [
         [],
         ["--data", "d", "--text", "t", "--split", "valid"],
-        ["--data", "d", "--watch", "--step", "10"],
-        ["--data", "d", "--watch-seconds", "3"],
+        ["--data", "d", "--per-token"],
         ["--data", "d", "--set", "evaluation.warm_up_tokens=some"],
     ],
 )
@@ -289,68 +281,3 @@ def test_windows_need_the_memory_left_out_which_is_78(run, data, evaluate):
     (result,) = evaluate(*common, *stride, *(f"--set={each}" for each in sets))
     # A window of the whole text reads every document from its beginning.
     assert result["total_nats"] == pytest.approx(sum(nats_of_documents_alone()), rel=1e-5)
-
-
-@pytest.fixture
-def watched(data, tmp_path):
-    """A run with two of its three checkpoints, and what watches it."""
-    run = Run(tmp_path / "run", data[1])
-    run.save(10)
-    run.save(20)
-    return run, ("--workdir", run.workdir.folder, "--data", data[0], "--watch")
-
-
-@pytest.mark.slow
-def test_every_checkpoint_is_evaluated_once_as_it_appears(watched, evaluate):
-    run, watch = watched
-    results = evaluate(*watch, "--watch-seconds", "0.01")
-    assert [result["step"] for result in results] == [10, 20]
-    thread = threading.Timer(0.3, run.save, [30])
-    thread.start()
-    results = evaluate(*watch)
-    thread.join()
-    assert [result["step"] for result in results] == [30]
-    assert evaluate(*watch) == []
-    board = EventAccumulator(os.path.join(run.workdir.tensorboard, "valid")).Reload()
-    events = board.Tensors("loss/nats_per_token")
-    assert [event.step for event in events] == [10, 20, 30]
-    figure = float(tf.make_ndarray(events[-1].tensor_proto))
-    assert figure == pytest.approx(results[0]["nats_per_token"], rel=1e-6)
-    # Under other conditions they are evaluated again.
-    shorter = evaluate(*watch, "--set", "evaluation.memory_length=3")
-    assert [result["step"] for result in shorter] == [10, 20, 30]
-
-
-def test_a_signal_ends_the_watching_and_the_same_command_resumes(watched, evaluate):
-    run, watch = watched
-    assert [result["step"] for result in evaluate(*watch, "--watch-seconds", "0.01")] == [10, 20]
-    thread = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM])
-    thread.start()
-    evaluate(*watch, code=75, says="SIGTERM")
-    thread.join()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    run.save(30)
-    assert [result["step"] for result in evaluate(*watch)] == [30]
-
-
-def test_a_checkpoint_may_be_removed_meanwhile_but_not_damaged(watched, evaluate, monkeypatch):
-    run, watch = watched
-    run.save(30)
-    load = CheckpointStore.load
-
-    def removing(self, step):
-        if step == 10:
-            shutil.rmtree(self.path(10))
-        return load(self, step)
-
-    monkeypatch.setattr(CheckpointStore, "load", removing)
-    assert [result["step"] for result in evaluate(*watch)] == [20, 30]
-    (path,) = (path for path in files_of(run.workdir.evaluations) if path.suffix == ".jsonl")
-    lines = path.read_text().splitlines()
-    assert [json.loads(line)["result"]["step"] for line in lines] == [20, 30]
-    path.write_text("{}\n")
-    evaluate(*watch, code=65)
-    path.unlink()
-    state = next(path for path in files_of(run.workdir.checkpoints) if "state.data" in path.name)
-    state.write_bytes(state.read_bytes()[:-1])
-    evaluate(*watch, code=65)

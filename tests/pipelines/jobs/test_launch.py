@@ -80,6 +80,9 @@ def test_a_script_creates_installs_trains_and_deletes(kind, accelerator_type, ca
         ("gke-jobset", "tpu7x:2x2x1", {"--backend": "tensorflow"}, "--backend jax"),
         ("tpu-vm", "tpu7x:2x2x1", {}, "gke-jobset"),
         ("tpu-vm", "v6e-8", {"--backend": "jax"}, "gke-jobset"),
+        ("pod-slice", "v6e-16", {}, "--kind gke-jobset --backend jax"),
+        ("gke-jobset", "v5e:4x4", {"--backend": "tensorflow"}, "--backend jax"),
+        ("gke-jobset", "v3-32", {}, "--kind pod-slice"),
     ],
 )
 def test_wrong_arguments_are_named(kind, accelerator_type, changed, word, capsys):
@@ -87,45 +90,22 @@ def test_wrong_arguments_are_named(kind, accelerator_type, changed, word, capsys
 
 
 @pytest.mark.parametrize(
-    ("accelerator_type", "num_hosts", "shape", "chips_per_host"),
-    [("v5litepod-8", 1, "2x4", 8), ("v5litepod-16", 4, "4x4", 4)],
-)
-def test_kubernetes_reads_the_manifest(accelerator_type, num_hosts, shape, chips_per_host, capsys):
-    yaml = pytest.importorskip("yaml")
-    text = launch(capsys, "gke-jobset", accelerator_type)
-    assert f'--machine-type "ct5lp-hightpu-{chips_per_host}t"' in text
-    (job_set,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "JobSet")
-    jobs = {job["name"]: job["template"]["spec"] for job in job_set["spec"]["replicatedJobs"]}
-    with_chips = jobs.get("servers", jobs["trainer"])
-    assert with_chips.get("parallelism", 1) == num_hosts
-    pod = with_chips["template"]["spec"]
-    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == shape
-    limits = pod["containers"][0]["resources"]["limits"]
-    assert limits == {"google.com/tpu": chips_per_host}
-    train = jobs["trainer"]["template"]["spec"]["containers"][0]["command"][-1].replace("$$", "$")
-    words = shlex.split(train)
-    assert words[words.index("--data") + 1] == DATA
-    subprocess.run(["sh", "-n"], input=train, text=True, check=True)
-
-
-@pytest.mark.parametrize(
-    ("accelerator_type", "num_hosts", "machine", "placement"),
+    ("accelerator_type", "num_hosts", "machine", "chips", "shape", "placement"),
     [
-        ("tpu7x:2x2x1", 1, "tpu7x-standard-4t", None),
-        ("tpu7x-16", 2, "tpu7x-standard-4t", "--placement-policy my-run"),
-        ("v6e-8", 1, "ct6e-standard-8t", None),
-        ("v6e-16", 4, "ct6e-standard-4t", "--tpu-topology 4x4"),
+        ("v5litepod-8", 1, "ct5lp-hightpu-8t", "tpu-v5-lite-podslice", "2x4", ""),
+        ("v5litepod-16", 4, "ct5lp-hightpu-4t", "tpu-v5-lite-podslice", "4x4", "--tpu-topology"),
+        ("tpu7x:2x2x1", 1, "tpu7x-standard-4t", "tpu7x", "2x2x1", ""),
+        ("tpu7x-16", 2, "tpu7x-standard-4t", "tpu7x", "2x2x2", "--placement-policy my-run"),
+        ("v6e-16", 4, "ct6e-standard-4t", "tpu-v6e-slice", "4x4", "--tpu-topology 4x4"),
     ],
 )
-def test_each_host_of_a_slice_trains_on_jax(
-    accelerator_type, num_hosts, machine, placement, capsys
+def test_kubernetes_reads_the_manifest(
+    accelerator_type, num_hosts, machine, chips, shape, placement, capsys
 ):
     yaml = pytest.importorskip("yaml")
-    backend = {} if accelerator_type.startswith("tpu7x") else {"--backend": "jax"}
-    text = launch(capsys, "gke-jobset", accelerator_type, **backend)
-    assert f'--machine-type "{machine}"' in text
-    assert ("--placement-policy" in text or "--tpu-topology" in text) == (placement is not None)
-    assert placement is None or placement in text
+    text = launch(capsys, "gke-jobset", accelerator_type)
+    assert f'--machine-type "{machine}"' in text and placement in text
+    assert ("--placement-policy" in text or "--tpu-topology" in text) == (placement != "")
     assert ("workload-policy" in text) == ("--placement-policy" in text)
     (job_set,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "JobSet")
     (job,) = job_set["spec"]["replicatedJobs"]
@@ -134,14 +114,21 @@ def test_each_host_of_a_slice_trains_on_jax(
     assert hosts["completionMode"] == "Indexed"
     assert hosts["parallelism"] == hosts["completions"] == num_hosts
     pod = hosts["template"]["spec"]
-    chips = "tpu7x" if accelerator_type.startswith("tpu7x") else "tpu-v6e-slice"
-    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == chips
-    command = pod["containers"][0]["command"][-1].replace("$$", "$")
+    selector, (container,) = pod["nodeSelector"], pod["containers"]
+    assert selector["cloud.google.com/gke-tpu-accelerator"] == chips
+    assert selector["cloud.google.com/gke-tpu-topology"] == shape
+    per_host = int(machine[-2])
+    assert container["resources"]["limits"] == {"google.com/tpu": per_host}
+    command = container["command"][-1].replace("$$", "$")
     words = shlex.split(command)
+    # One host of v5e trains with TensorFlow. JAX sees the chips of a slice with all its hosts.
+    is_on_jax = accelerator_type != "v5litepod-8"
+    expected = ["train", "--backend", "jax", "--tpu"] if is_on_jax else ["train", "--tpu", "local"]
     train = words[words.index("train") :]
-    assert train[:5] == ["train", "--backend", "jax", "--tpu", "local"]
+    assert train[: len(expected)] == expected
     assert train[train.index("--data") + 1] == DATA
-    assert "--tpu" not in words[: words.index("train")]
+    assert ("--tpu" in words[: words.index("train")]) != is_on_jax
+    assert ("run_until_done.sh" in command) == (num_hosts == 1)
     subprocess.run(["sh", "-n"], input=command, text=True, check=True)
 
 

@@ -22,13 +22,19 @@ _TOKENIZERS: dict[str, type[Tokenizer]] = {
 def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") -> Tokenizer:
     """Builds a tokenizer from vocabulary files, content by name; DataDamagedError names `where`."""
     if kind not in _TOKENIZERS:
-        what = f"The tokenizer must be one of: {', '.join(_TOKENIZERS)}. Received: {kind!r}"
-        raise DataDamagedError(what, where=where, remedy=_REMEDY)
+        raise DataDamagedError(
+            f"The tokenizer must be one of: {', '.join(_TOKENIZERS)}. Received: {kind!r}",
+            where=where,
+            remedy=_REMEDY,
+        )
     try:
         return _TOKENIZERS[kind].from_vocabulary_files(files)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         if isinstance(error, KeyError):  # whose text is the key alone
             reason = f"{reason} is missing"
-        what = f"The vocabulary is not valid for the tokenizer {kind!r}: {reason}"
-        raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
+        raise DataDamagedError(
+            f"The vocabulary is not valid for the tokenizer {kind!r}: {reason}",
+            where=where,
+            remedy=_REMEDY,
+        ) from error

@@ -1,13 +1,13 @@
 """Tokenizers of pieces of words on tensorflow-text: WordPiece and SentencePiece."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
-from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer, WordRule
+from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer
 from txl_tf.imports import tensorflow as tf
 from txl_tf.imports import tensorflow_text
 
@@ -23,17 +23,11 @@ class WordPieceTokenizer(RuleTokenizer):
     It runs the tensorflow-text operation that exports contain (Song et al. 2021). Pieces that
     continue a word begin with `SUFFIX_INDICATOR`. `decode` restores text up to white space, but a
     word with NUL or an unknown character becomes `unknown_token`. Raises ValueError as
-    `RuleTokenizer` does, and for a piece with NUL.
+    `RuleTokenizer` does.
     """
 
     kind = "wordpiece"
     suffix_indicator = SUFFIX_INDICATOR
-
-    def __init__(self, pieces: Sequence[str], rule: WordRule, *, unknown_token: str) -> None:
-        super().__init__(pieces, rule, unknown_token=unknown_token)
-        if bad := [piece for piece in pieces if "\0" in piece]:
-            what = "`pieces` must not contain NUL: tensorflow-text ends a piece there."
-            raise ValueError(f"{what} Received: {bad[0]!r}")
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         words = self.rule.split(text, begins_line, ends_document)

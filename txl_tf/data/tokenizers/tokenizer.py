@@ -175,8 +175,7 @@ class Tokenizer(abc.ABC):
         A space between the two belongs to the added text.
         """
         both = np.concatenate([np.asarray(ids, np.int64) for ids in (earlier_ids, token_ids)])
-        before = len(self.decode(both[: len(earlier_ids)]))
-        return self.readable(self.decode(both)[before:])
+        return self.readable(self.decode(both)[len(self.decode(both[: len(earlier_ids)])) :])
 
     def readable(self, text: str) -> str:
         """Returns decoded text in its ordinary written form; here unchanged."""

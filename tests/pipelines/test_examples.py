@@ -1,4 +1,4 @@
-"""The recipes of data in `pipelines/README.md` run with the packages that they name."""
+"""The examples of `pipelines/EXAMPLES.md` run with the packages that they name."""
 
 import gzip
 import os
@@ -7,30 +7,36 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
 
+from tests.jax_process import NEEDS_JAX
 from tests.pipelines.jobs.test_prepare import prepared
+from tests.slow_case import QUICK_XLA
+from tests.test_architecture import ROOT
 from txl_tf.data.id_files import IdDocuments
 
-PAGE = (Path(__file__).parents[2] / "pipelines" / "README.md").read_text()
-CODES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGES = "".join((ROOT / "pipelines" / name).read_text() for name in ("README.md", "EXAMPLES.md"))
+CODES = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
 
 
-def recipe(package):
-    """Returns the code that imports a package."""
-    (code,) = (code for code in CODES if package in code)
+def example(text):
+    """Returns the code that has a text."""
+    (code,) = (code for code in CODES if text in code)
     return code
 
 
-def run_recipe(code):
-    exec(compile(code, "recipe", "exec"), {})
+def run_example(code):
+    names = {}
+    exec(compile(code, "example", "exec"), names)
+    return names
 
 
 def options_of(folder):
     """Returns the options of the command that writes a folder."""
-    (options,) = re.findall(rf"^    txl prepare (.*) --out {folder}$", PAGE, re.MULTILINE)
+    (options,) = re.findall(rf"^txl prepare (.*) --out {folder}$", PAGES, re.MULTILINE)
     return options.split()
 
 
@@ -45,9 +51,10 @@ def test_sequences_of_fasta_are_documents(tmp_path, monkeypatch, line_end, name)
     # BGZF is gzip in parts.
     parts = gzip.compress(content[:9]) + gzip.compress(content[9:])
     Path(name).write_bytes(parts if name.endswith("gz") else content)
-    run_recipe(recipe("gzip").replace("genome.fa", name))
+    run_example(example("gzip").replace("genome.fa", name))
     result = [b"".join(ids) for ids in IdDocuments(["genome.npz"], 5)]
     assert result == [b"0 1 2 3 4 0 ", b"2 2 "]
+    assert options_of("data/dna")[-3:] == ["genome.npz", "--vocabulary-size", "5"]
 
 
 def test_wikitext_comes_back_from_parquet(tmp_path, monkeypatch):
@@ -55,7 +62,7 @@ def test_wikitext_comes_back_from_parquet(tmp_path, monkeypatch):
     text = " \n = Title = \n \n Some text . \n \n"
     rows = ["" if line == " \n" else line for line in text.splitlines(keepends=True)]
     parquet.write_table(pyarrow.table({"text": rows}), "train.parquet")
-    run_recipe(recipe("pyarrow"))
+    run_example(example("pyarrow"))
     assert Path("wiki.train.tokens").read_bytes() == text.encode()
 
 
@@ -90,9 +97,25 @@ for number in range(30):
 @pytest.mark.slow
 def test_music_is_prepared_from_the_tokens_of_miditok(tmp_path, monkeypatch, environment):
     packages = ["miditok==3.1.0", "mido==1.3.3"]
-    environment(packages, MIDI + recipe("miditok"), tmp_path)
+    environment(packages, MIDI + example("miditok"), tmp_path)
     monkeypatch.chdir(tmp_path)
     dataset, tokenizer = prepared("data/music", *options_of("data/music"))
     assert sum(split.documents for split in dataset.manifest.splits) == 30
     text = tokenizer.decode(dataset.read_tokens("train", 0, 9))
     assert re.match(r"Bar_None TimeSig_4/4 Position_\d+ Pitch_\d+", text)
+
+
+@pytest.mark.slow
+def test_a_time_series_is_forecast():
+    names = run_example(example("forecast"))
+    errors = np.abs(names["forecast"] - names["future"])
+    assert errors.mean() < 0.5 * np.abs(names["future"]).mean()
+
+
+@NEEDS_JAX[0]
+@NEEDS_JAX[1]
+def test_a_model_trains_and_writes_on_jax():
+    program = example('"KERAS_BACKEND"]') + "import keras\nprint(keras.backend.backend())"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICK_XLA}
+    output = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment)
+    assert "\nAll layers " in output and output.endswith("jax\n")
