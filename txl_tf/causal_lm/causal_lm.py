@@ -241,12 +241,14 @@ class TransformerXLCausalLM(TextGenerator):
                 "`fit` needs a `TransformerXL`; train a recurrent model with `txl train`. "
                 f"Received: model of type {type(self.model).__name__}"
             )
+        # 1. Batches, and as many rows of memory as the largest has.
         length = segment_length or self.model.config.segment_length
         batches, held_out = self._batches(x, batch_size, length), None
         num_rows = _num_rows(batches, batch_size)
         if validation_data is not None:
             held_out = self._batches(validation_data, batch_size, length, takes_fewer_rows=True)
             num_rows = max(num_rows, _num_rows(held_out, batch_size))
+        # 2. The model with memory, of the `fit` before if nothing changed, and its optimizer.
         variables = self.model.trainable_variables
         trained_for = [*self.model.weights, *variables]
         if not same_variables(trained_for, self._trained_for):
@@ -267,6 +269,7 @@ class TransformerXLCausalLM(TextGenerator):
             self._step_before = self.step - int(model_with_loss.optimizer.iterations)
             self._counted = model_with_loss.optimizer
 
+        # 3. Keras' loop; memory is empty where the text begins.
         def begin(epoch: int, logs: Any) -> None:
             if steps_per_epoch is None or epoch == options.get("initial_epoch", 0):
                 model_with_loss.reset_state()

@@ -197,6 +197,7 @@ class TextGenerator:
                 token id is out of its range, the sampler is unknown, or a text has no tokenizer.
             UsageError: If the tokenizer cannot encode a text, or the text has no token.
         """
+        # 1. Tokens of the prompts, `num_samples` rows each, and the most to write after each.
         config = GenerationConfig.from_dict(settings)
         texts = checked_texts(inputs, "inputs")
         tokenizer = self._required_tokenizer("generate", texts)
@@ -207,6 +208,7 @@ class TextGenerator:
         limits = [config.max_tokens] * len(prompts)
         if max_length is not None:
             limits = _limits(max_length, prompts)
+        # 2. A session with empty rows, compiled by an earlier call if there was one like it.
         self.last_seed = new_seed() if config.seed is None else config.seed
         ends = self._stop_token_ids(stop_token_ids)
         session = self._session(
@@ -219,6 +221,7 @@ class TextGenerator:
             storage_dtype=storage_dtype,
         )
 
+        # 3. Tokens; every 16 of them, the rows that are over end.
         def ends_row(prompt_ids: np.ndarray, row: np.ndarray, limit: int) -> bool:
             if len(row) >= limit:
                 return True
@@ -232,6 +235,7 @@ class TextGenerator:
 
         check = is_over if config.stop or len(set(limits)) > 1 else None
         outputs = session.write(prompts, max_tokens=max(limits), is_over=check)
+        # 4. Texts or ids, cut at the limit, the first stop token and the first stop text.
         continuations: list[str | np.ndarray] = []
         for before, ids, beams, limit in zip(befores, prompts, outputs, limits, strict=True):
             for row in np.atleast_2d(beams):

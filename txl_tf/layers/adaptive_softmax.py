@@ -319,10 +319,6 @@ class AdaptiveSoftmax(VocabularyLayer):
         place = min(index, len(shapes) - 1)
         return None if shapes[place] is None else projections[place]
 
-    def compute_output_spec(self, hidden, tables=None, projections=None):
-        dtype = "float64" if self.compute_dtype == "float64" else "float32"
-        return keras.KerasTensor((*hidden.shape[:-1], self.clusters.vocabulary_size), dtype=dtype)
-
 
 def static_num_tokens(token_ids):
     """Returns the static number of tokens; `_UNKNOWN_NUM_TOKENS` if a size is unknown."""

@@ -262,9 +262,6 @@ class MemoryAttention(ConfiguredLayer):
         """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""
         return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])
 
-    def compute_output_shape(self, inputs_shape, *args, **kwargs):
-        return inputs_shape
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class RelativeAttention(MemoryAttention):

@@ -170,11 +170,6 @@ class OneToken(AllHeads):
     """`R`."""
 
     def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
-        masks = self._masks(visible, dtype)
-        return functools.partial(self._attend, masks)
-
-    def _masks(self, visible, dtype):
-        """Returns masks as scores, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
         num_places, reach = self.num_places_read, visible.memory_length
         farthest = reach if visible.farthest is None else visible.farthest
         places = ops.arange(num_places + self.capacity, dtype="int32")
@@ -189,7 +184,8 @@ class OneToken(AllHeads):
         allowed = ops.reshape(allowed, [self.num_rows, 1, 1, num_places + self.capacity])
         zero = functional.at_least_float32(ops.zeros((), dtype))
         scores = functional.mask_scores(zero, allowed)
-        return scores[..., :num_places], scores[..., num_places:]
+        masks = scores[..., :num_places], scores[..., num_places:]  # [R, 1, 1, M], [R, 1, 1, C]
+        return functools.partial(self._attend, masks)
 
     def _attend(self, masks, layer, projections, dropout_seed=None, training=False):
         # With one token, heads are in order for either axis first.

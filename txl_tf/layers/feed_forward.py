@@ -90,9 +90,6 @@ class SeededDropout(ConfiguredLayer):
             seed = functional.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
         return seed
 
-    def compute_output_shape(self, inputs_shape, *args, **kwargs):
-        return inputs_shape
-
 
 def drawn_row_seeds(seed_generator, num_rows):
     """Draws the seed of each row, int32 `(B, 2)`; replicas draw others, as in one larger batch."""
@@ -187,9 +184,6 @@ class FeedForward(ConfiguredLayer):
     def _activate(self, inner, dropout_seed, training):
         inner = ops.relu(inner)  # [B, T, F]
         return self.inner_dropout(inner, seed=dropout_seed, training=training)
-
-    def compute_output_shape(self, inputs_shape, *args, **kwargs):
-        return inputs_shape
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")

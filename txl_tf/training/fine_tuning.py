@@ -97,7 +97,19 @@ class ExampleReader:
         # Padding rows, which make all shares equal, repeat rows of the plan.
         order = order[:, np.arange(rows.start, rows.stop) % self._plan.num_rows]
         numbers = order.reshape(-1, per_replica_rows)
-        dataset = tf.data.Dataset.from_tensor_slices(numbers).map(self._gatherer())
+        encoded, length = self._encoded, self.length
+        stream, offsets = tf.constant(encoded.token_ids), tf.constant(encoded.offsets)
+        num_choices, targets = encoded.num_choices, tf.constant(encoded.targets)
+
+        def gather(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+            texts = numbers[:, None] * num_choices + tf.range(num_choices, dtype=numbers.dtype)
+            token_ids, counts = gather_texts(stream, offsets, texts, length)
+            if encoded.kind != "choice":
+                token_ids, counts = token_ids[:, 0], counts[:, 0]
+            targets_of_rows = tf.gather(targets, numbers)
+            return {"token_ids": token_ids, "num_tokens": counts, "targets": targets_of_rows}
+
+        dataset = tf.data.Dataset.from_tensor_slices(numbers).map(gather)
         options = tf.data.Options()
         options.deterministic = True
         options.autotune.enabled = False  # see `TrainingSegments`
@@ -113,21 +125,6 @@ class ExampleReader:
         """Counts the tokens of the texts in a range of steps."""
         numbers = self._plan.examples_of(first_step, last_step - first_step)
         return int(self._tokens_of_example[numbers].sum())
-
-    def _gatherer(self):
-        encoded, length = self._encoded, self.length
-        stream, offsets = tf.constant(encoded.token_ids), tf.constant(encoded.offsets)
-        num_choices, targets = encoded.num_choices, tf.constant(encoded.targets)
-
-        def gather(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-            texts = numbers[:, None] * num_choices + tf.range(num_choices, dtype=numbers.dtype)
-            token_ids, counts = gather_texts(stream, offsets, texts, length)
-            if encoded.kind != "choice":
-                token_ids, counts = token_ids[:, 0], counts[:, 0]
-            targets_of_rows = tf.gather(targets, numbers)
-            return {"token_ids": token_ids, "num_tokens": counts, "targets": targets_of_rows}
-
-        return gather
 
 
 class TaskBatch(NamedTuple):
