@@ -49,7 +49,6 @@ _LONGEST_FILES = (
     "pipelines/run/test_elastic",
     "tpu_compiler/test_tpu_wheel",
     "models/test_stateful",
-    "models/test_variant_gradients",
     "models/test_jax_backend",
     "tpu_kernels/test_attention_kernel",
     "pipelines/jobs/test_serve",

@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf import stateless_random
+from txl_tf.layers.visible_keys import VisibleKeys
 
 
 def drawn_seeds(monkeypatch):
@@ -17,6 +18,17 @@ def drawn_seeds(monkeypatch):
 
     monkeypatch.setattr("txl_tf.stateless_random.random_bits", spy)
     return seeds
+
+
+def causal_mask(num_tokens, memory_length, valid_length=None, farthest=None):
+    """Which keys each query may attend to, bool `(B, 1, T, K)`."""
+    visible = VisibleKeys(
+        num_tokens=num_tokens,
+        memory_length=memory_length,
+        valid_length=valid_length,
+        farthest=farthest,
+    )
+    return visible.mask_over_keys()
 
 
 def random(*shape, seed=0):

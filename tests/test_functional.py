@@ -1,13 +1,12 @@
 """Shift, masks, encodings and seeds against formulas in plain Python."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from tests import reference
+from tests.layer_checks import causal_mask
 from txl_tf import functional, stateless_random
 
 FIRST_BITS = [3831238515, 645351235, 3893462067, 1268351527]  # of the seed (1, 2)
@@ -44,23 +43,13 @@ def test_a_mask_over_distances_hides_its_keys_after_the_shift(segment_length, ke
 
 
 def test_a_mask_shows_the_past_the_filled_memory_and_with_same_length_m_keys_before():
-    assert picture(functional.causal_memory_mask(3, 0)[0, 0]) == ["x..", "xx.", "xxx"]
-    same_length = functional.causal_memory_mask(3, 2, farthest=2)
+    assert picture(causal_mask(3, 0)[0, 0]) == ["x..", "xx.", "xxx"]
+    same_length = causal_mask(3, 2, farthest=2)
     assert picture(same_length[0, 0]) == ["xxx..", ".xxx.", "..xxx"]
-    mask = functional.causal_memory_mask(2, 2, ops.convert_to_tensor([0, 1, 2], "int32"))
+    mask = causal_mask(2, 2, ops.convert_to_tensor([0, 1, 2], "int32"))
     assert tuple(mask.shape) == (3, 1, 2, 4)
     pictures = [picture(of_row[0]) for of_row in mask]
     assert pictures == [["..x.", "..xx"], [".xx.", ".xxx"], ["xxx.", "xxxx"]]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_masked_scores_get_probability_zero(dtype):
-    scores = ops.convert_to_tensor([[1.0, 5.0, 2.0]], dtype)
-    allowed = ops.convert_to_tensor([[True, False, True]])
-    masked = functional.at_least_float32(functional.mask_scores(scores, allowed))
-    probabilities = ops.convert_to_numpy(ops.softmax(masked))[0]
-    assert probabilities[1] == 0.0
-    np.testing.assert_allclose(probabilities[0] / probabilities[2], math.exp(-1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("clamp_length", [None, 1, 4, 100])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import txl_tf
-from tests.small_models import checkpoints_of, toy_experiment, with_drawn_weights
+from tests.small_models import toy_experiment, with_drawn_weights
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.export import ExportOptions, export_saved_model
@@ -101,16 +101,6 @@ def test_a_folder_of_any_kind_is_opened_by_the_same_function(name, folders):
     assert_is_of_step(txl_tf.load_model(folders[name]), BEST)
     lm = txl_tf.load(folders[name])
     assert (lm.step, lm.tokenizer.kind) == (step, "bytes")
-
-
-def test_a_step_with_a_surplus_zero_names_no_checkpoint_of_a_run(folders, tmp_path):
-    run = shutil.copytree(folders["run"], tmp_path / "run")
-    checkpoint = run / "checkpoints" / f"step-{BEST:08d}"
-    assert open_model(checkpoint).step == BEST
-    other = shutil.copytree(checkpoint, run / "checkpoints" / f"step-{BEST:09d}")
-    with pytest.raises(InputMissingError, match=r"their config\.json is missing"):
-        open_model(other)
-    assert tuple(checkpoints_of(run).steps()) == STEPS
 
 
 def test_a_step_chooses_a_checkpoint_of_a_run_and_nothing_else(folders):

@@ -71,14 +71,8 @@ def relative_shift(scores):
     Returns:
         Float tensor `(B, N, T, K)`; column `j` belongs to key `j`.
     """
-    _, num_heads, segment_length, key_length = ops.shape(scores)
-    padded_scores = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])  # [B, N, T, K + 1]
     # Only distances for which the first query has no key are dropped with the padding.
-    shifted_scores = ops.reshape(padded_scores, [-1, num_heads, key_length + 1, segment_length])
-    # `ops.slice`, because the gradient of indexing is slow in TensorFlow.
-    shape = [ops.shape(shifted_scores)[0], num_heads, key_length, segment_length]
-    shifted_scores = ops.slice(shifted_scores, [0, 0, 1, 0], shape)
-    return ops.reshape(shifted_scores, [-1, num_heads, segment_length, key_length])
+    return shift_padded(ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]]))
 
 
 def shift_padded(scores):
@@ -107,44 +101,6 @@ def mask_over_distances(allowed, dtype):
     read_in_order = ops.reshape(scores, [rows, num_heads, segment_length * key_length])
     padded_mask = ops.pad(read_in_order, [[0, 0], [0, 0], [segment_length, 0]])
     return ops.reshape(padded_mask, [rows, num_heads, segment_length, key_length + 1])
-
-
-def causal_memory_mask(segment_length, memory_length, valid_length=None, farthest=None):
-    """Computes which keys each query may attend to.
-
-    Args:
-        segment_length: int. Number of queries, `T`.
-        memory_length: int. Number of remembered keys before them, `M`.
-        valid_length: optional int32 tensor `(B,)`. Number of filled memory positions, counted
-            from the end; `None` means all.
-        farthest: optional int. Largest distance that a query sees, so that every query sees the
-            same number of keys.
-
-    Returns:
-        Boolean tensor `(B, 1, T, K)`, or `(1, 1, T, K)` without
-        `valid_length`; True where attention is allowed.
-
-    Raises:
-        ValueError: If a query cannot see even itself.
-    """
-    # Built from two ranges: compilers compute it where it is used and store no matrix.
-    queries = ops.expand_dims(ops.arange(segment_length, dtype="int32"), 1)  # [T, 1]
-    keys = ops.expand_dims(ops.arange(memory_length + segment_length, dtype="int32"), 0)
-    distances = queries + memory_length - keys  # [T, K]
-    mask = distances >= 0
-    if farthest is not None:
-        if farthest < 0:
-            raise ValueError(
-                "`farthest` must be at least 0; `same_length_keys='memory'` needs a memory. "
-                f"Received: memory_length={memory_length}, farthest={farthest}"
-            )
-        mask = ops.logical_and(mask, distances <= farthest)
-    mask = ops.reshape(mask, [1, 1, segment_length, memory_length + segment_length])
-    if valid_length is None or memory_length == 0:
-        return mask
-    first_filled = ops.reshape(memory_length - valid_length, [-1, 1, 1, 1])
-    is_filled = ops.reshape(keys, [1, 1, 1, -1]) >= first_filled  # [B, 1, 1, K]
-    return ops.logical_and(mask, is_filled)
 
 
 def mask_scores(scores, allowed):

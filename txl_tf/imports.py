@@ -17,7 +17,6 @@ from txl_tf.errors import BackendError, UsageError
 _ON_TENSORFLOW = ("txl_tf.export", "txl_tf.harness")
 # Layers and models also run on other Keras backends.
 _ON_JAX_TOO = ("txl_tf.causal_lm", "txl_tf.generation")
-_PACKAGES = ("tensorflow", "jax", "torch")
 # Classes registered with Keras besides the public layers.
 _KERAS_CLASSES = {
     "txl_tf.models.headed": ("TransformerXLWithHead",),
@@ -70,16 +69,7 @@ def lazy_names(
             require_tensorflow_backend()
         elif modules[name].startswith(_ON_JAX_TOO):
             require_tensorflow_backend("jax")
-        try:
-            module = importlib.import_module(modules[name])
-        except ModuleNotFoundError as error:
-            if error.name not in _PACKAGES:
-                raise
-            raise BackendError(
-                f"`{package}.{name}` needs the package {error.name}, which is not installed.",
-                where="KERAS_BACKEND in the environment",
-                remedy=f"Install {error.name}, or set KERAS_BACKEND to another backend.",
-            ) from error
+        module = importlib.import_module(modules[name])
         return module if modules[name] == f"{package}.{name}" else getattr(module, name)
 
     def names() -> list[str]:

@@ -6,7 +6,6 @@ search also chooses which row each of its beams continues.
 Shape letters used in this module: B rows, W beams of each, R = B * W, V vocabulary.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -112,14 +111,9 @@ class BeamSampler:
     Returns:
         Tuple of `(R,)` tensors: the row that each beam continues, int32; its token, int32, without
         meaning for a finished beam; and its total, the best first.
-
-    Raises:
-        ValueError: If `num_beams` is not positive.
     """
 
     def __init__(self, num_beams=5, return_all_beams=False):
-        if num_beams <= 0:
-            raise ValueError(f"`num_beams` must be positive. Received: num_beams={num_beams}")
         self.num_beams = num_beams
         self.return_all_beams = return_all_beams
 
@@ -222,16 +216,6 @@ def _gumbel(bits):
     return -ops.log(-ops.log1p(-uniform))
 
 
-@dataclasses.dataclass(frozen=True)
-class _OfProbabilities:
-    """Sampler with the interface of KerasHub's, which draws by a seed of its own."""
-
-    sampler: Any
-
-    def __call__(self, logits: Any, seed: Any) -> Any:
-        return self.sampler.get_next_token(self.sampler.compute_probabilities(logits))
-
-
 _BY_NAME: dict[str, Callable[[], Any]] = {
     "beam": BeamSampler,
     "greedy": GreedySampler,
@@ -244,14 +228,14 @@ def get(sampler: Any) -> Any:
 
     Args:
         sampler: `"beam"`, `"greedy"` or `"random"`, with the default settings of its class; or a
-            sampler, also one of KerasHub.
+            sampler.
 
     Raises:
         ValueError: If the name is unknown.
         TypeError: If it is neither a name nor a sampler.
     """
     if callable(sampler) and not isinstance(sampler, type):
-        return _OfProbabilities(sampler) if hasattr(sampler, "get_next_token") else sampler
+        return sampler
     if not isinstance(sampler, str):
         raise TypeError(
             "`sampler` must be a name or an object of `txl_tf.samplers`, such as "
@@ -266,7 +250,7 @@ def get(sampler: Any) -> Any:
 
 
 def choose(sampler: Any, settings: Mapping[str, Any], default: Any = None) -> Any:
-    """Returns the given sampler, or a `RandomSampler` with those of `SETTINGS` that are given.
+    """Returns the given sampler, or a `RandomSampler` with the given ones of `SETTINGS`.
 
     `default` is used if nothing is given. Raises ValueError if a sampler and a setting are given.
     """

@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib import pyplot
 
 from tests.test_architecture import ALLOWED, ROOMS
-from txl_tf.functional import causal_memory_mask, relative_shift
+from txl_tf.functional import relative_shift
+from txl_tf.layers.visible_keys import VisibleKeys
 
 FOLDER = Path(__file__).parent
 BLUE, ORANGE, GREY = "#4c78a8", "#f58518", "#d9d9d9"
@@ -167,14 +168,15 @@ def draw_shift():
 
 def draw_masks():
     """Which keys the queries of a segment see."""
-    masks = {
-        "a full memory": causal_memory_mask(T, M),
-        "valid length 2": causal_memory_mask(T, M, valid_length=np.array([2], np.int32)),
-        "same_length": causal_memory_mask(T, M, farthest=M),
+    sizes = {"num_tokens": T, "memory_length": M}
+    visible_keys = {
+        "a full memory": VisibleKeys(**sizes),
+        "valid length 2": VisibleKeys(**sizes, valid_length=np.array([2], np.int32)),
+        "same_length": VisibleKeys(**sizes, farthest=M),
     }
     figure, axes = pyplot.subplots(figsize=(10, 2.6))
-    for number, (title, mask) in enumerate(masks.items()):
-        allowed = np.asarray(mask)[0, 0]
+    for number, (title, visible) in enumerate(visible_keys.items()):
+        allowed = np.asarray(visible.mask_over_keys())[0, 0]
         colours = [
             [(ORANGE if key < M else BLUE) if sees else GREY for key, sees in enumerate(row)]
             for row in allowed

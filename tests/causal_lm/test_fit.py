@@ -1,7 +1,6 @@
 """`fit` of a language model on texts: the trainer's losses, in place, and its refusals."""
 
 import copy
-import pickle
 
 import keras
 import numpy as np
@@ -101,16 +100,14 @@ def test_only_a_transformer_xl_and_ids_of_its_vocabulary_are_trained():
         lm.fit(TEXT, **QUIET)
 
 
-def test_copies_train_on_with_the_state_of_the_optimizer():
+def test_a_copy_is_trained_by_itself():
     lm, text = text_lm(run_eagerly=True), TEXT[:88]
     lm.fit(text, **QUIET)
-    copies = [copy.deepcopy(lm), pickle.loads(pickle.dumps(lm))]
-    lm.fit(text, **QUIET)
-    for other in copies:
-        other.fit(text, **QUIET)
-        assert other.step == lm.step
-        for mine, theirs in zip(other.model.weights, lm.model.weights, strict=True):
-            np.testing.assert_allclose(mine, theirs, atol=1e-6)
+    other, before = copy.deepcopy(lm), lm.model.get_weights()
+    other.fit(text, **QUIET)
+    assert other.step == 2 * lm.step
+    for mine, theirs in zip(lm.model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_layers_frozen_between_two_fits_keep_their_weights():

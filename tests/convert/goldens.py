@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from txl_tf import functional
 from txl_tf.convert import load_hugging_face, load_official_tensorflow
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
@@ -99,26 +98,5 @@ class Golden:
 
 def last_attention(model, inputs, memory):
     """Attention probabilities of the last block."""
-    config = model.config
-    memory_length, segment_length = memory.states[-1].shape[1], inputs.shape[1]
-    arguments = {
-        "position_encoding": functional.relative_positional_encoding(
-            memory_length + segment_length, config.hidden_dim, config.clamp_length, dtype="float32"
-        )
-    }
-    if config.share_attention_biases:
-        arguments |= {"content_bias": model.content_bias, "position_bias": model.position_bias}
-    mask = functional.causal_memory_mask(
-        segment_length,
-        memory_length,
-        memory.valid_length,
-        config.farthest(memory_length),
-    )
-    attention = model.blocks[-1].attention
-    return attention(
-        inputs,
-        memory=memory.states[-1],
-        attention_mask=mask,
-        return_probabilities=True,
-        **arguments,
-    )
+    arguments = model.attention_inputs(model.config.num_layers - 1, inputs, memory)
+    return model.blocks[-1].attention(**arguments, return_probabilities=True)

@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.evaluation.test_evaluator import evaluator_of, nats_of
-from tests.small_models import strategy_of, text_of, toy_experiment, toy_tokens
+from tests.small_models import text_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.models.transformer_xl import TransformerXL
 
 CONFIG = toy_experiment().model
@@ -69,5 +68,3 @@ def test_dynamic_evaluation_reads_one_row_on_one_device():
         EvaluationConfig(dynamic_learning_rate=0.1)
     with pytest.raises(ValueError, match="needs a `dynamic_learning_rate`"):
         EvaluationConfig(dynamic_decay=0.1)
-    with pytest.raises(ValueError, match="on a single device"):
-        Evaluator(CONFIG, EvaluationConfig(**RULE), strategy=strategy_of(2))

@@ -56,7 +56,7 @@ class Version:
 
 def test_texts_in_segments_score_as_the_model_does(model, signatures):
     text = random_ids(3, 4 * SEGMENT + 3)
-    engine = InferenceEngine(model, keeps="hidden_states")
+    engine = InferenceEngine(model, keeps_states=True)
     expected, memory = read(engine, text, (*[SEGMENT] * 4, 2))
     # Cuts where the model's segments end do not show; the first answer has a long memory.
     answer = score(signatures, text[:, : 2 * SEGMENT + 1], nothing_read(3))

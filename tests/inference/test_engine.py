@@ -45,7 +45,7 @@ def test_segments_are_scored_as_the_formulas_say(kind, variant, memory_length):
     for dtype, atol in (("float32", 1e-5), ("mixed_bfloat16", 0.2)):
         model = made(variant, dtype)
         if kind == "hidden states":
-            engine = InferenceEngine(model, memory_length, "hidden_states")
+            engine = InferenceEngine(model, memory_length, keeps_states=True)
         else:
             engine = engine_of(model, kind, memory_length)
         nats, memory = read(engine, tokens(17), lengths)
@@ -57,7 +57,7 @@ def test_segments_are_scored_as_the_formulas_say(kind, variant, memory_length):
 def test_memory_goes_from_model_and_operator_to_operator():
     for variant in ("plain", "gates", "shaw", "shaw two terms"):
         engines = [engine_of(made(variant), operator) for operator in ON_CPU]
-        _, states = read(InferenceEngine(made(variant), keeps="hidden_states"), tokens(9), (T, T))
+        _, states = read(InferenceEngine(made(variant), keeps_states=True), tokens(9), (T, T))
         memories = [read(engine, tokens(9), (T, T))[1] for engine in engines]
         for engine, memory in zip(engines, memories, strict=True):
             for other in (states, *memories):
@@ -71,7 +71,7 @@ def test_memory_goes_from_model_and_operator_to_operator():
 def test_several_segments_at_once_and_documents_match_the_model(variant, operator, memory_length):
     # Five segments are parts of two, two and one head by head; memory is filled on the way.
     text, engine = tokens(8 * T + 1), engine_of(made(variant), operator, memory_length)
-    by_states = InferenceEngine(made(variant), memory_length, "hidden_states")
+    by_states = InferenceEngine(made(variant), memory_length, keeps_states=True)
     for starts in ({}, {"document_starts": np.random.default_rng(3).random((B, 8 * T)) < 0.15}):
         expected, memory = read(by_states, text, (T,) * 8, **starts)
         nats, own = read(engine, text, (5 * T, 2 * T, T), **starts)
@@ -81,11 +81,12 @@ def test_several_segments_at_once_and_documents_match_the_model(variant, operato
 
 @pytest.mark.parametrize("memory_length", [0, 3, 9])
 @pytest.mark.parametrize(
-    ("keeps", "variant"),
-    [("auto", "plain"), ("hidden_states", "plain"), ("auto", "sinusoidal"), ("auto", "learned")],
+    ("keeps_states", "variant"),
+    [(False, "plain"), (True, "plain"), (False, "sinusoidal"), (False, "learned")],
 )
-def test_texts_of_several_lengths_are_read_as_if_alone(keeps, variant, memory_length):
-    text, engine = tokens(2 * T, num_rows=3), InferenceEngine(made(variant), memory_length, keeps)
+def test_texts_of_several_lengths_are_read_as_if_alone(keeps_states, variant, memory_length):
+    text = tokens(2 * T, num_rows=3)
+    engine = InferenceEngine(made(variant), memory_length, keeps_states)
     memory, lengths = engine.initial_memory(3), np.array([[T, 3], [2, 0], [T, 1]])
     for start, of_rows in zip((0, T), lengths.T, strict=True):
         _, memory = engine.read(text[:, start : start + T], memory, lengths=int32(of_rows))
@@ -111,9 +112,6 @@ def test_a_recurrent_model_is_read_with_its_own_memory():
     nats, own = read(engine, text, (16,))
     np.testing.assert_allclose(nats, expected, rtol=2e-6, atol=2e-6)
     np.testing.assert_allclose(own.states[-1], memory.states[-1], rtol=1e-5, atol=1e-6)
-    for ragged in ({"document_starts": np.zeros((B, T), bool)}, {"lengths": int32([1, 2])}):
-        with pytest.raises(ValueError, match=r"need a model whose `call` .*type LSTMLanguageModel"):
-            engine.read(tokens(T), memory, **ragged)
 
 
 def assert_same_memory(memory, of_all_heads):
@@ -134,7 +132,7 @@ def test_the_memory_of_the_kernel_matches_plain_operations():
         for engine in engines
     ]
     assert_same_memory(*memories)
-    _, states = read(InferenceEngine(made("gates"), keeps="hidden_states"), tokens(9), (T, T))
+    _, states = read(InferenceEngine(made("gates"), keeps_states=True), tokens(9), (T, T))
     memory = on_chip.adopt(states)
     assert_same_memory(memory, all_heads.adopt(states))
     assert_equal_memory(on_chip.adopt(memory), memory)
@@ -145,26 +143,17 @@ def test_the_memory_of_the_kernel_matches_plain_operations():
 def test_what_does_not_fit_is_refused():
     engine, sinusoidal = engine_of(made()), InferenceEngine(made("sinusoidal"))
     memory, states = engine.initial_memory(B), sinusoidal.initial_memory(B)
-    shorter, lengths = engine_of(made(), memory_length=3).initial_memory(B), int32([1, 2])
-    starts, on_chip = np.zeros((B, T), bool), engine_of(made(), "on chip")
+    shorter, on_chip = (
+        engine_of(made(), memory_length=3).initial_memory(B),
+        engine_of(made(), "on chip"),
+    )
     longer = engine_of(made(), "on chip", 200).initial_memory(B)
     for call, message in (
         (lambda: on_chip.adopt(longer), r"must be like .* 128, .*Received: .* 256"),
-        (lambda: on_chip.steps.begin(on_chip.initial_memory(B)), "an engine with OnChip"),
         (lambda: engine.adopt(longer), "must be like KeyValueMemory"),
         (lambda: engine.adopt(shorter), r"must be like KeyValueMemory.*Received: memory="),
-        (lambda: InferenceEngine(made(), keeps="all"), '`keeps` must be "auto"'),
-        (
-            lambda: InferenceEngine(made("learned"), keeps="keys_and_values"),
-            "needs a model with `position_encoding`.*Received: position_encoding='learned'",
-        ),
         (lambda: engine.read(tokens(T, 3), memory), rf"memory of {B} rows, batch of 3$"),
         (lambda: engine.read(tokens(T), states), "must be a `KeyValueMemory`"),
-        (
-            lambda: engine.read(tokens(T), memory, lengths=lengths, document_starts=starts),
-            "exclude each other",
-        ),
-        (lambda: sinusoidal.read(tokens(9), states, lengths=int32(9)), "at most one segment, 4"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

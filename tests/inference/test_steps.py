@@ -37,7 +37,7 @@ def test_every_token_is_scored_as_the_formulas_say(kind, variant, memory_length)
         engine = engine_of(made(variant), memory_length=memory_length, stacks_layers=True)
         assert isinstance(engine.steps, StackedSteps)
     else:
-        engine = InferenceEngine(made(variant), memory_length, kind.replace(" ", "_"))
+        engine = InferenceEngine(made(variant), memory_length, kind == "hidden states")
     nats, memory = read_by_token(engine, tokens(9, num_rows), capacity=5)
     np.testing.assert_allclose(nats, expected, atol=2e-5)
     np.testing.assert_array_equal(memory.valid_length, valid_length)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import built, random
+from tests.layer_checks import built, causal_mask, random
 from tests.reference import max_difference
 from txl_tf import functional
 from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
@@ -54,7 +54,7 @@ def test_attention_matches_the_formulas(kind):
             filled = valid_length and ops.convert_to_tensor(valid_length, "int32")
             reach = memory_length - ("same_length_keys" in mask_options)
             farthest = reach if mask_options else None
-            mask = functional.causal_memory_mask(segment_length, memory_length, filled, farthest)
+            mask = causal_mask(segment_length, memory_length, filled, farthest)
             outputs = attend(layer, inputs, memory, mask, clamp)
             expected = reference_variants.attention(inputs, memory, weights, **options)
             assert max_difference(outputs, expected) <= 1e-5, (segment_length, options)
@@ -62,19 +62,11 @@ def test_attention_matches_the_formulas(kind):
     assert max_difference(compiled, outputs) <= 1e-5
 
 
-def test_shared_biases_are_both_needed():
-    layer = RelativeAttention(N, H, own_biases=False)
-    bias, inputs = np.zeros((N, H), "float32"), random(B, 4, D)
-    for biases in ({}, {"content_bias": bias}, {"position_bias": bias}):
-        with pytest.raises(ValueError, match=r"needs `content_bias` and `position_bias`"):
-            attend(layer, inputs, random(B, 3, D), functional.causal_memory_mask(4, 3), **biases)
-
-
 def test_dropout_keeps_the_expectation():
     """The read is linear in the probabilities, so the mean over masks is the plain read."""
     layer = built(RelativeAttention(N, H, dropout=0.5), D)
     inputs, memory = (np.repeat(random(1, length, D), 2000, axis=0) for length in (4, 3))
-    mask, seed = functional.causal_memory_mask(4, 3), ops.convert_to_tensor([7, 8], "int32")
+    mask, seed = causal_mask(4, 3), ops.convert_to_tensor([7, 8], "int32")
     outputs = attend(layer, inputs, memory, mask, dropout_seed=seed, training=True)
     outputs = ops.convert_to_numpy(outputs)
     plain = ops.convert_to_numpy(attend(layer, inputs[:1], memory[:1], mask))[0]
@@ -91,7 +83,7 @@ def test_half_precision_keeps_the_softmax_in_float32(monkeypatch):
         return softmax(scores, axis=axis)
 
     monkeypatch.setattr("txl_tf.layers.attention.ops.softmax", spy)
-    mask = functional.causal_memory_mask(4, 3)
+    mask = causal_mask(4, 3)
     outputs = attend(layer, random(B, 4, D), random(B, 3, D), mask)
     assert dtypes == ["float32"]
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"

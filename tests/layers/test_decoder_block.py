@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layer_checks import random, randomize_weights
+from tests.layer_checks import causal_mask, random, randomize_weights
 from tests.reference import max_difference
 from tests.small_models import small_config
 from txl_tf import functional
@@ -64,7 +64,7 @@ def test_stateful_calls_equal_calls_that_pass_memory(memory_length):
     memory, valid_length = ops.zeros((B, memory_length, D)), ops.zeros((B,), "int32")
     for number in range(3):
         segment = random(B, T, D, seed=number)
-        mask = functional.causal_memory_mask(T, memory_length, valid_length)
+        mask = causal_mask(T, memory_length, valid_length)
         expected = passing(segment, memory=memory, attention_mask=mask)
         assert max_difference(stateful(segment), expected) <= 1e-6
         memory = functional.next_memory(memory, segment)
@@ -75,14 +75,9 @@ def test_stateful_calls_equal_calls_that_pass_memory(memory_length):
     assert max_difference(stateful(segment), passing(segment)) <= 1e-5
 
 
-def test_a_stateful_block_needs_a_batch_size_a_memory_and_no_other():
+def test_a_stateful_block_needs_a_batch_size():
     with pytest.raises(ValueError, match=r"needs a fixed batch size.*Received: inputs_shape="):
         made(stateful=True, memory_length=T)
-    with pytest.raises(ValueError, match=r"a `memory_length` above 0\. Received: memory_length=0"):
-        made(batch_size=B, stateful=True, memory_length=0)
-    block = made(batch_size=B, stateful=True, memory_length=T)
-    with pytest.raises(ValueError, match=r"keeps its own memory\. Received: memory="):
-        block(random(B, T, D), memory=random(B, T, D))
 
 
 def test_a_stateful_block_trains_in_a_functional_model_and_is_saved_without_memory(tmp_path):

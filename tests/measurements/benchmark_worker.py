@@ -62,21 +62,14 @@ def _train(experiment: Any, folder: str) -> Work:
     experiment = experiment.with_overrides([f"training.num_steps={MAX_STEPS_PER_LOOP}"])
     strategy = create_strategy()
     experiment = with_faster_policy(experiment, strategy)
-    training = experiment.training
-    tokens_per_step = training.global_batch_size * experiment.model.segment_length
+    tokens_per_step = experiment.training.global_batch_size * experiment.model.segment_length
     num_tokens = _SEGMENTS_PER_ROW * tokens_per_step + 1
     dataset = _write_random_dataset(folder, num_tokens, experiment.model.vocabulary_size)
     reader = TrainingData(dataset, experiment)
     sources = reader.reader.dataset_fn, reader.reader.describe_row
     trainer = Trainer(experiment, strategy, *sources)
 
-    def take_steps(count: int) -> int:
-        end = trainer.step + count
-        while (left := end - trainer.step) > 0:
-            trainer.take_steps(min(left, training.steps_per_loop))
-        return count * tokens_per_step
-
-    return take_steps
+    return lambda count: sum(trainer.take_steps().num_tokens for _ in range(count))
 
 
 def _write_random_dataset(folder: str, num_tokens: int, vocabulary_size: int) -> str:

@@ -67,24 +67,16 @@ def test_weights_have_the_distribution_of_their_kind(position_encoding, initiali
     for kind, normal_stddev in ((TABLES, 0.05), (KERNELS, 0.05), (PROJECTIONS, 0.3)):
         for path, values in numbers[kind].items():
             stddev = 0.2 / 3**0.5 if is_uniform else normal_stddev
-            beyond = 1 - 3**-0.5 if is_uniform else 0.3173
             error = values.size**-0.5
             assert abs(values.mean()) < 5 * stddev * error, path
             assert abs(values.std() / stddev - 1.0) < 5 * error / 2**0.5, path
-            assert abs(np.mean(np.abs(values) > stddev) - beyond) < 2.5 * error, path
             assert not is_uniform or np.abs(values).max() <= 0.2, path
     assert all(np.all(values == 0.0) for values in numbers[ZEROS].values())
     assert all(np.all(values == 1.0) for values in numbers[ONES].values())
-
-
-@pytest.mark.parametrize("initializer", ["normal", "uniform"])
-def test_no_two_weights_start_alike(initializer):
-    """One initializer with one seed for several weights would draw the same numbers."""
-    for position_encoding in ENCODINGS:
-        numbers = weights_by_kind(position_encoding, initializer=initializer)
-        drawn = [
-            values.ravel()[:16]
-            for kind in (TABLES, PROJECTIONS, KERNELS)
-            for values in numbers[kind].values()
-        ]
-        assert len({tuple(values.tolist()) for values in drawn}) == len(drawn)
+    # One initializer with one seed for several weights would draw the same numbers.
+    drawn = [
+        tuple(values.ravel()[:16].tolist())
+        for kind in (TABLES, PROJECTIONS, KERNELS)
+        for values in numbers[kind].values()
+    ]
+    assert len(set(drawn)) == len(drawn)

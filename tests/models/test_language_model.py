@@ -65,7 +65,6 @@ def test_wrong_arguments_are_refused_by_one_sentence(model):
         (lambda: model(tokens, "a"), "Received: memory of type str$"),
         (lambda: model.log_probs(tokens, three), "memory of 3 rows, batch of 2$"),
         (lambda: model.score(tokens, tokens[0], memory), r"`target_ids` .*shape \(4,\)$"),
-        (lambda: model(tokens, memory._replace(states=memory.states[:1])), "states.*: 1 state"),
         (lambda: model.export("exported"), "`txl_tf.export_saved_model"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -243,13 +242,3 @@ def test_weights_are_assigned_as_a_whole_or_not_at_all():
     # Other arrays are passed over.
     assign_weights(variables, {"a": np.ones(2), "b": np.ones((2, 3)), "more": np.ones(1)})
     assert all(variable.numpy().all() for variable in variables.values())
-
-
-def test_another_configuration_and_half_of_a_distribution_are_refused():
-    with pytest.raises(ValueError, match="`config` must be a `ModelConfig`"):
-        TransformerXL(CONFIGS["lstm"])
-    with pytest.raises(TypeError, match=r"together, .*Received: Mine with log_probs_of"):
-
-        class Mine(TransformerXL):
-            def log_probs_of(self, hidden):
-                return super().log_probs_of(hidden)

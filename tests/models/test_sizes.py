@@ -67,11 +67,6 @@ def test_the_count_matches_the_built_model_for_every_vocabulary(cutoffs, embeddi
         assert num_parameters(config) == built_parameters(config), config
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"enwik8_base, .*wikitext103_large. Received: enwik9"):
-        preset("enwik9")
-
-
 def flops(experiment, **training):
     changed = experiment.training.replace(**training)
     return run_flops_per_token(experiment.replace(training=changed))

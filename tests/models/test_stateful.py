@@ -11,13 +11,9 @@ from tests.slow_case import slow_case
 from tests.small_models import (
     SEGMENT_LENGTH,
     VOCABULARY_SIZE,
-    ToyBatches,
-    shared_trainer,
     toy_experiment,
-    toy_tokens,
 )
 from txl_tf.models.stateful import StatefulTransformerXL
-from txl_tf.training.optimizers import WarmupSchedule
 
 NUM_ROWS = 4
 CONFIG = toy_experiment(
@@ -228,21 +224,3 @@ def test_a_file_has_the_layers_that_filters_quantized(tmp_path):
     for other in (loaded.transformer_xl, copied):
         for mine, theirs in zip(other.weights, model.transformer_xl.weights, strict=True):
             np.testing.assert_array_equal(mine, theirs)
-
-
-@pytest.mark.slow
-def test_fit_has_the_losses_of_the_training_loop():
-    sections = {"training": {"num_steps": 12}, "optimizer": {"warmup_steps": 3}}
-    batches, experiment = ToyBatches(toy_tokens(), NUM_ROWS), toy_experiment(**sections)
-    trainer = shared_trainer(batches, **sections)
-    model = StatefulTransformerXL(experiment.model, batch_size=NUM_ROWS)
-    model.set_weights(trainer.model.get_weights())
-    rate = WarmupSchedule(experiment.optimizer, 12)
-    adam = keras.optimizers.Adam(rate, epsilon=experiment.optimizer.epsilon)
-    model.compile(adam, jit_compile=False)
-    for step, report in enumerate(trainer.run()):
-        batch = batches.batch(step)
-        history = model.fit(batch["token_ids"], batch["target_ids"], verbose=0).history
-        assert history["loss"] == pytest.approx([report.nats_per_token], abs=1e-4)
-    assert step == 11
-    np.testing.assert_array_equal(model.memory.valid_length, [7] * NUM_ROWS)

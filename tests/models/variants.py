@@ -4,7 +4,6 @@ import functools
 import itertools
 
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from tests.layer_checks import randomize_weights
@@ -99,24 +98,3 @@ def assert_segments_match(model, oracle):
         for state, expected_state in zip(memory.states, states, strict=True):
             assert max_difference(state, expected_state) <= 1e-5
         assert ops.convert_to_numpy(memory.valid_length).tolist() == valid_length
-
-
-def assert_gradients_match_finite_differences(weights, gradients, loss):
-    """Compares gradients with central differences of a few random entries of every weight."""
-    rng, distance = np.random.default_rng(2), 1e-5
-    for weight, gradient in zip(weights, gradients, strict=True):
-        gradient, original = tf.convert_to_tensor(gradient).numpy(), weight.numpy()
-        assert np.abs(gradient).max() > 1e-6, f"{weight.path} is dead"
-        for _ in range(3):
-            entry = tuple(rng.integers(size) for size in original.shape)
-            losses = []
-            for sign in (1, -1):
-                moved = original.copy()
-                moved[entry] += sign * distance
-                weight.assign(moved)
-                losses.append(float(loss()))
-            weight.assign(original)
-            numeric = (losses[0] - losses[1]) / (2 * distance)
-            # Entries near 0 are compared with the largest of their tensor.
-            scale = max(abs(numeric), 1e-2 * np.abs(gradient).max())
-            assert abs(gradient[entry] - numeric) <= 1e-4 * scale, (weight.path, entry)

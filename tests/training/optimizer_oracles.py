@@ -61,21 +61,6 @@ def lamb(beta_1, beta_2, epsilon, max_weight_norm=np.inf):
     return step_of
 
 
-def sgd(momentum):
-    """Sutskever et al. (2013), equations 1 and 2."""
-
-    def step_of(path, weight):
-        velocity = np.zeros_like(weight)
-
-        def step(gradient, weight, rate, number):
-            velocity[...] = momentum * velocity - rate * gradient
-            return -velocity
-
-        return step
-
-    return step_of
-
-
 def muon(momentum, beta_1, beta_2, epsilon):
     """Jordan et al. (2024) with the size of Liu et al. (2025), equation 4; else Adam."""
 

@@ -7,9 +7,8 @@ import pytest
 
 from tests.slow_case import slow_case
 from tests.small_models import NUM_ROWS, ToyBatches, toy_tokens, toy_trainer
-from txl_tf.config.model import LSTMConfig
 from txl_tf.models import create_model
-from txl_tf.models.adapters import Adapters, merged_weights
+from txl_tf.models.adapters import merged_weights
 from txl_tf.models.sizes import num_adapter_parameters
 
 ADAPTERS = {"adapter_rank": 2, "adapter_alpha": 3.0, "num_steps": 4}
@@ -96,9 +95,3 @@ def test_the_average_is_of_the_factors():
     expected = merged_weights(source_weights() | averages, ADAPTERS["adapter_alpha"])
     weights = trainer.state.inference_weights()
     assert all(np.array_equal(weights[path], array) for path, array in expected.items())
-
-
-def test_a_model_without_projections_has_no_adapters():
-    config = LSTMConfig(vocabulary_size=13, num_layers=1, hidden_dim=8, segment_length=5)
-    with pytest.raises(ValueError, match="LSTMLanguageModel"):
-        Adapters(create_model(config), 2)

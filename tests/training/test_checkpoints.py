@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import threading
@@ -16,7 +15,6 @@ from tests.slow_case import slow_case
 from tests.storage.places import KINDS, place
 from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
 from txl_tf.storage.files import list_folder
-from txl_tf.storage.untrusted_files import json_sha256
 from txl_tf.training import checkpoints
 from txl_tf.training.checkpoints import FORMAT_VERSION, BackgroundSaver, CheckpointStore
 
@@ -72,8 +70,6 @@ def test_the_newest_and_the_best_are_kept_and_loaded_to_the_last_bit(folder):
         assert store.save(step, arrays_of(step)) == f"{folder}/step-{step:08d}"
         if step in (1, 4):
             store.keep_best(step)
-    with pytest.raises(ValueError, match=r"one of \[4, 6, 7\]. Received: step=5"):
-        store.keep_best(5)
     store = CheckpointStore(folder, IDENTITY, num_kept=2)  # as after a restart
     assert (store.steps(), store.best_step()) == ([4, 6, 7], 4)
     for step in store.steps():
@@ -172,20 +168,6 @@ def test_a_file_with_a_flipped_bit_cut_or_missing_is_found(store_and_folder, fil
     assert_passed_over(store, path)
     path.unlink()
     assert_passed_over(store, path)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [["f4", [1000], 0], ["f4", [-1], 0], ["O", [1], 0], ["f4", [1.5], 0], ["f4", [9]], 3],
-)
-def test_a_manifest_of_other_sizes_than_the_file_is_refused(store_and_folder, entry):
-    store, folder = store_and_folder
-    values = json.loads((folder / "manifest.json").read_text())
-    del values["sha256"]
-    values["arrays"] = {"x": entry, "y": ["f4", [1000], 0]}
-    (folder / "manifest.json").write_text(json.dumps(values | {"sha256": json_sha256(values)}))
-    with pytest.raises(DataDamagedError):
-        store.load(10)
 
 
 def test_a_checkpoint_of_another_format_is_refused_as_such(store_and_folder, monkeypatch):

@@ -47,7 +47,7 @@ def test_exactly_the_frozen_weights_stay_and_take_no_state(freeze, prefixes, cha
 
 
 @pytest.mark.slow
-def test_a_trainer_begins_from_weights_at_step_0_only():
+def test_a_trainer_begins_from_weights():
     source = new_trainer(None)
     list(source.run())
     weights = source.state.inference_weights()
@@ -58,5 +58,3 @@ def test_a_trainer_begins_from_weights_at_step_0_only():
         kind, _, path = name.partition("/")
         is_weight = kind in ("model", "average") and path in weights
         np.testing.assert_array_equal(array, weights[path] if is_weight else initial[name], name)
-    with pytest.raises(ValueError, match="`begin_from` needs a run at step 0"):
-        source.state.begin_from(weights)

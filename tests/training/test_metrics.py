@@ -10,14 +10,11 @@ from txl_tf.evaluation.result import TaskResult
 from txl_tf.storage.files import list_folder
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 from txl_tf.training.metrics import (
-    PAGES,
     TAGS,
-    TASK_PAGES,
     MetricsLog,
     TensorBoardWriter,
     describe_tag,
     evaluation_figures,
-    pages_layout,
     training_figures,
 )
 
@@ -49,15 +46,6 @@ def test_figures_of_a_task_are_its_loss_and_its_metrics():
     )
     assert evaluation_figures(result)["task/metric/accuracy"] == 0.5
     assert describe_tag("task/metric/accuracy") is TAGS["task/metric"]
-
-
-@pytest.mark.parametrize("pages", [PAGES, TASK_PAGES])
-def test_the_layout_has_a_chart_for_every_tag_of_a_page(pages):
-    layout = pages_layout(pages)
-    assert [category.title for category in layout.category] == list(pages)
-    charts = [chart for page in layout.category for chart in page.chart]
-    patterns = {pattern.strip("^$/") for chart in charts for pattern in chart.multiline.tag}
-    assert patterns == {tag.name for tag in TAGS.values() if tag.page in pages}
 
 
 @pytest.mark.parametrize("total_nats", [30.0, 1e6])

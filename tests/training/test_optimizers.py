@@ -20,7 +20,6 @@ SHAPES = {
 ADAM = {"beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3}
 # Learning rate, other settings, and the oracle in NumPy.
 CASES = {
-    "adam": (3e-2, ADAM, oracles.adam(0.8, 0.95, 1e-3)),
     "adamw": (3e-2, {**ADAM, "weight_decay": 0.3}, oracles.adam(0.8, 0.95, 1e-3)),
     "lamb": (
         1e-1,
@@ -31,11 +30,6 @@ CASES = {
         3e-2,
         {**ADAM, "weight_decay": 0.3, "momentum": 0.9},
         oracles.muon(0.9, 0.8, 0.95, 1e-3),
-    ),
-    "sgd": (
-        3e-1,
-        {"weight_decay": 0.03, "momentum": 0.7},
-        oracles.sgd(0.7),
     ),
 }
 
@@ -146,14 +140,6 @@ def test_rates_match_the_formula_also_after_serialization(schedule, rates):
     again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
     assert type(again) is type(schedule) and again.get_config() == schedule.get_config()
     assert {step: float(again.rate(step)) for step in rates} == computed
-
-
-def test_the_first_update_has_the_rate_of_step_1_and_moves_the_weights():
-    schedule = schedule_of("cosine", 0.4, 10)
-    assert [float(schedule(done)) for done in (0, 9)] == pytest.approx([0.04, 0.4])
-    variable = keras.Variable([1.0])
-    keras.optimizers.SGD(schedule).apply([np.ones(1, "float32")], [variable])
-    assert float(variable[0]) == pytest.approx(1.0 - 0.04)
 
 
 def test_a_warm_up_as_long_as_the_run_is_refused():

@@ -90,24 +90,13 @@ class TransformerXLCausalLM(TextGenerator):
         self.compile()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a copy or pickle holds: the model, and the optimizer with its state."""
+        """Returns what a copy or pickle holds; it has a new optimizer of the same settings."""
         state = {**super().__getstate__(), "_trained": None, "_trained_for": ()}
-        # Keras copies and pickles an optimizer without its state.
         if not isinstance(self._optimizer, OptimizerConfig):
-            values: dict[str, Any] = {}
-            if self._optimizer.built:
-                self._optimizer.save_own_variables(values)
-            state["_optimizer"] = keras.saving.serialize_keras_object(self._optimizer), values
+            # Keras 3.15 cannot copy an optimizer that was built.
+            settings = keras.saving.serialize_keras_object(self._optimizer)
+            state["_optimizer"] = keras.saving.deserialize_keras_object(settings)
         return {**state, "_counted": None, "_step_before": self.step}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if not isinstance(self._optimizer, OptimizerConfig):
-            config, values = self._optimizer
-            self._optimizer = keras.saving.deserialize_keras_object(config)
-            if values:
-                self._optimizer.build(self.model.trainable_variables)
-                self._optimizer.load_own_variables(values)
 
     @property
     def step(self) -> int:
@@ -117,12 +106,6 @@ class TransformerXLCausalLM(TextGenerator):
     @step.setter
     def step(self, step: int) -> None:
         self._counted, self._step_before = None, step
-
-    def _count_steps(self, optimizer: Any) -> None:
-        """Counts the steps of an optimizer from here on."""
-        if optimizer is not self._counted:
-            self._step_before = self.step - int(optimizer.iterations)
-            self._counted = optimizer
 
     @classmethod
     def from_preset(
@@ -201,9 +184,8 @@ class TransformerXLCausalLM(TextGenerator):
                 the next. Or an `OptimizerConfig`; every `fit` is then a separate run, as with
                 `txl train`. Defaults to `None`: Adam with the learning rate and the clipping of
                 `OptimizerConfig`.
-            sampler: `"random"`, `"greedy"`, `"beam"`, an object of `txl_tf.samplers`, a sampler of
-                KerasHub, or a function of logits `(R, V)` and seeds `(R, 2)` that returns token
-                ids `(R,)`.
+            sampler: `"random"`, `"greedy"`, `"beam"`, an object of `txl_tf.samplers`, or a
+                function of logits `(R, V)` and seeds `(R, 2)` that returns token ids `(R,)`.
             **options: other arguments of `keras.Model.compile`, such as `metrics`. The default
                 `loss` is the cross entropy.
 
@@ -259,12 +241,14 @@ class TransformerXLCausalLM(TextGenerator):
                 "`fit` needs a `TransformerXL`; train a recurrent model with `txl train`. "
                 f"Received: model of type {type(self.model).__name__}"
             )
+        # 1. Batches, and as many rows of memory as the largest has.
         length = segment_length or self.model.config.segment_length
         batches, held_out = self._batches(x, batch_size, length), None
         num_rows = _num_rows(batches, batch_size)
         if validation_data is not None:
             held_out = self._batches(validation_data, batch_size, length, takes_fewer_rows=True)
             num_rows = max(num_rows, _num_rows(held_out, batch_size))
+        # 2. The model with memory, of the `fit` before if nothing changed, and its optimizer.
         variables = self.model.trainable_variables
         trained_for = [*self.model.weights, *variables]
         if not same_variables(trained_for, self._trained_for):
@@ -281,8 +265,11 @@ class TransformerXLCausalLM(TextGenerator):
         model_with_loss = self._trained
         if getattr(model_with_loss, "optimizer", None) is not optimizer:
             model_with_loss.compile(optimizer=optimizer, **self._options)
-        self._count_steps(model_with_loss.optimizer)
+        if model_with_loss.optimizer is not self._counted:
+            self._step_before = self.step - int(model_with_loss.optimizer.iterations)
+            self._counted = model_with_loss.optimizer
 
+        # 3. Keras' loop; memory is empty where the text begins.
         def begin(epoch: int, logs: Any) -> None:
             if steps_per_epoch is None or epoch == options.get("initial_epoch", 0):
                 model_with_loss.reset_state()

@@ -12,11 +12,10 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.evaluation.exact_products import exact_products
 from txl_tf.evaluation.reading_order import AnyModelConfig
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.segment_reader import SegmentReader
-from txl_tf.layers.compiled_parts import compiled
+from txl_tf.inference.segment_reader import SegmentReader, power_of_two
+from txl_tf.layers.compiled_parts import compiled, exact_products
 from txl_tf.models.sizes import POOLINGS, Pooling, hidden_layer
 
 # Positions per softmax: with a large vocabulary more would fill the memory.
@@ -36,8 +35,6 @@ class LayerReader:
         layer: int | None = None,
         config: AnyModelConfig | None = None,
     ) -> None:
-        if num_rows < 1:
-            raise ValueError(f"`batch_size` must be positive. Received: batch_size={num_rows}")
         self._engine = InferenceEngine(model, config=config, num_rows=num_rows)
         self._num_rows = num_rows
         self._layer = hidden_layer(model.config, layer)
@@ -110,7 +107,7 @@ def _pool(states: np.ndarray, pooling: Pooling, segment_length: int) -> np.ndarr
 
 
 class Continuation(NamedTuple):
-    """A text, int32 vector, and the number of its first tokens that only are the context."""
+    """A text, int32 vector, and the number of its first tokens, 1 or more, that are context."""
 
     token_ids: np.ndarray
     num_context: int
@@ -141,11 +138,6 @@ class ContinuationScorer:
     def __call__(
         self, continuations: Sequence[Continuation]
     ) -> Iterator[tuple[int, ContinuationScore]]:
-        if any(each.num_context < 1 for each in continuations):
-            raise ValueError(
-                "A continuation must have a context of at least 1 token. "
-                f"Received: contexts of {[each.num_context for each in continuations]} tokens"
-            )
         indices = []
         for place, (token_ids, num_context) in enumerate(continuations):
             if len(token_ids) > num_context:
@@ -169,7 +161,7 @@ class ContinuationScorer:
             piece = slice(start, start + _POSITIONS_AT_ONCE)
             count = len(targets[piece])
             # Powers of two limit the number of programs.
-            padding = (0, (1 << (count - 1).bit_length()) - count)
+            padding = (0, power_of_two(count) - count)
             arrays = np.pad(hidden[piece], [padding, (0, 0)]), np.pad(targets[piece], padding)
             outputs = self._step(*map(ops.convert_to_tensor, arrays))
             parts.append([np.asarray(each)[:count] for each in outputs])

@@ -182,23 +182,22 @@ class TextGenerator:
                 `seed`.
             memory_length: optional int. Tokens to remember. Defaults to `None`: the model's.
             storage_dtype: str, see `txl_tf.GenerationSession`.
-            **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; excludes
+            **settings: fields of `GenerationConfig`: `max_tokens` (without the prompt; not with
                 `max_length`), `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
                 `frequency_penalty`, `presence_penalty`, `logit_bias`, `seed`, `stop` and
                 `allow_unknown`.
 
         Returns:
             str for a str, int32 vector for token ids. A list of them if `inputs` is a list,
-            `num_samples` is more than 1, or a `BeamSampler` returns all beams: then those of a
-            prompt follow each other, best first.
+            `num_samples` is more than 1, or a `BeamSampler` returns all beams: then the beams
+            of a prompt follow each other, best first.
 
         Raises:
             ValueError: If a prompt has another type, there is nothing to generate, a setting or a
                 token id is out of its range, the sampler is unknown, or a text has no tokenizer.
             UsageError: If the tokenizer cannot encode a text, or the text has no token.
         """
-        if num_samples < 1:
-            raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
+        # 1. Tokens of the prompts, `num_samples` rows each, and the most to write after each.
         config = GenerationConfig.from_dict(settings)
         texts = checked_texts(inputs, "inputs")
         tokenizer = self._required_tokenizer("generate", texts)
@@ -208,7 +207,8 @@ class TextGenerator:
         befores, prompts = zip(*(pair for pair in pairs for _ in range(num_samples)), strict=True)
         limits = [config.max_tokens] * len(prompts)
         if max_length is not None:
-            limits = _limits(max_length, prompts, settings)
+            limits = _limits(max_length, prompts)
+        # 2. A session with empty rows, compiled by an earlier call if there was one like it.
         self.last_seed = new_seed() if config.seed is None else config.seed
         ends = self._stop_token_ids(stop_token_ids)
         session = self._session(
@@ -221,6 +221,7 @@ class TextGenerator:
             storage_dtype=storage_dtype,
         )
 
+        # 3. Tokens; every 16 of them, the rows that are over end.
         def ends_row(prompt_ids: np.ndarray, row: np.ndarray, limit: int) -> bool:
             if len(row) >= limit:
                 return True
@@ -234,6 +235,7 @@ class TextGenerator:
 
         check = is_over if config.stop or len(set(limits)) > 1 else None
         outputs = session.write(prompts, max_tokens=max(limits), is_over=check)
+        # 4. Texts or ids, cut at the limit, the first stop token and the first stop text.
         continuations: list[str | np.ndarray] = []
         for before, ids, beams, limit in zip(befores, prompts, outputs, limits, strict=True):
             for row in np.atleast_2d(beams):
@@ -282,10 +284,6 @@ class TextGenerator:
         if stop_token_ids == "auto":
             end = None if self.tokenizer is None else self.tokenizer.end_token_id
             stop_token_ids = () if end is None else (end,)
-        if isinstance(stop_token_ids, str):
-            raise ValueError(
-                f'`stop_token_ids` must be ints, "auto" or None. Received: {stop_token_ids!r}'
-            )
         return tuple(int(each) for each in stop_token_ids or ())
 
     def _session(
@@ -318,13 +316,8 @@ class TextGenerator:
         return self.tokenizer
 
 
-def _limits(max_length: int, prompts: Sequence[np.ndarray], settings: dict[str, Any]) -> list[int]:
+def _limits(max_length: int, prompts: Sequence[np.ndarray]) -> list[int]:
     """Returns the most tokens to write after each prompt."""
-    if "max_tokens" in settings:
-        raise ValueError(
-            "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
-            f"Received: max_length={max_length}, max_tokens={settings['max_tokens']}"
-        )
     limits = [max(0, max_length - len(ids)) for ids in prompts]
     if not any(limits):
         raise ValueError(

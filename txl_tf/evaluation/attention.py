@@ -12,10 +12,8 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
-from txl_tf.evaluation.exact_products import exact_products
-from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.attention import RelativeAttention
-from txl_tf.layers.compiled_parts import compiled
+from txl_tf.layers.compiled_parts import compiled, exact_products
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -108,10 +106,9 @@ class AttentionProfiler:
         """Reads the next segment `(B, T)` of every row.
 
         `is_counted`, bool `(B, T)`, selects the queries to average over, each with `M` tokens
-        before it. Raises ValueError for an id outside `[0, V)`.
+        before it.
         """
         memory = self._memory
-        check_token_ids(token_ids, self.model.config.vocabulary_size)
         if np.all(is_counted[0]):
             self._last = (token_ids, memory)
         inputs = (ops.convert_to_tensor(each) for each in (token_ids, is_counted))
@@ -124,9 +121,7 @@ class AttentionProfiler:
         self._num_queries += int(np.sum(is_counted))
 
     def result(self) -> AttentionProfile:
-        """Returns the averages over all counted queries; ValueError without any."""
-        if not self._num_queries:
-            raise ValueError("`result` needs an `add` with a counted query before. Received: none")
+        """Returns the averages over all counted queries, at least one."""
         means = {name: array / self._num_queries for name, array in self._sums.items()}
         terms = {name: means.pop(name) for name in TERMS if name in means}
         return AttentionProfile(**means, terms=terms, num_queries=self._num_queries)

@@ -17,8 +17,8 @@ from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.result import perplexity
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader
-from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
+from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.models.language_model import LanguageModel
 
 
@@ -39,7 +39,9 @@ class ContextLosses:
         self._model = model
         self._batch_size = batch_size
         # Of the segment length; a model with a memory or states has only its own.
-        self._reader_of = functools.cache(self._create_reader)
+        self._reader_of = functools.cache(
+            lambda length: SegmentReader(InferenceEngine(model, segment_length=length))
+        )
         self._score = compiled(model.negative_log_likelihood, model)
 
     def __call__(self, windows: np.ndarray) -> np.ndarray:
@@ -78,9 +80,6 @@ class ContextLosses:
                 memory = piece.memory
         nats = self._score(hidden[:, newest : newest + 1], ops.convert_to_tensor(targets))
         return np.asarray(nats, np.float64)[:, 0]
-
-    def _create_reader(self, segment_length: int) -> SegmentReader:
-        return SegmentReader(InferenceEngine(self._model, segment_length=segment_length))
 
 
 class EffectiveLength(NamedTuple):

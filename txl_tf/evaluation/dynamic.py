@@ -32,7 +32,7 @@ class DynamicEvaluation:
     """
 
     def __init__(self, model: keras.Model, config: EvaluationConfig) -> None:
-        self._engine = InferenceEngine(model, keeps="hidden_states")
+        self._engine = InferenceEngine(model, keeps_states=True)
         self._variables = list(model.trainable_variables)
         self._constants = list(model.non_trainable_variables)
         self._learning_rate = config.dynamic_learning_rate
@@ -89,5 +89,5 @@ def _results_and_gradients(
         tape.watch(values)
         loss, results = function(values)
     gradients = tape.gradient(loss, values, unconnected_gradients="zero")
-    # Those of embeddings are sparse.
+    # Gradients of embeddings are sparse.
     return results, [tf.convert_to_tensor(gradient) for gradient in gradients]

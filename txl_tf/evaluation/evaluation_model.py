@@ -1,6 +1,6 @@
 """Models of evaluations: lengths and precision of their own, weights of their own or of others."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -49,7 +49,7 @@ def create_evaluation_model(
     """Builds a model; with `variables` it reads existing ones, on TensorFlow."""
     if variables is not None:
         model = _model_to_share(config, dtype_policy)
-        _share_variables(model, variables)
+        share_variables(model.weights, variables)
         return model
     if strategy is None:
         return create_model(config, dtype=dtype_policy)
@@ -58,7 +58,7 @@ def create_evaluation_model(
 
 
 def _model_to_share(config: AnyModelConfig, dtype_policy: str) -> LanguageModel:
-    """Builds a model for `_share_variables`."""
+    """Builds a model for `share_variables`."""
     if is_on_jax():
         return create_model(config, dtype=dtype_policy)
     # On the host and without memory: its own variables are replaced at once.
@@ -66,11 +66,25 @@ def _model_to_share(config: AnyModelConfig, dtype_policy: str) -> LanguageModel:
         return create_model(config, dtype=dtype_policy)
 
 
-def _share_variables(model: LanguageModel, variables: Mapping[str, keras.Variable]) -> None:
-    """Lets a model read the variables of others, on TensorFlow; elsewhere values are copied."""
+def share_variables(
+    weights: Iterable[keras.Variable], variables: Mapping[str, keras.Variable]
+) -> None:
+    """Lets weights read the variables of others, by path, on TensorFlow; see `copy_values`."""
     if not is_on_jax():
-        for variable in model.weights:
-            variable._initialize(variables[variable.path].value)
+        for weight in weights:
+            # Private: Keras 3.15 has no public way to read the value of another variable.
+            weight._initialize(variables[weight.path].value)
+
+
+def copy_values(
+    weights: Iterable[keras.Variable], variables: Mapping[str, keras.Variable] | None
+) -> None:
+    """Copies the values of others, by path, on JAX, where models cannot share variables."""
+    if variables is None or not is_on_jax():
+        return
+    for weight in weights:
+        if (source := variables[weight.path]) is not weight:
+            weight.assign(source.value)
 
 
 def model_in_policy(model: LanguageModel, dtype_policy: str) -> LanguageModel:
@@ -91,5 +105,5 @@ def model_in_policy(model: LanguageModel, dtype_policy: str) -> LanguageModel:
             "only read in its own dtype policy: set `dtype_policy` of the `EvaluationConfig` to "
             f"{model.dtype_policy.name!r}. Received: dtype_policy={dtype_policy!r}"
         )
-    _share_variables(other, {variable.path: variable for variable in model.weights})
+    share_variables(other.weights, {variable.path: variable for variable in model.weights})
     return other

@@ -9,16 +9,15 @@ import keras
 import numpy as np
 
 from txl_tf.config.experiment import EvaluatedModel, EvaluationConfig
-from txl_tf.config.model import RecurrentConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.dynamic import DynamicEvaluation
 from txl_tf.evaluation.evaluation_model import (
     config_of_evaluation,
+    copy_values,
     create_evaluation_model,
     evaluation_conditions,
     model_in_policy,
 )
-from txl_tf.evaluation.exact_products import exact_products
 from txl_tf.evaluation.programs import EvaluationPrograms
 from txl_tf.evaluation.reading_order import (
     AnyModelConfig,
@@ -32,7 +31,8 @@ from txl_tf.evaluation.result import EvaluationResult, EvaluationText
 from txl_tf.imports import is_on_jax
 from txl_tf.imports import tensorflow as tf
 from txl_tf.inference.segment_reader import read_batches
-from txl_tf.layers.adaptive_softmax import check_token_ids
+from txl_tf.layers.compiled_parts import exact_products
+from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.models.language_model import LanguageModel, assign_weights
 from txl_tf.tpu_kernels.attention_plan import AttentionChoice
 
@@ -46,9 +46,8 @@ class Evaluator:
     A `LanguageModel` is read with its own layers. From a configuration a model is built, with its
     own weights unless `variables` maps the path of every weight to a Keras variable under the same
     strategy. Weights of others are never changed, so an evaluation does not disturb a training run.
-    `evaluation_config` takes open values from the model. Raises ValueError for dynamic evaluation
-    under a strategy, for windows with a model that has memory, and for a memory length with a
-    recurrent model.
+    `evaluation_config` takes open values from the model. Dynamic evaluation has no strategy. Raises
+    ValueError for windows with a model that has memory.
     """
 
     def __init__(
@@ -64,13 +63,6 @@ class Evaluator:
         model_config = model
         if isinstance(model, LanguageModel):
             model_config, variables = model.config, {each.path: each for each in model.weights}
-        if evaluation_config.memory_length is not None and isinstance(
-            model_config, RecurrentConfig
-        ):
-            raise ValueError(
-                "`memory_length` must be None for a recurrent model, which remembers one state. "
-                f"Received: memory_length={evaluation_config.memory_length}"
-            )
         evaluation_config.check_model(model_config)
         self.config = config_of_evaluation(model_config, evaluation_config)
         self._evaluation_config = evaluation_config
@@ -88,11 +80,6 @@ class Evaluator:
             self.model = create_evaluation_model(self.config, policy, strategy, variables)
         self._dynamic: DynamicEvaluation | None = None
         if evaluation_config.dynamic_learning_rate is not None:
-            if strategy is not None:
-                raise ValueError(
-                    "`dynamic_learning_rate` needs `strategy` to be None: weights follow the text "
-                    f"on a single device. Received: strategy={strategy}"
-                )
             self._dynamic = DynamicEvaluation(self.model, evaluation_config)
         self._programs = EvaluationPrograms(
             self.model,
@@ -104,21 +91,8 @@ class Evaluator:
             self._dynamic,
         )
 
-    def _copy_weights(self) -> None:
-        """Copies the weights of others where models cannot share variables."""
-        if self._variables is None or not is_on_jax():
-            return
-        for variable in self.model.weights:
-            if (source := self._variables[variable.path]) is not variable:
-                variable.assign(source.value)
-
     def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
         """Loads weights by path; MismatchError if they do not fit the model."""
-        if self.reads_given_variables:
-            raise ValueError(
-                "`load_arrays` needs an evaluator that was created without `variables`. "
-                f"Received: arrays of {len(arrays)} weights"
-            )
         assign_weights({variable.path: variable for variable in self.model.weights}, arrays)
 
     @exact_products()
@@ -152,7 +126,7 @@ class Evaluator:
         text with fewer than two tokens or an id outside `[0, V)`.
         """
         begin = time.perf_counter()
-        self._copy_weights()
+        copy_values(self.model.weights, self._variables)
         if max_tokens is not None and max_tokens + 1 >= text.num_tokens:
             max_tokens = None
         order, warm_up_tokens = self._order(text.num_tokens, max_tokens)

@@ -6,11 +6,12 @@ S stride.
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras import ops
 
 from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.evaluation.dynamic import DynamicEvaluation
 from txl_tf.evaluation.reading_order import AnyModelConfig, empty_batch
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.imports import tensorflow as tf
@@ -19,9 +20,6 @@ from txl_tf.inference.execution_plan import tokens_on_chip
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.tpu_kernels.attention_plan import AttentionChoice
-
-if TYPE_CHECKING:
-    from txl_tf.evaluation.dynamic import DynamicEvaluation
 
 
 class EvaluationPrograms:
@@ -39,7 +37,7 @@ class EvaluationPrograms:
         strategy: "tf.distribute.Strategy | None",
         jit_compile: bool | None,
         masks_documents: bool,
-        dynamic: "DynamicEvaluation | None",
+        dynamic: DynamicEvaluation | None,
     ) -> None:
         self._model = model
         self._config = config
@@ -119,7 +117,7 @@ class EvaluationPrograms:
     def _create_engine(self, num_rows: int) -> InferenceEngine:
         return InferenceEngine(
             self._model,
-            keeps="auto" if self._dynamic is None else "hidden_states",
+            keeps_states=self._dynamic is not None,
             config=self._config,
             num_rows=num_rows,
             is_distributed=self._strategy is not None,

@@ -49,22 +49,6 @@ class EvaluationText:
         )
 
     @classmethod
-    def of_content(cls, content: bytes, token_ids: np.ndarray, tokenizer: Tokenizer) -> Self:
-        """Builds a text of one document from its UTF-8 bytes and its tokens."""
-        if tokenizer.kind == "ids":
-            content = b""  # digits and labels are not the data
-        return cls.of_tokens(
-            "text",
-            token_ids,
-            num_bytes=len(content),
-            # The lowest bytes, read as signed, continue a code point.
-            num_characters=int(np.count_nonzero(np.frombuffer(content, np.int8) >= -64)),
-            num_words=len(content.split()),
-            tokenizer_kind=tokenizer.kind,
-            unknown_id=tokenizer.unknown_id,
-        )
-
-    @classmethod
     def of_split(cls, dataset: PreparedDataset, split: str) -> Self:
         """Returns the text of a split, read from disk on demand."""
         entry = dataset.manifest.split(split)
@@ -78,17 +62,6 @@ class EvaluationText:
             num_words=entry.words,
             tokenizer_kind=dataset.manifest.tokenizer_kind,
             unknown_id=dataset.unknown_id,
-        )
-
-    def beginning(self, num_tokens: int) -> Self:
-        """Returns the first tokens, with a proportional share of the bytes and words."""
-        share = num_tokens / self.num_tokens
-        return dataclasses.replace(
-            self,
-            num_tokens=num_tokens,
-            num_bytes=self.num_bytes * share,
-            num_characters=self.num_characters * share,
-            num_words=self.num_words * share,
         )
 
 

@@ -55,9 +55,18 @@ def score_text(
     if len(token_ids) < 2:
         reason = "A text must have at least 2 tokens, because the first token has no score."
         raise InvalidTextError(reason, content, len(content))
-    evaluation_text = EvaluationText.of_content(content, token_ids, tokenizer)
-    if num_words is not None:
-        evaluation_text = dataclasses.replace(evaluation_text, num_words=num_words)
+    if tokenizer.kind == "ids":
+        content = b""  # digits and labels are not the data
+    evaluation_text = EvaluationText.of_tokens(
+        "text",
+        token_ids,
+        num_bytes=len(content),
+        # The lowest bytes, read as signed, continue a code point.
+        num_characters=int(np.count_nonzero(np.frombuffer(content, np.int8) >= -64)),
+        num_words=len(content.split()) if num_words is None else num_words,
+        tokenizer_kind=tokenizer.kind,
+        unknown_id=tokenizer.unknown_id,
+    )
     nats = np.full(len(token_ids), np.nan)
     result = evaluator.evaluate(evaluation_text, step=step, observe=nats.__setitem__, **options)
     return TextScore(**vars(result), token_ids=token_ids, nats=nats, tokenizer=tokenizer)

@@ -15,10 +15,15 @@ from keras import ops
 
 from txl_tf.config.experiment import EvaluatedModel
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.evaluation_model import create_evaluation_model
+from txl_tf.evaluation.evaluation_model import (
+    copy_values,
+    create_evaluation_model,
+    share_variables,
+)
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import TaskResult
 from txl_tf.imports import is_on_jax
+from txl_tf.inference.segment_reader import power_of_two
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import assign_weights
@@ -43,17 +48,15 @@ class TaskEvaluator:
         self._task = config.task
         is_alone = is_on_jax() or strategy is tf.distribute.get_strategy()
         self._strategy = None if is_alone else strategy
-        # On JAX values are copied.
-        self._variables = variables if is_on_jax() else None
+        self._variables = variables
         self.reads_given_variables = variables is not None
         policy = config.evaluation.dtype_policy
         model = create_evaluation_model(config.model, policy, self._strategy, variables)
         scope = tf.distribute.get_strategy() if self._strategy is None else self._strategy
         with scope.scope():
             self.model = create_headed_model(model, config.task)
-        if variables is not None and not is_on_jax():
-            for variable in self.model.head.weights:
-                variable._initialize(variables[variable.path].value)
+        if variables is not None:
+            share_variables(self.model.head.weights, variables)
         # A strategy compiles for itself; XLA would read a mirrored variable of the wrong device.
         compiles = config.may_compile and self._strategy is None
         self._function = compiled(self._outputs, self.model, compiles)
@@ -102,11 +105,10 @@ class TaskEvaluator:
         """
         segment_length = self.config.model.segment_length
         num_segments = encoded.padded_length(segment_length) // segment_length
-        length = segment_length * _power_of_two(num_segments)
-        num_rows = _power_of_two(len(encoded.examples))
+        length = segment_length * power_of_two(num_segments)
+        num_rows = power_of_two(len(encoded.examples))
         num_rows = min(self.config.evaluation.batch_size, num_rows)
-        for path, variable in (self._variables or {}).items():
-            self._weights[path].assign(variable.value)
+        copy_values(self._weights.values(), self._variables)
         rows = ReplicaRows(self._strategy, num_rows)
         order = np.argsort(-encoded.num_tokens.max(axis=1), kind="stable")
         begins = range(0, len(order), num_rows)
@@ -143,11 +145,6 @@ def gather_texts(stream: Any, offsets: Any, texts: Any, length: int) -> tuple[An
     is_token = places < counts[..., None]
     token_ids = tf.gather(stream, tf.where(is_token, begins[..., None] + places, 0))
     return tf.where(is_token, tf.cast(token_ids, tf.int32), 0), tf.cast(counts, tf.int32)
-
-
-def _power_of_two(number: int) -> int:
-    """Returns the least power of two not below a positive number."""
-    return 1 << (number - 1).bit_length()
 
 
 def _gather_batch(

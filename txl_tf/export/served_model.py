@@ -119,7 +119,7 @@ class ServedModel:
         size = self.config.vocabulary_size
         self._rules["bias"] = token_bias(completion, excluded_token_ids, size)
         # Hidden states are half the size of keys and values on the wire.
-        self._engine = InferenceEngine(model, keeps="hidden_states")
+        self._engine = InferenceEngine(model, keeps_states=True)
         self._writing_engine = InferenceEngine(model)
         rows, ids = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
         states = tf.TensorSpec([None, self.config.effective_memory_length, self.config.hidden_dim])

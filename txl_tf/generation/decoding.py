@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.generation import SamplingConfig
-from txl_tf.layers.adaptive_softmax import check_token_ids
+from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.samplers import SETTINGS, BeamSampler, RandomSampler, restricted
 from txl_tf.stateless_random import mixed
 
@@ -27,7 +27,7 @@ NOTHING = -1
 class TokenRules(NamedTuple):
     """Choice of tokens, and the tokens that end a text; numbers for all rows, or tensors `(R,)`.
 
-    The repetition penalty is that of [Keskar et al., 2019](https://arxiv.org/abs/1909.05858),
+    The repetition penalty is from [Keskar et al., 2019](https://arxiv.org/abs/1909.05858),
     Section 4.1: positive scores are divided by it and negative ones multiplied. Scores are the
     logits of the model. With an adaptive softmax over clusters, which has no logits of all tokens,
     they are log-probabilities. The bias is `(V,)` or `(R, V)`; tokens with minus infinity are never
@@ -199,10 +199,12 @@ def write_tokens(
         return ops.any(is_active(count, state))
 
     def body(count: Any, state: DecodingState) -> tuple[Any, DecodingState]:
+        # 1. The newest token of each row is read.
         is_written = is_active(count, state)
         logits, step_state = step(state.pending, is_written, state.step_state)
         lengths = state.lengths + ops.cast(is_written, "int32")
         state = state._replace(step_state=step_state, lengths=lengths)
+        # 2. The next token is chosen; beams may continue other rows.
         scores = rules.scores(logits, state.uses)
         if isinstance(rules.sampler, BeamSampler):
             is_finished = ops.logical_not(is_written)
@@ -212,6 +214,7 @@ def write_tokens(
         else:
             token_ids = rules.sampler(scores, drawing_seeds(seeds, state.position))
             token_ids = ops.cast(token_ids, "int32")
+        # 3. The token is noted.
         return count + 1, _with_tokens(rules, state, logits, token_ids, is_written)
 
     first = ops.convert_to_tensor(0, "int32")

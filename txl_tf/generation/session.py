@@ -30,8 +30,8 @@ from txl_tf.generation.decoding import (
 from txl_tf.generation.session_file import model_identity, read_session, write_session
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader, common_length, joined_rows
-from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.compiled_parts import compiled
+from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, Memory
 from txl_tf.models.weight_versions import ComputedFromWeights, same_variables
@@ -41,9 +41,6 @@ CAPACITY = 64
 """Tokens that are kept beside memory before they are merged into it."""
 FEWEST_COMPILED_TOKENS = 300
 """Fewer tokens take less time than the compilation by XLA."""
-
-# Most tokens that a session of a file has written. Positions are int32, so as many may follow.
-_LAST_POSITION = 2**30
 
 
 def writing_engine(
@@ -134,8 +131,6 @@ class GenerationSession:
         self._model = model = language_model_of(model)
         self._variables = model.weights
         self._vocabulary_size = model.config.vocabulary_size
-        if num_rows < 1:
-            raise ValueError(f"`num_rows` must be positive. Received: num_rows={num_rows}")
         check_token_ids(list(stop_token_ids), self._vocabulary_size, "stop_token_ids")
         if storage_dtype not in ("auto", "float32"):
             raise ValueError(
@@ -171,12 +166,8 @@ class GenerationSession:
         # Rows share empty memory until they have read.
         size = num_rows if memory is not None else self._rows_at_once
         given = self._engine.initial_memory(size) if memory is None else memory
-        given = self._engine.adopt(given)
-        found = keras.tree.flatten(given)[0].shape[0]
-        if found != size:
-            raise ValueError(f"`memory` must have {num_rows} rows. Received: {found} rows")
         # As steps read it, in groups of rows, and joined before a token is written.
-        self._memory = [self._memory_of_steps(given)] * (num_rows // size)
+        self._memory = [self._memory_of_steps(self._engine.adopt(given))] * (num_rows // size)
         seeds = np.atleast_1d(np.asarray(new_seed() if seed is None else seed))
         is_integer = seeds.dtype.kind in "iu" and seeds.min() >= -(2**31) and seeds.max() < 2**31
         if not is_integer or seeds.shape not in ((1,), (num_rows,)):
@@ -238,6 +229,7 @@ class GenerationSession:
 
     def _settle(self, rows: Sequence[np.ndarray] | None = None, **options: Any) -> None:
         """Reads further tokens of each row, if given; then memory lacks only the newest tokens."""
+        # 1. Tokens that were written enter memory.
         if self._filled:
             state, width = self._state, self._width
             step_state = state.step_state
@@ -248,10 +240,12 @@ class GenerationSession:
             lengths = common_length(np.asarray(state.lengths)[::width])
             self._memory = [self._finish(self._memory[0], step_state, lengths)]
             self._unread = list(np.asarray(state.pending)[::width, None])
+        # 2. Further tokens are read, but the newest of each row.
         if rows is not None:
             self._append(rows)
         if any(len(row) > 1 for row in self._unread or ()):
             self._read_unread()
+        # 3. Room for the next tokens.
         self._begin_recent(**options)
 
     def _read_unread(self) -> None:
@@ -302,7 +296,7 @@ class GenerationSession:
         self._settle(rows)
 
     def constants(self) -> Any:
-        """Returns what `write` computes from the weights alone, for several calls of it.
+        """Returns what `write` computes from the weights alone, for several calls.
 
         Raises ValueError if layers have other variables than when the session began.
         """
@@ -337,10 +331,8 @@ class GenerationSession:
             after the stop token of a row.
 
         Raises:
-            ValueError: If there is nothing to write or to continue, or a token id is out of range.
+            ValueError: If there is nothing to continue, or a token id is out of range.
         """
-        if max_tokens < 1:
-            raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
         if prompt_ids is not None:
             self.read(prompt_ids)
         elif self._unread is None:
@@ -366,10 +358,12 @@ class GenerationSession:
         if is_over is not None:
             most = TOKENS_PER_CHECK if self._beams is None else 1
         while done < max_tokens and not is_finished.all():
+            # 1. Memory takes over the recent tokens when all places, 64 without beams, are filled.
             if self._filled == self._capacity:
                 uses = self._state.uses
                 self._settle()
                 self._state = self._state._replace(uses=uses)
+            # 2. One call of the program, as many tokens as fit.
             filled = self._filled
             count = min(max_tokens - done, self._capacity - filled, most)
             self._state = state = self._writer(
@@ -381,13 +375,14 @@ class GenerationSession:
                 ops.convert_to_tensor(count, "int32"),
             )
             self._filled = int(state.index)
-            # Beams may also have other tokens in earlier places.
+            # 3. New tokens; beams may also have other tokens in earlier places.
             first = max(0, filled - done)
             columns = np.asarray(state.written)[first : self._filled]
             start = done + first - filled
             written[:, start : start + len(columns)] = columns.T
             self._position += self._filled - filled
             done += count
+            # 4. Rows that end.
             is_finished = np.array(state.is_finished)
             if is_over is not None:
                 is_finished |= is_over(written[:, :done])
@@ -423,20 +418,14 @@ class GenerationSession:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restores the state from a file that `save` wrote, seed included.
 
-        The file is not trusted. If loading fails, the session stays unchanged.
+        If loading fails, the session stays unchanged.
 
         Raises:
             MismatchError: If the model, the number of rows or the memory length differ.
-            DataDamagedError: If the file is damaged, or has ids or numbers out of range.
+            DataDamagedError: If the file is damaged.
             InputMissingError: If the file does not exist.
         """
-        expected = self._arrays()
-        limits = {"pending": (-1, self._vocabulary_size - 1), "position": (0, _LAST_POSITION)}
-        limits["uses"] = 0, _LAST_POSITION
-        for part, array in expected.items():
-            if part.startswith("memory") and array.dtype.kind == "i":
-                limits[part] = 0, self._engine.memory_length or 0
-        arrays = read_session(os.fspath(path), expected, limits)
+        arrays = read_session(os.fspath(path), self._arrays())
         _, position, pending, self._uses, self.seeds, *memory = arrays.values()
         tensors = [ops.convert_to_tensor(each) for each in memory]
         self._memory = [self._memory_of_steps(keras.tree.pack_sequence_as(self.memory, tensors))]
@@ -491,8 +480,7 @@ def generate(
         of each row. To continue, pass this memory, and the last token as the prompt.
 
     Raises:
-        ValueError: If a prompt is empty, an id or a setting is out of range, or `max_tokens`
-            is not positive.
+        ValueError: If a prompt is empty, or an id or a setting is out of range.
     """
     if memory_length is None and isinstance(memory, Memory | KeyValueMemory):
         memory_length = memory.memory_length

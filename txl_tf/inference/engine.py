@@ -6,11 +6,11 @@ Shape letters used in this module: B rows, T tokens, M memory length, D hidden w
 import keras
 from keras import ops
 
-from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.inference.stacked_steps import StackedSteps
 from txl_tf.inference.steps import HiddenStateSteps, KeyValueSteps, takes_reading
-from txl_tf.layers.adaptive_softmax import check_rank
+from txl_tf.layers.token_ids import check_rank
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.weight_versions import ComputedFromWeights
 
@@ -33,9 +33,9 @@ class InferenceEngine:
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
             `StatefulTransformerXL` its inner model is used.
-        memory_length: optional int. `M`, if not as in `config`.
-        keeps: str. `"keys_and_values"`, `"hidden_states"`, which is the model's
-            own memory and lets weights change between reads, or `"auto"`.
+        memory_length: optional int. `M`, if not as in `config`; not of recurrent models.
+        keeps_states: bool. If `True`, memory is the model's own, hidden states, which lets weights
+            change between reads.
         segment_length: optional int. Tokens of a segment, if not as in `config`.
         config: optional `ModelConfig` with the lengths to read with, if not the model's.
         plan: optional `ExecutionPlan`, if not the plan of the model's device.
@@ -53,7 +53,7 @@ class InferenceEngine:
         self,
         model,
         memory_length=None,
-        keeps="auto",
+        keeps_states=False,
         *,
         segment_length=None,
         config=None,
@@ -62,17 +62,13 @@ class InferenceEngine:
     ):
         self.model = model = language_model_of(model)
         self.config = config = config or model.config
-        is_recurrent = not isinstance(config, ModelConfig)
-        if is_recurrent and memory_length not in (None, 1):
-            raise ValueError(
-                "`memory_length` must be None or 1 for a recurrent model. "
-                f"Received: memory_length={memory_length}"
-            )
-        if memory_length is None:
-            memory_length = 1 if is_recurrent else config.effective_memory_length
+        if not isinstance(config, ModelConfig):
+            memory_length = 1
+        elif memory_length is None:
+            memory_length = config.effective_memory_length
         self.memory_length = memory_length
         self.segment_length = segment_length or config.segment_length
-        keeps_keys = _keeps_keys(keeps, model, config)
+        keeps_keys = config.has_relative_positions and takes_reading(model) and not keeps_states
         self.plan = plan or ExecutionPlan.choose(
             config,
             device=device_of(model),
@@ -121,7 +117,8 @@ class InferenceEngine:
             token_ids: int tensor `(B, T)`, or embedded inputs, see `TransformerXL`.
             memory: memory of the preceding tokens.
             lengths: optional int32 tensor `(B,)` or `()`, from 0 to `T`: the tokens of each row
-                that enter memory. Absolute positions count from the end of all `T`.
+                that enter memory. Absolute positions count from the end of all `T`, at most one
+                segment.
             document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`;
                 not with `lengths`.
             constants: optional result of `constants(T)`.
@@ -131,18 +128,13 @@ class InferenceEngine:
             length.
 
         Raises:
-            ValueError: If ids are out of range, or `lengths` are not possible for the model.
+            ValueError: If ids are out of range.
         """
         check_rank(token_ids, (2, 3), "(B, T)")
         num_tokens, at_once = token_ids.shape[1] or 0, self.segment_length
         if self.steps.spans_segments or num_tokens <= at_once:
-            arguments = self._arguments(token_ids, memory, lengths, document_starts, constants)
-            return self.model(token_ids, memory, **arguments)
-        if lengths is not None:
-            raise ValueError(
-                f"`lengths` need inputs of at most one segment, {at_once} tokens. "
-                f"Received: {num_tokens} tokens"
-            )
+            arguments = token_ids, memory, lengths, document_starts, constants
+            return self.model(token_ids, memory, **self.steps.arguments(*arguments))
         hidden = []
         for start in range(0, num_tokens, at_once):
             piece = slice(start, start + at_once)
@@ -159,13 +151,8 @@ class InferenceEngine:
         no such states.
         """
         self.model.check_inputs(token_ids)
-        arguments = self._arguments(token_ids, memory, lengths, document_starts, constants)
-        return self.model.hidden_states(token_ids, memory, **arguments)
-
-    def _arguments(self, token_ids, memory, lengths, document_starts, constants):
-        if lengths is not None and document_starts is not None:
-            raise ValueError("`lengths` and `document_starts` exclude each other. Received: both")
-        return self.steps.arguments(token_ids, memory, lengths, document_starts, constants)
+        arguments = token_ids, memory, lengths, document_starts, constants
+        return self.model.hidden_states(token_ids, memory, **self.steps.arguments(*arguments))
 
     def score(self, token_ids, target_ids, memory, **as_read):
         """Scores the tokens `(B, T)` after `token_ids`: nats, float32 `(B, T)`, and next memory.
@@ -174,20 +161,3 @@ class InferenceEngine:
         """
         hidden, memory = self.read(token_ids, memory, **as_read)
         return self.model.negative_log_likelihood(hidden, target_ids), memory
-
-
-def _keeps_keys(keeps, model, config):
-    """True if memory holds keys and values, by the argument `keeps` of an engine."""
-    if keeps not in ("auto", "keys_and_values", "hidden_states"):
-        raise ValueError(
-            '`keeps` must be "auto", "keys_and_values" or "hidden_states". '
-            f"Received: keeps={keeps!r}"
-        )
-    is_possible = config.has_relative_positions and takes_reading(model)
-    if keeps == "keys_and_values" and not is_possible:
-        raise ValueError(
-            '`keeps="keys_and_values"` needs a model with `position_encoding` '
-            f"{' or '.join(RELATIVE_ENCODINGS)}, whose `call` takes `reading`. "
-            f"Received: position_encoding={getattr(config, 'position_encoding', None)!r}"
-        )
-    return is_possible and keeps != "hidden_states"

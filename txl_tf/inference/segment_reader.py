@@ -85,7 +85,7 @@ class SegmentReader:
         engine, longest = self.engine, max(map(len, rows))
         num_segments = -(-longest // engine.segment_length)
         at_once = engine.plan.segments_per_read(num_rows, engine.segment_length)
-        size = min(at_once, _power_of_two(num_segments)) * engine.segment_length
+        size = min(at_once, power_of_two(num_segments)) * engine.segment_length
         constants = engine.cached_constants(size)
         rows = [*rows, *[np.zeros(0, np.int32)] * (num_rows - len(rows))]
 
@@ -124,7 +124,7 @@ class SegmentReader:
             return length
         if not engine.config.has_relative_positions:
             return engine.segment_length  # from whose end absolute positions count
-        return min(engine.segment_length, _power_of_two(length))
+        return min(engine.segment_length, power_of_two(length))
 
     def memory_after(self, rows: Sequence[np.ndarray], memory: Any) -> Any:
         """Returns the memory after the text of each row, which may be of different lengths."""
@@ -159,7 +159,7 @@ def _batch(rows: Sequence[np.ndarray], start: int, length: int, size: int) -> Se
     return SegmentBatch(token_ids, start, np.array([len(piece) for piece in pieces]))
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """Returns the next power of two, which limits the number of programs."""
     return 1 << (number - 1).bit_length()
 

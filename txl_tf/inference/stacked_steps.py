@@ -105,7 +105,8 @@ class StackedSteps(KeyValueSteps):
 
     def memory_after_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
         def layers(stacked: Any) -> tuple[Any, ...]:
-            return tuple(map(_restored, ops.unstack(stacked, axis=1)))
+            unstacked = ops.unstack(stacked, axis=1)
+            return tuple(ops.concatenate(_numbers(each), axis=-2) for each in unstacked)
 
         return _map_tensors(layers, memory)
 
@@ -283,10 +284,6 @@ def _numbers(stored: Any) -> list[Any]:
         return [stored]
     upper = ops.bitwise_and(stored, ops.full((), 0xFFFF0000, "uint32"))
     return [ops.view(ops.left_shift(stored, 16), "float32"), ops.view(upper, "float32")]
-
-
-def _restored(stored: Any) -> Any:
-    return ops.concatenate(_numbers(stored), axis=-2)
 
 
 def product_of_stored(inputs: Any, kernel: Any) -> Any:

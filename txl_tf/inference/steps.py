@@ -105,12 +105,9 @@ class HiddenStateSteps(Steps):
         if self.takes_lengths:
             reading = Reading(self._config, AllHeads(), memory.memory_length)
             return {"lengths": lengths, "document_starts": document_starts, "reading": reading}
-        if lengths is not None or document_starts is not None:
-            raise ValueError(
-                "`lengths` and `document_starts` need a model whose `call` takes `reading`. "
-                f"Received: model of type {type(self._model).__name__}"
-            )
-        return {}
+        # Python refuses those that the call of the model does not name.
+        options = {"lengths": lengths, "document_starts": document_starts}
+        return {name: each for name, each in options.items() if each is not None}
 
     def begin(self, memory, rows_per_memory=1, capacity=64):
         return keras.tree.map_structure(
@@ -175,11 +172,6 @@ class KeyValueSteps(Steps):
         return {"lengths": lengths, "document_starts": document_starts, "reading": reading}
 
     def begin(self, memory, rows_per_memory=1, capacity=64):
-        if not isinstance(self._plan.operator, AllHeads):
-            raise ValueError(
-                "Single tokens cannot be read with the kernel for TPUs: create the engine with "
-                f"`writes=True`. Received: an engine with {self._plan.operator}"
-            )
         recent = self._empty(memory.valid_length.shape[0] * rows_per_memory, capacity)
         return recent._replace(valid_length=ops.zeros((), "int32"))
 

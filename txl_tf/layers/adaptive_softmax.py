@@ -1,84 +1,36 @@
 """Adaptive embedding and softmax over clusters of the vocabulary; one table without cutoffs.
 
-Compilers for accelerators need static shapes, but the number of rare tokens depends on the
-batch. Here tokens are grouped by cluster, and a loop processes each group in chunks of a fixed
-capacity: no turn for an empty group, one in the common case, more if the capacity is too
-small. So no token is dropped, and no cluster is computed for tokens of another one.
-
-A loop of unknown length has no reverse-mode gradient, so the gradients are written out: the
-backward pass is a second loop, which computes a chunk's logits again instead of keeping them.
-
 Shape letters used in this module: B rows, T segment length, N = B * T tokens, V vocabulary, D
-hidden width, E embedding width, R token ids of one cluster, W width of one cluster, C capacity of
-a chunk.
+hidden width, E embedding width, R token ids of one cluster, W width of one cluster.
 """
 
-import dataclasses
 import math
-from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import VocabularyClusters
+from txl_tf.layers.cluster_loops import (
+    cluster_embeddings,
+    cluster_ids,
+    cluster_negative_log_likelihood,
+    group_by_cluster,
+    project_back,
+    table_logits,
+)
 from txl_tf.layers.feed_forward import ConfiguredLayer, normal_unless
+from txl_tf.layers.token_ids import check_token_ids
 
 _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
 _UNKNOWN_NUM_TOKENS = 1024
 """Number of tokens assumed for capacities if it is unknown."""
 
 
-def check_token_ids(token_ids: Any, vocabulary_size: int, name: str = "token_ids") -> None:
-    """Raises ValueError for ids outside the vocabulary, if they are known in host memory.
-
-    In compiled functions there are no values yet, and reading them from an accelerator would stall
-    it. There the backend returns zeros or another row for such an id.
-    """
-    values = _on_host(token_ids)
-    if values is None or not values.size:
-        return
-    if values.dtype.kind not in "iu":
-        raise ValueError(f"`{name}` must be integers. Received: {name} of type {values.dtype}")
-    least, most = values.min(), values.max()
-    if least < 0 or most >= vocabulary_size:
-        raise ValueError(
-            f"`{name}` must be in [0, {vocabulary_size}). Received: from {least} to {most}"
-        )
-
-
-def check_rank(
-    token_ids: Any, ranks: tuple[int, ...], expected: str, name: str = "token_ids"
-) -> None:
-    """Raises ValueError for token ids that are known to have another rank."""
-    shape = getattr(token_ids, "shape", ())
-    rank = shape.rank if hasattr(shape, "rank") else len(shape)  # None in TensorFlow, if unknown
-    if rank is not None and rank not in ranks:
-        found = f"shape {tuple(shape)}" if shape else type(token_ids).__name__
-        raise ValueError(f"`{name}` must be a tensor {expected}. Received: {found}")
-
-
-def _on_host(values: Any) -> np.ndarray | None:
-    try:
-        if isinstance(values, np.ndarray | np.generic | list | tuple | int | float):
-            values = np.asarray(values)
-            return values if values.dtype.kind in "biufc" else None
-        if hasattr(values, "numpy") and "CPU" in str(getattr(values, "device", "")):
-            return np.asarray(values.numpy())
-    except (TypeError, ValueError, NotImplementedError):
-        pass  # for example a list of symbolic tensors
-    return None
-
-
 class VocabularyLayer(ConfiguredLayer):
     """Base class of layers that have weights for every token id, cluster by cluster."""
 
-    _arguments: tuple[str, ...] = (
-        *(field.name for field in dataclasses.fields(VocabularyClusters)),
-        "embeddings_initializer",
-        "projection_initializer",
-    )
+    _arguments: tuple[str, ...] = ("embeddings_initializer", "projection_initializer")
 
     def __init__(
         self,
@@ -93,16 +45,19 @@ class VocabularyLayer(ConfiguredLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.hidden_dim = hidden_dim
-        self.embedding_dim = hidden_dim if embedding_dim is None else embedding_dim
-        self.cutoffs = tuple(cutoffs)
-        self.division_factor = division_factor
-        self.project_same_dim = project_same_dim
+        self.clusters = VocabularyClusters(
+            vocabulary_size=vocabulary_size,
+            hidden_dim=hidden_dim,
+            embedding_dim=hidden_dim if embedding_dim is None else embedding_dim,
+            cutoffs=tuple(cutoffs),
+            division_factor=division_factor,
+            project_same_dim=project_same_dim,
+        )
         self.embeddings_initializer = normal_unless(embeddings_initializer)
         self.projection_initializer = normal_unless(projection_initializer, 0.01)
-        names = (field.name for field in dataclasses.fields(VocabularyClusters))
-        self.clusters = VocabularyClusters(**{name: getattr(self, name) for name in names})
+
+    def get_config(self):
+        return {**super().get_config(), **self.clusters.to_dict()}
 
     def _weights(self, name, shapes, initializer, **options):
         """Creates a weight of each shape, and `None` for `None`."""
@@ -169,11 +124,11 @@ class AdaptiveEmbedding(VocabularyLayer):
         self.projections = self._weights("projection", shapes, self.projection_initializer)
 
     def __call__(self, token_ids, *args, **kwargs):
-        check_token_ids(token_ids, self.vocabulary_size)
+        check_token_ids(token_ids, self.clusters.vocabulary_size)
         return super().__call__(token_ids, *args, **kwargs)
 
     def compute_output_shape(self, token_ids_shape):
-        return (*token_ids_shape, self.hidden_dim)
+        return (*token_ids_shape, self.clusters.hidden_dim)
 
     def call(self, token_ids):
         token_ids = ops.cast(token_ids, "int32")
@@ -181,14 +136,14 @@ class AdaptiveEmbedding(VocabularyLayer):
         embedded = self._lookup_head(flat_ids)  # [N, D]
         if len(self.tables) > 1:
             capacities = self.clusters.tail_capacities(static_num_tokens(token_ids))
-            tails = self._tails(flat_ids, cluster_ids(flat_ids, self.cutoffs), capacities)
+            tails = self._tails(flat_ids, cluster_ids(flat_ids, self.clusters.cutoffs), capacities)
             for index, ids, group, capacity in tails:
                 weights = self.tables[index], self.projections[index]
                 embedded = embedded + cluster_embeddings(
                     ids, group, capacity, self.compute_dtype, *weights
                 )
-        embedded = ops.reshape(embedded, (*ops.shape(token_ids), self.hidden_dim))
-        return embedded * self.hidden_dim**0.5
+        embedded = ops.reshape(embedded, (*ops.shape(token_ids), self.clusters.hidden_dim))
+        return embedded * self.clusters.hidden_dim**0.5
 
     def _lookup_head(self, flat_ids):
         is_head = flat_ids < self.clusters.table_shapes[0][0]
@@ -232,8 +187,7 @@ class AdaptiveSoftmax(VocabularyLayer):
         in it. `negative_log_likelihood` scores targets, and computes only their tails.
 
     Raises:
-        ValueError: If sizes or `cutoffs` do not fit, or `tables` or `projections` are missing or
-            too few or many.
+        ValueError: If sizes or `cutoffs` do not fit.
 
     References:
      - [Grave et al., 2017](https://arxiv.org/abs/1609.04309)
@@ -259,22 +213,24 @@ class AdaptiveSoftmax(VocabularyLayer):
             for index, shape in enumerate(clusters.output_projection_shapes)
         ]
         self.projections = self._weights("projection", shapes, self.projection_initializer)
-        if self.cutoffs:
-            count = len(self.cutoffs)
+        if self.clusters.cutoffs:
+            count = len(self.clusters.cutoffs)
             self.cluster_weight = self.add_weight(
-                shape=(count, self.embedding_dim), initializer="zeros", name="cluster_weight"
+                shape=(count, self.clusters.embedding_dim),
+                initializer="zeros",
+                name="cluster_weight",
             )
             self.cluster_bias = self.add_weight(
                 shape=(count,), initializer="zeros", autocast=False, name="cluster_bias"
             )
 
     def _shares_projection(self, index):
-        return not self.cutoffs or (self.share_tail_projections and index > 0)
+        return not self.clusters.cutoffs or (self.share_tail_projections and index > 0)
 
     @property
     def output_shape(self):
         """Shape of the log-probabilities, shown in Keras' summary."""
-        return (None, None, self.vocabulary_size)
+        return (None, None, self.clusters.vocabulary_size)
 
     def logits(self, hidden, tables=None, projections=None):
         """Returns scores whose softmax are the probabilities; arguments and shape as in a call.
@@ -282,7 +238,7 @@ class AdaptiveSoftmax(VocabularyLayer):
         They are the products with the table. With `cutoffs` the tails have no scores beside those
         of the head, and all scores are log-probabilities.
         """
-        if self.cutoffs:
+        if self.clusters.cutoffs:
             return self.call(hidden, tables, projections)
         (weights,) = self._cluster_weights(tables, projections)
         return self._head_logits(ops.cast(hidden, self.compute_dtype), weights)
@@ -306,20 +262,24 @@ class AdaptiveSoftmax(VocabularyLayer):
         Other arguments are as in a call. Returns nats, float32 `(B, T)`, or float64 if the layer
         computes in it. Raises ValueError as a call, and for targets outside `[0, V)`.
         """
-        check_token_ids(target_ids, self.vocabulary_size, "target_ids")
+        check_token_ids(target_ids, self.clusters.vocabulary_size, "target_ids")
         if not self.built:
             self.build(hidden.shape)
         target_ids = ops.cast(target_ids, "int32")
         weights = self._cluster_weights(tables, projections)
-        hidden = ops.reshape(ops.cast(hidden, self.compute_dtype), [-1, self.hidden_dim])
+        hidden = ops.reshape(ops.cast(hidden, self.compute_dtype), [-1, self.clusters.hidden_dim])
         flat_ids = ops.reshape(target_ids, [-1])  # [N]
-        clusters = cluster_ids(flat_ids, self.cutoffs)
+        clusters = cluster_ids(flat_ids, self.clusters.cutoffs)
         # For the head, a target in a tail is the entry of its cluster.
         head_ids = ops.where(clusters == 0, flat_ids, self.clusters.sizes[0] - 1 + clusters)
         nll = functional.negative_log_likelihood(self._head_logits(hidden, weights[0]), head_ids)
-        if self.cutoffs:
+        if self.clusters.cutoffs:
             total = 0.0
-            capacities = self._chunk_capacities(static_num_tokens(target_ids))
+            # How many tokens of each tail are computed at a time changes no result. Multiples of 8
+            # are the rows of a TPU's tile of float32.
+            expected = self.clusters.tail_capacities(static_num_tokens(target_ids))
+            most = [max(8, _MAX_CHUNK_LOGITS // size // 8 * 8) for size in self.clusters.sizes[1:]]
+            capacities = list(map(min, expected, most))
             for index, ids, group, capacity in self._tails(flat_ids, clusters, capacities):
                 total = total + cluster_negative_log_likelihood(
                     hidden, ids, group, capacity, *weights[index]
@@ -329,7 +289,7 @@ class AdaptiveSoftmax(VocabularyLayer):
 
     def _head_logits(self, hidden, weights):
         table, bias, projection = weights
-        if self.cutoffs:
+        if self.clusters.cutoffs:
             # Appended to the table, so that ids and clusters are one product and one softmax.
             cluster_weight = ops.cast(self.cluster_weight, self.compute_dtype)
             table = ops.concatenate([table, cluster_weight], axis=0)
@@ -337,26 +297,14 @@ class AdaptiveSoftmax(VocabularyLayer):
         features = project_back(hidden, projection)
         return table_logits(features, table, bias)
 
-    def _chunk_capacities(self, num_tokens):
-        """Returns how many tokens of each tail are computed at a time, which changes no result."""
-        expected = self.clusters.tail_capacities(num_tokens)
-        # Multiples of 8, the rows of a TPU's tile of float32.
-        bounds = [max(8, _MAX_CHUNK_LOGITS // size // 8 * 8) for size in self.clusters.sizes[1:]]
-        return [min(pair) for pair in zip(expected, bounds, strict=True)]
-
     def _cluster_weights(self, tables, projections):
         """Returns table, bias and projection of every cluster, with tables in the compute dtype."""
-        needed = len(self.clusters.table_shapes) if self.tie_weights else 0
-        if len(tables or ()) != needed:
-            raise ValueError(
-                f"A softmax with tie_weights={self.tie_weights} needs {needed} `tables` of the "
-                f"embedding. Received: tables={tables}"
-            )
-        tables = [ops.cast(table, self.compute_dtype) for table in tables or self.tables]
-        if self.division_factor == 1 and self.cutoffs:
+        tables = tables if self.tie_weights else self.tables
+        tables = [ops.cast(table, self.compute_dtype) for table in tables]
+        if self.clusters.division_factor == 1 and self.clusters.cutoffs:
             # The gradient of one split is one concatenation; slices would give a sum of whole
             # tables.
-            tables = ops.split(tables[0], list(self.cutoffs), axis=0)
+            tables = ops.split(tables[0], list(self.clusters.cutoffs), axis=0)
         used = [
             self._shared_projection(index, projections)
             if self._shares_projection(index)
@@ -369,230 +317,10 @@ class AdaptiveSoftmax(VocabularyLayer):
     def _shared_projection(self, index, projections):
         shapes = self.clusters.projection_shapes
         place = min(index, len(shapes) - 1)
-        if shapes[place] is None:
-            return None
-        if projections is None or len(projections) != len(shapes) or projections[place] is None:
-            raise ValueError(
-                f"`projections` must be the {len(shapes)} projections of the embedding. "
-                f"Received: projections={projections}"
-            )
-        return projections[place]
-
-    def compute_output_spec(self, hidden, tables=None, projections=None):
-        dtype = "float64" if self.compute_dtype == "float64" else "float32"
-        return keras.KerasTensor((*hidden.shape[:-1], self.vocabulary_size), dtype=dtype)
+        return None if shapes[place] is None else projections[place]
 
 
 def static_num_tokens(token_ids):
     """Returns the static number of tokens; `_UNKNOWN_NUM_TOKENS` if a size is unknown."""
     is_known = all(isinstance(size, int) for size in token_ids.shape)
     return math.prod(token_ids.shape) if is_known else _UNKNOWN_NUM_TOKENS
-
-
-def cluster_ids(token_ids, cutoffs):
-    """Returns the cluster of each token, int32 of the same shape; `cutoffs` ascend."""
-    # Sums of comparisons fuse with the surrounding code; a search would be a loop or a gather.
-    clusters = ops.zeros_like(token_ids)
-    for cutoff in cutoffs:
-        clusters = clusters + ops.cast(token_ids >= cutoff, "int32")
-    return clusters
-
-
-def group_by_cluster(clusters, num_clusters, padding):
-    """Sorts tokens so that each cluster is contiguous.
-
-    Returns a group per tail cluster, without the first cluster: the indices of all tokens in
-    order of their clusters, int32 `(N + padding,)`, and the scalars where the cluster begins and
-    ends. `padding` is at least the largest capacity, so that the last chunk is full.
-    """
-    num_tokens = ops.shape(clusters)[0]
-    # Keys are distinct, so the order does not depend on the backend's sort.
-    keys = clusters * num_tokens + ops.arange(num_tokens, dtype="int32")
-    order = ops.pad(ops.cast(ops.argsort(keys), "int32"), [[0, padding]])
-    ends = [ops.sum(ops.cast(clusters <= i, "int32")) for i in range(num_clusters)]
-    return [(order, ends[i - 1], ends[i]) for i in range(1, num_clusters)]
-
-
-def for_each_chunk(update, carry, group, capacity):
-    """Loops over the tokens of one cluster in chunks, and returns the last carried tensors.
-
-    `update` takes the indices of a chunk's tokens, int32 `(C,)`, a mask of members of the group,
-    bool `(C,)`, and the carried tensors, and returns a tuple of the new ones.
-    """
-    order, first, end = group
-
-    def is_unfinished(at, *carried):
-        return at < end
-
-    def step(at, *carried):
-        # The order is padded because XLA moves back a slice that would pass the end.
-        places = ops.slice(order, [at], [capacity])
-        is_member = at + ops.arange(capacity, dtype="int32") < end
-        return (at + capacity, *update(places, is_member, *carried))
-
-    return tuple(ops.while_loop(is_unfinished, step, (first, *carry)))[1:]
-
-
-def cluster_embeddings(token_ids, group, capacity, dtype, table, projection=None):
-    """Looks up the tokens of one cluster and projects them: `(N, D)`, 0 for other tokens.
-
-    Ids `(N,)` count from the first of the cluster, and are in `[0, R)` for other tokens too. The
-    table is `(R, W)`, the projection `(W, D)`.
-    """
-
-    def forward(token_ids, order, first, end, *weights):
-        chunks = ((order, first, end), capacity)
-
-        def gradient(*args, upstream=None):
-            # Some backends name the argument, others do not.
-            upstream = args[0] if upstream is None else upstream
-            return (None,) * 4 + _embedding_gradients(token_ids, chunks, weights, upstream)
-
-        return _embeddings(token_ids, chunks, weights, dtype), gradient
-
-    return ops.custom_gradient(forward)(token_ids, *group, *_as_tensors(table, projection))
-
-
-def _embeddings(token_ids, chunks, weights, dtype):
-    table, *projection = weights
-    width = projection[0].shape[1] if projection else table.shape[1]
-
-    def update(places, is_member, embedded):
-        rows = _rows(token_ids, places, table, dtype)
-        rows = ops.matmul(rows, projection[0]) if projection else rows  # [C, D]
-        rows = ops.where(ops.expand_dims(is_member, 1), rows, ops.zeros_like(rows))
-        return (_add_at(embedded, places, rows),)
-
-    return for_each_chunk(update, (ops.zeros((ops.shape(token_ids)[0], width), dtype),), *chunks)[0]
-
-
-def _embedding_gradients(token_ids, chunks, weights, upstream):
-    table, *projection = weights
-
-    def update(places, is_member, table_gradient, *projection_gradient):
-        slope = ops.take(upstream, places, axis=0)  # [C, D]
-        slope = ops.where(ops.expand_dims(is_member, 1), slope, ops.zeros_like(slope))
-        if projection:
-            rows = _rows(token_ids, places, table, slope.dtype)
-            projection_gradient = (_add_product(projection_gradient[0], rows, slope),)
-            slope = ops.matmul(slope, ops.transpose(projection[0]))  # [C, W]
-        slope = ops.cast(slope, table_gradient.dtype)
-        ids = ops.take(token_ids, places, axis=0)
-        return (_add_at(table_gradient, ids, slope), *projection_gradient)
-
-    return _gradients(update, weights, chunks)
-
-
-def cluster_negative_log_likelihood(
-    hidden, target_ids, group, capacity, table, bias, projection=None
-):
-    """Computes the nats `(N,)` of the targets within one cluster, 0 for those in other clusters.
-
-    Target ids count from its first id, and are in `[0, R)` for other targets too. At most `C * R`
-    logits exist at a time. The table is `(R, W)`, the bias `(R,)` and the projection `(W, D)`.
-    """
-
-    def forward(hidden, target_ids, order, first, end, *weights):
-        chunks = ((order, first, end), capacity)
-        normalizers, target_logits = _normalizers(hidden, target_ids, chunks, weights)
-
-        def gradient(*args, upstream=None):
-            # Some backends name the argument, others do not.
-            upstream = args[0] if upstream is None else upstream
-            gradients = _nll_gradients(hidden, target_ids, chunks, weights, normalizers, upstream)
-            return gradients[:1] + (None,) * 4 + gradients[1:]
-
-        return normalizers - target_logits, gradient
-
-    weights = _as_tensors(table, bias, projection)
-    return ops.custom_gradient(forward)(hidden, target_ids, *group, *weights)
-
-
-def _normalizers(hidden, target_ids, chunks, weights):
-    def update(places, is_member, normalizers, target_logits):
-        _, _, logits = _chunk_logits(hidden, places, weights)  # [C, R]
-        ids = ops.take(target_ids, places, axis=0)
-        normalizer = ops.logsumexp(logits, axis=-1)
-        target_logit = ops.take_along_axis(logits, ops.expand_dims(ids, 1), axis=1)[:, 0]
-        # Places beyond the group belong to other tokens; zeros are added to them.
-        nothing = ops.zeros_like(normalizer)
-        return (
-            _add_at(normalizers, places, ops.where(is_member, normalizer, nothing)),
-            _add_at(target_logits, places, ops.where(is_member, target_logit, nothing)),
-        )
-
-    zeros = functional.at_least_float32(ops.zeros_like(hidden[:, 0]))  # [N]
-    return for_each_chunk(update, (zeros, zeros), *chunks)
-
-
-def _nll_gradients(hidden, target_ids, chunks, weights, normalizers, upstream):
-    table, bias, *projection = weights
-
-    def update(places, is_member, hidden_gradient, table_gradient, bias_gradient, *rest):
-        rows, features, logits = _chunk_logits(hidden, places, weights)
-        # exp() of a logit minus the large number is 0, so other tokens have no effect.
-        normalizer = ops.where(
-            is_member, ops.take(normalizers, places, axis=0), -functional.MASKED_SCORE
-        )
-        share = ops.where(is_member, ops.take(upstream, places, axis=0), 0.0)
-        ids = ops.take(target_ids, places, axis=0)
-        # One comparison per logit, where a scatter would pass over them a second time.
-        is_target = ops.expand_dims(ids, 1) == ops.arange(bias.shape[0], dtype="int32")
-        slope = ops.exp(logits - ops.expand_dims(normalizer, 1)) - ops.cast(is_target, logits.dtype)
-        slope = slope * ops.expand_dims(share, 1)  # [C, R]
-        bias_gradient = bias_gradient + ops.sum(slope, axis=0)
-        slope = ops.cast(slope, features.dtype)
-        table_gradient = _add_product(table_gradient, slope, features)
-        slope = ops.matmul(slope, table)  # [C, W]
-        if projection:
-            rest = (_add_product(rest[0], slope, rows),)
-            slope = ops.matmul(slope, projection[0])  # [C, D]
-        slope = ops.cast(slope, hidden_gradient.dtype)
-        hidden_gradient = _add_at(hidden_gradient, places, slope)
-        return (hidden_gradient, table_gradient, bias_gradient, *rest)
-
-    return _gradients(update, (hidden, *weights), chunks)
-
-
-def _gradients(update, tensors, chunks):
-    """Sums the gradients of all chunks in float32, and casts them to the tensors' dtypes."""
-    zeros = tuple(functional.at_least_float32(ops.zeros_like(tensor)) for tensor in tensors)
-    sums = for_each_chunk(update, zeros, *chunks)
-    return tuple(ops.cast(each, tensor.dtype) for each, tensor in zip(sums, tensors, strict=True))
-
-
-def _chunk_logits(hidden, places, weights):
-    table, bias, *projection = weights
-    rows = ops.take(hidden, places, axis=0)  # [C, D]
-    features = project_back(rows, projection[0] if projection else None)  # [C, W]
-    return rows, features, table_logits(features, table, bias)
-
-
-def project_back(hidden, projection):
-    """Projects `(..., D)` to `(..., W)` by a transposed projection `(W, D)`, if given."""
-    return hidden if projection is None else ops.matmul(hidden, ops.transpose(projection))
-
-
-def table_logits(features, table, bias):
-    """Returns logits `(..., R)` of features `(..., W)` and a table `(R, W)`, at least float32."""
-    logits = functional.at_least_float32(ops.matmul(features, ops.transpose(table)))
-    return logits + ops.cast(bias, logits.dtype)
-
-
-def _as_tensors(*weights):
-    # TensorFlow would want gradients of captured variables separately.
-    return [ops.copy(weight) for weight in weights if weight is not None]
-
-
-def _rows(token_ids, places, table, dtype):
-    ids = ops.take(token_ids, places, axis=0)
-    return ops.cast(ops.take(table, ids, axis=0), dtype)  # [C, W]
-
-
-def _add_at(tensor, places, values):
-    return ops.scatter_update(tensor, ops.expand_dims(places, 1), values, reduction="add")
-
-
-def _add_product(total, left, right):
-    """Adds a sum over tokens of outer products, `(C, A)` and `(C, B)` to `(A, B)`."""
-    return total + ops.cast(ops.matmul(ops.transpose(left), right), total.dtype)

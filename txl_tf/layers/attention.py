@@ -176,7 +176,11 @@ class MemoryAttention(ConfiguredLayer):
         together = self.keys_and_values(projections)
         scores_BNTK = self._scores(projections, together.keys, mask_BNTJ)
         weights_BNTK = self._weights(scores_BNTK, dropout_seed, training)
-        return self.join_heads(ops.matmul(weights_BNTK, together.values)), together
+        attended_BNTH = ops.matmul(weights_BNTK, together.values)
+        attended_BTNH = ops.transpose(attended_BNTH, [0, 2, 1, 3])
+        width = self.num_heads * self.head_dim
+        attended = ops.reshape(attended_BTNH, [-1, ops.shape(attended_BTNH)[1], width])
+        return attended, together
 
     def queries(self, projections):
         """Returns the scaled queries for contents and for distances, `(B, T, N, H)` each."""
@@ -258,15 +262,6 @@ class MemoryAttention(ConfiguredLayer):
         """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""
         return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])
 
-    def join_heads(self, attended_BNTH):
-        """Reshapes `(B, N, T, H)` to `(B, T, N * H)`."""
-        width = self.num_heads * self.head_dim
-        attended_BTNH = ops.transpose(attended_BNTH, [0, 2, 1, 3])
-        return ops.reshape(attended_BTNH, [-1, ops.shape(attended_BTNH)[1], width])
-
-    def compute_output_shape(self, inputs_shape, *args, **kwargs):
-        return inputs_shape
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class RelativeAttention(MemoryAttention):
@@ -291,9 +286,6 @@ class RelativeAttention(MemoryAttention):
             `K - 1 - j`. Not needed with `distances`.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
-
-    Raises:
-        ValueError: If a bias is missing without `own_biases`.
     """
 
     _arguments = (*MemoryAttention._arguments, "own_biases")
@@ -340,11 +332,6 @@ class RelativeAttention(MemoryAttention):
         """Returns both biases `(N, H)`, the layer's own or the arguments, in the compute dtype."""
         if self.own_biases:
             content_bias, position_bias = self.content_bias, self.position_bias
-        if content_bias is None or position_bias is None:
-            raise ValueError(
-                "A layer without biases of its own needs `content_bias` and `position_bias`. "
-                f"Received: content_bias={content_bias}, position_bias={position_bias}"
-            )
         return [ops.cast(bias, self.compute_dtype) for bias in (content_bias, position_bias)]
 
     def keys_of_distances(self, key_length, position_encoding):

@@ -170,11 +170,6 @@ class OneToken(AllHeads):
     """`R`."""
 
     def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
-        masks = self._masks(visible, dtype)
-        return functools.partial(self._attend, masks)
-
-    def _masks(self, visible, dtype):
-        """Returns masks as scores, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
         num_places, reach = self.num_places_read, visible.memory_length
         farthest = reach if visible.farthest is None else visible.farthest
         places = ops.arange(num_places + self.capacity, dtype="int32")
@@ -189,7 +184,8 @@ class OneToken(AllHeads):
         allowed = ops.reshape(allowed, [self.num_rows, 1, 1, num_places + self.capacity])
         zero = functional.at_least_float32(ops.zeros((), dtype))
         scores = functional.mask_scores(zero, allowed)
-        return scores[..., :num_places], scores[..., num_places:]
+        masks = scores[..., :num_places], scores[..., num_places:]  # [R, 1, 1, M], [R, 1, 1, C]
+        return functools.partial(self._attend, masks)
 
     def _attend(self, masks, layer, projections, dropout_seed=None, training=False):
         # With one token, heads are in order for either axis first.
@@ -232,7 +228,15 @@ class OneToken(AllHeads):
         return scores if distances.scores is None else scores + distances.scores
 
     def _product_of_memory(self, rows, memory):
-        return _of_memory(rows, memory)
+        """Multiplies rows `(R, N, 1, X)` with memory `(B, N, X, Y)`: `(R, N, 1, Y)`."""
+        rows_per_memory = rows.shape[0] // memory.shape[0]
+        if rows_per_memory == 1:
+            return ops.matmul(rows, memory)
+        _, num_heads, _, width = rows.shape
+        grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
+        products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
+        products = ops.transpose(products, [0, 2, 1, 3])
+        return ops.reshape(products, [-1, num_heads, 1, products.shape[-1]])
 
     def _written(self, recent, key, value):
         return written(recent, self.position, key, value)
@@ -271,15 +275,3 @@ def unnormalized_softmax(parts: list[Any]) -> tuple[list[Any], Any]:
     highest = functools.reduce(ops.maximum, highest)
     weights = [ops.exp(part - highest) for part in parts]
     return weights, sum(ops.sum(each, axis=-1, keepdims=True) for each in weights)
-
-
-def _of_memory(rows, memory):
-    """Multiplies rows `(R, N, 1, X)` with memory `(B, N, X, Y)`: `(R, N, 1, Y)`."""
-    rows_per_memory = rows.shape[0] // memory.shape[0]
-    if rows_per_memory == 1:
-        return ops.matmul(rows, memory)
-    _, num_heads, _, width = rows.shape
-    grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
-    products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
-    products = ops.transpose(products, [0, 2, 1, 3])
-    return ops.reshape(products, [-1, num_heads, 1, products.shape[-1]])

@@ -86,6 +86,21 @@ def compiled(
     return lambda *arguments, **named: run([each.value for each in weights], arguments, named)
 
 
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """Disables TF32 and other rounding in the block, so that float32 products are exact."""
+    if is_on_jax():
+        with exact_products_on_jax():
+            yield
+        return
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
 def exact_products_on_jax() -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which JAX rounds no input of a float32 product, on a TPU or a GPU."""
     return jax.default_matmul_precision("highest") if is_on_jax() else contextlib.nullcontext()
@@ -112,11 +127,8 @@ def rematerialized_call(layer, tensors, constants):
         with keras.StatelessScope(list(zip(weights, values, strict=True))):
             return layer(**dict(zip(names, inputs, strict=True)), **constants)
 
-    if keras.backend.backend() == "tensorflow":
-        return _call_on_tensorflow(call, values, inputs)
-    if is_on_jax():
-        return _call_on_jax(call, values, inputs)
-    return keras.remat(call)(values, inputs)
+    run = _call_on_jax if is_on_jax() else _call_on_tensorflow
+    return run(call, values, inputs)
 
 
 def _call_on_jax(call, values, inputs):

@@ -151,19 +151,13 @@ class DecoderBlock(keras.layers.Layer):
         Float tensor `(B, T, D)`; with `kept` a tuple with the next `KeysAndValues`.
 
     Raises:
-        ValueError: If a stateful block has a memory of length 0, is called with a
-            memory, is built without a fixed batch size, gets a batch with more rows, or is
-            evaluated in a compiled function.
+        ValueError: If a stateful block is built without a fixed batch size, gets a batch with more
+            rows, or is evaluated in a compiled function.
     """
 
     def __init__(self, config, stateful=False, **kwargs):
         super().__init__(**kwargs)
         config = ModelConfig.from_dict(config) if isinstance(config, dict) else config
-        if stateful and config.effective_memory_length == 0:
-            raise ValueError(
-                "A block with `stateful=True` needs `recurrence` and a `memory_length` above 0. "
-                f"Received: memory_length={config.memory_length}, recurrence={config.recurrence}"
-            )
         self.config = config
         self.stateful = stateful
         self.kernel_initializer = initializer_of(config, config.initializer_stddev)
@@ -269,10 +263,6 @@ class DecoderBlock(keras.layers.Layer):
     ):
         valid_length = None
         if self.stateful:
-            if memory is not None or kept is not None:
-                raise ValueError(
-                    f"A block with `stateful=True` keeps its own memory. Received: memory={memory}"
-                )
             check_state_is_trained(training, inputs)
             num_rows = rows_of_state(self._state, inputs)
             memory, valid_length = read_state(self._state, num_rows)

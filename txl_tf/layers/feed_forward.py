@@ -16,7 +16,7 @@ class ConfiguredLayer(keras.layers.Layer):
     """Base class of layers that keep the arguments of their constructor as attributes."""
 
     _arguments: tuple[str, ...] = ()
-    """Names of the arguments besides those of `keras.layers.Layer`."""
+    """Names of the arguments that `keras.layers.Layer` does not have."""
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
@@ -51,7 +51,7 @@ class SeededDropout(ConfiguredLayer):
         Float tensor of the shape of `inputs`.
 
     Raises:
-        ValueError: If `rate` is not in `[0, 1)`, or rows would share a mask.
+        ValueError: If `rate` is not in `[0, 1)`.
     """
 
     _arguments = ("rate", "shared_axes", "seed")
@@ -60,8 +60,6 @@ class SeededDropout(ConfiguredLayer):
         super().__init__(**kwargs)
         if not 0.0 <= rate < 1.0:
             raise ValueError(f"`rate` must be in [0, 1). Received: rate={rate}")
-        if any(axis <= 0 for axis in shared_axes):
-            raise ValueError(f"`shared_axes` must be positive. Received: shared_axes={shared_axes}")
         self.rate = rate
         self.shared_axes = tuple(shared_axes)
         self.seed = seed
@@ -92,12 +90,9 @@ class SeededDropout(ConfiguredLayer):
             seed = functional.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
         return seed
 
-    def compute_output_shape(self, inputs_shape, *args, **kwargs):
-        return inputs_shape
-
 
 def drawn_row_seeds(seed_generator, num_rows):
-    """Draws the seed of each row, int32 `(B, 2)`; replicas draw others, as of one larger batch."""
+    """Draws the seed of each row, int32 `(B, 2)`; replicas draw others, as in one larger batch."""
     rows = ops.arange(num_rows, dtype="int32")
     is_tensorflow = keras.backend.backend() == "tensorflow"
     if is_tensorflow and (replica := tf.distribute.get_replica_context()) is not None:
@@ -190,9 +185,6 @@ class FeedForward(ConfiguredLayer):
         inner = ops.relu(inner)  # [B, T, F]
         return self.inner_dropout(inner, seed=dropout_seed, training=training)
 
-    def compute_output_shape(self, inputs_shape, *args, **kwargs):
-        return inputs_shape
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class GRUGate(ConfiguredLayer):
@@ -207,7 +199,7 @@ class GRUGate(ConfiguredLayer):
         x + z * (h - x)
 
     The bias `b` starts at 2, so that the result is near `x` at first. The kernels of `y` are side
-    by side in one, as are those of `x` without `U_h`.
+    by side in one, as are the kernels of `x` without `U_h`.
 
     Args:
         kernel_initializer: initializer of all kernels. Defaults to a normal

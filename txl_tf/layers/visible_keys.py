@@ -33,13 +33,6 @@ class VisibleKeys:
     lengths: Any = None
     """Tokens of each row that enter memory, int32 `(B,)` or `()`; `None` means all."""
 
-    def __post_init__(self) -> None:
-        if self.farthest is not None and self.farthest < 0:
-            raise ValueError(
-                "`farthest` must be at least 0; `same_length_keys='memory'` needs a memory. "
-                f"Received: memory_length={self.memory_length}, farthest={self.farthest}"
-            )
-
     @property
     def num_places(self) -> int:
         """Places of memory, `P`."""
@@ -62,7 +55,12 @@ class VisibleKeys:
         if with_farthest and self.farthest is not None:
             first = ops.maximum(first, queries + (self.num_places - self.farthest))
         if self.document_starts is not None:
-            first = ops.maximum(first, _latest_starts(self.document_starts) + self.num_places)
+            # Where each token's document begins, [B, T]; -2**30 if in memory.
+            positions = ops.arange(ops.shape(self.document_starts)[1], dtype="int32")
+            is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
+            is_start = ops.logical_and(ops.expand_dims(self.document_starts, 1), is_before)
+            latest = ops.max(ops.where(is_start, positions, -(2**30)), axis=2)
+            first = ops.maximum(first, latest + self.num_places)
         if self.differs_by_query and self.segment_length is not None:
             # Each segment's memory begins later by the tokens of the call before that segment.
             of_segments = queries // self.segment_length * self.segment_length
@@ -103,11 +101,3 @@ def mask_of_first_keys(first_keys: Any, num_tokens: Any, key_length: Any, dtype:
     columns = ops.arange(key_length + 1, dtype="int32")
     mask = columns >= ops.expand_dims(first_columns, 2)
     return functional.mask_scores(ops.zeros((), dtype), mask)
-
-
-def _latest_starts(document_starts: Any) -> Any:
-    """Returns where each token's document begins, int32 `(B, T)`; -2**30 if in memory."""
-    positions = ops.arange(ops.shape(document_starts)[1], dtype="int32")
-    is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
-    is_start = ops.logical_and(ops.expand_dims(document_starts, 1), is_before)  # [B, T, T]
-    return ops.max(ops.where(is_start, positions, -(2**30)), axis=2)

@@ -17,7 +17,7 @@ def create_model(
 ) -> "LanguageModel":
     """Builds the language model of a configuration, with initial weights.
 
-    Only a `TransformerXL` can rematerialise (otherwise ValueError) or use an `attention_kernel`.
+    Only a `TransformerXL` can rematerialise or use an `attention_kernel`.
     """
     # Imported here, as jobs read presets and sizes before they load TensorFlow.
     from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
@@ -26,10 +26,5 @@ def create_model(
     if isinstance(config, ModelConfig):
         options = {"rematerialize": rematerialize, "attention_kernel": attention_kernel}
         return TransformerXL(config, **options, dtype=dtype)
-    if rematerialize:
-        raise ValueError(
-            "Only a `TransformerXL` can rematerialize its activations. "
-            f"Received: rematerialize={rematerialize}, config={config}"
-        )
     model_class = LSTMLanguageModel if isinstance(config, LSTMConfig) else QRNNLanguageModel
     return model_class(config, dtype=dtype)

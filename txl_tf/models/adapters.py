@@ -28,11 +28,6 @@ class Adapters:
 
     def __init__(self, model: LanguageModel, rank: int, alpha: float | None = None) -> None:
         layers = [layer for layer in nested_layers(model) if isinstance(layer, keras.layers.Dense)]
-        if not layers:
-            raise ValueError(
-                "Adapters need a model with layers of the class `keras.layers.Dense`. "
-                f"Received: {type(model).__name__}"
-            )
         # Not `layer.trainable`, which would freeze the factors too.
         for variable in model.weights:
             variable.trainable = False

@@ -13,9 +13,9 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.experiment import TaskConfig
-from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
 from txl_tf.layers.feed_forward import drawn_row_seeds
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
+from txl_tf.layers.token_ids import check_rank, check_token_ids
 from txl_tf.models.graph_reader import read_in_graph
 from txl_tf.models.language_model import LanguageModel, language_model_of
 from txl_tf.models.model_with_loss import ModelWithLoss
@@ -39,10 +39,8 @@ def pad_token_ids(
         where there is a token: the inputs of `TransformerXLWithHead`.
 
     Raises:
-        ValueError: If `sequences` is empty, or `multiple_of` is not positive.
+        ValueError: If `sequences` is empty.
     """
-    if multiple_of < 1:
-        raise ValueError(f"`multiple_of` must be positive. Received: multiple_of={multiple_of}")
     if not sequences:
         raise ValueError("`sequences` must have at least one text. Received: none")
     lengths = np.array([len(each) for each in sequences])
@@ -125,9 +123,13 @@ class TransformerXLWithHead(ModelWithLoss):
         """Does nothing: the constructor creates the weights."""
 
     def check_ids(self, inputs, targets=None):
-        if isinstance(inputs, dict):
-            _check_padding(inputs.get("padding_mask"))
-        token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        token_ids, mask = inputs["token_ids"], inputs.get("padding_mask")
+        if isinstance(mask, np.ndarray) and np.any(np.diff(mask.astype(np.int8), axis=-1) > 0):
+            raise ValueError(
+                "`padding_mask` must be true for the first tokens of a row and false after "
+                "them. Received: a row where padding comes before a token"
+            )
         check_rank(token_ids, (2, 3), "(B, L) or (B, C, L)")
         check_token_ids(token_ids, self.language_model.config.vocabulary_size)
 
@@ -246,13 +248,3 @@ def padded_inputs(token_ids: Any, num_tokens: Any) -> dict[str, Any]:
 def _seed_of_segment(seed, index):
     """Derives the seed of a segment from the seed of its text, so that no two are equal."""
     return ops.stack([seed[..., 0] + index * _SEED_STEP, seed[..., 1]], axis=-1)
-
-
-def _check_padding(padding_mask: Any) -> None:
-    if not isinstance(padding_mask, np.ndarray):
-        return
-    if np.any(np.diff(padding_mask.astype(np.int8), axis=-1) > 0):
-        raise ValueError(
-            "`padding_mask` must be true for the first tokens of a row and false after "
-            "them. Received: a row where padding comes before a token"
-        )

@@ -12,7 +12,7 @@ import numpy as np
 from txl_tf.config.experiment import FrozenParts
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError
-from txl_tf.layers.adaptive_softmax import check_rank, check_token_ids
+from txl_tf.layers.token_ids import check_rank, check_token_ids
 from txl_tf.models.memory import Memory, check_memory
 
 
@@ -20,35 +20,20 @@ class LanguageModel(keras.Model):
     """Base class of models that read segments of tokens and carry memory.
 
     A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and returns hidden
-    states `(B, T, D)` and the next memory. A subclass sets `config_class` and `states_per_layer` of
-    a memory, creates `embedding`, `softmax` and the layers between (`blocks`), and defines `call`
-    and `initial_memory`. Ids outside `[0, V)` raise ValueError where values are known; in a
-    compiled function the result for such an id is undefined.
+    states `(B, T, D)` and the next memory. A subclass sets `config_class`, creates `embedding`,
+    `softmax` and the layers between (`blocks`), and defines `call` and `initial_memory`. Ids
+    outside `[0, V)` raise ValueError where values are known; in a compiled function the result for
+    such an id is undefined.
     """
 
     config_class: type = ModelConfig
-    states_per_layer = 1
-    # Keras' signature for saving would be a call without memory.
+    # Private: the signature that Keras 3.15 makes for saving would be a call without memory.
     _default_save_signature = None
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        names = {"negative_log_likelihood", "log_probs_of", "logits_of"}
-        own = names & vars(cls).keys()
-        if own and own != names:
-            raise TypeError(
-                f"A subclass must override {', '.join(sorted(names))} together, as they give one "
-                f"distribution. Received: {cls.__name__} with {', '.join(sorted(own))}"
-            )
 
     def __init__(self, config, **kwargs):
         super().__init__(**kwargs)
         if isinstance(config, dict):
             config = self.config_class.from_dict(config)
-        if not isinstance(config, self.config_class):
-            raise ValueError(
-                f"`config` must be a `{self.config_class.__name__}`. Received: config={config}"
-            )
         self.config = config
 
     def __call__(self, token_ids, memory=None, *args, **kwargs):
@@ -68,13 +53,8 @@ class LanguageModel(keras.Model):
         check_token_ids(token_ids, self.config.vocabulary_size)
 
     def check_memory(self, memory, token_ids):
-        """Raises ValueError for another class, number of states or (if known) rows."""
+        """Raises ValueError for another class or, if known, number of rows."""
         check_memory(memory, Memory, token_ids)
-        num_states = self.states_per_layer * self.config.num_layers
-        if len(memory.states) != num_states:
-            raise ValueError(
-                f"`memory` must have {num_states} states. Received: {len(memory.states)} states"
-            )
 
     def export(self, *args, input_signature=None, **kwargs):
         if input_signature is None:

@@ -90,17 +90,13 @@ class Memory(NamedTuple):
         pairs = zip(self.states, inputs, strict=True)
         return tuple(functional.next_memory(state, new, lengths) for state, new in pairs)
 
-    def filled(self) -> Self:
-        """Returns the memory with valid length `M`: every state counts, zeros too."""
-        return self._replace(valid_length=ops.full_like(self.valid_length, self.memory_length))
-
 
 class KeyValueMemory(NamedTuple):
     """Keys and values that the next segment may attend to.
 
     While the weights do not change, attention layers would compute the same keys and values from
     a `Memory` in every segment. Each row fills its memory from the right. For the kernel for TPUs
-    both are `(B, P, N * H)`: the heads side by side, and `P` places, of which the first are unused.
+    both are `(B, P, N * H)`: the heads side by side, and `P` places, the first of them unused.
 
     Attributes:
         keys: tuple of `L` float tensors `(B, N, H, M)`, transposed for matmul.

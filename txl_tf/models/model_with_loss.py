@@ -51,16 +51,10 @@ class ModelWithLoss(keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
-    def fit(self, x=None, y=None, *args, validation_data=None, class_weight=None, **kwargs):
-        if class_weight is not None and self.has_loss_per_position:
-            raise ValueError(
-                "`class_weight` is for one class per row; give weights of positions as "
-                f"`sample_weight`. Received: class_weight={class_weight}"
-            )
+    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
         if validation_data is not None:
-            validation_data = self._check_data(validation_data)
-        others = {"validation_data": validation_data, "class_weight": class_weight}
-        return super().fit(self._check_data(x, y), y, *args, **others, **kwargs)
+            kwargs["validation_data"] = self._check_data(validation_data)
+        return super().fit(self._check_data(x, y), y, *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         return super().evaluate(self._check_data(x, y), y, *args, **kwargs)
@@ -96,7 +90,7 @@ class ModelWithLoss(keras.Model):
         *state, data = state_and_data
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         if weight is not None and self.has_loss_per_position:
-            # Keras would take weights `(B,)` for those of positions where `B` is `T`.
+            # Keras would take weights `(B,)` for weights of positions where `B` is `T`.
             shape = ops.shape(y)[:2]
             weight = ops.reshape(weight, (shape[0], -1))
             data = x, y, ops.broadcast_to(weight, shape)
@@ -125,7 +119,7 @@ def _takes_probabilities(function: Any) -> bool:
 
 
 def checked_batches(data: Any, check: Callable[..., None]) -> Any:
-    """Returns data for Keras' loops, of which `check` sees the inputs and targets of each batch.
+    """Returns data for Keras' loops; `check` sees the inputs and targets of each batch.
 
     They are checked on the host before the batch is used, as a compiled step cannot refuse it.
     """

@@ -56,21 +56,19 @@ class QuasiRecurrent(keras.layers.Layer):
 
     def call(self, inputs, previous_input, cell_state):
         inputs = ops.cast(inputs, self.compute_dtype)
-        candidates, forget_gates, output_gates = self._gates(inputs, previous_input)
-        cells = _pool(candidates, forget_gates, cell_state)  # [B, T, D]
-        outputs = ops.cast(output_gates * cells, self.compute_dtype)
-        return outputs, functional.at_least_float32(inputs[:, -1]), cells[:, -1]
-
-    def _gates(self, inputs, previous_input):
-        """Returns candidates `z` and gates `f` and `o`: three tensors `(B, T, D)`."""
         first = ops.expand_dims(ops.cast(previous_input, self.compute_dtype), 1)
         inputs_before = ops.concatenate([first, inputs[:, :-1]], axis=1)  # [B, T, C]
         kernel = ops.cast(self.kernel, self.compute_dtype)
         sums = ops.matmul(inputs_before, kernel[0]) + ops.matmul(inputs, kernel[1])
         sums = functional.at_least_float32(sums)
         sums = sums + ops.cast(self.bias, sums.dtype)
-        candidates, forget_gates, output_gates = ops.split(sums, 3, axis=-1)
-        return ops.tanh(candidates), ops.sigmoid(forget_gates), ops.sigmoid(output_gates)
+        candidates, forget_gates, output_gates = ops.split(sums, 3, axis=-1)  # z, f, o
+        candidates = ops.tanh(candidates)
+        forget_gates = ops.sigmoid(forget_gates)
+        output_gates = ops.sigmoid(output_gates)
+        cells = _pool(candidates, forget_gates, cell_state)  # [B, T, D]
+        outputs = ops.cast(output_gates * cells, self.compute_dtype)
+        return outputs, functional.at_least_float32(inputs[:, -1]), cells[:, -1]
 
 
 def _pool(candidates, forget_gates, cell_state):
@@ -117,7 +115,6 @@ class RecurrentLanguageModel(LanguageModel):
     """
 
     config_class = RecurrentConfig
-    states_per_layer = 2
 
     def __init__(self, config, **kwargs):
         # Autocasting would round the given states.
@@ -163,21 +160,19 @@ class RecurrentLanguageModel(LanguageModel):
             return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
 
         hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, E]
+        # Both states of every layer without gradients, zeros for a new row.
+        has_read = ops.expand_dims(memory.valid_length > 0, 1)  # [B, 1]
+        states = [ops.stop_gradient(state[:, 0]) for state in memory.states]
+        states = [ops.where(has_read, state, ops.zeros_like(state)) for state in states]
         next_states = []
-        steps = zip(self.blocks, self.layer_dropouts, self._by_layer(memory), strict=True)
+        pairs = zip(states[::2], states[1::2], strict=True)
+        steps = zip(self.blocks, self.layer_dropouts, pairs, strict=True)
         for site, (layer, dropout, state) in enumerate(steps, start=1):
             hidden, next_state = self.run_layer(layer, hidden, state)
             next_states += next_state
             hidden = drop(dropout, hidden, site)  # [B, T, D], in the end [B, T, E]
         states = (ops.expand_dims(ops.stop_gradient(state), 1) for state in next_states)
         return hidden, Memory(tuple(states), ops.ones_like(memory.valid_length))
-
-    def _by_layer(self, memory):
-        """Returns both states of every layer without gradients, zeros for a new row."""
-        has_read = ops.expand_dims(memory.valid_length > 0, 1)  # [B, 1]
-        states = [ops.stop_gradient(state[:, 0]) for state in memory.states]
-        states = [ops.where(has_read, state, ops.zeros_like(state)) for state in states]
-        return list(zip(states[::2], states[1::2], strict=True))
 
     def initial_memory(self, batch_size):
         """Returns the `Memory` of `B` rows that have read nothing."""

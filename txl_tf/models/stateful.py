@@ -10,7 +10,6 @@ import itertools
 import keras
 
 from txl_tf.imports import is_on_jax
-from txl_tf.layers.adaptive_softmax import check_token_ids
 from txl_tf.layers.decoder_block import (
     check_num_rows,
     check_state_is_trained,
@@ -20,6 +19,7 @@ from txl_tf.layers.decoder_block import (
     rows_of_state,
     write_state,
 )
+from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.models.language_model import quantize_layers, quantized_layers
 from txl_tf.models.memory import Memory
 from txl_tf.models.model_with_loss import ModelWithLoss
@@ -69,9 +69,9 @@ class StatefulTransformerXL(ModelWithLoss):
         Log-probabilities of the next tokens, float32 `(B, T, V)`; usable as logits by a loss.
 
     Raises:
-        ValueError: If `batch_size` is not positive, a batch has more rows or ids outside the
-            vocabulary, a loss or metric takes probabilities, `fit` is called with `shuffle=True`
-            or `class_weight`, or the model is called by a Functional model or a compiled function.
+        ValueError: If a batch has more rows or ids outside the vocabulary, a loss or metric takes
+            probabilities, `fit` is called with `shuffle=True`, or the model is called by a
+            Functional model or a compiled function.
     """
 
     def __init__(self, config, batch_size, **kwargs):
@@ -79,8 +79,6 @@ class StatefulTransformerXL(ModelWithLoss):
         if model is not None:
             kwargs["dtype"] = model.dtype_policy
         super().__init__(**kwargs)
-        if batch_size <= 0:
-            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
         self.batch_size = batch_size
         self.transformer_xl = model or TransformerXL(
             config, dtype=self.dtype_policy, name="transformer_xl"
@@ -110,11 +108,6 @@ class StatefulTransformerXL(ModelWithLoss):
         """The current `Memory` of training and of calls of the model."""
         *states, valid_length = read_state(self._states["fit"])
         return Memory(tuple(states), valid_length)
-
-    @property
-    def token_embedding(self):
-        """The layer that embeds token ids, which KerasHub's test of a backbone reads."""
-        return self.transformer_xl.embedding
 
     @property
     def variables(self):
@@ -193,11 +186,6 @@ class StatefulTransformerXL(ModelWithLoss):
         return super().predict(x, self._checked_rows(batch_size), *args, **kwargs)
 
     def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
-        if format != "tf_saved_model":
-            raise ValueError(
-                'Only the format "tf_saved_model" keeps memory between calls; export the inner '
-                f"`transformer_xl`, whose calls take and return it. Received: format={format!r}"
-            )
         if input_signature is None:
             input_signature = [keras.InputSpec("int32", (None, None))]
         self.make_predict_function()

@@ -37,10 +37,6 @@ def _is_embedded(inputs):
     return keras.backend.is_float_dtype(keras.backend.standardize_dtype(inputs.dtype))
 
 
-def _call(block, tensors, constants):
-    return block(**tensors, **constants)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
     """How a call reads its tokens, where this does not follow from the model alone.
@@ -110,8 +106,7 @@ class TransformerXL(LanguageModel):
         Tuple of the hidden states `(B, T, D)` and the next memory.
 
     Raises:
-        ValueError: If ids are not in `[0, V)`, see `LanguageModel`; if inputs do not have the
-            width `D`; if the memory has another number of layers.
+        ValueError: If ids are not in `[0, V)`, see `LanguageModel`.
 
     Example:
     ```python
@@ -136,22 +131,9 @@ class TransformerXL(LanguageModel):
     ):
         # A new name for every model would change the paths of weights.
         super().__init__(config, name=name, **kwargs)
+        config = self.config
         self.rematerialize = rematerialize
         self.attention_kernel = attention_kernel
-        self._create_layers()
-
-    def _vocabulary_arguments(self):
-        """Returns the arguments that embedding and softmax share, with new initializers."""
-        config = self.config
-        return {
-            **config.clusters.to_dict(),
-            "embeddings_initializer": initializer_of(config, config.initializer_stddev),
-            "projection_initializer": initializer_of(config, config.projection_stddev),
-            "dtype": self.dtype_policy,
-        }
-
-    def _create_layers(self):
-        config = self.config
         common = {"dtype": self.dtype_policy}
         self.embedding = AdaptiveEmbedding(name="embedding", **self._vocabulary_arguments())
         self.blocks = [
@@ -182,6 +164,16 @@ class TransformerXL(LanguageModel):
             self.position_bias = self._shared_bias("position_bias")
         self.built = True
 
+    def _vocabulary_arguments(self):
+        """Returns the arguments that embedding and softmax share, with new initializers."""
+        config = self.config
+        return {
+            **config.clusters.to_dict(),
+            "embeddings_initializer": initializer_of(config, config.initializer_stddev),
+            "projection_initializer": initializer_of(config, config.projection_stddev),
+            "dtype": self.dtype_policy,
+        }
+
     def _shared_bias(self, name):
         # Not `add_weight`, which would put the name of the model into the path.
         return keras.Variable(
@@ -207,14 +199,9 @@ class TransformerXL(LanguageModel):
         return (None, None, self.config.hidden_dim)
 
     def check_inputs(self, token_ids):
-        """Raises ValueError for ids not in `[0, V)`, and for embedded inputs of another width."""
+        """Raises ValueError for ids not in `[0, V)`; embedded inputs are not checked."""
         if not _is_embedded(token_ids):
             super().check_inputs(token_ids)
-        elif token_ids.shape[-1] != self.config.hidden_dim:
-            raise ValueError(
-                f"Embedded inputs must have the width {self.config.hidden_dim}, the model's "
-                f"`hidden_dim`. Received: shape {tuple(token_ids.shape)}"
-            )
 
     def embed(self, inputs):
         """Embeds token ids `(B, T)`; vectors `(B, T, D)` are only cast to the compute dtype."""
@@ -251,7 +238,6 @@ class TransformerXL(LanguageModel):
         The hidden states are a list of the embeddings and the output of every block, `L + 1`
         tensors `(B, T, D)`; the last one after its dropout.
         """
-        self.check_memory(memory, token_ids)
         if reading is None:
             check_memory(memory, Memory, token_ids)
         if self.rematerialize and training and dropout_seed is None:
@@ -264,11 +250,13 @@ class TransformerXL(LanguageModel):
             seed = functional.common_seed(dropout_seed)  # positions are shared by rows
             return drop(self.position_dropout, encoding, 1, seed)
 
+        # 1. The keys that each query sees.
         reading = reading or Reading(self.config, self._operator(), memory.memory_length)
         visible = reading.visible_keys(
             ops.shape(token_ids)[1], memory.valid_length, document_starts, lengths
         )
         attend = reading.operator.bind(visible, self.compute_dtype)
+        # 2. Embeddings and positions.
         hidden = drop(self.embedding_dropout, self.embed(token_ids), 0)  # [B, T, D]
         constants = {"attend": attend, "training": training}
         position, distances = {}, [None] * len(self.blocks)
@@ -277,9 +265,8 @@ class TransformerXL(LanguageModel):
             position = self._position_arguments(key_length, drop_positions, reading.config)
         else:
             distances, position = reading.distances, self._bias_arguments()
-        run_block = _call
-        if self.rematerialize and isinstance(memory, Memory):
-            run_block = rematerialized_call
+        # 3. The blocks, each with its own memory and dropout.
+        rematerializes = self.rematerialize and isinstance(memory, Memory)
         hidden_states, kept = [hidden], []
         for index, block in enumerate(self.blocks):
             of_memory = memory.of_layer(index)
@@ -291,10 +278,14 @@ class TransformerXL(LanguageModel):
             seed = functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1))
             tensors = {"inputs": hidden, "dropout_seed": seed, **of_memory, **position}
             options = {**constants, "distances": distances[index]}
-            outputs = run_block(block, tensors, options)
+            if rematerializes:
+                outputs = rematerialized_call(block, tensors, options)
+            else:
+                outputs = block(**tensors, **options)
             hidden, next_kept = outputs if "kept" in of_memory else (outputs, None)
             kept.append(next_kept)
             hidden_states.append(hidden)
+        # 4. The next memory, from the inputs of every block.
         next_memory = memory.advanced(hidden_states[:-1], kept, visible)
         hidden_states[-1] = drop(self.output_dropout, hidden, 2)
         return hidden_states, next_memory
@@ -329,14 +320,8 @@ class TransformerXL(LanguageModel):
         return None
 
     def check_memory(self, memory, token_ids):
-        if isinstance(memory, KeyValueMemory | MemoryBesideRecent):
-            return
-        super().check_memory(memory, token_ids)
-        if not self.config.recurrence and memory.memory_length != 0:
-            raise ValueError(
-                "`memory` must have the length 0 for a model with `recurrence=False`. "
-                f"Received: a memory of length {memory.memory_length}"
-            )
+        if not isinstance(memory, KeyValueMemory | MemoryBesideRecent):
+            super().check_memory(memory, token_ids)
 
     def distance_keys(self, key_length, config):
         """Returns the `DistanceKeys` of all layers, of `K` distances; they depend on weights."""
@@ -380,8 +365,8 @@ class TransformerXL(LanguageModel):
             memory_length = self.config.effective_memory_length
         shape = (batch_size, memory_length, self.config.hidden_dim)
         states = (ops.zeros(shape, self.compute_dtype) for _ in self.blocks)
-        memory = Memory(tuple(states), ops.zeros((batch_size,), "int32"))
-        return memory.filled() if zeros_count else memory
+        valid_length = ops.full((batch_size,), memory_length if zeros_count else 0, "int32")
+        return Memory(tuple(states), valid_length)
 
     def get_config(self):
         return {**super().get_config(), "rematerialize": self.rematerialize}

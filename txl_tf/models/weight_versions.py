@@ -42,27 +42,6 @@ def _weights_of(model: keras.Model) -> _Weights:
     return weights
 
 
-class WeightVersion:
-    """Version of the weights of a model: their values when it was last looked at.
-
-    It notices every change, also by a program of TensorFlow, such as a step of `fit`. Keras has no
-    counter for that. The values are kept, not copied: a program that changes a weight then writes
-    to other memory, so an address tells the version.
-    """
-
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
-        self._weights: _Weights | None = None
-        self._values: list[Any] = []
-
-    def has_changed(self) -> bool:
-        """Returns true if a weight has changed since the last call, or there was no call."""
-        before = self._weights, self._values
-        self._weights = _weights_of(self._model)
-        self._values = self._weights.read()
-        return before[0] is not self._weights or not _are_same(before[1], self._values)
-
-
 def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
     """True if no value has changed, judged by addresses where values are in host memory."""
     if all(old is new for old, new in zip(before, after, strict=True)):
@@ -86,20 +65,28 @@ def _address(tensor: Any) -> int:
 class ComputedFromWeights:
     """Function of the weights of a model that remembers its last result.
 
-    The arguments must be hashable. A result is computed again if they differ from the last
-    call, or if a weight has changed.
+    A result is computed again if the arguments differ from the last call, or if a weight has
+    changed, also by a program of TensorFlow, such as a step of `fit`. Keras has no counter for
+    that. So the values are kept, not copied: a program that changes a weight then writes to other
+    memory, and an address tells the change.
     """
 
     def __init__(self, function: Callable[..., Any], model: keras.Model) -> None:
         self._function = function
-        self._version = WeightVersion(model)
+        self._model = model
+        self._weights: _Weights | None = None
+        self._values: list[Any] = []
         # Only the newest: the keys of all distances take memory.
         self._arguments: tuple[Any, ...] | None = None
         self._result: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns the result for the weights as they are."""
-        if self._version.has_changed() or arguments != self._arguments:
+        weights = _weights_of(self._model)
+        values = weights.read()
+        has_changed = weights is not self._weights or not _are_same(self._values, values)
+        self._weights, self._values = weights, values
+        if has_changed or arguments != self._arguments:
             with exact_products_on_jax():
                 self._result, self._arguments = self._function(*arguments), arguments
         return self._result

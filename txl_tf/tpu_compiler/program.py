@@ -19,8 +19,8 @@ from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.strategy import set_chip
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.exact_products import exact_products
 from txl_tf.evaluation.unallocated_variables import unallocated_variables
+from txl_tf.layers.compiled_parts import exact_products
 from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 

@@ -7,7 +7,7 @@ L positions of a text.
 import dataclasses
 import functools
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -19,9 +19,7 @@ from txl_tf.distribution.step_context import current_value
 from txl_tf.evaluation.task_evaluator import gather_texts
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import LanguageModel
-
-if TYPE_CHECKING:
-    from txl_tf.tasks.encoding import EncodedExamples
+from txl_tf.tasks.encoding import EncodedExamples
 
 _PREFETCHED_BATCHES = 4
 # Odd, and different from the steps of positions and segments: no two texts of a row share a seed.
@@ -79,7 +77,7 @@ class ExampleReader:
     TensorFlow operations, see `TrainingSegments`.
     """
 
-    def __init__(self, encoded: "EncodedExamples", plan: ExamplePlan, segment_length: int) -> None:
+    def __init__(self, encoded: EncodedExamples, plan: ExamplePlan, segment_length: int) -> None:
         self._encoded = encoded
         self._plan = plan
         self._tokens_of_example = encoded.num_tokens.sum(axis=1)
@@ -99,7 +97,19 @@ class ExampleReader:
         # Padding rows, which make all shares equal, repeat rows of the plan.
         order = order[:, np.arange(rows.start, rows.stop) % self._plan.num_rows]
         numbers = order.reshape(-1, per_replica_rows)
-        dataset = tf.data.Dataset.from_tensor_slices(numbers).map(self._gatherer())
+        encoded, length = self._encoded, self.length
+        stream, offsets = tf.constant(encoded.token_ids), tf.constant(encoded.offsets)
+        num_choices, targets = encoded.num_choices, tf.constant(encoded.targets)
+
+        def gather(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+            texts = numbers[:, None] * num_choices + tf.range(num_choices, dtype=numbers.dtype)
+            token_ids, counts = gather_texts(stream, offsets, texts, length)
+            if encoded.kind != "choice":
+                token_ids, counts = token_ids[:, 0], counts[:, 0]
+            targets_of_rows = tf.gather(targets, numbers)
+            return {"token_ids": token_ids, "num_tokens": counts, "targets": targets_of_rows}
+
+        dataset = tf.data.Dataset.from_tensor_slices(numbers).map(gather)
         options = tf.data.Options()
         options.deterministic = True
         options.autotune.enabled = False  # see `TrainingSegments`
@@ -115,21 +125,6 @@ class ExampleReader:
         """Counts the tokens of the texts in a range of steps."""
         numbers = self._plan.examples_of(first_step, last_step - first_step)
         return int(self._tokens_of_example[numbers].sum())
-
-    def _gatherer(self):
-        encoded, length = self._encoded, self.length
-        stream, offsets = tf.constant(encoded.token_ids), tf.constant(encoded.offsets)
-        num_choices, targets = encoded.num_choices, tf.constant(encoded.targets)
-
-        def gather(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-            texts = numbers[:, None] * num_choices + tf.range(num_choices, dtype=numbers.dtype)
-            token_ids, counts = gather_texts(stream, offsets, texts, length)
-            if encoded.kind != "choice":
-                token_ids, counts = token_ids[:, 0], counts[:, 0]
-            targets_of_rows = tf.gather(targets, numbers)
-            return {"token_ids": token_ids, "num_tokens": counts, "targets": targets_of_rows}
-
-        return gather
 
 
 class TaskBatch(NamedTuple):

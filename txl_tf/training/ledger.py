@@ -267,7 +267,9 @@ def _read_lines(
     rest: list[StepRecord] = []
     is_whole = True
     for content in lines:
-        record, next_step = _parse_record(content), last_step + 1 + len(rest)
+        is_line = content.isascii() and content.endswith(b"\n")
+        record = parse_line(content[:-1].decode()) if is_line else None
+        next_step = last_step + 1 + len(rest)
         if record is None or record.step != next_step:
             if next_step <= step:
                 excerpt = ascii(content[:60].decode("ascii", "replace"))
@@ -294,9 +296,3 @@ def _read_lines(
             remedy=_REMEDY,
         )
     return LedgerLines(first_step, last_step, num_bytes, sha256, rest, is_whole)
-
-
-def _parse_record(content: bytes) -> StepRecord | None:
-    """Parses a line with its end; `None` if it is invalid."""
-    is_line = content.isascii() and content.endswith(b"\n")
-    return parse_line(content[:-1].decode()) if is_line else None

@@ -17,11 +17,10 @@ from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import list_folder
 from txl_tf.storage.locks import WritableFolder, appended_text
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
+from txl_tf.training.ledger import LoopReport
 
 if TYPE_CHECKING:
     from tensorboard.plugins.custom_scalar import layout_pb2
-
-    from txl_tf.training.ledger import LoopReport
 
 PAGES = ("Perplexity", "Optimisation", "Throughput", "Memory")
 """Pages of the custom-scalars layout, in order."""
@@ -102,7 +101,7 @@ def describe_tag(name: str) -> Tag:
 
 
 def training_figures(
-    report: "LoopReport", bytes_per_token: float | None, peak_tokens_per_second: float | None = None
+    report: LoopReport, bytes_per_token: float | None, peak_tokens_per_second: float | None = None
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 

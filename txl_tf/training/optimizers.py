@@ -119,6 +119,7 @@ class Muon(keras.optimizers.Muon):
     has no use.
     """
 
+    # Private: Keras 3.15 decays within this method only.
     def _apply_weight_decay(self, variables):
         keras.optimizers.Optimizer._apply_weight_decay(self, variables)
 
@@ -149,9 +150,9 @@ def create_optimizer(
     All state is in the variables of the optimizer, which have unique paths.
     """
     optimizer = _keras_optimizer(schedule)
-    # Keras would sum the clipped gradients over the replicas again. Dividing beforehand would also
-    # be right, but costs a second all-reduce of all gradients; a test with two replicas guards this
-    # line.
+    # Private: Keras 3.15 would sum the clipped gradients over the replicas again. Dividing
+    # beforehand would also be right, but costs a second all-reduce of all gradients; a test with
+    # two replicas guards this line.
     optimizer._all_reduce_sum_gradients = list
     exempt_variables = [
         each for each in variables if len(each.shape) < 2 or each.name.endswith("bias")

@@ -172,12 +172,9 @@ class TrainState:
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:
         """Loads the weights that a run begins from, by path, into the model and its average.
 
-        Heads and adapters keep their initial weights unless given. Raises MismatchError for weights
-        of another model, ValueError after the first step.
+        Heads and adapters keep their initial weights unless given. It comes before the first step.
+        Raises MismatchError for weights of another model.
         """
-        step = int(self.optimizer.iterations.numpy())
-        if step > 0:
-            raise ValueError(f"`begin_from` needs a run at step 0. Received: a run at step {step}")
         own = {each.path: each for each in self.objective.head_variables}
         if self.adapters is not None:
             own |= self.adapters.factors

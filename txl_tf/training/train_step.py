@@ -157,23 +157,6 @@ def clip_by_global_norm(gradients: list[Any], limit: float) -> tuple[list[Any], 
     return [each * scale for each in gradients], norm
 
 
-class RowResults(NamedTuple):
-    """Results of a replica's rows before the sum over the replicas.
-
-    `row_losses`, float32 `(B,)`, are shares of the objective, and `gradients` their sums by
-    variable. `step` and `first_step` count the steps before this one and before the loop;
-    `checksum` is the replica's share, see `batch_checksum`.
-    """
-
-    row_losses: Any
-    gradients: list[Any]
-    memory: Any
-    memory_before: Any
-    step: Any
-    first_step: Any
-    checksum: Any
-
-
 class TrainStep:
     """Training step: losses, gradients summed over replicas, clipping and update.
 
@@ -215,7 +198,7 @@ class TrainStep:
         optionally `document_starts`; for a task the fields of `TaskBatch`. `first_step` counts the
         steps before the loop.
         """
-        # With several workers the strategy loses the static number of rows.
+        # 1. The rows of this replica, whose static number the strategy loses with several workers.
         num_rows = self._replica_memory.rows_per_replica
         inputs = {
             name: ops.reshape(tensor, [num_rows, *tensor.shape[1:]])
@@ -227,8 +210,12 @@ class TrainStep:
         is_counted = places < self._training.global_batch_size
         batch_type = self._state.objective.batch_type
         weights = ops.cast(is_counted, "float32")
-        batch = batch_type.of(inputs, before, self.dropout_seeds(step), weights)
+        # Seeds depend on the row, not on the replica: any number of replicas draws the same masks.
+        seed = ops.stack([ops.cast(self._drawn_seed, "int32"), ops.cast(step, "int32")])
+        dropout_seeds = functional.row_seeds(seed, places)  # [B, 2]
+        batch = batch_type.of(inputs, before, dropout_seeds, weights)
         checksum = batch_checksum(*batch_type.checked_ids(inputs), places, is_counted)
+        # 2. Losses and gradients, then the sum over the replicas and the update.
         with compiling_parts(self._compiles_parts):
             row_losses, gradients, memory = row_gradients(
                 self._state.objective,
@@ -238,18 +225,35 @@ class TrainStep:
             )
             # Compiled, so that the gradients are read and written only once.
             finish = compiled_part(self._finish)
-            finish(RowResults(row_losses, gradients, memory, before, step, first_step, checksum))
+            finish(row_losses, gradients, memory, before, step, first_step, checksum)
 
-    def _finish(self, rows: RowResults) -> None:
-        """Sums over the replicas, changes the weights, and writes memory and figures."""
-        loss, *gradients = sum_over_replicas([ops.sum(rows.row_losses), *rows.gradients])
+    def _finish(
+        self,
+        row_losses: Any,
+        gradients: list[Any],
+        memory: Any,
+        memory_before: Any,
+        step: Any,
+        first_step: Any,
+        checksum: Any,
+    ) -> None:
+        """Sums over the replicas, changes the weights, and writes memory and figures.
+
+        `row_losses`, float32 `(B,)`, are shares of the objective, and `gradients` their sums by
+        variable. `step` and `first_step` count the steps before this one and before the loop;
+        `checksum` is the replica's share, see `batch_checksum`.
+        """
+        # 1. The mean over all replicas, then clipping.
+        loss, *gradients = sum_over_replicas([ops.sum(row_losses), *gradients])
         gradients, norm = clip_by_global_norm(gradients, self._clip_norm)
+        # 2. The update, unless a number is not finite.
         status, is_applied, is_advanced = self._judge(loss, norm)
-        guarded_update(self._changed, lambda: self._update(gradients, rows.step), is_applied)
+        guarded_update(self._changed, lambda: self._update(gradients, step), is_applied)
         # Skipped or not: the count decides which batch comes next.
         count = self._state.optimizer.iterations
-        assign_everywhere(_where, [count], [rows.step + 1], is_advanced)
-        finite_rows = ops.isfinite(rows.row_losses)
+        assign_everywhere(_where, [count], [step + 1], is_advanced)
+        # 3. Memory and figures.
+        finite_rows = ops.isfinite(row_losses)
 
         def next_state(after: Any, before: Any) -> Any:
             keeps = ops.reshape(finite_rows, [-1, *[1] * (len(after.shape) - 1)])
@@ -257,26 +261,15 @@ class TrainStep:
             kept = ops.where(keeps, after, ops.zeros([], after.dtype))
             return ops.where(is_advanced, kept, before)
 
-        self._replica_memory.write(
-            tf.nest.map_structure(next_state, rows.memory, rows.memory_before)
-        )
+        self._replica_memory.write(tf.nest.map_structure(next_state, memory, memory_before))
         self._records.write(
-            ops.cast(rows.step, "int32") - ops.cast(rows.first_step, "int32"),
+            ops.cast(step, "int32") - ops.cast(first_step, "int32"),
             loss=loss,
             gradient_norm=norm,
-            checksum=rows.checksum,
+            checksum=checksum,
             status=status,
             finite_rows=finite_rows,
         )
-
-    def dropout_seeds(self, step: Any) -> Any:
-        """Computes int32 dropout seeds `(B, 2)` of the step after `step` steps.
-
-        They depend on the row, not on the replica: any number of replicas draws the same masks.
-        """
-        places = self._replica_memory.places()
-        seed = ops.stack([ops.cast(self._drawn_seed, "int32"), ops.cast(step, "int32")])
-        return functional.row_seeds(seed, places)
 
     def _judge(self, loss: Any, norm: Any) -> tuple[Any, Any, Any]:
         """Returns the status, True if weights change, and True if the run continues."""
@@ -384,7 +377,9 @@ def batch_checksum(token_ids: Any, target_ids: Any, rows: Any, is_counted: Any) 
     the rows. Every factor is odd, so a change of any one token changes it. `rows` are positions in
     the global batch; `is_counted`, bool `(B,)`, is false for padding rows.
     """
-    factors = ops.convert_to_tensor(position_factors(token_ids.shape[1]).view(np.int32))
+    # Odd factors that differ by position.
+    factors = np.cumprod(np.full(token_ids.shape[1], _MULTIPLIER, np.uint32), dtype=np.uint32)
+    factors = ops.convert_to_tensor(factors.view(np.int32))
     target_factor, row_factor = (
         ops.convert_to_tensor(np.uint32(each).astype(np.int32))
         for each in (TARGET_MULTIPLIER, ROW_MULTIPLIER)
@@ -392,8 +387,3 @@ def batch_checksum(token_ids: Any, target_ids: Any, rows: Any, is_counted: Any) 
     sums = ops.sum((token_ids + 1 + (target_ids + 1) * target_factor) * factors, axis=1)
     sums *= 2 * (rows * row_factor) + 1  # [B]
     return ops.sum(ops.where(is_counted, sums, 0))
-
-
-def position_factors(length: int) -> np.ndarray:
-    """Returns odd factors that differ by position."""
-    return np.cumprod(np.full(length, _MULTIPLIER, np.uint32), dtype=np.uint32)

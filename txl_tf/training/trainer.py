@@ -117,17 +117,16 @@ class Trainer:
             if report is not None:
                 yield report
 
-    def take_steps(self, num_steps: int | None = None) -> LoopReport | None:
+    def take_steps(self) -> LoopReport | None:
         """Takes steps up to `next_stop`, or to a request to stop, and reports them.
 
-        With `num_steps`, at most `steps_per_loop`, it takes this number instead. `None` if the stop
-        was requested before the first step. NonFiniteError if a loss or gradient is not finite and
-        the policy is to stop; the state is then as before the step.
+        `None` if the stop was requested before the first step. NonFiniteError if a loss or gradient
+        is not finite and the policy is to stop; the state is then as before the step.
         """
         if self._iterator is None:
             self._iterator = iter(self._batches())
         first_step = self.step
-        num_steps = num_steps or self.next_stop - first_step
+        num_steps = self.next_stop - first_step
         begin = time.perf_counter()
         # Tensors, because each value of a Python int is traced separately.
         self._run_steps(self._iterator, tf.constant(first_step), tf.constant(num_steps))
@@ -187,26 +186,11 @@ class Trainer:
         return arrays | {f"memory/{name}": array for name, array in memory.items()}
 
     def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
-        """Restores `arrays` under any number of replicas; ValueError for other names or shapes."""
-        variables = self.state.by_name()
-        names = {*variables, *(f"memory/{name}" for name in self.replica_memory.names)}
-        missing, surplus = sorted(names - arrays.keys()), sorted(arrays.keys() - names)
-        if missing or surplus:
-            raise ValueError(
-                "`arrays` must hold the state of this model. Received: "
-                f"{len(missing)} missing {missing[:3]}, {len(surplus)} surplus {surplus[:3]}"
-            )
-        for name, variable in variables.items():
-            if tuple(variable.shape) != arrays[name].shape:
-                raise ValueError(
-                    f"The state `{name}` must have the shape {tuple(variable.shape)}. "
-                    f"Received: shape={arrays[name].shape}"
-                )
-        # First, because it checks the shapes of the memory before it changes anything.
+        """Restores `arrays` of the same configuration under any number of replicas."""
         self.replica_memory.from_global(
             {name: arrays[f"memory/{name}"] for name in self.replica_memory.names}
         )
-        for name, variable in variables.items():
+        for name, variable in self.state.by_name().items():
             variable.assign(arrays[name])
         self._iterator = None
 
