@@ -1,14 +1,14 @@
 """`txl analyze attention`: measures attention by distance and draws it.
 
     txl analyze attention --workdir DIR --data DIR --out DIR
-    txl analyze attention --workdir DIR --data DIR --out DIR --memory-length 640 --layer 8 --head 8
+    txl analyze attention --workdir DIR --data DIR --out DIR --memory-length 640
     txl analyze attention --workdir DIR --data DIR --out DIR --whole-split
 
 Appendix D of Dai et al. (2019): the mean attention of every head by relative position (Figure 5),
-what one head attends to, query by query (Figure 6), and the terms (a), (b) and (d) of the score by
-themselves (Figure 7). `--whole-split` averages over every token with a full memory before it, as
-the paper does. Layers and heads are counted from 1. `attention.npz` has all the numbers that are
-drawn.
+what the head attends to that looks farthest, query by query (Figure 6), and the terms (a), (b) and
+(d) of the score by themselves (Figure 7). `--whole-split` averages over every token with a full
+memory before it, as the paper does. Layers and heads are counted from 1. `attention.npz` has all
+the numbers that are drawn.
 
 Shape letters: T segment length, M memory length, K = M + T, L layers, N heads.
 """
@@ -70,8 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     numbers = {
         "--memory-length": (MAX_TOKENS, "tokens of memory (default: as in the run's evaluations)"),
         "--segment-length": (MAX_TOKENS, "tokens of a segment (default: the same)"),
-        "--layer": (MAX_COUNT, "layer of the head to draw (default: where a head looks farthest)"),
-        "--head": (MAX_COUNT, "head to draw (default: the layer's head that looks farthest)"),
     }
     for option, (most, meaning) in numbers.items():
         add_number(parser, option, 1, most, meaning)
@@ -98,17 +96,11 @@ class AttentionJob:
 
 def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
     """Checks the arguments before TensorFlow is imported."""
-    if arguments.head is not None and arguments.layer is None:
-        raise UsageError("--head needs --layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
     job = AttentionJob(arguments, open_model(arguments.workdir, arguments.step))
     model = job.source.description.model
     if not isinstance(model, ModelConfig):
         raise UsageError("The model must be a Transformer-XL.", where=arguments.workdir)
-    for name, count in (("layer", model.num_layers), ("head", model.num_heads)):
-        value = getattr(arguments, name)
-        if value is not None and value > count:
-            raise UsageError(f"The {name} must be at most {count}.", where=f"--{name} {value}")
     where = f"--rows {arguments.rows}, --memory-length, --segment-length"
     require_reading_memory("The analysis", model, arguments.rows, settings=where, **job.lengths)
     require_absent(arguments.out)
@@ -122,10 +114,9 @@ def run(job: AttentionJob) -> None:
     step, profiler = _create_profiler(job)
     shown_token_ids = _read_split(profiler, arguments, dataset)
     profile, config = profiler.result(), profiler.model.config
-    layer, head = _head_to_show(arguments, profile)
-    rows = profiler.last_rows(layer, head)
+    rows = profiler.last_rows(*profile.farthest_head)
     source_name = arguments.split if step is None else f"{arguments.split}, step {step}"
-    images = draw_figures(profile, rows, (layer, head), source_name)
+    images = draw_figures(profile, rows, source_name)
     report = {
         "workdir": arguments.workdir,
         "split": arguments.split,
@@ -135,7 +126,6 @@ def run(job: AttentionJob) -> None:
         "clamp_length": config.clamp_length,
         "num_rows": arguments.rows,
         **profile.to_dict(),
-        "shown_head": {"layer": layer + 1, "head": head + 1},
     }
     arrays: dict[str, Any] = {
         "shown_rows": rows,
@@ -206,16 +196,6 @@ def _read_split(
     return dataset.read_tokens(split, first, shown_end).astype("int32")
 
 
-def _head_to_show(arguments: argparse.Namespace, profile: "AttentionProfile") -> tuple[int, int]:
-    """Returns the layer and head to show, counted from 0."""
-    if arguments.layer is None:
-        return profile.farthest_head
-    layer = arguments.layer - 1
-    if arguments.head is None:
-        return layer, int(np.argmax(profile.mean_distance[layer]))
-    return layer, arguments.head - 1
-
-
 def format_attention(report: dict[str, Any], source_name: str) -> str:
     """Formats the figures of every layer of a report as lines of text."""
     clamp = "none" if report["clamp_length"] is None else report["clamp_length"]
@@ -240,16 +220,16 @@ def format_attention(report: dict[str, Any], source_name: str) -> str:
 
 
 def draw_figures(
-    profile: "AttentionProfile", shown_rows: np.ndarray, shown_head: tuple[int, int], source: str
+    profile: "AttentionProfile", shown_rows: np.ndarray, source: str
 ) -> dict[str, bytes]:
     """Draws `profile`, `head` and, where the model has them, `terms`, as PNG files by name.
 
-    `shown_rows` is float `(T, K)` from `AttentionProfiler.last_rows`, of the layer and head
-    `shown_head`, counted from 0. `source` (split and step) is part of every title.
+    `shown_rows` is float `(T, K)` from `AttentionProfiler.last_rows`, of the head that looks
+    farthest. `source` (split and step) is part of every title.
     """
     from txl_tf.evaluation.attention import TERMS
 
-    layer, head = shown_head
+    layer, head = profile.farthest_head
     memory_length = shown_rows.shape[1] - shown_rows.shape[0]
     title = f"layer {layer + 1}, head {head + 1}: {source}"
     figures = {

@@ -6,7 +6,7 @@ All runs form one group, for the relative effective context length (RECL) of
 Dai et al. (2019), Appendix C. They read the same tokens, so they need the same
 tokenizer. Contexts are read in segments, with the memory of the run's
 evaluations or with `--context-memory`: one as long as the longest context
-forgets none. `context.json` has all figures, and `txl report` draws them.
+forgets none. `context.json` has all figures.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from txl_tf.model_folder import ModelFolder, build_model, check_dataset, open_mo
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..run.memory_needs import require_reading_memory
-from ..shell.arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number, add_numbers
+from ..shell.arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number
 from ..shell.progress import plain_table, show_progress
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ RATIOS = (0.1, 0.5, 1.0)
 """Shares of hard tokens, `r`, of the paper's Table 6."""
 
 _CONTEXTS = "50,100,150,200,250,300,350,400,450,500"
+
+
+def _lengths(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
-    settings: dict = {"dest": "contexts", "default": _CONTEXTS}
-    meaning = "context lengths, ascending in equal steps, the steps of RECL"
-    add_numbers(parser, "--context", 1, MAX_TOKENS, meaning, unit="TOKENS", **settings)
+    meaning = f"context lengths in equal steps, the steps of RECL (default: {_CONTEXTS})"
+    settings: dict = {"type": _lengths, "metavar": "TOKENS,...", "default": _CONTEXTS}
+    parser.add_argument("--context", dest="contexts", help=meaning, **settings)
     meaning = "tokens to predict, drawn from the split"
     add_number(parser, "--tokens", 1, MAX_COUNT, meaning, default=1000)
     add_number(parser, "--seed", 0, MAX_STEP, "seed that draws the tokens", default=0)
@@ -115,10 +119,11 @@ def check_arguments(arguments: argparse.Namespace) -> ContextJob:
     """Checks the arguments before TensorFlow is imported."""
     contexts = arguments.contexts
     steps = {second - first for first, second in itertools.pairwise(contexts)}
-    if len(steps) != 1 or min(steps) <= 0:
+    is_in_range = contexts[0] >= 1 and contexts[-1] <= MAX_TOKENS
+    if len(steps) != 1 or min(steps) <= 0 or not is_in_range:
         raise UsageError(
-            "There must be at least two context lengths, ascending in equal steps.",
-            where=f"--context {','.join(map(str, contexts))}",
+            f"There must be at least two context lengths, 1 to {MAX_TOKENS}, in equal steps up.",
+            where=f"--context {','.join(map(str, contexts))}"[:200],
         )
     job = ContextJob(arguments, read_runs(arguments.workdirs))
     if arguments.context_memory and not any(each.has_memory for each in job.runs):

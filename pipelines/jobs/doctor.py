@@ -233,6 +233,7 @@ def probe(tpu: str | None) -> None:
     from txl_tf.distribution.mesh_strategy import MeshStrategy
     from txl_tf.distribution.strategy import create_strategy
 
+    # 1. The devices: a CPU alone is split into two, for a sum to check.
     kinds = [device.device_type for device in tf.config.list_physical_devices()]
     is_alone = tpu is None and not {*kinds} & {"GPU", "TPU"}
     try:
@@ -241,6 +242,7 @@ def probe(tpu: str | None) -> None:
     except JobError as error:
         print(f"{error.what} {error.remedy}", file=sys.stderr)
         sys.exit(error.exit_code)
+    # 2. Replicas add up their numbers 1 to N, which gives N (N + 1) / 2 on each.
     count, backend = strategy.num_replicas_in_sync, f"Keras {keras.__version__}"
     if isinstance(strategy, MeshStrategy):
         numbers = strategy.divided(np.arange(1, count + 1, dtype=np.float32))
@@ -254,7 +256,7 @@ def probe(tpu: str | None) -> None:
     if not sums or any(value != right for value in sums):
         print(f"a sum over {count} replicas gives {sums}; right is {right}", file=sys.stderr)
         sys.exit(NonFiniteError.exit_code)
-    # The library of the operations is loaded separately from the module.
+    # 3. Text operations, whose library is loaded separately from the module.
     tensorflow_text.WhitespaceTokenizer().tokenize(["two words"])
     devices = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted({*kinds}))
     print(

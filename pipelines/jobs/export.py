@@ -22,6 +22,7 @@ from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.experiment import SERVED_KINDS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.data.prepared_dataset import dataset_tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, open_dataset, open_model
 from txl_tf.storage.files import is_remote
@@ -33,9 +34,10 @@ from ..shell.arguments import (
     add_memory_length_argument,
     add_model_arguments,
     add_number,
+    option_of,
 )
 from ..shell.progress import with_chosen_step
-from .generate import NUMBERS_OF_TEXT, add_generation_arguments, generation_config, option_of
+from .generate import NUMBERS_OF_TEXT, add_generation_arguments, generation_config
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -178,10 +180,7 @@ def _tokenizer(job: ExportJob) -> "Tokenizer | None":
     """Returns the tokenizer of the model, or else of the data."""
     tokenizer, data = job.source.tokenizer(), job.arguments.data
     if data is not None:
-        from txl_tf.data.prepared_dataset import dataset_tokenizer
-
-        source = job.source
-        dataset = open_dataset(data, source.description, None, verify=False)
+        dataset = open_dataset(data, job.source.description, None, verify=False)
         tokenizer = tokenizer or dataset_tokenizer(data, dataset.manifest)
     if tokenizer is None and job.completion.stop:
         raise UsageError(

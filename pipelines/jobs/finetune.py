@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig, TaskConfig
-from txl_tf.distribution.preemption import PreemptionWatcher
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import Workdir, open_model, tokenizer_from
@@ -36,10 +36,12 @@ from ..shell.arguments import (
     override,
     overrides_of,
 )
-from ..shell.exit_codes import load_tensorflow
+from .train import run_training
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
+
+    from ..run.run_data import RunData
 
 _MAX_EPOCHS = 100_000
 _SPLITS = {"train": "to train on", "valid": "to evaluate"}
@@ -224,39 +226,17 @@ def _steps_of(num_epochs: int, data: TaskData, experiment: ExperimentConfig) -> 
 
 def run(job: FineTuning) -> None:
     """Trains to the end of the run, and writes the requested predictions."""
-    if job.data is not None:
-        with PreemptionWatcher() as watcher:
-            load_tensorflow("finetune")
-            _train(job, job.data, watcher)
+    data, experiment = job.data, job.experiment
+    if data is not None and experiment is not None:
+
+        def read_data() -> "RunData":
+            from ..run.fine_tuning_data import FineTuningData
+
+            return FineTuningData(data, _tokenizer(job), experiment)
+
+        run_training("finetune", job.arguments, job.workdir, experiment, job.initial, read_data)
     if job.questions is not None:
         _predict(job, job.questions)
-
-
-def _train(job: FineTuning, data: TaskData, watcher: PreemptionWatcher) -> None:
-    from txl_tf.training.run_time import RunClock
-
-    clock = RunClock()
-    # The CPU must be split before TensorFlow's first operation.
-    from txl_tf.distribution.strategy import create_strategy
-
-    strategy = create_strategy(job.arguments.tpu, job.arguments.cpu_replicas)
-    from ..run.fine_tuning_data import FineTuningData
-    from ..run.training_job import TrainingJob
-    from ..run.training_run import train
-
-    assert job.experiment is not None
-    train(
-        TrainingJob(
-            experiment=job.experiment,
-            data=FineTuningData(data, _tokenizer(job), job.experiment),
-            workdir=job.workdir,
-            strategy=strategy,
-            watcher=watcher,
-            initial=job.initial,
-            clock=clock,
-        )
-    )
-    print(job.workdir.tensorboard_line)
 
 
 def _predict(job: FineTuning, data: TaskData) -> None:
@@ -276,8 +256,6 @@ def _predict(job: FineTuning, data: TaskData) -> None:
 
 def _tokenizer(job: FineTuning) -> "Tokenizer":
     """Returns the tokenizer of the run, of its source, of `--vocabulary`, or of bytes."""
-    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-
     tokenizer = None
     if job.workdir.has_run():
         tokenizer = open_model(job.workdir.folder).tokenizer()

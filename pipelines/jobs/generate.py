@@ -24,7 +24,13 @@ from txl_tf.storage.files import is_remote, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
 from ..run.memory_needs import require_reading_memory
-from ..shell.arguments import MAX_COUNT, add_memory_length_argument, add_model_arguments, add_number
+from ..shell.arguments import (
+    MAX_COUNT,
+    add_memory_length_argument,
+    add_model_arguments,
+    add_number,
+    option_of,
+)
 from ..shell.progress import say, with_chosen_step
 
 if TYPE_CHECKING:
@@ -68,11 +74,6 @@ def id_and_number(text: str) -> tuple[int, float]:
     """Reads the value of `--logit-bias`."""
     token_id, _, number = text.partition("=")
     return int(token_id), float(number)
-
-
-def option_of(name: str) -> str:
-    """Returns the option of a field, such as `--top-k`."""
-    return f"--{name.replace('_', '-')}"
 
 
 def generation_config(

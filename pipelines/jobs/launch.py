@@ -20,7 +20,7 @@ from txl_tf.errors import UsageError
 from txl_tf.tpu_compiler.topologies import Topology
 
 from ..configs import NAMED_EXPERIMENTS, load_experiment
-from ..shell.arguments import add_override_argument, add_workdir_argument
+from ..shell.arguments import add_override_argument, add_workdir_argument, option_of
 from .doctor import pinned_versions
 
 # Machine types of GKE.
@@ -97,7 +97,7 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
         value = getattr(arguments, name)
         if value is not None and re.fullmatch(pattern, value) is None:
             what = f"The {name.replace('_', ' ')} is not valid."
-            raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
+            raise UsageError(what, where=f"{option_of(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
     kind, chips = arguments.kind, accelerator.chip.name
     is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
@@ -133,11 +133,13 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     for name in (*_OF_GKE, "runtime_version"):
         is_given, is_used = getattr(arguments, name) is not None, is_gke == (name in _OF_GKE)
         if is_given and not is_used:
-            where = f"--kind {kind} {_option(name)}"
+            where = f"--kind {kind} {option_of(name)}"
             raise UsageError("This kind does not use the option.", where=where, remedy="Drop it.")
         if is_gke and is_used and not is_given:
             remedy = "pipelines/launch/README.md tells how to get the value."
-            raise UsageError("A GKE job set needs this option.", where=_option(name), remedy=remedy)
+            raise UsageError(
+                "A GKE job set needs this option.", where=option_of(name), remedy=remedy
+            )
     return arguments, accelerator
 
 
@@ -219,7 +221,3 @@ def _train_words(arguments: argparse.Namespace, config: str) -> list[str]:
     words = ["--config", config, "--data", arguments.data, "--workdir", arguments.workdir]
     # With `=`, a value that begins with a hyphen is still a value.
     return words + [f"--set={override}" for override in arguments.overrides]
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -45,7 +45,7 @@ from txl_tf.storage.staging import require_absent
 from txl_tf.storage.untrusted_files import parse_json_object
 from txl_tf.tasks.examples import read_records
 
-from ..shell.arguments import MAX_STEP, add_number
+from ..shell.arguments import MAX_STEP, add_number, option_of
 from ..shell.byte_progress import byte_progress, download_progress
 
 _BYTES_PER_MEGABYTE = 1_000_000
@@ -140,7 +140,6 @@ def _add_tokenizer_arguments(group: Any) -> None:
     for option, meaning in (
         ("--lower-case", "words in lower case"),
         ("--add-eos", "add a token after each line (default for words)"),
-        ("--add-double-eos", "add a token before and after each line"),
     ):
         group.add_argument(option, action=argparse.BooleanOptionalAction, help=meaning)
     group.add_argument(
@@ -179,7 +178,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             causes = " or ".join(_causes(arguments, name)) or "the other options"
             raise UsageError(
                 f"This option has no effect with {causes}.",
-                where=f"{_option(name)} {getattr(arguments, name)}",
+                where=f"{option_of(name)} {getattr(arguments, name)}",
                 remedy="Leave it out; `txl prepare --help` describes it.",
             )
     # A file in two splits would leak the test into training.
@@ -216,15 +215,11 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         require_absent(arguments.out)
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _causes(arguments: argparse.Namespace, name: str) -> list[str]:
     """Returns the options without which the option `name` would have an effect."""
     values = vars(arguments)
     return [
-        f"{_option(other)} {value}" if isinstance(value, str) else _option(other)
+        f"{option_of(other)} {value}" if isinstance(value, str) else option_of(other)
         for other, value in values.items()
         if _fitting(argparse.Namespace(**{**values, other: None}))[name]
     ]
@@ -253,7 +248,6 @@ def _fitting(arguments: argparse.Namespace) -> dict[str, bool]:
         "vocabulary_size": vocabulary is None and kind != "bytes",
         "min_frequency": vocabulary is None and kind in ("characters", "words"),
         **dict.fromkeys(("lower_case", "add_eos"), splits_words),
-        "add_double_eos": splits_words and not arguments.add_eos,
         "sentencepiece_model": vocabulary is None and kind == "sentencepiece",
     }
 
@@ -425,12 +419,9 @@ def _labelled_ids(path: str) -> IdTokenizer:
 
 
 def _word_rule(arguments: argparse.Namespace, rule: WordRule) -> WordRule:
-    names = ("lower_case", "add_eos", "add_double_eos")
-    changes = _without_none(**{name: getattr(arguments, name) for name in names})
-    if changes.get("add_eos"):
+    changes = _without_none(lower_case=arguments.lower_case, add_eos=arguments.add_eos)
+    if arguments.add_eos:
         changes["add_double_eos"] = False
-    elif changes.get("add_double_eos"):
-        changes["add_eos"] = False
     return dataclasses.replace(rule, **changes)
 
 

@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.data.corpora import python_standard_library_splits
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import PreemptedError, UsageError
 from txl_tf.model_folder import ModelDescription, Workdir, build_model
@@ -81,7 +85,6 @@ def run(job: Quickstart) -> None:
     """Runs all jobs one after the other."""
     import tensorflow as tf
 
-    from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.evaluation.result import result_table
     from txl_tf.evaluation.scores import evaluate_split
 
@@ -143,10 +146,6 @@ def run(job: Quickstart) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    from txl_tf.data.corpora import python_standard_library_splits
-    from txl_tf.data.preparation import prepare_dataset
-    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-
     if folder.exists():
         return
     manifest = prepare_dataset(
@@ -158,7 +157,6 @@ def _prepare(folder: Path) -> None:
 
 def _sample(model: "TransformerXL") -> str:
     from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
-    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
     lm = TransformerXLCausalLM(model, ByteTokenizer())
     options: dict[str, Any] = {
@@ -171,7 +169,6 @@ def _sample(model: "TransformerXL") -> str:
 
 
 def _export(workdir: Workdir, model: "TransformerXL", step: int, folder: Path) -> None:
-    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.export import export_saved_model
 
     description = dataclasses.replace(ModelDescription.of_run(workdir.describe()), step=step)

@@ -1,11 +1,10 @@
 """Writes a run as one HTML page: `txl report`.
 
     txl report --workdir DIR
-    txl report --workdir DIR --out report.html --analysis runs/mine-context
+    txl report --workdir DIR --out report.html
 
 The page has the curves, the final figures with their denominators, samples, settings,
-environment and commands, and the results of `txl analyze`. It needs no network and no other
-file. Every text of a run is escaped.
+environment and commands. It needs no network and no other file. Every text of a run is escaped.
 """
 
 import argparse
@@ -22,8 +21,8 @@ from txl_tf import __version__
 from txl_tf.config.base import flat_settings
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import Workdir, open_model
-from txl_tf.storage.files import is_folder, list_folder, path_exists, write_file
-from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+from txl_tf.storage.files import write_file
+from txl_tf.storage.untrusted_files import storage_errors
 from txl_tf.training.metrics import PAGES, PROCESS_RUN, TAGS, TASK_PAGES, MetricsLog
 from txl_tf.training.run_time import CAUSES, run_time_of
 
@@ -67,10 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir_argument(parser)
     meaning = f"file to write (default: {_FILE} in the folder of the run)"
     parser.add_argument("--out", metavar="FILE", help=meaning)
-    meaning = "folder that `txl analyze` made, if not in the run's folder; may be repeated"
-    parser.add_argument(
-        "--analysis", metavar="DIR", action="append", dest="analyses", default=[], help=meaning
-    )
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -81,7 +76,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Reads the run and writes the page."""
     say(f"reading {arguments.workdir}")
-    page = Page(Workdir(open_model(arguments.workdir).folder), arguments.analyses)
+    page = Page(Workdir(open_model(arguments.workdir).folder))
     out = arguments.out or os.path.join(arguments.workdir, _FILE)
     remedy = "Check the folder and the permissions, or name another file with --out."
     with storage_errors("The page cannot be written", out, remedy):
@@ -90,12 +85,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 class Page:
-    """Contents of a run with the reports of analyses, and their HTML."""
+    """Contents of a run, and their HTML."""
 
-    def __init__(self, workdir: Workdir, analyses: Sequence[str]) -> None:
-        from ..analysis.attention import REPORT_FILE as ATTENTION_FILE
-        from ..analysis.context import REPORT_FILE as CONTEXT_FILE
-
+    def __init__(self, workdir: Workdir) -> None:
         self._folder = workdir.folder
         self._run = workdir.describe()
         log = MetricsLog(workdir.metrics).read()
@@ -110,10 +102,6 @@ class Page:
         time_log = MetricsLog(workdir.time).read()
         self._run_time = run_time_of([] if time_log is None else time_log.lines)
         self._results = _last_results(self._figures)
-        below = (os.path.join(self._folder, name) for name in list_folder(self._folder))
-        folders = [*analyses, *filter(is_folder, below)]
-        self._context = _first_report(folders, CONTEXT_FILE)
-        self._attention = _first_report(folders, ATTENTION_FILE)
         self._is_of_task = any("figures" in result for result in self._results)
 
     def html(self) -> str:
@@ -128,8 +116,6 @@ class Page:
             "Final figures": self._final_figures(),
             **{page: self._curves(page) for page in (TASK_PAGES if self._is_of_task else PAGES)},
             "Time": self._time(),
-            "Context length": self._context_length(),
-            "Attention": self._attention_distance(),
             "Samples": self._samples(),
             "Configuration": [_settings_table(settings)],
             "Environment of the last process": [_settings_table(environment)],
@@ -208,42 +194,6 @@ class Page:
         ]
         yield _table(["time", "seconds", "share", "meaning"], rows)
 
-    def _context_length(self) -> Iterator[str]:
-        report = self._context
-        if report is None:
-            return
-        lines = {
-            each["name"]: list(zip(report["contexts"], each["perplexities"], strict=True))
-            for each in report["runs"]
-        }
-        chart = line_chart(lines, "Perplexity by context length", "context length, tokens")
-        tokens = f"{report['num_tokens']:,} tokens of the split {report['split']}"
-        yield _figure(chart, f"{tokens}; {report['folder']}", "context")
-        groups = report["relative_effective_context_length"]
-        rows = []
-        for each in report["runs"]:
-            gains = [group["runs"][each["name"]] for group in groups]
-            bounds = ["at least " if gain["is_lower_bound"] else "" for gain in gains]
-            lengths = [f"{gain['length']:,}" for gain in gains]
-            rows.append([each["name"], *map(str.__add__, bounds, lengths)])
-        yield "<p>Relative effective context length, tokens, by share r of hard tokens:</p>"
-        yield _table(["run", *(f"r = {group['ratio']}" for group in groups)], rows)
-
-    def _attention_distance(self) -> Iterator[str]:
-        report = self._attention
-        if report is None:
-            return
-        heads = zip(*report["mean_distance"], strict=True)
-        lines = {
-            f"head {number}": [*enumerate(distances, 1)]
-            for number, distances in enumerate(heads, 1)
-        }
-        lines["mean of the layer"] = [*enumerate(report["layer_mean_distance"], 1)]
-        chart = line_chart(lines, "Mean distance of attention, tokens", "layer")
-        queries = f"{report['num_queries']:,} queries of the split {report['split']}"
-        memory = f"memory {report['memory_length']:,}; {report['folder']}"
-        yield _figure(chart, f"Step {report['step']:,}, {queries}, {memory}", "attention")
-
     def _samples(self) -> Iterator[str]:
         samples = [
             (step, run_name, figures["sample"])
@@ -270,14 +220,6 @@ def _last_results(figures: Figures) -> list[dict[str, Any]]:
         ]
         last_results += results[-1:]
     return last_results
-
-
-def _first_report(folders: Sequence[str], name: str) -> dict[str, Any] | None:
-    for folder in folders:
-        path = os.path.join(folder, name)
-        if path_exists(path):
-            return {**read_json_object(path), "folder": folder}
-    return None
 
 
 def _text(value: object) -> str:
@@ -316,9 +258,7 @@ def _figure(chart: str, caption: str, tag: str) -> str:
     )
 
 
-def line_chart(
-    lines: Mapping[str, Line], title: str, x_label: str = "step", *, is_logarithmic: bool = False
-) -> str:
+def line_chart(lines: Mapping[str, Line], title: str, *, is_logarithmic: bool = False) -> str:
     """Draws lines into one `svg` element."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -354,7 +294,7 @@ def line_chart(
             top = max(2 * least, 0.0) or 1.0
             axes.set_ylim(min(2 * least, -0.05 * top), top)
         axes.set_title(title, fontsize=11, loc="left")
-        axes.set_xlabel(x_label)
+        axes.set_xlabel("step")
         axes.grid(linewidth=0.6)
         if len(lines) > 1:
             axes.legend(frameon=False, fontsize=8, ncols=2 if len(lines) > 6 else 1)

@@ -125,12 +125,15 @@ def run(job: ServeJob) -> None:
         max_prompt_tokens=arguments.max_prompt_tokens,
         max_tokens=arguments.max_tokens,
     )
+    # 1. The server answers in a thread while TensorFlow and the model are loaded.
     host, port = job.socket.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     print(f"{name}: loading", flush=True)
     with _listening(server, job):
+        # 2. From here it writes text.
         server.engine = _loaded_engine(server, job)
         print(f"{name}: {url}", flush=True)
+        # 3. This thread waits for a signal, which ends the server.
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:

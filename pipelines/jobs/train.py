@@ -11,6 +11,8 @@ TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 import argparse
 import dataclasses
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from txl_tf.config.base import MAX_STEPS
 from txl_tf.config.experiment import ExperimentConfig
@@ -37,6 +39,9 @@ from ..shell.arguments import (
     overrides_of,
 )
 from ..shell.exit_codes import load_tensorflow
+
+if TYPE_CHECKING:
+    from ..run.run_data import RunData
 
 _PROFILED_STEPS = re.compile(r"(\d{1,18}):(\d{1,18})", re.ASCII)
 
@@ -113,30 +118,52 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
 
 def run(checked: Training) -> None:
     """Trains to the end of the run."""
-    clock, arguments = RunClock(), checked.arguments
-    # Entered first, so that an early preemption loses nothing.
+
+    def read_data() -> "RunData":
+        from ..run.training_data import TrainingData
+
+        return TrainingData(checked.data_folder, checked.experiment)
+
+    run_training(
+        "train", checked.arguments, checked.workdir, checked.experiment, checked.initial, read_data
+    )
+
+
+def run_training(
+    job: str,
+    arguments: argparse.Namespace,
+    workdir: Workdir,
+    experiment: ExperimentConfig,
+    initial: InitialWeights | None,
+    read_data: Callable[[], "RunData"],
+) -> None:
+    """Trains to the end of a run, for the job of a name; `read_data` may use TensorFlow."""
+    clock = RunClock()
+    # 1. The watcher comes first, so that an early preemption loses nothing.
     with PreemptionWatcher() as watcher:
-        load_tensorflow("train")
-        # The CPU must be split before TensorFlow's first operation.
+        # 2. TensorFlow is loaded, which takes some 4 s, and the CPU is split into `--cpu-replicas`
+        # devices before TensorFlow's first operation.
+        load_tensorflow(job)
         from txl_tf.distribution.strategy import create_strategy
 
         strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
-        from ..run.training_data import TrainingData
+        # 3. Only then are the modules of a run imported, whose operations would fix the devices.
         from ..run.training_job import TrainingJob
         from ..run.training_run import train
 
-        job = TrainingJob(
-            experiment=checked.experiment,
-            data=TrainingData(checked.data_folder, checked.experiment),
-            workdir=checked.workdir,
-            strategy=strategy,
-            watcher=watcher,
-            profile_steps=arguments.profile_steps,
-            initial=checked.initial,
-            clock=clock,
+        train(
+            TrainingJob(
+                experiment=experiment,
+                data=read_data(),
+                workdir=workdir,
+                strategy=strategy,
+                watcher=watcher,
+                profile_steps=getattr(arguments, "profile_steps", None),
+                initial=initial,
+                clock=clock,
+            )
         )
-        train(job)
-    print(checked.workdir.tensorboard_line)
+    print(workdir.tensorboard_line)
 
 
 def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:

@@ -1,4 +1,4 @@
-"""Text that a model writes during training, which shows what it has learned."""
+"""Text that a model writes during training, as a sign of its progress."""
 
 import functools
 from collections.abc import Callable

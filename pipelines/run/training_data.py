@@ -156,8 +156,6 @@ def _relative_cost(model: ModelConfig | RecurrentConfig, evaluation: EvaluationC
         memory_length = model.memory_length if memory_length is None else memory_length
         changed_model = model.replace(segment_length=segment_length, memory_length=memory_length)
         cost = reading_flops_per_token(changed_model) / reading_flops_per_token(model)
-    if evaluation.window_stride_tokens is not None:
-        cost *= segment_length / evaluation.window_stride_tokens
     if evaluation.dynamic_learning_rate is not None:
         cost *= 3.0  # a backward pass
     return max(cost, 1.0)

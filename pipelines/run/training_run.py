@@ -71,9 +71,11 @@ class TrainingRun:
         self.result: Any = None
         """Last evaluation of the split `valid` by this process, if there was one."""
         with contextlib.ExitStack() as exits:
+            # 1. The first worker locks the folder, before anything in it is read.
             workdir = job.workdir
             if self._is_chief:
                 workdir = Workdir(exits.enter_context(locked_folder(workdir.folder)))
+            # 2. The description is compared with an earlier one, or written.
             begun = workdir.check_same(job.experiment, data.identity)
             if begun is None:
                 experiment = with_faster_policy(job.experiment, job.strategy)
@@ -88,6 +90,7 @@ class TrainingRun:
             self._described, self._training = begun, experiment.training
             if self._is_chief:
                 workdir.keep_vocabulary(data.tokenizer.vocabulary_files)
+            # 3. The trainer builds model and optimizer with random weights.
             self.trainer = Trainer(
                 experiment,
                 job.strategy,
@@ -96,6 +99,7 @@ class TrainingRun:
                 data.count_tokens,
                 data.objective_class,
             )
+            # 4. Checkpoints, ledger and figures write through the locked folder.
             self._history = EvaluationHistory()
             self._store = CheckpointStore(
                 workdir.files.subfolder(CHECKPOINTS),
@@ -203,10 +207,12 @@ class TrainingRun:
             with data.errors_explained():
                 return data.evaluate(evaluator, step, self._until_stopped, max_tokens)
 
+        # 1. A sample of the split, or the whole, decides which step is the best.
         result = evaluated(self._max_tokens)
         # The first worker's figure decides for all workers.
         own = result.criterion if self._is_chief else 0.0
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
+        # 2. The last step is also evaluated on the whole split.
         if is_last and result.split != _SPLIT:
             # Final figures cover the whole split; best steps are compared on equal texts.
             self._figures.write_evaluation(result)
@@ -215,10 +221,12 @@ class TrainingRun:
         if self._is_chief:
             self._progress.show_validation(data.describe_short(result))
             self._say(data.describe_result(result, is_last))
+        # 3. The best step keeps its checkpoint.
         if is_best:
             self._ensure_checkpoint(step)
             if self._is_chief:
                 self._store.keep_best(step)
+        # 4. Figures of the memory and a sample of text.
         self._figures.observe(evaluator, step, self._stop_if_requested)
         self.result = result
         if self._has_stalled:
@@ -303,9 +311,11 @@ class TrainingRun:
         """Cuts ledger and figures off after the checkpoint of a step, and extends the run."""
         job, before = self._job, self._described
         best = None
+        # 1. The best checkpoint must be there.
         if step > 0:
             # Fails if the best checkpoint is lost, which nothing could replace.
             best = self._store.best_step(until=step)
+        # 2. The ledger keeps its lines up to the step; it may have one period of checkpoints more.
         steps = self._store.steps()
         # Lines of later steps are held back until the next checkpoint is on the disk.
         period = before.experiment.training.checkpoint_every_steps
@@ -313,7 +323,7 @@ class TrainingRun:
         digest = self._store.ledger_digest(step) if step > 0 else None
         has_ledger = path_exists(job.workdir.ledger)
         self._ledger.resume(step, digest, latest)
-        # Only now: the checks above need the earlier description.
+        # 3. Only now the description changes: the checks above need the earlier one.
         _require_steps_before(before, self._training.num_steps, step, job.workdir.checkpoints)
         self._described = job.workdir.begin(
             job.experiment,
@@ -321,11 +331,13 @@ class TrainingRun:
             data_folder=job.data.folder,
             backend=self._backend,
         )
+        # 4. Unfinished files of killed processes go, and figures after the step.
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
         job.workdir.remove_leftovers()
         self._figures.resume(step, self._history.last_step)
         self._figures.write_overview(step)
+        # 5. The user is told from where the run continues.
         if step > 0:
             if not has_ledger:
                 self._say(f"The ledger file is missing; a new ledger begins at step {step + 1}.")

@@ -24,6 +24,11 @@ STANDARD_INPUT = "-"
 _MIN_MAX_REPLICAS = 64
 
 
+def option_of(name: str) -> str:
+    """Returns the option of a name of Python, such as `--top-k`."""
+    return f"--{name.replace('_', '-')}"
+
+
 def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
     """Returns the argparse type of a number in a range; whole numbers if `least` is an int."""
     kind = type(least)
@@ -59,24 +64,6 @@ def add_number(
         meaning += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
     number = _in_range(option, least, most)
     parser.add_argument(option, type=number, default=default, metavar=metavar, help=meaning)
-
-
-def add_numbers(
-    parser: Any, option: str, least: int, most: int, meaning: str, *, unit: str, **settings: Any
-) -> None:
-    """Adds an option with comma-separated whole numbers; `settings` go to argparse."""
-    if "default" in settings:
-        meaning += f" (default: {settings['default']})"
-    number = _in_range(option, least, most)
-
-    def numbers(text: str) -> list[int]:
-        try:
-            return [number(part) for part in text.split(",")]
-        except ValueError as error:
-            what = "Lengths must be whole numbers, separated by commas."
-            raise UsageError(what, where=f"{option} {text}") from error
-
-    parser.add_argument(option, type=numbers, metavar=f"{unit},...", help=meaning, **settings)
 
 
 def _tpu(text: str) -> str:

@@ -5,14 +5,9 @@ import json
 import pytest
 
 from tests.small_models import toy_experiment
-from txl_tf.config.experiment import (
-    ExperimentConfig,
-    FrozenParts,
-    OptimizerConfig,
-    TrainingConfig,
-)
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.model_folder import deciding_settings
 
 RECURRENT = {"vocabulary_size": 50, "num_layers": 2, "hidden_dim": 8, "segment_length": 5}
 ATTENTION = {**RECURRENT, "num_heads": 2, "head_dim": 4, "intermediate_dim": 8, "memory_length": 3}
@@ -148,10 +143,3 @@ def test_other_patterns_are_refused(pattern, reason):
 def test_an_experiment_refuses_frozen_parts_that_do_not_fit(patterns, reason):
     with pytest.raises(ValueError, match=reason):
         toy_experiment(training={"freeze": patterns})
-
-
-def test_the_identity_of_a_run_has_its_frozen_parts():
-    frozen, plain = toy_experiment(training={"freeze": ("embedding",)}), toy_experiment()
-    assert deciding_settings(frozen, {})["training"]["freeze"] == ["embedding"]
-    assert deciding_settings(plain, {})["training"]["freeze"] is None
-    assert ExperimentConfig.from_dict(frozen.to_dict()) == frozen

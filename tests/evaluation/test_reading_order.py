@@ -8,7 +8,7 @@ import pytest
 from tests.small_models import small_config, text_of
 from txl_tf.config.model import LSTMConfig
 from txl_tf.evaluation import reading_order
-from txl_tf.evaluation.reading_order import EvaluationRows, EvaluationWindows, Stretches
+from txl_tf.evaluation.reading_order import EvaluationRows, Stretches
 
 LSTM = LSTMConfig(vocabulary_size=11, num_layers=1, hidden_dim=4, segment_length=70)
 
@@ -113,10 +113,3 @@ def test_a_split_without_targets_is_refused(num_tokens):
     for choose in (Stretches.of_text, Stretches.sample):
         with pytest.raises(ValueError, match=f"Received: num_tokens={num_tokens}"):
             choose(num_tokens, 4, small_config(8, 8))
-
-
-def test_a_sample_of_windows_is_spread_evenly():
-    batches = EvaluationWindows(1000, 7, 8, 5, most_targets=100).batches(places_text(1000))
-    targets = np.concatenate([batch.target_ids[batch.is_scored] for batch in batches])
-    assert len(targets) == 100 and targets[0] == 1 and targets[-1] > 940
-    assert set(np.diff(targets[::5])) == {50}

@@ -80,7 +80,7 @@ CONFIGURATIONS = {
     ),
     "muon": experiment(
         {"position_encoding": "shaw", "num_positions": 4},
-        {"loss_positions": "last_half"},
+        None,
         {"name": "muon", "weight_decay": 0.01, "schedule": "inverse_square_root"},
     ),
     "lstm": experiment(

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.slow_case import slow_case
 from tests.small_models import (
     NUM_ROWS,
     SEGMENT_LENGTH,
@@ -129,28 +128,6 @@ def test_a_report_has_the_means_of_the_steps_that_were_applied():
     assert (report.step, report.num_steps, report.num_skipped_steps) == (11, 3, 1)
     assert (report.nats_per_token, report.gradient_norm) == pytest.approx((2.0, 4.0))
     assert report.tokens_per_second == pytest.approx(400.0)
-
-
-@pytest.mark.parametrize(("segment_length", "first_counted"), [(5, 2), slow_case(1, 0)])
-def test_the_loss_is_the_mean_over_the_last_half(segment_length, first_counted):
-    batches = ToyBatches(toy_tokens(), NUM_ROWS, segment_length)
-    trainer = toy_trainer(
-        batches,
-        model={"segment_length": segment_length},
-        training={"num_steps": 3, "loss_positions": "last_half"},
-    )
-    reports, model = trainer.run(), trainer.model
-    memory, weights = model.initial_memory(NUM_ROWS), model.trainable_variables
-    for step in range(3):
-        batch = batches.batch(step)
-        with tf.GradientTape() as tape:
-            nll, memory = model.score(batch["token_ids"], batch["target_ids"], memory)
-            loss = tf.reduce_mean(nll[:, first_counted:])
-        gradients = tape.gradient(loss, [each.value for each in weights])
-        norm = tf.linalg.global_norm([tf.convert_to_tensor(each) for each in gradients])
-        report = next(reports)
-        assert report.nats_per_token == pytest.approx(float(loss), rel=1e-5)
-        assert report.gradient_norm == pytest.approx(float(norm), rel=1e-4)
 
 
 def batch_of(num_rows=6, length=11, seed=0):

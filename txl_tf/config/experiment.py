@@ -1,8 +1,6 @@
 """Configuration of an experiment: model, optimizer, training, evaluation and task."""
 
 import dataclasses
-import re
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from txl_tf.config.base import (
@@ -18,8 +16,8 @@ from txl_tf.config.base import (
     not_negative,
     parse_setting,
     positive,
-    shown_value,
 )
+from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.errors import did_you_mean
 
@@ -72,8 +70,6 @@ class TrainingConfig(FrozenConfig):
     jit_compile: bool | None = None
     """Whether a run on one CPU or GPU compiles the whole step with XLA. None means that it compiles
     the parts that run faster compiled."""
-    loss_positions: Literal["all", "last_half"] = "all"
-    """Positions of a segment that have a loss. For an odd length, the half is rounded up."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
     """Whether attention and memory cross into earlier documents ("ignore") or not ("mask")."""
     average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
@@ -222,9 +218,6 @@ class EvaluationConfig(FrozenConfig):
     affect the result, about `L` times `M + T`. The number is rounded up so that all rows are cut
     at multiples of `T`. None means as many as fill the memory, and as many rows as read at most a
     quarter of the split twice."""
-    window_stride_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens by which a window of `T` tokens advances, and that each scores. Only for models
-    without memory. 1 is the protocol of Al-Rfou et al. (2019). None means consecutive segments."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
     """Keras dtype policy of evaluations, independent of that of training. In bfloat16 the nats of a
     token differ by up to 0.3 from float32."""
@@ -243,18 +236,9 @@ class EvaluationConfig(FrozenConfig):
         elif self.batch_size != 1:
             reason = "`batch_size` must be 1 with `dynamic_learning_rate`: weights follow one text."
             self.refuse(reason, "batch_size")
-        for name in ("warm_up_tokens", "dynamic_learning_rate"):
-            if self.window_stride_tokens is not None and getattr(self, name) is not None:
-                reason = f"`{name}` and `window_stride_tokens` exclude each other; leave one out."
-                self.refuse(reason, name, "window_stride_tokens")
 
     def check_model(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
-        """Checks that a model fits the keys and the windows of these settings.
-
-        Raises:
-            ValueError: If a query would see no key, a model with windows has a memory, or a window
-                has fewer tokens than its stride.
-        """
+        """Raises ValueError if a query of the model would see no key."""
         memory_length = model.memory_length if self.memory_length is None else self.memory_length
         if isinstance(model, ModelConfig) and not memory_length:
             same_length = model.same_length if self.same_length is None else self.same_length
@@ -262,17 +246,6 @@ class EvaluationConfig(FrozenConfig):
             if same_length and keys == "memory":
                 reason = "`evaluation.same_length_keys=memory` needs a memory."
                 self.refuse(reason, "same_length_keys")
-        if self.window_stride_tokens is None:
-            return
-        if isinstance(model, RecurrentConfig) or (model.recurrence and memory_length > 0):
-            reason = (
-                "`evaluation.window_stride_tokens` needs a model without memory; "
-                "`evaluation.memory_length=0` leaves the memory of a Transformer-XL out."
-            )
-            self.refuse(reason, "window_stride_tokens")
-        if self.window_stride_tokens > (self.segment_length or model.segment_length):
-            reason = "`evaluation.window_stride_tokens` must be at most the segment length."
-            self.refuse(reason, "window_stride_tokens")
 
 
 TaskKind = Literal["classification", "regression", "choice", "span"]
@@ -366,51 +339,7 @@ _ATTENTION_ONLY_IN_TRAINING = (
     "attention_kernel",
 )
 # Settings for a continuous stream of tokens; the examples of a task are independent.
-_LANGUAGE_MODELLING_ONLY = ("document_boundaries", "evaluate_tokens", "loss_positions")
-
-_FROZEN_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
-
-
-@dataclasses.dataclass(frozen=True)
-class FrozenParts:
-    """Parts of a language model that are not trained; layers are counted from 0.
-
-    A tied softmax reads the tables of the embedding, so only `embedding` freezes these tables.
-    """
-
-    embedding: bool = False
-    softmax: bool = False
-    layers: frozenset[int] = frozenset()
-
-    @classmethod
-    def parse(cls, patterns: Sequence[str], num_layers: int, *, has_head: bool = False) -> Self:
-        """Reads patterns such as `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`.
-
-        A model with a head may be frozen as a whole. Raises ValueError for an unknown pattern, a
-        missing layer, or if nothing is left to train.
-        """
-        layers: set[int] = set()
-        for pattern in patterns:
-            match, reason = _FROZEN_LAYERS.fullmatch(pattern), None
-            if match is not None:
-                first = int(match[1] or 0)
-                last = int(match[2] or match[1] or num_layers - 1)
-                if not first <= last < num_layers:
-                    reason = f"name layers from 0 to {num_layers - 1}, the lower one first"
-            elif pattern not in ("embedding", "softmax"):
-                reason = "be one of `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`"
-            if reason is not None:
-                raise ValueError(f"`freeze` must {reason}. Received: {shown_value(pattern)}")
-            if match is not None:
-                layers |= set(range(first, last + 1))
-        # A head does not read the softmax, which then has no gradient.
-        has_softmax = "softmax" not in patterns and not has_head
-        parts = cls("embedding" in patterns, not has_softmax, frozenset(layers))
-        is_whole = parts.embedding and parts.softmax and len(parts.layers) == num_layers
-        if is_whole and not has_head:
-            received = f"Received: freeze={shown_value(list(patterns))}"
-            raise ValueError(f"`freeze` must leave a part of the model to train. {received}")
-        return parts
+_LANGUAGE_MODELLING_ONLY = ("document_boundaries", "evaluate_tokens")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

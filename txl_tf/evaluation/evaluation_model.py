@@ -13,12 +13,7 @@ from txl_tf.imports import tensorflow as tf
 from txl_tf.models import create_model
 from txl_tf.models.language_model import LanguageModel
 
-_REPORTED = (
-    "dtype_policy",
-    "window_stride_tokens",
-    "dynamic_learning_rate",
-    "dynamic_decay",
-)
+_REPORTED = ("dtype_policy", "dynamic_learning_rate", "dynamic_decay")
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
 
 

@@ -23,7 +23,6 @@ from txl_tf.evaluation.reading_order import (
     AnyModelConfig,
     EvaluationBatch,
     EvaluationRows,
-    EvaluationWindows,
     Stretches,
 )
 from txl_tf.evaluation.replica_rows import ReplicaRows
@@ -46,8 +45,7 @@ class Evaluator:
     A `LanguageModel` is read with its own layers. From a configuration a model is built, with its
     own weights unless `variables` maps the path of every weight to a Keras variable under the same
     strategy. Weights of others are never changed, so an evaluation does not disturb a training run.
-    `evaluation_config` takes open values from the model. Dynamic evaluation has no strategy. Raises
-    ValueError for windows with a model that has memory.
+    `evaluation_config` takes open values from the model. Dynamic evaluation has no strategy.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class Evaluator:
         evaluation_config.check_model(model_config)
         self.config = config_of_evaluation(model_config, evaluation_config)
         self._evaluation_config = evaluation_config
-        self._stride = evaluation_config.window_stride_tokens
         self._masks_documents = masks_documents
         if is_on_jax() or strategy is tf.distribute.get_strategy():
             strategy = None  # one device
@@ -181,7 +178,7 @@ class Evaluator:
     def _read(
         self,
         batches: Iterable[EvaluationBatch],
-        order: EvaluationRows | EvaluationWindows,
+        order: EvaluationRows,
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Scores batches and yields each with its nats, fetched while the next are computed."""
         rows = ReplicaRows(self.strategy, order.batch_size)
@@ -201,15 +198,10 @@ class Evaluator:
         for (batch, nll), _ in itertools.pairwise(itertools.chain(results, [None])):
             yield batch, rows.join(nll)
 
-    def _order(
-        self, num_tokens: int, max_tokens: int | None
-    ) -> tuple[EvaluationRows | EvaluationWindows, int]:
+    def _order(self, num_tokens: int, max_tokens: int | None) -> tuple[EvaluationRows, int]:
         """Returns the order in which a text is read, and its warm-up in tokens."""
         settings, config = self._evaluation_config, self.config
         most_rows, length = settings.batch_size, config.segment_length
-        if self._stride is not None:
-            windows = EvaluationWindows(num_tokens, most_rows, length, self._stride, max_tokens)
-            return windows, 0
         if max_tokens is not None and self._dynamic is None:
             stretches = Stretches.sample(num_tokens, max_tokens, config)
         else:

@@ -1,7 +1,6 @@
 """Programs of an evaluation: scores of a batch, on one device or the replicas of a strategy.
 
-Shape letters used in this module: B rows or windows of a replica, T segment or window length,
-S stride.
+Shape letters used in this module: B rows of a replica, T segment length.
 """
 
 import functools
@@ -52,8 +51,6 @@ class EvaluationPrograms:
 
     def segments_per_read(self, num_rows: int) -> int:
         """Returns how many segments of a row are read at once in a long text."""
-        if self._settings.window_stride_tokens is not None:
-            return 1
         return self._engine(num_rows).plan.segments_per_read(num_rows, self._config.segment_length)
 
     def attention_choice(self, num_rows: int) -> AttentionChoice:
@@ -64,15 +61,12 @@ class EvaluationPrograms:
 
         if self._dynamic is not None:
             return AttentionChoice.plain("memory holds hidden states, the kernel needs keys")
-        at_once = self._config.segment_length
-        if self._settings.window_stride_tokens is None:
-            at_once = tokens_on_chip(num_rows, at_once)
         return AttentionChoice.for_model(
             self._config,
             setting=self._settings.attention_kernel or "auto",
             chip=chip_of(self._strategy),
             num_rows=num_rows,
-            num_tokens=at_once,
+            num_tokens=tokens_on_chip(num_rows, self._config.segment_length),
             dtype=self._model.compute_dtype,
             rounds_products=tf.config.experimental.tensor_float_32_execution_enabled(),
             is_differentiated=False,
@@ -99,7 +93,7 @@ class EvaluationPrograms:
             begin.structured_outputs,
         )
         num_tokens = segments_per_step * self._config.segment_length
-        batch = empty_batch(rows.num_rows, num_tokens, self._settings.window_stride_tokens)
+        batch = empty_batch(rows.num_rows, num_tokens)
         step = self.step(rows.rows_per_replica)
         return begin, step.get_concrete_function(*rows.split(batch.arrays()), *carried)
 
@@ -146,27 +140,19 @@ class EvaluationPrograms:
         target_ids: Any,
         is_scored: Any,
         document_starts: Any,
-        *carried: Any,
+        memory: Any,
+        constants: Any,
     ) -> tuple[Any, Any]:
-        """Scores segments `(B, T)` of every row, or positions `(B, S)` of windows `(B, T)`.
+        """Scores segments `(B, T)` of every row.
 
-        `is_scored` is false for padding and warm-up. `carried` ends with memory, from `begin` or a
-        call, and constants; for windows `positions` come first, and only they go through the
-        softmax. Returns the nats, float32, 0 where nothing is scored, and the next memory; windows
-        keep the empty memory.
+        `is_scored` is false for padding and warm-up. Memory is from `begin` or a call. Returns the
+        nats, float32, 0 where nothing is scored, and the next memory.
         """
-        *positions, memory, constants = carried
         engine, starts = self._engine(token_ids.shape[0]), None
         if self._masks_documents:
             starts = document_starts
         if self._dynamic is not None:
             nll, memory = self._dynamic.score(token_ids, target_ids, is_scored, memory, starts)
-        elif positions:
-            hidden, _ = engine.read(token_ids, memory, constants=constants, document_starts=starts)
-            num_rows, num_tokens, width = hidden.shape
-            places = ops.arange(num_rows, dtype="int32")[:, None] * num_tokens + positions[0]
-            hidden = ops.take(ops.reshape(hidden, [-1, width]), places, axis=0)  # [B, S, D]
-            nll = self._model.negative_log_likelihood(hidden, target_ids)
         else:
             nll, memory = engine.score(
                 token_ids, target_ids, memory, constants=constants, document_starts=starts

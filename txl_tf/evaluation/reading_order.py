@@ -1,7 +1,6 @@
-"""Order in which an evaluation reads a text: its rows or windows, and their batches.
+"""Order in which an evaluation reads a text: its rows and their batches.
 
-Shape letters used in this module: B rows or windows, T segment or window length, S stride or
-scored tokens, K stretches.
+Shape letters used in this module: B rows, T segment length, K stretches.
 """
 
 import sys
@@ -108,13 +107,11 @@ class Stretches(NamedTuple):
 
 
 class EvaluationBatch(NamedTuple):
-    """Some segments of every row, or some windows.
+    """Some segments of every row.
 
-    Arrays are `(B, T)`. For windows, targets, `is_scored` and `places` are `(B, S)`, and
-    `positions` `(B, S)` are the positions before the targets. `is_scored` is false for warm-up
-    and padding, `document_starts` is true for the first tokens of documents, where known, and
-    `places` are the indices of the targets in the text. `start` counts the tokens of the rows
-    before the batch.
+    Arrays are `(B, T)`. `is_scored` is false for warm-up and padding, `document_starts` is true for
+    the first tokens of documents, where known, and `places` are the indices of the targets in the
+    text. `start` counts the tokens of the rows before the batch.
     """
 
     token_ids: np.ndarray
@@ -123,12 +120,10 @@ class EvaluationBatch(NamedTuple):
     document_starts: np.ndarray
     places: np.ndarray
     start: int
-    positions: np.ndarray | None = None
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """Returns the arrays that a scoring step reads."""
-        arrays = self.token_ids, self.target_ids, self.is_scored, self.document_starts
-        return arrays if self.positions is None else (*arrays, self.positions)
+        return self.token_ids, self.target_ids, self.is_scored, self.document_starts
 
 
 class EvaluationRows:
@@ -180,81 +175,16 @@ class EvaluationRows:
             yield batch
 
 
-class EvaluationWindows:
-    """Order in which an evaluation reads a text with overlapping windows.
-
-    Each window scores the `S` targets after those of the window before, its last ones unless it
-    would begin before the text or end after it: then it is shifted. So all are full, and absolute
-    positions mean the same as in training. A text shorter than a window is padded and read as the
-    last segment of `EvaluationRows`. The last batch is padded with windows that score nothing.
-    With `most_targets`, windows spread evenly over the text score no more than these. Raises
-    ValueError if there is nothing to score.
-    """
-
-    segments_per_step = 1
-
-    def __init__(
-        self,
-        num_tokens: int,
-        most_rows: int,
-        window_length: int,
-        stride: int,
-        most_targets: int | None = None,
-    ) -> None:
-        check_has_targets(num_tokens)
-        self._num_targets = num_tokens - 1
-        self._window_length = window_length
-        self._stride = stride
-        # First target of each window.
-        self._firsts = np.arange(0, self._num_targets, stride)
-        if most_targets is not None:
-            count = max(1, min(most_targets // stride, len(self._firsts)))
-            self._firsts = self._firsts[np.arange(count) * len(self._firsts) // count]
-        self.batch_size = min(most_rows, len(self._firsts))
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps of the evaluation."""
-        return -(-len(self._firsts) // self.batch_size)
-
-    def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
-        """Reads a text of `num_tokens` tokens; yields the batch of each step, in order."""
-        length = self._window_length
-        latest = max(self._num_targets - length, 0)
-        stream = _RowStream(text, max(_READ_TOKENS, length + 1))
-        for begin in range(0, len(self._firsts), self.batch_size):
-            batch = empty_batch(self.batch_size, length, self._stride)
-            firsts = self._firsts[begin : begin + self.batch_size].tolist()
-            for row, first in enumerate(firsts):
-                # The last target follows the window's end, unless the text begins or ends there.
-                start = min(max(first + self._stride - length, 0), latest)
-                stop = min(start + length, self._num_targets)
-                count = min(self._stride, self._num_targets - first)
-                tokens, document_starts = stream.read(start, stop + 1)
-                batch.token_ids[row, : stop - start] = tokens[:-1]
-                batch.document_starts[row, : stop - start] = document_starts[:-1]
-                position = first - start
-                batch.target_ids[row, :count] = tokens[position + 1 : position + count + 1]
-                batch.is_scored[row, :count] = True
-                batch.places[row, :count] = np.arange(first, first + count) + 1
-                batch.positions[row, :count] = np.arange(position, position + count)
-            yield batch
-
-
-def empty_batch(
-    num_rows: int, num_tokens: int, num_scored: int | None = None, start: int = 0
-) -> EvaluationBatch:
-    """Returns a batch that scores nothing; `num_scored` is `S` for windows, None for segments."""
-    input_shape = (num_rows, num_tokens)
-    target_shape = input_shape if num_scored is None else (num_rows, num_scored)
+def empty_batch(num_rows: int, num_tokens: int, start: int = 0) -> EvaluationBatch:
+    """Returns a batch that scores nothing."""
+    shape = (num_rows, num_tokens)
     return EvaluationBatch(
-        token_ids=np.zeros(input_shape, np.int32),
-        target_ids=np.zeros(target_shape, np.int32),
-        is_scored=np.zeros(target_shape, bool),
-        document_starts=np.zeros(input_shape, bool),
-        places=np.zeros(target_shape, np.int64),
+        token_ids=np.zeros(shape, np.int32),
+        target_ids=np.zeros(shape, np.int32),
+        is_scored=np.zeros(shape, bool),
+        document_starts=np.zeros(shape, bool),
+        places=np.zeros(shape, np.int64),
         start=start,
-        positions=None if num_scored is None else np.zeros(target_shape, np.int32),
     )
 
 

@@ -105,8 +105,6 @@ class EvaluationResult:
     """Rows read side by side."""
     warm_up_tokens: int
     """Tokens that a row read before its first target, limited by the start of the text."""
-    window_stride_tokens: int | None = None
-    """Stride of windows of `segment_length`; None for consecutive segments."""
     masks_documents: bool
     """True if no token saw earlier documents."""
     dynamic_learning_rate: float | None
@@ -187,8 +185,6 @@ class EvaluationResult:
             f"{self.batch_size} row{'s' if self.batch_size > 1 else ''}",
             self.dtype_policy,
         ]
-        if self.window_stride_tokens is not None:
-            conditions[0] = f"windows of {self.segment_length}, stride {self.window_stride_tokens}"
         if self.same_length:
             conditions.append(f"same length ({self.same_length_keys})")
         if self.warm_up_tokens:

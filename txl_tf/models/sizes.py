@@ -176,7 +176,7 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     is_tied = not is_transformer or config.tie_weights
     is_kept = frozen.embedding if is_tied else frozen.softmax
     per_softmax = 2 * (1 + passes_on + (not is_kept and not has_adapters))
-    scored_share = 0.0 if has_task else num_scored(experiment) / config.segment_length
+    scored_share = 0.0 if has_task else 1.0
     count -= softmax * (6 - per_softmax * scored_share)
     if is_transformer and training.adapter_rank is not None:
         count += 6 * num_adapter_parameters(config, training.adapter_rank)
@@ -198,13 +198,6 @@ def _softmax_products(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
     if not isinstance(config, ModelConfig):
         return config.vocabulary_size * config.table_dim
     return (config.cutoffs[0] if config.cutoffs else config.vocabulary_size) * config.hidden_dim
-
-
-def num_scored(experiment: ExperimentConfig) -> int:
-    """Counts the positions of a segment that have a loss, S."""
-    segment = experiment.model.segment_length
-    is_half = experiment.training.loss_positions == "last_half"
-    return segment - (segment // 2 if is_half else 0)
 
 
 _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "muon": 2, "sgd": 1}

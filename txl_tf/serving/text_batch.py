@@ -89,7 +89,7 @@ class TextBatch:
         return min(size for size in self._programs_of if size >= num_rows)
 
     def regroup(self, rows: Sequence[Completion]) -> None:
-        """Makes the batch of other texts; those that leave it before their end keep their memory."""
+        """Makes the batch of other texts; unfinished ones that leave it keep their memory."""
         # A client may cancel a text at any time.
         kept = [place for place, row in enumerate(self.rows) if row in rows or not row.is_over]
         if kept:

@@ -77,10 +77,7 @@ class Batch(NamedTuple):
 
 
 class TrainingObjective:
-    """Mean loss of a batch of text over the positions that `loss_positions` counts.
-
-    The others, at the beginning of a segment, only pass their hidden states on.
-    """
+    """Mean loss of a batch of text over its positions."""
 
     batch_type = Batch
 
@@ -88,8 +85,6 @@ class TrainingObjective:
         self._model = model
         training = config.training
         self._global_batch_size = training.global_batch_size
-        length = config.model.segment_length
-        self._first_position = length // 2 if training.loss_positions == "last_half" else 0
         self._masks_documents = training.document_boundaries == "mask"
 
     @property
@@ -115,12 +110,9 @@ class TrainingObjective:
         if self._masks_documents:
             options["document_starts"] = batch.document_starts
         hidden, memory = self._model(batch.token_ids, batch.memory, **options)
-        target_ids, first = batch.target_ids, self._first_position
-        if first > 0:
-            hidden, target_ids = hidden[:, first:], target_ids[:, first:]
-        nll = self._model.negative_log_likelihood(hidden, target_ids)
+        nll = self._model.negative_log_likelihood(hidden, batch.target_ids)
         # Tokens of all replicas, so that their shares add up to the mean for any split of the rows.
-        num_tokens = self._global_batch_size * target_ids.shape[1]
+        num_tokens = self._global_batch_size * batch.target_ids.shape[1]
         row_losses = ops.sum(nll, axis=1) * batch.weights / num_tokens
         return ops.sum(row_losses), row_losses, memory
 

@@ -39,7 +39,6 @@ def test_numbers_and_figures_are_written_and_never_written_over(analyze, tmp_pat
             np.testing.assert_allclose(arrays[name].sum(axis=-1), 1.0, atol=1e-5)
         np.testing.assert_allclose(report["mean_distance"], profile @ np.arange(M + 1))
         farthest = report["farthest_head"]
-        assert report["shown_head"].items() <= farthest.items()
         assert farthest["mean_distance"] == pytest.approx(np.max(arrays["mean_distance"]))
         assert arrays["shown_rows"].shape == (T, M + T)
         np.testing.assert_allclose(arrays["shown_rows"].sum(axis=-1), 1.0, atol=1e-5)
@@ -50,10 +49,9 @@ def test_numbers_and_figures_are_written_and_never_written_over(analyze, tmp_pat
         assert image.std() > 10.0, name  # something is drawn
 
 
-def test_a_chosen_head_is_drawn_and_layers_are_described(analyze, tmp_path):
-    lines = analyze("--segments", "1", "--layer", "1", "--head", "1").splitlines()
+def test_layers_are_described(analyze, tmp_path):
+    lines = analyze("--segments", "1").splitlines()
     report = json.loads((tmp_path / "out" / "attention.json").read_text())
-    assert report["shown_head"] == {"layer": 1, "head": 1}
     assert "queries, each of which sees itself and the 12 tokens before it" in lines[0]
     assert [line.split()[0] for line in lines[2:4]] == ["1", "farthest:"]
     assert f"{report['farthest_head']['mean_distance']:.2f} tokens back" in lines[3]
@@ -79,8 +77,6 @@ def test_a_whole_split_is_averaged_over(rows, analyze, data_folder, tmp_path):
         (("--whole-split", "--rows", "900"), 2, "Take fewer --rows"),
         (("--whole-split", "--segments", "3"), 2, "--segments"),
         (("--segments", "0"), 2, "--segments 0"),
-        (("--layer", "3"), 2, "The layer must be at most 1."),
-        (("--head", "1"), 2, "Give --layer too."),
         (("--split", "dev"), 2, "There is no split dev"),
         (("--data", "nowhere"), 66, "nowhere"),
     ],

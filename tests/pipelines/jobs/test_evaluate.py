@@ -271,13 +271,3 @@ def test_a_converted_model_is_evaluated(data, tmp_path, evaluate):
 )
 def test_options_that_do_not_go_together_are_2(run, arguments, evaluate):
     evaluate("--workdir", run.workdir.folder, *arguments, code=2)
-
-
-def test_windows_need_the_memory_left_out_which_is_78(run, data, evaluate):
-    common = ("--workdir", run.workdir.folder, "--data", data[0])
-    stride = ("--set", "evaluation.window_stride_tokens=1")
-    evaluate(*common, *stride, code=78, says="evaluation.memory_length=0")
-    sets = ("evaluation.memory_length=0", "evaluation.segment_length=90")
-    (result,) = evaluate(*common, *stride, *(f"--set={each}" for each in sets))
-    # A window of the whole text reads every document from its beginning.
-    assert result["total_nats"] == pytest.approx(sum(nats_of_documents_alone()), rel=1e-5)

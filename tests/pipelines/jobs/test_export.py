@@ -13,7 +13,6 @@ from tests.export.requests import generate, nothing_read, rows_of, tensors
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import parsed
 from tests.small_models import toy_experiment
-from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import Workdir, open_model, write_model_folder
@@ -28,17 +27,6 @@ def workdir(tmp_path):
     workdir = Workdir(str(tmp_path / "run"))
     workdir.begin(toy_experiment(), TOY_DATA)
     return workdir
-
-
-def test_arguments_are_checked_before_anything_is_read(workdir, tmp_path):
-    run = ("--workdir", workdir.folder, "--out")
-    plain = checked(*run, tmp_path / "new")
-    assert plain.options["weights"] == "float32" and plain.completion == GenerationConfig()
-    few = checked(*run, tmp_path / "new", "--max-output-tokens", 32)
-    assert few.completion.max_tokens == 32
-    text = ("--top-k", 5, "--temperature", 0, "--stop", "a", "--stop", "b")
-    expected = GenerationConfig(top_k=5, temperature=0, stop=("a", "b"))
-    assert checked(*run, tmp_path / "new", *text).completion == expected
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_an_export_answers_texts_as_the_run_does(finetune, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "options", "code", "message"),
     [
-        (None, ("--set", "training.loss_positions=last_half"), 2, "training.loss_positions"),
+        (None, ("--set", "training.evaluate_tokens=5"), 2, "training.evaluate_tokens"),
         (None, ("--out", "a.jsonl"), 2, "--predict"),
         (None, ("--predict", "a.jsonl", "--out", "a.tsv"), 2, ".jsonl"),
         (None, ("--label-column", "lable"), 78, "line 1"),

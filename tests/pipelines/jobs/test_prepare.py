@@ -55,7 +55,6 @@ def test_a_text_file_becomes_a_data_set(tmp_path, text, capsys):
         ("--vocabulary-size", 10),
         ("--tokenizer", "characters", "--lower-case"),
         ("--tokenizer", "words", "--sentencepiece-model", "bpe"),
-        ("--tokenizer", "words", "--add-eos", "--add-double-eos"),
         ("--tokenizer", "words", "--vocabulary-size", 0),
         ("--tokenizer", "words", "--min-frequency", -1),
         ("--workers", 0),

@@ -133,11 +133,3 @@ def test_a_browser_shows_the_page_without_overlaps(run, page_of, width):
     text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert f"<title>{width}: </title>" in text.stdout
     assert "CONSOLE" not in text.stderr
-
-
-@pytest.mark.slow
-def test_analyses_below_the_run_are_on_the_page(run, page_of, txl, data_folder):
-    for name in ("context", "attention"):
-        txl("analyze", name, "--workdir", run, "--data", data_folder, "--out", run / name)
-    page, _ = page_of(run)
-    assert page.figures[-2:] == ["context", "attention"]

@@ -27,13 +27,6 @@ def test_every_name_of_the_readme_is_an_experiment():
     assert {"hour", "night"} < names <= NAMED_EXPERIMENTS.keys()
 
 
-@pytest.mark.parametrize("name", NAMED_EXPERIMENTS)
-def test_a_named_experiment_trains_before_it_ends(name):
-    training = load_experiment(name, []).training
-    assert training.num_steps % training.checkpoint_every_steps == 0
-    assert training.checkpoint_every_steps % training.steps_per_loop == 0
-
-
 def test_a_named_experiment_has_the_vocabulary_of_the_data_unless_one_is_set():
     def vocabulary(size, *overrides):
         model = load_experiment("wikitext103_base", list(overrides), vocabulary_size=size).model
@@ -45,14 +38,6 @@ def test_a_named_experiment_has_the_vocabulary_of_the_data_unless_one_is_set():
     assert vocabulary(30_000, "model.cutoffs=[7]") == (30_000, (7,))
     with pytest.raises(UsageError, match="`cutoffs` must ascend"):
         vocabulary(62, "model.cutoffs=[20000]")
-
-
-def test_a_file_has_the_vocabulary_of_the_data_unless_it_states_one(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text('base = "quickstart"\n[model]\nnum_layers = 1\n')
-    assert load_experiment(str(path), [], vocabulary_size=62).model.vocabulary_size == 62
-    path.write_text('base = "quickstart"\n[model]\nvocabulary_size = 9\n')
-    assert load_experiment(str(path), [], vocabulary_size=62).model.vocabulary_size == 9
 
 
 def settings_of(*words):
