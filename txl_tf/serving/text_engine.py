@@ -75,7 +75,7 @@ class TextEngine:
         if is_on_jax():
             self._log_probs_of = compiled(scored.log_probs_of, scored)
         else:
-            # Texts of all lengths share a program, of which JAX has one for each length.
+            # Texts of all lengths share a program, where JAX has one for each length.
             self._log_probs_of = tf.function(
                 scored.log_probs_of, autograph=False, reduce_retracing=True
             )
@@ -180,9 +180,11 @@ class TextEngine:
 
     def _turn(self) -> None:
         """Reads a piece of waiting prompts, and writes a token of every text."""
+        # 1. The texts of the batch that are not over, less one that pauses for another client.
         rows = [row for row in self._batch.rows if not row.is_over]
         self._running = rows
         self._pause_one(rows)
+        # 2. Whole short prompts until the batch is full, or one segment of a long prompt.
         while len(rows) < self._max_rows:
             self._reading = row = self._reading or self._next_waiting(rows)
             if row is None:
@@ -197,11 +199,13 @@ class TextEngine:
             else:
                 break  # the rest is read after a token of the other texts
             self._reading = None
+        # 3. Memory moves with its text, and sessions of ended texts rest.
         if rows != self._batch.rows:
             ended = [row for row in self._batch.rows if row not in [*rows, *self._waiting]]
             self._batch.regroup(rows)
             for row in ended:
                 self._release(row)
+        # 4. One token of every text.
         if rows:
             self._metrics.rows.observe(len(rows))
             self._metrics.completion_tokens.inc(len(rows))
@@ -241,16 +245,21 @@ class TextEngine:
 
     def _read(self, row: Completion) -> Iterator[None]:
         """Scores and reads a prompt after its session, and pauses between two segments."""
+        # 1. Sessions that rested too long, or that are too many, end.
         settings, prompt_ids = row.settings, row.prompt_ids
         self._metrics.queue_seconds.observe(time.monotonic() - row.submit_seconds)
         earliest = time.monotonic() - self._session_seconds
         kept = list(self._sessions.items())[-self._max_sessions :]
         self._sessions = {name: state for name, state in kept if state.last_use >= earliest}
+        # 2. The text continues a session, whose last tokens are unread, or a new one.
         state = self._sessions.get(settings.session, self._new_session)
         unread = np.append(state.unread, prompt_ids)
         if not len(unread):
             what = "The prompt must have a token, because there is no session to continue."
             return self._refuse(row, RequestError(404, what, "prompt"))
+        # 3. With `echo` and `logprobs` the scores of the prompt, by a memory of their own. The
+        # first token of a new text has none. All tokens but the last are read: each scores the
+        # token after it.
         unscored, score_memory = np.append(state.unscored, prompt_ids), state.score_memory
         if settings.echo and settings.logprobs is not None:
             row.pieces = TextPieces(self.tokenizer, prompt_ids[:0])
@@ -267,10 +276,12 @@ class TextEngine:
                         self._add_token(row, int(token_id), of_token)
                 yield
             unscored = unscored[-1:]
+        # 4. Memory of all tokens but the last, which the batch reads when it writes.
         row.memory = state.memory
         for batch, _, row.memory in self._reader.read_next([unread[:-1]], state.memory):
             if batch.start + batch.lengths[0] < len(unread) - 1:
                 yield
+        # 5. The state that the text begins with.
         row.pieces = TextPieces(
             self.tokenizer, np.append(state.known_ids, prompt_ids), settings.stop
         )
@@ -286,6 +297,7 @@ class TextEngine:
             num_tokens=state.num_tokens + len(prompt_ids),
         )
         self._metrics.prompt_tokens.inc(len(prompt_ids))
+        # 6. The prompt as text; a request for 0 tokens ends here.
         echoed = self.tokenizer.decode_text(prompt_ids) if settings.echo else ""
         row.num_echoed = len(echoed)
         if echoed or not settings.max_tokens:
