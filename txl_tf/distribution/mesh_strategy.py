@@ -82,7 +82,7 @@ class MeshStrategy:
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     def joined(self, array: np.ndarray) -> Any:
-        """Places the rows of this process beside those of the others."""
+        """Places the rows of this process beside the rows of the others."""
         return jax.make_array_from_process_local_data(self.sharding(is_by_row=True), array)
 
     def fetched(self, array: Any) -> np.ndarray:
