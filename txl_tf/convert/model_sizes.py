@@ -13,6 +13,7 @@ from txl_tf.config.base import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model import ModelConfig
 from txl_tf.convert.tensors import differences_error
 from txl_tf.errors import MismatchError
+from txl_tf.storage.untrusted_files import errors_as
 
 Shape = tuple[int, ...]
 
@@ -137,14 +138,14 @@ def config_from(
             where=where,
             remedy="Leave these settings out, also of a config.json: the tensors decide them.",
         )
-    try:
+    with errors_as(
+        MismatchError,
+        ValueError,
+        "The checkpoint and the configuration beside it do not describe a model",
+        where,
+        "Check that the file is whole, or give the tensors in a folder of their own.",
+    ):
         ModelConfig.from_dict({"segment_length": 1, "memory_length": 0, **stored, **sizes})
-    except ValueError as error:
-        raise MismatchError(
-            f"The checkpoint and the configuration beside it do not describe a model: {error}",
-            where=where,
-            remedy="Check that the file is whole, or give the tensors in a folder of their own.",
-        ) from error
     cutoffs = sizes.get("cutoffs") or (None,)
     published = _PUBLISHED.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), ())
     sources: dict[str, Mapping[str, Any]] = {

@@ -33,8 +33,8 @@ from txl_tf.convert.tensors import (
 )
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.files import file_bytes, first_line, list_folder, read_file
-from txl_tf.storage.untrusted_files import listed_file
+from txl_tf.storage.files import file_bytes, list_folder, read_file
+from txl_tf.storage.untrusted_files import errors_as, listed_file
 
 # Optimizer state and step.
 _IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")
@@ -169,7 +169,13 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
     Sizes are compared with the files before TensorFlow reads them.
     """
     folder, name = os.path.split(prefix)
-    try:
+    with errors_as(
+        DataDamagedError,
+        (OSError, LookupError, RuntimeError, TypeError, ValueError, tf.errors.OpError),
+        "The checkpoint is damaged",
+        prefix,
+        "Restore it from a copy.",
+    ):
         path = listed_file(folder, f"{name}{_INDEX}", listed_in=prefix)
         _check_footer(read_file(path, max_bytes=_MAX_INDEX_BYTES))
         files = [file for file in list_folder(folder) if file.startswith(f"{name}.data-")]
@@ -184,12 +190,6 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
             )
         names = sorted(name for name in shapes if not _IGNORED.fullmatch(name))
         return {name: np.asarray(reader.get_tensor(name)) for name in names}
-    except (OSError, LookupError, RuntimeError, TypeError, ValueError, tf.errors.OpError) as error:
-        raise DataDamagedError(
-            f"The checkpoint is damaged: {first_line(error)}.",
-            where=prefix,
-            remedy="Restore it from a copy.",
-        ) from error
 
 
 def _check_footer(content: bytes) -> None:

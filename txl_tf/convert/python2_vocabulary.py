@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.storage.untrusted_files import errors_as
 
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
 _VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab", "__main__.Vocab")
@@ -128,19 +129,19 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     path = Path(path)
     if not path.is_file():
         raise InputMissingError("There is no such file.", where=str(path), remedy="Give a pickle.")
-    try:
+    # The unpickler raises every kind of error for content that is no pickle.
+    with errors_as(
+        DataDamagedError,
+        Exception,
+        "The pickle is refused",
+        str(path),
+        "Give cache.pkl of the official code, or vocab.pkl of Hugging Face.",
+    ):
         with path.open("rb") as file:
             # Reads from a map are limited to the file's size.
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             root = _DataUnpickler(content, encoding="bytes").load()
         return _vocabulary(root)
-    # The unpickler raises every kind of error for content that is no pickle.
-    except Exception as error:
-        raise DataDamagedError(
-            f"The pickle is refused: {str(error) or type(error).__name__}.",
-            where=str(path),
-            remedy="Give cache.pkl of the official code, or vocab.pkl of Hugging Face.",
-        ) from error
 
 
 def _vocabulary(root: Any) -> Python2Vocabulary:

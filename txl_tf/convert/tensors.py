@@ -14,7 +14,7 @@ from txl_tf.imports import require_extra
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.array_archives import read_array_archive
-from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import errors_as
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,7 @@ def model_from_tensors(
     Raises MismatchError for missing, unexpected or misshapen tensors or unequal copies,
     DataDamagedError for values that are not finite, both with all `differences`.
     """
+    # 1. As many numbers as the sizes promise, before memory is taken for them.
     needed, found = num_parameters(config), sum(tensor.size for tensor in tensors.values())
     if found < _LEAST_PART * needed:
         raise MismatchError(
@@ -116,6 +117,7 @@ def model_from_tensors(
             where=where,
             remedy="Check that the file is whole.",
         )
+    # 2. All names and shapes; copies may be left out.
     model = TransformerXL(config, dtype=dtype)
     variables = {variable.path: variable for variable in model.weights}
     initial = {name: variable.numpy() for name, variable in variables.items()}
@@ -132,6 +134,7 @@ def model_from_tensors(
     }
     if any(differences.values()):
         raise differences_error(differences, where)
+    # 3. All numbers in float32: finite, and copies equal to their originals.
     values: dict[str, np.ndarray] = {}
     originals: dict[str, np.ndarray] = {}
     for entry in present:
@@ -190,6 +193,9 @@ _MAX_SHARING = 8
 _NESTED = ("model_state", "state_dict", "model_state_dict", "model")
 
 
+_GIVE_ANOTHER = "Restore the file from a copy, or give another file."
+
+
 def find_tensor_file(source: str | Path) -> Path:
     """Finds the tensor file of a path; in a folder, safetensors precede npz and torch.
 
@@ -223,19 +229,19 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """
     if path.suffix in _TORCH_SUFFIXES:
         return _read_torch(path)
-    try:
+    with errors_as(
+        DataDamagedError,
+        (OSError, TypeError, ValueError),
+        "The tensors cannot be read",
+        str(path),
+        _GIVE_ANOTHER,
+    ):
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
         if path.suffix == ".npz":
             with path.open("rb") as file:
                 return read_array_archive(file)
         raise ValueError(f"the name of the file must end in {', '.join(_SUFFIXES)}")
-    except (OSError, TypeError, ValueError) as error:
-        raise DataDamagedError(
-            f"The tensors cannot be read: {first_line(error)}",
-            where=str(path),
-            remedy="Restore the file from a copy, or give another file.",
-        ) from error
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
@@ -253,11 +259,17 @@ def _safetensors(where: str) -> Any:
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     safetensors = _safetensors(str(path))
-    try:
-        with safetensors.safe_open(str(path), framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise ValueError(first_line(error)) from error
+    with (
+        errors_as(
+            DataDamagedError,
+            safetensors.SafetensorError,
+            "The tensors cannot be read",
+            str(path),
+            _GIVE_ANOTHER,
+        ),
+        safetensors.safe_open(str(path), framework="numpy") as file,
+    ):
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
@@ -269,7 +281,13 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
             where=str(path),
             remedy="Install torch, or convert the file to safetensors on a machine that has torch.",
         ) from error
-    try:
+    with errors_as(
+        DataDamagedError,
+        Exception,
+        "The file is not a state dict that loads without running code",
+        str(path),
+        "Save it again where the model runs: torch.save(model.state_dict(), FILE).",
+    ):
         content = torch.load(path, map_location="cpu", weights_only=True)
         for key in _NESTED:
             if isinstance(content, dict) and isinstance(content.get(key), dict):
@@ -284,10 +302,3 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
             name: (each.float() if each.is_floating_point() else each).detach().numpy()
             for name, each in content.items()
         }
-    except Exception as error:  # torch raises many kinds of errors
-        reason = first_line(error)[:200]
-        raise DataDamagedError(
-            f"The file is not a state dict that loads without running code: {reason}",
-            where=str(path),
-            remedy="Save it again where the model runs: torch.save(model.state_dict(), FILE).",
-        ) from error

@@ -19,8 +19,8 @@ from txl_tf.data.text_files import (
 )
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.array_archives import read_array_archive
-from txl_tf.storage.files import first_line, open_regular_file
-from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.storage.files import open_regular_file
+from txl_tf.storage.untrusted_files import errors_as, storage_errors
 
 _IDS_PER_PIECE = 1 << 16
 _START_BYTES = 4096
@@ -99,7 +99,7 @@ def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
     remedy = "Save vectors or matrices of integers."
     with storage_errors("The file of ids cannot be read", path), open_regular_file(path) as file:
         start = file.read(_START_BYTES)
-        try:
+        with errors_as(DataDamagedError, ValueError, "The arrays cannot be read", path, remedy):
             if start.startswith(b"\x93NUMPY"):
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
                 if array.offset + array.nbytes != os.path.getsize(path):
@@ -107,10 +107,6 @@ def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
                 arrays = {"": array}
             else:
                 arrays = read_array_archive(file) if kind_of(start) == "zip" else {}
-        except ValueError as error:
-            raise DataDamagedError(
-                f"The arrays cannot be read: {first_line(error)}", where=path, remedy=remedy
-            ) from error
     for name, values in arrays.items():
         place = f"{path}, array {name}" if name else path
         if values.ndim not in (1, 2):

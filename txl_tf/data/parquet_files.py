@@ -5,7 +5,7 @@ from typing import Any
 
 from txl_tf.errors import DataDamagedError
 from txl_tf.imports import require_extra
-from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import errors_as
 
 _ROWS_PER_BATCH = 1024
 
@@ -19,7 +19,13 @@ def parquet_values(path: str, column: str | None) -> Iterator[tuple[Any, str]]:
     require_extra("parquet", "pyarrow", purpose="Reading Parquet", where=path)
     from pyarrow import parquet, types
 
-    try:
+    with errors_as(
+        DataDamagedError,
+        (ValueError, OSError),
+        "The Parquet file cannot be read",
+        path,
+        "Get the file again.",
+    ):
         file = parquet.ParquetFile(path)
         schema = file.schema_arrow
         if column is None and len(schema.names) == 1:
@@ -38,9 +44,3 @@ def parquet_values(path: str, column: str | None) -> Iterator[tuple[Any, str]]:
         values = (value for batch in batches for value in batch.column(0).to_pylist())
         for row, value in enumerate(values):
             yield value, f"{path}, row {row}"
-    except (ValueError, OSError) as error:
-        raise DataDamagedError(
-            f"The Parquet file cannot be read: {first_line(error)}",
-            where=path,
-            remedy="Get the file again.",
-        ) from error

@@ -143,15 +143,8 @@ def write_split(
     shard_bytes: int,
 ) -> SplitManifest:
     """Writes the shards of a split; memory holds one record and one batch."""
-    counts = TextCounts()
-
-    def tokens() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        nonlocal counts
-        for token_ids, starts, more in batches:
-            counts = counts.plus(more)
-            yield token_ids, starts
-
-    records = _records(tokens(), tokens_per_record)
+    counts: list[TextCounts] = []
+    records = _records(batches, tokens_per_record, counts)
     shards: list[ShardManifest] = []
     while (first := next(records, None)) is not None:
         partial = os.path.join(folder, f"{split}-{len(shards):05d}.partial")
@@ -185,16 +178,21 @@ def write_split(
         tf.io.gfile.rename(shard.file, os.path.join(folder, name))
         shards[index] = shard.replace(file=name)
     num_tokens = sum(shard.tokens for shard in shards)
-    return SplitManifest(name=split, tokens=num_tokens, shards=tuple(shards), **counts._asdict())
+    of_text = TextCounts.total(counts)
+    return SplitManifest(name=split, tokens=num_tokens, shards=tuple(shards), **of_text._asdict())
 
 
 def _records(
-    batches: Iterable[tuple[np.ndarray, np.ndarray]], tokens_per_record: int
+    batches: Iterable[EncodedBatch], tokens_per_record: int, counts: list[TextCounts]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Cuts a token stream into records: their tokens, and whether a document begins with each."""
+    """Cuts batches into records: their tokens, and whether a document begins with each.
+
+    Adds the counts of each batch to `counts`.
+    """
     # The last place of `begins` belongs to the next token.
     tokens, begins = np.zeros(0, np.uint8), np.zeros(1, bool)
-    for token_ids, starts in batches:
+    for token_ids, starts, of_text in batches:
+        counts.append(of_text)
         more = np.zeros(len(token_ids) + 1, bool)
         more[starts] = True
         more[0] |= begins[-1]

@@ -30,6 +30,7 @@ from txl_tf.storage.files import (
 )
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
+    errors_as,
     json_sha256,
     listed_file,
     parse_json_object,
@@ -38,8 +39,6 @@ from txl_tf.storage.untrusted_files import (
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
-# An error message may quote a whole manifest, with one line per shard.
-_MAX_REASON_CHARACTERS = 300
 _AGAIN = "Prepare the data set again."
 _REMEDY = "Restore the file, or prepare the data set again."
 _VOCABULARY_REMEDY = "Restore the vocabulary from a copy, or from a data set prepared with it."
@@ -142,13 +141,8 @@ class Manifest(FrozenConfig):
                 where=path,
                 remedy=_AGAIN,
             )
-        try:
+        with errors_as(DataDamagedError, ValueError, "The manifest is not valid", path, _AGAIN):
             return cls.from_dict(values)
-        except ValueError as error:
-            reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
-            raise DataDamagedError(
-                f"The manifest is not valid: {reason}", where=path, remedy=_AGAIN
-            ) from error
 
 
 def verify_shard(
@@ -175,12 +169,6 @@ def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tok
             if name.startswith(prefix) and not name.startswith("."):
                 path = listed_file(folder, name, listed_in=folder, remedy=_VOCABULARY_REMEDY)
                 files[name] = read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
-    if not files and kind != "bytes":
-        raise DataDamagedError(
-            f"The vocabulary of the tokenizer ({kind}) is missing.",
-            where=folder,
-            remedy=_VOCABULARY_REMEDY,
-        )
     tokenizer = load_tokenizer(kind, files, where=folder)
     if tokenizer.fingerprint != sha256:
         raise DataDamagedError(

@@ -142,7 +142,7 @@ class TextCounts(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Sequence[DocumentPiece]) -> Self:
-        """Counts consecutive pieces, at least one; add the results with `plus`."""
+        """Counts consecutive pieces, at least one; see `total`."""
         # With a space before every piece that does not continue a word, a word follows a space.
         spaced = [piece.text if piece.continues_word else b" " + piece.text for piece in pieces]
         values = np.frombuffer(b"".join(spaced), np.int8)
@@ -156,9 +156,10 @@ class TextCounts(NamedTuple):
             documents=sum(piece.begins_document for piece in pieces),
         )
 
-    def plus(self, other: Self) -> Self:
-        """Returns the sum of two counts."""
-        return type(self)(*(mine + more for mine, more in zip(self, other, strict=True)))
+    @classmethod
+    def total(cls, counts: Iterable[Self]) -> Self:
+        """Adds up the counts of several batches, at least one."""
+        return cls(*map(sum, zip(*counts, strict=True)))
 
 
 PIECE_BYTES = 1 << 20

@@ -227,6 +227,7 @@ class TrainingSegments:
         self, first_token: tf.Tensor, num_segments: tf.Tensor, starts: tf.Tensor
     ) -> tf.data.Dataset:
         """Reads consecutive segments, starting at the record of the first token."""
+        # 1. The shards from the first token to the target of the last one.
         shard_starts = tf.constant(self._shard_starts, tf.int64)
         paths = tf.constant([os.path.join(self._folder, shard.file) for shard in self._shards])
         last_token = first_token + num_segments * self._plan.segment_length
@@ -234,6 +235,7 @@ class TrainingSegments:
             shard_starts, tf.stack([first_token, last_token]), side="right", out_type=tf.int64
         )
         shard, shard_stop = shard_range[0] - 1, shard_range[1]
+        # 2. Records from the one with the first token on: full records have equal frames.
         token_in_shard = first_token - shard_starts[shard]
         byte_offset = token_in_shard // self._tokens_per_record * self._frame_bytes
         records = tf.raw_ops.TFRecordDatasetV2(
@@ -245,6 +247,7 @@ class TrainingSegments:
             ),
         )
         tokens = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
+        # 3. Segments, cut from records and the tokens that the record before left over.
         skipped_tokens = token_in_shard % self._tokens_per_record
         empty = tf.zeros([0], self._stored_type)
         left_over = (empty, tf.zeros([0], tf.bool)) if self._with_document_starts else (empty,)

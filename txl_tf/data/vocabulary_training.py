@@ -27,6 +27,7 @@ from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordToken
 from txl_tf.data.workers import ordered_workers
 from txl_tf.errors import DataDamagedError
 from txl_tf.imports import require_extra
+from txl_tf.storage.untrusted_files import errors_as
 
 Progress = Callable[[str, int], None]
 
@@ -73,16 +74,11 @@ class VocabularyTraining(abc.ABC):
         raise NotImplementedError
 
 
-@contextlib.contextmanager
-def _vocabulary_errors() -> Iterator[None]:
+def _vocabulary_errors() -> contextlib.AbstractContextManager[None]:
     """Converts the ValueError for a text that cannot give the requested vocabulary."""
-    try:
-        yield
-    except ValueError as error:
-        raise DataDamagedError(
-            f"The text cannot give this vocabulary: {' '.join(str(error).split())[:300]}",
-            remedy="Give more text, or another --vocabulary-size.",
-        ) from error
+    what = "The text cannot give this vocabulary"
+    remedy = "Give more text, or another --vocabulary-size."
+    return errors_as(DataDamagedError, ValueError, what, "", remedy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from txl_tf.distribution.server_address import (
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.imports import is_on_jax, jax
 from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.storage.untrusted_files import errors_as, parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
 # Jobs of a cluster that may train: parameter servers and evaluators are not supported.
@@ -87,19 +87,19 @@ def _mesh(tpu: str | None, num_cpu_replicas: int, cluster: str | None) -> MeshSt
     if num_cpu_replicas > 1:
         jax.config.update("jax_num_cpu_devices", num_cpu_replicas)
         return MeshStrategy(jax.devices("cpu")[:num_cpu_replicas])
-    try:
+    with errors_as(
+        InputMissingError,
+        RuntimeError,
+        "JAX finds no device, or not the other processes",
+        f"{_CLUSTER_VARIABLE}, JAX_PLATFORMS",
+        "Check the addresses, and that no other process holds the devices.",
+    ):
         with _kept_handler():
             if cluster is not None:
                 _join_on_jax(parse_json(cluster))
             elif "," in os.environ.get(_TPU_HOSTS, ""):
                 jax.distributed.initialize()  # finds the other hosts of the slice
         strategy = MeshStrategy()
-    except RuntimeError as error:
-        raise InputMissingError(
-            f"JAX finds no device, or not the other processes: {first_line(error)}",
-            where=f"{_CLUSTER_VARIABLE}, JAX_PLATFORMS",
-            remedy="Check the addresses, and that no other process holds the devices.",
-        ) from error
     if tpu == "local" and strategy.kind != "TPU":
         raise tpu_not_found(tpu, RuntimeError(f"JAX runs on a {strategy.kind}"))
     return strategy
@@ -172,15 +172,17 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
 @functools.cache
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
     """Returns one strategy per process, which starts a server at its address."""
-    try:
-        with _kept_handler():
-            return _joined(parse_json(cluster))
-    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
-        raise InputMissingError(
-            f"This worker cannot join the others: {first_line(error)}",
-            where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
-            remedy="Check that each address is right, free, and reachable from the other machines.",
-        ) from error
+    with (
+        errors_as(
+            InputMissingError,
+            (ValueError, RuntimeError, OSError, tf.errors.OpError),
+            "This worker cannot join the others",
+            f"{_CLUSTER_VARIABLE}={cluster[:200]}",
+            "Check that each address is right, free, and reachable from the other machines.",
+        ),
+        _kept_handler(),
+    ):
+        return _joined(parse_json(cluster))
 
 
 @contextlib.contextmanager

@@ -27,7 +27,6 @@ from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import (
     file_sha256,
-    first_line,
     flush_tree_to_disk,
     is_remote,
     list_folder,
@@ -37,7 +36,7 @@ from txl_tf.storage.files import (
     write_file,
 )
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below, storage_errors
+from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, errors_as, files_below, storage_errors
 
 _DEFAULT = "serving_default"
 _MAKE_ROOM = "Make room, or choose another folder."
@@ -164,29 +163,31 @@ def write_version(
     The first signature is the default. Raises OutputExistsError if the folder exists or is being
     written.
     """
-    try:
-        with StagingFolder(folder, last_file=GRAPH_FILE) as staging:
-            functions = {name: each.get_concrete_function() for name, each in signatures.items()}
-            functions = {_DEFAULT: next(iter(functions.values())), **functions}
-            options = tf.saved_model.SaveOptions(save_debug_info=False)
-            tf.saved_model.save(root, staging.path, functions, options)
-            _describe_inputs(os.path.join(staging.path, GRAPH_FILE), inputs)
-            # It identifies the graph as it was; the checksums identify all files.
-            remove_file(os.path.join(staging.path, "fingerprint.pb"))
-            for name, content in files.items():
-                path = os.path.join(staging.path, name)
-                make_folder(os.path.dirname(path))
-                write_file(path, content)
-            _write_checksums(staging.path)
-            if not is_remote(folder):
-                flush_tree_to_disk(staging.path)
-            staging.publish()
-    except (OSError, tf.errors.OpError) as error:
-        raise StorageError(
-            f"The SavedModel cannot be written: {first_line(error)}",
-            where=folder,
-            remedy=_MAKE_ROOM,
-        ) from error
+    with (
+        errors_as(
+            StorageError,
+            (OSError, tf.errors.OpError),
+            "The SavedModel cannot be written",
+            folder,
+            _MAKE_ROOM,
+        ),
+        StagingFolder(folder, last_file=GRAPH_FILE) as staging,
+    ):
+        functions = {name: each.get_concrete_function() for name, each in signatures.items()}
+        functions = {_DEFAULT: next(iter(functions.values())), **functions}
+        options = tf.saved_model.SaveOptions(save_debug_info=False)
+        tf.saved_model.save(root, staging.path, functions, options)
+        _describe_inputs(os.path.join(staging.path, GRAPH_FILE), inputs)
+        # It identifies the graph as it was; the checksums identify all files.
+        remove_file(os.path.join(staging.path, "fingerprint.pb"))
+        for name, content in files.items():
+            path = os.path.join(staging.path, name)
+            make_folder(os.path.dirname(path))
+            write_file(path, content)
+        _write_checksums(staging.path)
+        if not is_remote(folder):
+            flush_tree_to_disk(staging.path)
+        staging.publish()
 
 
 def _describe_inputs(path: str, inputs: dict[str, Input]) -> None:

@@ -189,7 +189,7 @@ class TextEngine:
                 self._release(row)
         self._running = rows = [row for row in self._running if not row.is_over]
         self._pause_one(rows)
-        # 2. Free places take waiting texts, whose prompts are read.
+        # 2. Whole short prompts are read until the batch is full, or one segment of a long prompt.
         while len(rows) < self._max_rows:
             self._reading = row = self._reading or self._next_waiting(rows)
             if row is None:
@@ -262,16 +262,21 @@ class TextEngine:
 
     def _read(self, row: Completion) -> Iterator[None]:
         """Scores and reads a prompt after its session, and pauses between two segments."""
+        # 1. Sessions that rested too long, or that are too many, end.
         settings, prompt_ids = row.settings, row.prompt_ids
         self._metrics.queue_seconds.observe(time.monotonic() - row.submit_seconds)
         earliest = time.monotonic() - self._session_seconds
         kept = list(self._sessions.items())[-self._max_sessions :]
         self._sessions = {name: state for name, state in kept if state.last_use >= earliest}
+        # 2. The text continues a session, whose last tokens are unread, or a new one.
         state = self._sessions.get(settings.session, self._new_session)
         unread = np.append(state.unread, prompt_ids)
         if not len(unread):
             what = "The prompt must have a token, because there is no session to continue."
             return self._refuse(row, RequestError(404, what, "prompt"))
+        # 3. With `echo` and `logprobs` the scores of the prompt, by a memory of their own. The
+        # first token of a new text has none. All tokens but the last are read: each scores the
+        # token after it.
         unscored, score_memory = np.append(state.unscored, prompt_ids), state.score_memory
         if settings.echo and settings.logprobs is not None:
             row.pieces = TextPieces(self.tokenizer, prompt_ids[:0])
@@ -288,10 +293,12 @@ class TextEngine:
                         self._add_token(row, int(token_id), of_token)
                 yield
             unscored = unscored[-1:]
+        # 4. Memory of all tokens but the last, which the batch reads when it writes.
         row.memory = state.memory
         for batch, _, row.memory in self._reader.read_next([unread[:-1]], state.memory):
             if batch.start + batch.lengths[0] < len(unread) - 1:
                 yield
+        # 5. The state that the text begins with.
         row.pieces = TextPieces(
             self.tokenizer, np.append(state.known_ids, prompt_ids), settings.stop
         )
@@ -307,6 +314,7 @@ class TextEngine:
             num_tokens=state.num_tokens + len(prompt_ids),
         )
         self._metrics.prompt_tokens.inc(len(prompt_ids))
+        # 6. The prompt as text; a request for 0 tokens ends here.
         echoed = self.tokenizer.decode_text(prompt_ids) if settings.echo else ""
         row.num_echoed = len(echoed)
         if echoed or not settings.max_tokens:

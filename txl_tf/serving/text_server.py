@@ -210,12 +210,14 @@ class TextServer:
         return web.json_response({"prompt": self.engine.tokenizer.decode_text(ids)})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
+        # 1. The request and its client.
         settings = parse_request(await _body_of(request))
         self._check_model(settings.model or self._model_name)
         # A proxy adds the address of its client at the end.
         names = request.headers.getall(self._client_header, [str(request.remote)])
         owner = (names[-1].rpartition(",")[2].strip(), f"cmpl-{secrets.token_hex(12)}")
         prompts = await self._prompts(settings)
+        # 2. The thread of the engine writes; its pieces come through a queue of this loop.
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[TextPiece] = asyncio.Queue()
 
@@ -229,6 +231,7 @@ class TextServer:
             "created": int(time.time()),
             "model": self._model_name,
         }
+        # 3. Pieces are sent as they come, or collected. A client that leaves cancels its texts.
         pieces = _pieces(queue, len(completions))
         try:
             if settings.stream:
@@ -241,6 +244,7 @@ class TextServer:
                 completion.is_over = True
             seconds = time.monotonic() - completions[0].submit_seconds
             self.metrics.request_seconds.observe(seconds)
+        # 4. The whole answer.
         choices = [_choice(settings, each) for each in texts]
         answer |= {"choices": choices, "usage": _usage(completions)}
         if settings.session:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.errors import DataDamagedError, JobError, StorageError
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
@@ -96,15 +96,25 @@ _CHECKSUM_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _NO_NAME = re.compile(r"[\x00-\x1f\x7f\\]|://")
 
 
+_Kinds = type[Exception] | tuple[type[Exception], ...]
+
+
 @contextlib.contextmanager
-def storage_errors(
-    what: str, where: str, remedy: str = "Check the storage and the permissions."
+def errors_as(
+    job_error: type[JobError], kinds: _Kinds, what: str, where: str, remedy: str
 ) -> Iterator[None]:
-    """Turns an OSError of the block into a StorageError, whose text begins with `what`."""
+    """Turns errors of some kinds in the block into one of a job, whose text begins with `what`."""
     try:
         yield
-    except OSError as error:
-        raise StorageError(f"{what}: {first_line(error)}", where=where, remedy=remedy) from error
+    except kinds as error:
+        raise job_error(f"{what}: {first_line(error)}", where=where, remedy=remedy) from error
+
+
+def storage_errors(
+    what: str, where: str, remedy: str = "Check the storage and the permissions."
+) -> contextlib.AbstractContextManager[None]:
+    """Turns an OSError of the block into a StorageError, see `errors_as`."""
+    return errors_as(StorageError, OSError, what, where, remedy)
 
 
 def read_json_object(

@@ -36,8 +36,7 @@ from txl_tf.config.base import FrozenConfig, shown_value
 from txl_tf.config.experiment import TaskKind
 from txl_tf.data.text_files import MAX_LINE_BYTES, numbered_lines
 from txl_tf.errors import DataDamagedError, MismatchError, UsageError, did_you_mean
-from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import parse_json_object
+from txl_tf.storage.untrusted_files import errors_as, parse_json_object
 
 TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 CORRECT = "Correct the file, or take the record out."
@@ -425,14 +424,10 @@ def _table(path: str, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
     header: list[str] = []
     while True:
         where = f"{path}, line {reader.line_num + 1}"
-        try:
+        with errors_as(
+            DataDamagedError, csv.Error, f"The record is not {form.upper()}", where, CORRECT
+        ):
             fields = next(reader, None)
-        except csv.Error as error:
-            raise DataDamagedError(
-                f"The record is not {form.upper()}: {first_line(error)}.",
-                where=where,
-                remedy=CORRECT,
-            ) from error
         if fields is None:
             return
         if fields in ([], [""]):

@@ -150,12 +150,14 @@ class TpuCompiler:
         # Imported here, as it loads TensorFlow.
         from txl_tf.tpu_compiler.costs import ProgramCosts
 
+        # 1. The compiler begins, in a process of its own.
         command = [sys.executable, "-m", module, str(place), json.dumps(request)]
         environment = _environment()
         if module == _JAX_MODULE:
             environment["KERAS_BACKEND"] = "jax"
         with (place / "errors").open("w") as errors:
             process = subprocess.Popen(command, env=environment, stderr=errors)
+        # 2. Its dump is complete when the next file is there, long before machine code is.
         try:
             while process.poll() is None and not any(place.glob(_AFTER_DUMP)):
                 time.sleep(0.05)
@@ -166,6 +168,7 @@ class TpuCompiler:
         finally:
             process.kill()
             process.wait()
+        # 3. Figures of the optimized program.
         memory = costs.memory()
         return CompiledProgram(
             needed_bytes=sum(memory.values()),

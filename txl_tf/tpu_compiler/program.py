@@ -157,6 +157,7 @@ class ReplicaProgram:
 
         The call may be in a loop. Variables must be captured and not packed.
         """
+        # 1. The only program, perhaps in the body of loops, and its operations, which are marked.
         ((graph, callers, num_replicas),) = _programs(function.graph, ())
         marked = [each for each in graph.get_operations() if _is_marked(each)]
         inside = {each.name for each in marked}
@@ -165,6 +166,7 @@ class ReplicaProgram:
         constants = {each.op.name: each.op for each in sources if each.op.type == "Const"}
         outer = [each for name, each in constants.items() if name not in inside]
         inside |= constants.keys()
+        # 2. Tensors that enter it: data, and a handle of each variable for every replica.
         entering = {each.name: each for each in sources if each.op.name not in inside}
         handles = _captured_handles(graph, callers)
 
@@ -178,6 +180,7 @@ class ReplicaProgram:
             for name, tensor in entering.items()
             if tensor.dtype != tf.resource
         }
+        # 3. The marked operations as a graph of their own, with all functions that they call.
         graph_def = GraphDef(versions=graph.as_graph_def().versions)
         graph_def.node.extend(_node(each, inside) for each in (*outer, *marked))
         graph_def.library.CopyFrom(graph.as_graph_def().library)

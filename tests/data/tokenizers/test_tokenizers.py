@@ -193,12 +193,12 @@ def test_words_decode_to_the_text_with_plain_white_space(kind, marks):
 
 @functools.cache
 def made(kind):
-    """A tokenizer whose vocabulary covers `GOOD`."""
+    """A tokenizer whose vocabulary covers `GOOD` and the word `a`."""
     if kind == "characters":
         return CharacterTraining().build(Counter(GOOD))
     if kind == "words":
         rule = WordRule(add_eos=True)
-        return WordTraining(rule=rule).build(Counter(rule.split(GOOD.encode())))
+        return WordTraining(rule=rule).build(Counter(rule.split(f"{GOOD}a".encode())))
     if kind == "ids":
         return IdTokenizer(9999, [word.decode() for word in made("words").tokens])
     return MAKERS[kind]()

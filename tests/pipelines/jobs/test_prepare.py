@@ -168,16 +168,17 @@ def test_a_published_corpus_is_held_against_its_counts(tmp_path, monkeypatch):
     archive = tmp_path / "enwik8"
     archive.write_bytes(bytes(range(97, 117)) * 50)
     corpus = of_files(enwik8("keep"), {"enwik8": archive.read_bytes()})
-    corpus = dataclasses.replace(corpus, counts={"test": {"bytes": 50, "words": 1, "tokens": 50}})
+    corpus = dataclasses.replace(corpus, counts={"test": {"bytes": 51, "words": 1, "tokens": 50}})
     monkeypatch.setitem(CORPORA, "enwik8", lambda newlines="keep": corpus)
     source = ("--corpus", "enwik8", "--newlines", "keep", "--archive", archive)
-    with pytest.raises(DataDamagedError, match="must have 205 tokens, but has 20"):
+    with pytest.raises(DataDamagedError, match="number of bytes must be 51, but is 50"):
         prepared(tmp_path / "out", *source)
     assert not (tmp_path / "out").exists()
-    # With other tokens there is no published vocabulary.
+    corpus = dataclasses.replace(corpus, counts={"test": {"bytes": 50, "words": 1, "tokens": 51}})
+    # With other tokens there is no published number of them.
     dataset, _ = prepared(tmp_path / "words", *source, "--tokenizer", "characters")
     assert dataset.num_tokens("test") == 50
-    corpus = dataclasses.replace(corpus, vocabulary_sizes=(20,))
+    corpus = dataclasses.replace(corpus, counts={"test": {"bytes": 50, "words": 1, "tokens": 50}})
     dataset, _ = prepared(tmp_path / "out", *source)
     assert dataset.manifest.corpus_name == "enwik8"
 

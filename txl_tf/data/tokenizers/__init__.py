@@ -7,8 +7,11 @@ from txl_tf.data.tokenizers.piece_tokenizers import SentencePieceTokenizer, Word
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordTokenizer
 from txl_tf.errors import DataDamagedError
+from txl_tf.storage.untrusted_files import errors_as
 
 _REMEDY = "Restore the vocabulary from a copy, or prepare the data set again."
+# A file may be missing, no JSON or no UTF-8, or its values of other types.
+_ERRORS_OF_FILES = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _TOKENIZERS: dict[str, type[Tokenizer]] = {
     "bytes": ByteTokenizer,
     "characters": CharacterTokenizer,
@@ -27,14 +30,6 @@ def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") ->
             where=where,
             remedy=_REMEDY,
         )
-    try:
+    what = f"The vocabulary is not valid for the tokenizer {kind!r}"
+    with errors_as(DataDamagedError, _ERRORS_OF_FILES, what, where, _REMEDY):
         return _TOKENIZERS[kind].from_vocabulary_files(files)
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200]
-        if isinstance(error, KeyError):  # whose text is the key alone
-            reason = f"{reason} is missing"
-        raise DataDamagedError(
-            f"The vocabulary is not valid for the tokenizer {kind!r}: {reason}",
-            where=where,
-            remedy=_REMEDY,
-        ) from error
