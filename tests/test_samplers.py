@@ -1,4 +1,4 @@
-"""Samplers for generation: greedy, random, top-k, top-p, min-p and beam search."""
+"""Samplers for generation: greedy, random, top-k, top-p and min-p."""
 
 import numpy as np
 import pytest

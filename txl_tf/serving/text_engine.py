@@ -184,9 +184,8 @@ class TextEngine:
     def _turn(self) -> None:
         """Reads a piece of waiting prompts, and writes a few tokens of every text."""
         # 1. Ended texts leave, and a client with many texts may have to wait.
-        for row in self._running:
-            if row.is_over:
-                self._release(row)
+        for ended in filter(lambda each: each.is_over, self._running):
+            self._release(ended)
         self._running = rows = [row for row in self._running if not row.is_over]
         self._pause_one(rows)
         # 2. Whole short prompts are read until the batch is full, or one segment of a long prompt.
