@@ -168,7 +168,8 @@ def require_backend_packages() -> None:
     """Raises UsageError if JAX is the backend of Keras, but not installed."""
     if is_on_jax():
         where = "KERAS_BACKEND or --backend"
-        require_extra("jax-tpu", "jax", purpose="The backend jax", where=where)
+        extra = "jax-cuda" if os.path.exists("/dev/nvidiactl") else "jax-tpu"
+        require_extra(extra, "jax", purpose="The backend jax", where=where)
 
 
 def require_extra(extra: str, *modules: str, purpose: str, where: str = "") -> None:

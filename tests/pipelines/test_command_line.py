@@ -1,4 +1,4 @@
-"""The command line: help, completion, and mistakes, each answered at once with what to do."""
+"""The command line: help and mistakes, each answered at once with what to do."""
 
 import functools
 import importlib

@@ -49,7 +49,8 @@ class Projections(NamedTuple):
     """`(N, H)`, added to the queries for distances."""
     distances: DistanceKeys | None = None
     kept: Any = None
-    """`KeysAndValues` of memory, or `None` if memory holds hidden states."""
+    """`KeysAndValues` of memory, and of recent tokens for `OneToken`; `None` if memory holds hidden
+    states."""
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")

@@ -58,7 +58,7 @@ class TextEngine:
         *,
         max_rows: int = 8,
         max_waiting: int = 16,
-        max_sessions: int = 64,
+        max_sessions: int = 32,
         session_seconds: float = 1800.0,
     ) -> None:
         self.tokenizer: Any = lm.tokenizer
