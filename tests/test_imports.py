@@ -68,9 +68,9 @@ def test_every_extra_that_is_asked_for_exists_and_none_by_the_name_on_the_index(
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sources = [*(ROOT / "txl_tf").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]
     text = "".join(path.read_text() for path in sources)
-    named = set(re.findall(r'require_extra\(\s*"([a-z-]+)"', text))
-    # JAX is asked for by one of its two extras; without the kernel's,
-    # attention is by plain operations.
-    not_asked_for = {"all", "jax-cuda", "test", "tpu-kernel"}
+    named = set(re.findall(r'(?:require_extra\(\s*|\bextra = )"([a-z-]+)"', text))
+    named |= set(re.findall(r'\bextra = .* else "([a-z-]+)"', text))
+    # Without the kernel's, attention is by plain operations.
+    not_asked_for = {"all", "test", "tpu-kernel"}
     assert named == set(project["optional-dependencies"]) - not_asked_for
     assert "txl-tf[" not in text
