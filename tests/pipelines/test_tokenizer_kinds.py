@@ -131,5 +131,5 @@ def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
     copy.keep_vocabulary(tokenizer.vocabulary_files)
     assert path.read_bytes() == content
     shutil.rmtree(path.parent)
-    with pytest.raises(DataDamagedError, match=rf"{tokenizer.kind}\) is missing"):
+    with pytest.raises(DataDamagedError, match=rf"missing .* tokenizer '{tokenizer.kind}'"):
         open_model(copy.folder).tokenizer()

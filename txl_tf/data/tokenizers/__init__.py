@@ -30,6 +30,6 @@ def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") ->
             where=where,
             remedy=_REMEDY,
         )
-    what = f"The vocabulary is not valid for the tokenizer {kind!r}"
+    what = f"A file of the vocabulary is missing or not valid for the tokenizer {kind!r}"
     with errors_as(DataDamagedError, _ERRORS_OF_FILES, what, where, _REMEDY):
         return _TOKENIZERS[kind].from_vocabulary_files(files)
