@@ -19,7 +19,7 @@ from txl_tf.data.text_files import line_place, numbered_lines, text_of_json
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
 from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
-from txl_tf.models.sizes import POOLINGS, hidden_layer
+from txl_tf.models.features import POOLINGS, hidden_layer
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.feed_forward import SeededDropout
+from txl_tf.layers.seeded_dropout import SeededDropout
 
 ONES = np.ones((64, 1000), "float32")
 BLOCK = np.ones((8, 3, 40, 50), "float32")  # rows, heads, queries, keys

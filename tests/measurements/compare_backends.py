@@ -17,7 +17,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.layers.feed_forward import SeededDropout
+from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.models.presets import preset
 from txl_tf.models.transformer_xl import TransformerXL
 

@@ -25,11 +25,11 @@ from txl_tf.model_folder import (
     write_model_folder,
 )
 from txl_tf.models import create_model
+from txl_tf.models.computed_from_weights import same_variables
+from txl_tf.models.features import Pooling
 from txl_tf.models.presets import PRESETS, preset
-from txl_tf.models.sizes import Pooling
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.models.weight_versions import same_variables
 from txl_tf.training.optimizers import WarmupSchedule, create_optimizer
 
 Folder = str | os.PathLike[str]

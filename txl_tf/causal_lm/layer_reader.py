@@ -16,7 +16,7 @@ from txl_tf.evaluation.reading_order import AnyModelConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader, power_of_two
 from txl_tf.layers.compiled_parts import compiled, exact_products
-from txl_tf.models.sizes import POOLINGS, Pooling, hidden_layer
+from txl_tf.models.features import POOLINGS, Pooling, hidden_layer
 
 # Positions per softmax: with a large vocabulary more would fill the memory.
 _POSITIONS_AT_ONCE = 64

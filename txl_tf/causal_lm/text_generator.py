@@ -23,8 +23,8 @@ from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
 from txl_tf.generation.decoding import TOKENS_PER_CHECK
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import check_vocabulary_size
+from txl_tf.models.computed_from_weights import same_variables
 from txl_tf.models.language_model import language_model_of
-from txl_tf.models.weight_versions import same_variables
 
 # Largest number of objects of a class that are kept compiled.
 _MAX_COMPILED = 4

@@ -32,9 +32,9 @@ from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader, common_length, joined_rows
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.layers.token_ids import check_token_ids
+from txl_tf.models.computed_from_weights import ComputedFromWeights, same_variables
 from txl_tf.models.language_model import language_model_of
 from txl_tf.models.memory import KeyValueMemory, Memory
-from txl_tf.models.weight_versions import ComputedFromWeights, same_variables
 from txl_tf.samplers import BeamSampler
 
 CAPACITY = 64

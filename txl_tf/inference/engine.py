@@ -11,8 +11,8 @@ from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.inference.stacked_steps import StackedSteps
 from txl_tf.inference.steps import HiddenStateSteps, KeyValueSteps, takes_reading
 from txl_tf.layers.token_ids import check_rank
+from txl_tf.models.computed_from_weights import ComputedFromWeights
 from txl_tf.models.language_model import language_model_of
-from txl_tf.models.weight_versions import ComputedFromWeights
 
 
 class InferenceEngine:

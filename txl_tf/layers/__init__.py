@@ -3,7 +3,8 @@
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
-from txl_tf.layers.feed_forward import FeedForward, GRUGate, SeededDropout
+from txl_tf.layers.feed_forward import FeedForward, GRUGate
+from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 
 __all__ = [

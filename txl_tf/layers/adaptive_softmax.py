@@ -19,7 +19,7 @@ from txl_tf.layers.cluster_loops import (
     project_back,
     table_logits,
 )
-from txl_tf.layers.feed_forward import ConfiguredLayer, normal_unless
+from txl_tf.layers.configured_layer import ConfiguredLayer, normal_unless
 from txl_tf.layers.token_ids import check_token_ids
 
 _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32

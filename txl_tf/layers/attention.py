@@ -14,7 +14,8 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.layers.compiled_parts import compiled_part
-from txl_tf.layers.feed_forward import ConfiguredLayer, SeededDropout, normal_unless, projection_of
+from txl_tf.layers.configured_layer import ConfiguredLayer, normal_unless, projection_of
+from txl_tf.layers.seeded_dropout import SeededDropout
 
 
 class KeysAndValues(NamedTuple):

@@ -17,7 +17,8 @@ from txl_tf.imports import tensorflow as tf
 from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.attention_operators import AllHeads
 from txl_tf.layers.compiled_parts import compiled_part
-from txl_tf.layers.feed_forward import FeedForward, GRUGate, SeededDropout
+from txl_tf.layers.feed_forward import FeedForward, GRUGate
+from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.layers.visible_keys import VisibleKeys
 
 

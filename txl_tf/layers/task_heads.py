@@ -6,7 +6,8 @@ Shape letters used in this module: B rows, L positions of a text, D hidden width
 import keras
 from keras import ops
 
-from txl_tf.layers.feed_forward import ConfiguredLayer, SeededDropout
+from txl_tf.layers.configured_layer import ConfiguredLayer
+from txl_tf.layers.seeded_dropout import SeededDropout
 
 _POOLINGS = ("last", "mean")
 _LOWEST = -3.4028235e38  # of float32; no softmax chooses it

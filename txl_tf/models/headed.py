@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.experiment import TaskConfig
-from txl_tf.layers.feed_forward import drawn_row_seeds
+from txl_tf.layers.seeded_dropout import drawn_row_seeds
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 from txl_tf.layers.token_ids import check_rank, check_token_ids
 from txl_tf.models.graph_reader import read_in_graph

@@ -10,7 +10,8 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
-from txl_tf.layers.feed_forward import SeededDropout, normal_unless
+from txl_tf.layers.configured_layer import normal_unless
+from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
 

@@ -8,14 +8,9 @@ vocabulary, L layers, S positions with a loss.
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Literal, get_args
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-
-Pooling = Literal["tokens", "segments", "last", "mean"]
-POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
-"""Reductions of the hidden states of tokens to features of a text."""
 
 
 def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
@@ -26,21 +21,6 @@ def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
     biases = 2 * _width(config) if config.share_attention_biases else 0
     blocks = config.num_layers * _block_parameters(config)
     return num_embedding_parameters(config) + blocks + biases + _softmax_parameters(config)
-
-
-def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | None) -> int:
-    """Returns the index of a layer; ValueError if its hidden states do not exist.
-
-    0 is the embedding layer, `L` or `None` the last block; negative ones count from the last, -1.
-    A recurrent model only has the last.
-    """
-    last = config.num_layers
-    number = last if layer is None else layer + (last + 1 if layer < 0 else 0)
-    first = 0 if isinstance(config, ModelConfig) else last
-    if not first <= number <= last:
-        valid_range = f"0 to {last} or {-last - 1} to -1" if first < last else f"{last} or -1"
-        raise ValueError(f"`layer` must be {valid_range} for this model. Received: layer={layer}")
-    return number
 
 
 def _recurrent_layer_parameters(config: LSTMConfig | QRNNConfig) -> list[int]:

@@ -17,7 +17,7 @@ from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from txl_tf.layers.attention_operators import AllHeads
 from txl_tf.layers.compiled_parts import rematerialized_call
 from txl_tf.layers.decoder_block import DecoderBlock, add_positions, initializer_of
-from txl_tf.layers.feed_forward import SeededDropout
+from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import KeyValueMemory, Memory, MemoryBesideRecent, check_memory

@@ -1,0 +1,35 @@
+"""Base class of layers, with the initializers and projections that they share."""
+
+import keras
+
+
+class ConfiguredLayer(keras.layers.Layer):
+    """Base class of layers that keep the arguments of their constructor as attributes."""
+
+    _arguments: tuple[str, ...] = ()
+    """Names of the arguments that `keras.layers.Layer` does not have."""
+
+    def get_config(self):
+        serialize = keras.saving.serialize_keras_object
+        arguments = {name: serialize(getattr(self, name)) for name in self._arguments}
+        return {**super().get_config(), **arguments}
+
+
+def normal_unless(initializer, stddev=0.02):
+    """Returns an initializer as an object; without one a normal distribution."""
+    if initializer is None:
+        initializer = keras.initializers.RandomNormal(stddev=stddev)
+    return keras.initializers.get(initializer)
+
+
+def projection_of(layer, units, name, input_dim, use_bias=False):
+    """Returns a built `Dense` with the initializer and the dtypes of the layer it is part of."""
+    dense = keras.layers.Dense(
+        units,
+        use_bias=use_bias,
+        kernel_initializer=layer.kernel_initializer.clone(),
+        dtype=layer.dtype_policy,
+        name=name,
+    )
+    dense.build((None, None, input_dim))
+    return dense
