@@ -79,10 +79,11 @@ def run_until(server, words, out, seconds=None):
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "stride"), [(1, 2), (2, 5)])
 def test_a_kill_at_any_point_leaves_a_whole_output_or_none(tmp_path, server, num_workers, stride):
-    text, folder = tmp_path / "text.txt", tmp_path / "outputs"
-    text.write_bytes(TEXT)
+    train, valid, folder = tmp_path / "train.txt", tmp_path / "valid.txt", tmp_path / "outputs"
+    train.write_bytes(TEXT)
+    valid.write_bytes(TEXT)
     folder.mkdir()
-    words = ("--train-file", text, "--valid-file", text, "--tokenizer", "words")
+    words = ("--train-file", train, "--valid-file", valid, "--tokenizer", "words")
     words += ("--shard-megabytes", 0.02, "--workers", num_workers)
     num_killed = 0
     out = folder / "out"
