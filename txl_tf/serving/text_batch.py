@@ -81,9 +81,12 @@ class TextBatch:
             self._begin([empty_memory] * size)
             list(self.write_tokens())
 
-    def is_too_large(self, num_rows: int) -> bool:
-        """Returns True if a smaller program can write so few of its texts."""
-        return bool(self.rows) and self._size_of(num_rows) < self._size_of(len(self.rows))
+    def must_change(self, num_rows: int) -> bool:
+        """Returns True if recent tokens must become memory, or a smaller program is enough."""
+        if not self.rows:
+            return False
+        is_full = int(self._state.index) == CAPACITY
+        return is_full or self._size_of(num_rows) < self._size_of(len(self.rows))
 
     def _size_of(self, num_rows: int) -> int:
         return min(size for size in self._programs_of if size >= num_rows)
@@ -147,11 +150,8 @@ class TextBatch:
 
         Yields each token, and the log-probabilities `(V,)` if scored, until the text is over.
         """
-        rows = [row for row in self.rows if not row.is_over]
-        if int(self._state.index) == CAPACITY:
-            self.regroup(rows)  # recent tokens become memory
         first = int(self._state.index)
-        is_scored = any(row.settings.logprobs is not None for row in rows)
+        is_scored = any(row.settings.logprobs is not None for row in self.rows if not row.is_over)
         num_tokens = min(1 if is_scored else _TOKENS_AT_ONCE, CAPACITY - first)
         max_tokens = np.zeros((len(self._num_read),), np.int32)
         for place, row in enumerate(self.rows):

@@ -226,7 +226,7 @@ class TextEngine:
             if not in_batch or is_last or self._num_delays > _MOST_DELAYS:
                 return True
         is_paused = any(not row.is_over and row not in rows for row in self._batch.rows)
-        return is_paused or self._batch.is_too_large(len(in_batch))
+        return is_paused or self._batch.must_change(len(in_batch))
 
     def _pause_one(self, rows: list[Completion]) -> None:
         """Takes a text out of a full batch whose client has two places more than a waiting one."""
