@@ -14,7 +14,7 @@ from tests.inference.variants import (
     tokens,
 )
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.stacked_steps import StackedSteps
+from txl_tf.inference.stacked_steps import StackedSteps, in_pairs, product_of_stored
 from txl_tf.models.transformer_xl import TransformerXL
 
 STACKED = [name for name in RELATIVE if name != "gates" and "shaw" not in name]
@@ -52,6 +52,15 @@ def test_stacked_layers_are_exact_and_close_if_rounded():
         nats, _ = read_by_token(engine_of(model, memory_length=8, **choice), text, 5)
         np.testing.assert_allclose(nats, exact, atol=atol)
     assert abs(nats - exact).max() > 1e-5
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 5])
+def test_any_number_of_rows_is_multiplied_with_a_stored_kernel(num_rows):
+    # Every value is a bfloat16 number, so that rounding changes none.
+    inputs = np.arange(2 * num_rows * 8, dtype="float32").reshape(2, num_rows, 8)
+    kernel = np.arange(2 * 8 * 3, dtype="float32").reshape(2, 8, 3)
+    for stored in (kernel, in_pairs(kernel)):
+        np.testing.assert_allclose(product_of_stored(inputs, stored), inputs @ kernel, rtol=1e-6)
 
 
 def test_half_precision_is_close():

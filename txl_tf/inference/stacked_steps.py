@@ -28,6 +28,10 @@ from txl_tf.layers.feed_forward import FeedForward
 from txl_tf.models.memory import KeyValueMemory
 from txl_tf.models.transformer_xl import Reading, TransformerXL
 
+# A matrix product unpacks its kernel into memory first. Up to this many rows, it costs less to read
+# the pairs again for each row, from a cache.
+_MOST_ROWS_APART = 4
+
 
 class _LayerWeights(NamedTuple):
     """Numbers of one layer, or of all layers stacked: kernels and distances may be `in_pairs`."""
@@ -297,8 +301,12 @@ def product_of_stored(inputs: Any, kernel: Any) -> Any:
         kernel = ops.bitwise_xor(kernel, zero)
     halves = _numbers(kernel)
     parts = list(zip(ops.split(inputs, len(halves), axis=-1), halves, strict=True))
-    if inputs.shape[-2] > 1:
+    num_rows = inputs.shape[-2]
+    if num_rows > _MOST_ROWS_APART:
         return sum(ops.matmul(part, numbers) for part, numbers in parts)
+    if num_rows > 1:
+        rows = ops.split(inputs, num_rows, axis=-2)
+        return ops.concatenate([product_of_stored(row, kernel) for row in rows], axis=-2)
     length, width = kernel.shape[-2:]
     count = math.gcd(length, 8 // len(parts))
     sums = 0.0
