@@ -32,7 +32,6 @@ JOBS = {
     "finetune": "fine-tune a model: classification, regression, multiple choice or span extraction",
     "config": "list all settings, or show an experiment",
     "evaluate": "compute bits per byte and perplexity of a checkpoint",
-    "report": "write a report of a run as one HTML page: curves, figures, samples, settings",
     "analyze": "analyze trained models: context length, attention",
     "generate": "generate text with a trained model",
     "embed": "write hidden states of a layer as features of texts",
@@ -70,7 +69,6 @@ _LOADS_TENSORFLOW_LATER = (
     "download",
     "finetune",
     "launch",
-    "report",
     "train",
     "verify",
 )

@@ -154,14 +154,6 @@ class MetricsLines(NamedTuple):
     lines: list[dict[str, Any]]
     num_unreadable: int
 
-    def merged(self) -> dict[str, dict[int, dict[str, Any]]]:
-        """Returns the figures by run and step; later lines replace the figures of earlier ones."""
-        found: dict[str, dict[int, dict[str, Any]]] = {}
-        for line in self.lines:
-            figures = {name: value for name, value in line.items() if name not in ("step", "run")}
-            found.setdefault(line["run"], {}).setdefault(line["step"], {}).update(figures)
-        return {run: dict(sorted(steps.items())) for run, steps in found.items()}
-
 
 class MetricsLog:
     """Log of a run's figures: one JSON object per line.

@@ -14,7 +14,7 @@ from pipelines.run.sample_writer import SampleWriter
 from tests.generation.models import expressive
 from tests.pipelines.txl_process import run_txl
 from tests.small_models import toy_tokens
-from txl_tf.training.metrics import PROCESS_RUN, TAGS, MetricsLog
+from txl_tf.training.metrics import PAGES, PROCESS_RUN, TAGS, MetricsLog, describe_tag
 
 # Texts and hyperparameters are no curves.
 _SCALAR = re.compile("|".join(f"{name}(/.*)?" for name in TAGS))
@@ -34,22 +34,29 @@ def scalars_of(folder):
     return values
 
 
+def lines_of(workdir):
+    return MetricsLog(workdir / "metrics.jsonl").read().lines
+
+
 def logged(workdir):
-    merged = MetricsLog(workdir / "metrics.jsonl").read().merged()
-    return {
-        run: {
-            (tag, step): float(np.float32(value))
-            for step, figures in steps.items()
-            for tag, value in figures.items()
-            if _SCALAR.fullmatch(tag) and not isinstance(value, str)
-        }
-        for run, steps in merged.items()
-        if run != PROCESS_RUN
-    }
+    values = {}
+    for line in lines_of(workdir):
+        if line["run"] != PROCESS_RUN:
+            values.setdefault(line["run"], {}).update(
+                ((tag, line["step"]), float(np.float32(value)))
+                for tag, value in line.items()
+                if _SCALAR.fullmatch(tag)
+            )
+    return values
 
 
 def test_tags_and_log_have_the_same_values(untouched):
-    assert scalars_of(untouched / "tensorboard") == logged(untouched)
+    values = logged(untouched)
+    assert scalars_of(untouched / "tensorboard") == values
+    written = {describe_tag(tag).name for run in values.values() for tag, _ in run}
+    charts = {tag.name for tag in TAGS.values() if tag.page in PAGES}
+    # Only TPUs have a published peak.
+    assert charts - written == {"performance/peak_share"}
 
 
 def test_the_log_has_the_result_of_an_evaluation(untouched, data_folder, tmp_path, txl):
@@ -57,7 +64,7 @@ def test_the_log_has_the_result_of_an_evaluation(untouched, data_folder, tmp_pat
     copy = shutil.copytree(untouched, tmp_path / "run")
     options = ("--workdir", copy, "--data", data_folder, "--split", "valid", "--json")
     result = json.loads(txl("evaluate", *options))
-    line = MetricsLog(untouched / "metrics.jsonl").read().merged()["valid"][40]
+    *_, line = (line for line in lines_of(untouched) if "result" in line)
     assert line["result"].keys() == result.keys()
     for name in result.keys() - {"seconds"}:
         # Training sums in a fixed order.
@@ -81,7 +88,7 @@ def test_the_overview_has_settings_and_samples(untouched):
     validation = EventAccumulator(str(untouched / "tensorboard" / "valid")).Reload()
     steps = [event.step for event in validation.Tensors("sample")]
     assert steps == [20, 40]
-    line = MetricsLog(untouched / "metrics.jsonl").read().merged()["valid"][40]
+    *_, line = (line for line in lines_of(untouched) if "sample" in line)
     sample = text(validation, "sample")
     assert f"Perplexity {line['sample/perplexity']:.4g}" in sample
     # It continues the text of the split.
