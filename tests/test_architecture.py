@@ -120,7 +120,6 @@ LOADED_FIRST = (
     "txl_tf.training.checkpoints",
     "txl_tf.training.ledger",
     "txl_tf.training.metrics",
-    "txl_tf.training.run_time",
     "pipelines",
     "pipelines.command_line",
     "pipelines.configs",

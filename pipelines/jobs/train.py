@@ -20,7 +20,6 @@ from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import Workdir, data_identity, open_model
-from txl_tf.training.run_time import RunClock
 
 from ..configs import NAMED_EXPERIMENTS, load_experiment
 from ..run.initial_weights import (
@@ -138,7 +137,6 @@ def run_training(
     read_data: Callable[[], "RunData"],
 ) -> None:
     """Trains to the end of a run, for the job of a name; `read_data` may use TensorFlow."""
-    clock = RunClock()
     # 1. The watcher comes first, so that an early preemption loses nothing.
     with PreemptionWatcher() as watcher:
         # 2. TensorFlow is loaded, which takes some 4 s, and the CPU is split into `--cpu-replicas`
@@ -160,7 +158,6 @@ def run_training(
                 watcher=watcher,
                 profile_steps=getattr(arguments, "profile_steps", None),
                 initial=initial,
-                clock=clock,
             )
         )
     print(workdir.tensorboard_line)

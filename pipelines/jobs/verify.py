@@ -193,10 +193,10 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: CheckpointStore
 
 
 def _verify_metrics(workdir: Workdir) -> Iterator[str]:
-    for path in (workdir.metrics, workdir.time):
-        content = MetricsLog(path).read()
-        if content is not None and content.num_unreadable:
-            what = f"Number of damaged lines: {content.num_unreadable}."
-            raise DataDamagedError(what, where=path, remedy="Remove the damaged lines.")
-        if content is not None:
-            yield f"verified: figures {path}, {len(content.lines)} lines, in their form only"
+    path = workdir.metrics
+    content = MetricsLog(path).read()
+    if content is not None and content.num_unreadable:
+        what = f"Number of damaged lines: {content.num_unreadable}."
+        raise DataDamagedError(what, where=path, remedy="Remove the damaged lines.")
+    if content is not None:
+        yield f"verified: figures {path}, {len(content.lines)} lines, in their form only"

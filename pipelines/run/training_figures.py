@@ -7,7 +7,6 @@ import os
 import platform
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -76,15 +75,12 @@ def memory_figures(memory: Mapping[str, np.ndarray]) -> dict[str, float]:
 class RunFigures:
     """Writer of a run's figures and texts, which changes no state or random number of training."""
 
-    def __init__(self, job: TrainingJob, trainer: Trainer, say: Callable[[str], None]) -> None:
+    def __init__(self, job: TrainingJob, trainer: Trainer) -> None:
         self._job = job
         self._trainer = trainer
         self._is_chief = is_chief(job.strategy)
         files = job.workdir.files
         self._log = MetricsLog(job.workdir.metrics, files)
-        self._time_log = MetricsLog(job.workdir.time, files)
-        self._say = say
-        self._clock = job.clock
         self.peak_tokens_per_second = peak_tokens_per_second(job.experiment, job.strategy)
         self._board = TensorBoardWriter(files.subfolder("tensorboard"), self._log)
         self._sampler: SampleWriter | None = None
@@ -95,8 +91,6 @@ class RunFigures:
 
     def write_overview(self, step: int) -> None:
         """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""
-        if step < self._job.experiment.training.num_steps:
-            self._clock.begin(self._time_log, step)
         settings = self._job.experiment.to_dict()
         described = {**settings, "data": self._job.data.identity}
         texts = {"configuration": code_block(json.dumps(described, indent=1))}
@@ -114,7 +108,6 @@ class RunFigures:
 
     def write_training(self, report: LoopReport) -> None:
         """Writes the figures of a loop."""
-        self._clock.note_loop(report)
         peak = self.peak_tokens_per_second
         figures = training_figures(report, self._job.data.bytes_per_token, peak)
         self._board.write_figures(report.step, TRAINING_RUN, figures)
@@ -122,34 +115,18 @@ class RunFigures:
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation."""
         if self._is_chief:
-            self._clock.note("evaluations", result.step, seconds=result.seconds)
             self._board.write_evaluation(result)
 
-    def write_checkpoint(self, step: int, seconds: float) -> None:
-        """Writes how long training paused for the checkpoint of a step, and the goodput so far."""
-        self._clock.note("checkpoints", step, seconds=seconds)
-        figures = {"performance/checkpoint_seconds": seconds}
-        if (run_time := self._clock.run_time) is not None:
-            figures["performance/goodput"] = run_time.goodput
-        self._board.write_figures(step, TRAINING_RUN, figures)
-
-    def write_end(self, step: int) -> None:
-        """Logs the end of the job, and prints its use of time."""
-        self._clock.note("other", step)
-        if (run_time := self._clock.run_time) is not None:
-            self._say(run_time.describe())
-
     def flush_to_disk(self) -> None:
-        """Flushes the logs to disk, before a checkpoint."""
+        """Flushes the log to disk, before a checkpoint."""
         self._log.flush_to_disk()
-        self._clock.flush_to_disk()
 
     def observe(self, evaluator: Any, step: int, check: Callable[[], None]) -> None:
         """Writes memory and a sample after an evaluation; all workers call it."""
         dataset = self._job.data.language_text
         if dataset is None:
             return
-        begin, memory = time.perf_counter(), None
+        memory = None
         if isinstance(self._job.experiment.model, ModelConfig):  # others remember one position
             memory = self._trainer.replica_memory.to_global()
         if self._is_chief:
@@ -158,7 +135,6 @@ class RunFigures:
             check()
             if SampleWriter.is_possible(evaluator.config):
                 self._write_sample(evaluator, dataset, step)
-        self._clock.note("evaluations", step, seconds=time.perf_counter() - begin)
 
     def _write_sample(self, evaluator: Evaluator, dataset: PreparedDataset, step: int) -> None:
         if self._sampler is None:

@@ -6,7 +6,6 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import AnyStrategy
 from txl_tf.model_folder import Workdir
-from txl_tf.training.run_time import RunClock
 
 from .initial_weights import InitialWeights
 from .run_data import RunData
@@ -25,5 +24,3 @@ class TrainingJob:
     """Steps to profile, counted from 1."""
     initial: InitialWeights | None = None
     """Weights to begin from; `None` for random ones."""
-    clock: RunClock = dataclasses.field(default_factory=RunClock)
-    """Clock that began with the job."""

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -107,7 +106,7 @@ class TrainingRun:
                 self._training.num_kept_checkpoints,
             )
             self._ledger = StepLedger(workdir.ledger, workdir.files, self._say)
-            self._figures = RunFigures(self._job, self.trainer, self._say)
+            self._figures = RunFigures(self._job, self.trainer)
             self._saver = exits.enter_context(BackgroundSaver(self._store))
             self._progress = exits.enter_context(
                 TrainingProgress(self._training.num_steps, data.describe_loss)
@@ -184,7 +183,6 @@ class TrainingRun:
 
     def save(self) -> None:
         """Saves the current step, in the background."""
-        begin = time.perf_counter()
         # Every worker holds a part of the memory, so all must call this.
         arrays = self.trainer.arrays() | self._history.state()
         step = self._saved_step = self.trainer.step
@@ -195,7 +193,6 @@ class TrainingRun:
             self._ledger.flush_to_disk()
             self._figures.flush_to_disk()
             self._saver.submit(step, arrays, self._ledger.digest)
-            self._figures.write_checkpoint(step, time.perf_counter() - begin)
 
     def evaluate(self) -> None:
         """Evaluates the split `valid`, and keeps the checkpoint if it is the best."""
@@ -251,12 +248,10 @@ class TrainingRun:
         )
 
     def finish(self) -> None:
-        """Waits for the last checkpoint, and prints where the time went."""
+        """Waits for the last checkpoint."""
         if self._has_stalled:
             self._ensure_checkpoint(self.trainer.step)
         self._saver.wait()
-        if self._is_chief:
-            self._figures.write_end(self.trainer.step)
 
     @functools.cached_property
     def _evaluator(self) -> Any:

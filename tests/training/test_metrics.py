@@ -132,8 +132,7 @@ def test_a_resumed_run_repeats_no_line(path):
 def test_lines_of_a_finished_run_are_kept(tmp_path):
     path = f"file://{tmp_path}/metrics"
     for number in range(3):
-        log = MetricsLog(path)
-        log.continue_at_end()
+        log = begun(path, 7, evaluated_step=7)
         log.append(7, "train", {"x": number})
         log.flush_to_disk()
         log.append(7, "valid", {"y": number, "z": 1})

@@ -44,7 +44,6 @@ class Workdir:
         self.tensorboard = os.path.join(self.folder, "tensorboard")
         self.ledger = os.path.join(self.folder, f"ledger{ending}")
         self.metrics = os.path.join(self.folder, f"metrics{ending}")
-        self.time = os.path.join(self.folder, f"time{ending}")
 
     @property
     def tensorboard_line(self) -> str:

@@ -50,9 +50,7 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
     "Throughput": {
         "performance/tokens_per_second": "Tokens of all replicas per second, compiling included.",
         "performance/step_seconds": "Wall time of a step, mean of a loop.",
-        "performance/checkpoint_seconds": "Pause of training for a checkpoint, without writing.",
         "performance/peak_share": "Share of the published peak operations per second of TPUs.",
-        "performance/goodput": "Share of the time so far spent on steps whose result was kept.",
         "performance/evaluation_seconds": "Wall time of an evaluation, compiling included.",
     },
     "Memory": {
@@ -202,10 +200,6 @@ class MetricsLog:
                 kept_bytes, kept_lines = num_bytes, number + 1
             self._files.cut(kept_bytes)
             self._num_lines = kept_lines
-
-    def continue_at_end(self) -> None:
-        """Keeps all lines of a finished run; comes before the first `append`."""
-        self.resume(*[1 << 62] * 2)
 
     def append(self, step: int, run: str, values: Mapping[str, Any]) -> None:
         """Writes a line of `train` or a split; values by tag are numbers, texts or JSON objects."""

@@ -102,7 +102,7 @@ def test_a_task_is_learned_and_its_answers_are_written(finetune, tmp_path, kind,
     questions = [{key: row[key] for key in row if key != "label"} for row in ROWS[kind][:5]]
     questions_file = write_rows(tmp_path / "asked.jsonl", questions)
     options = ("--epochs", "8", "--predict", questions_file, "--out", tmp_path / "answers.jsonl")
-    finetune(kind, *options, says="% in steps; ")
+    finetune(kind, *options)
     figures = figures_of(tmp_path / "run")
     assert list(figures) == [3, 6, 9, 12, 15, 18, 21, 24]
     assert figures[24][metric] >= least
