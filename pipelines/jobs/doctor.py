@@ -35,7 +35,7 @@ from txl_tf.errors import (
 from txl_tf.imports import is_on_jax, jax
 from txl_tf.storage.files import first_line, is_remote, read_file, remove_file, write_file
 
-from ..shell.arguments import add_number, add_tpu_argument
+from ..shell.arguments import add_tpu_argument
 from ..shell.exit_codes import load_tensorflow, one_line
 
 if TYPE_CHECKING:
@@ -79,8 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tpu_argument(parser, "check this TPU (default: the devices of this machine)")
     meaning = "check that a job can write here; may be repeated"
     parser.add_argument("--folder", metavar="PATH", action="append", default=[], help=meaning)
-    meaning = "seconds that TensorFlow may take for its checks"
-    add_number(parser, "--timeout-seconds", 1e-3, 86_400.0, meaning, default=300.0, metavar="S")
 
 
 def check_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
@@ -116,7 +114,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
             exit_code = MismatchError.exit_code if name == "KERAS_BACKEND" else 0
             yield Finding(name, f"set to {value[:80]}", f"unset {name}", exit_code)
     yield from map(check_folder, arguments.folder)
-    yield check_devices(arguments.tpu, arguments.timeout_seconds)
+    yield check_devices(arguments.tpu)
 
 
 def pinned_versions() -> dict[str, str]:
@@ -182,9 +180,10 @@ def check_folder(folder: str) -> Finding:
 
 
 _PROBE = f"from {__name__} import probe; import sys; probe(sys.argv[1] or None)"
+_TIMEOUT_SECONDS = 300.0
 
 
-def check_devices(tpu: str | None, timeout_seconds: float) -> Finding:
+def check_devices(tpu: str | None) -> Finding:
     """Runs `probe` in another process; an error, a crash or a hang becomes a finding."""
     environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     # The child imports the same copy of the code, and logs the errors that explain its end.
@@ -194,11 +193,11 @@ def check_devices(tpu: str | None, timeout_seconds: float) -> Finding:
     remedy = "Fix any fault above, or check that no other process uses the TPU."
     try:
         finished = subprocess.run(
-            command, capture_output=True, timeout=timeout_seconds, env=environment, check=False
+            command, capture_output=True, timeout=_TIMEOUT_SECONDS, env=environment, check=False
         )
     except subprocess.TimeoutExpired:
         # TensorFlow waits without limit for a TPU that does not answer.
-        what = f"no answer within {timeout_seconds:g} seconds"
+        what = f"no answer within {_TIMEOUT_SECONDS:g} seconds"
         return Finding("TensorFlow", what, remedy, InputMissingError.exit_code)
     code, last_lines = (
         finished.returncode,

@@ -42,13 +42,11 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 from ..run.memory_needs import require_evaluation_memory
 from ..shell.arguments import (
-    MAX_STEP,
     STANDARD_INPUT,
     add_device_arguments,
     add_evaluation_argument,
     add_json_argument,
     add_model_arguments,
-    add_number,
     check_text_file,
     override_evaluation,
 )
@@ -72,13 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     figures = parser.add_argument_group("figures")
     figures.add_argument(
         "--per-token", action="store_true", help="with --text: print the nats of every token"
-    )
-    add_number(
-        figures,
-        "--num-words",
-        1,
-        MAX_STEP,
-        "number of words in the text (default: counted by white space)",
     )
     add_json_argument(figures)
     add_device_arguments(parser, "evaluate on")
@@ -177,9 +168,9 @@ def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chi
     evaluator.load_arrays(weights)
     nats = np.zeros(0 if path is None else dataset.num_tokens(split))
     observe = None if path is None else nats.__setitem__
-    num_words = job.arguments.num_words
-    options = {"track": show_progress, "observe": observe}
-    result = evaluate_split(evaluator, dataset, split, step=step, num_words=num_words, **options)
+    result = evaluate_split(
+        evaluator, dataset, split, step=step, track=show_progress, observe=observe
+    )
     if not is_chief:
         return
     if path is not None:
@@ -204,9 +195,8 @@ def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chie
     step, weights = job.source.read_weights()
     evaluator = _create_evaluator(job, strategy, is_chief)
     evaluator.load_arrays(weights)
-    options = {"num_words": arguments.num_words, "track": show_progress}
     try:
-        score = score_text(evaluator, tokenizer, content, step=step, **options)
+        score = score_text(evaluator, tokenizer, content, step=step, track=show_progress)
     except InvalidTextError as error:
         where = "standard input" if arguments.text == STANDARD_INPUT else arguments.text
         remedy = "Give a text of at least two tokens, all known to the tokenizer."

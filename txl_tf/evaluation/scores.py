@@ -1,6 +1,5 @@
 """Scores of splits and of texts by an evaluator."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,10 @@ from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TextScore
 
 
 def evaluate_split(
-    evaluator: Evaluator,
-    dataset: PreparedDataset,
-    split: str,
-    *,
-    step: int,
-    num_words: int | None = None,
-    **options: Any,
+    evaluator: Evaluator, dataset: PreparedDataset, split: str, *, step: int, **options: Any
 ) -> EvaluationResult:
     """Evaluates a split of a prepared data set; `options` are passed to `Evaluator.evaluate`."""
     text = EvaluationText.of_split(dataset, split)
-    if num_words is not None:
-        text = dataclasses.replace(text, num_words=num_words)
     if text.num_tokens < 2:
         raise DataDamagedError(
             f"The split {split} has less than two tokens: there is nothing to score.",
@@ -40,7 +31,6 @@ def score_text(
     text: str | bytes | np.ndarray,
     *,
     step: int = 0,
-    num_words: int | None = None,
     **options: Any,
 ) -> TextScore:
     """Scores a text, or token ids; `options` are passed to `Evaluator.evaluate`.
@@ -63,7 +53,7 @@ def score_text(
         num_bytes=len(content),
         # The lowest bytes, read as signed, continue a code point.
         num_characters=int(np.count_nonzero(np.frombuffer(content, np.int8) >= -64)),
-        num_words=len(content.split()) if num_words is None else num_words,
+        num_words=len(content.split()),
         tokenizer_kind=tokenizer.kind,
         unknown_id=tokenizer.unknown_id,
     )
