@@ -29,7 +29,7 @@ JOBS = {
     "prepare": "turn text into a data set of records",
     "verify": "verify the checksums of a data set, run, checkpoint or export",
     "train": "train a model, or resume a run from its last checkpoint",
-    "finetune": "fine-tune a model: classification, regression, multiple choice or span extraction",
+    "finetune": "fine-tune a model: classification or regression",
     "config": "list all settings, or show an experiment",
     "evaluate": "compute bits per byte and perplexity of a checkpoint",
     "analyze": "analyze trained models: context length, attention",

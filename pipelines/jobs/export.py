@@ -19,7 +19,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
-from txl_tf.config.experiment import SERVED_KINDS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import dataset_tokenizer
@@ -98,7 +97,7 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
             where=f"--workdir {arguments.workdir}",
         )
     if source.description.task is not None:
-        _check_task(arguments, source.description.task.kind)
+        _check_task(arguments)
     job = ExportJob(
         source=source,
         arguments=arguments,
@@ -115,7 +114,7 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
     return job
 
 
-def _check_task(arguments: argparse.Namespace, kind: str) -> None:
+def _check_task(arguments: argparse.Namespace) -> None:
     for name in _OF_LANGUAGE_MODELS:
         if getattr(arguments, name) not in (None, []):
             raise UsageError(
@@ -123,12 +122,6 @@ def _check_task(arguments: argparse.Namespace, kind: str) -> None:
                 where=option_of(name),
                 remedy="Leave it out.",
             )
-    if kind not in SERVED_KINDS:
-        raise UsageError(
-            f"A task of kind {kind} cannot be exported, only {' and '.join(SERVED_KINDS)}.",
-            where=f"--workdir {arguments.workdir}",
-            remedy="Predict with `txl finetune --predict`, or in Python with `txl_tf.load_task`.",
-        )
 
 
 def _completion(arguments: argparse.Namespace, vocabulary_size: int) -> GenerationConfig:

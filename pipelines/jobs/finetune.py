@@ -71,14 +71,12 @@ def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
     for split, use in _SPLITS.items():
         meaning = f"examples {use}: .jsonl, .csv, .tsv"
         data.add_argument(f"--{split}", metavar="FILE", help=meaning)
-    meaning = f"one of {', '.join(TASK_KINDS)} (default: classification)"
+    meaning = f"{' or '.join(TASK_KINDS)} (default: classification)"
     data.add_argument("--task", choices=TASK_KINDS, metavar="KIND", help=meaning)
     meaning = "columns of the texts (default: text)"
     data.add_argument("--text-columns", metavar="NAME", nargs="+", help=meaning)
-    meaning = "column of the label or answer (default: label)"
+    meaning = "column of the label (default: label)"
     data.add_argument("--label-column", metavar="NAME", help=meaning)
-    meaning = "columns of the texts to choose from"
-    data.add_argument("--choice-columns", metavar="NAME", nargs="+", help=meaning)
     data.add_argument("--id-column", metavar="NAME", help="column that names the examples")
     group = parser.add_argument_group("predictions")
     group.add_argument("--predict", metavar="FILE", help="examples to answer")
@@ -155,7 +153,6 @@ def _read_task_data(
     names: dict[str, Any] = {
         "text": arguments.text_columns and tuple(arguments.text_columns),
         "label": arguments.label_column,
-        "choices": arguments.choice_columns and tuple(arguments.choice_columns),
         "id": arguments.id_column,
     }
     try:
@@ -206,16 +203,11 @@ def _finetuning_experiment(
 
 
 def _task(data: TaskData) -> TaskConfig:
-    margin = None
-    if data.kind == "span" and any(not each.is_answerable for each in data.splits["train"]):
-        margin = 0.0
-    can_be_pairs = data.kind in ("classification", "regression")
     return TaskConfig(
         kind=data.kind,
-        has_pairs=can_be_pairs and any(len(each.texts) > 1 for each in data.splits["train"]),
+        has_pairs=any(len(each.texts) > 1 for each in data.splits["train"]),
         labels=data.labels or None,
         metric=data.metrics[0],
-        answer_margin=margin,
     )
 
 
@@ -245,7 +237,7 @@ def _predict(job: FineTuning, data: TaskData) -> None:
 
     path, examples = job.arguments.out, data.splits["test"]
     predictions, scores = load_task(job.workdir.folder).answer(examples)
-    if all(each.is_labelled for each in examples):
+    if all(each.label is not None for each in examples):
         figures = compute_metrics(data.metrics, data.kind, data.labels, examples, predictions)
         listing = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         print(f"{job.arguments.predict}: {listing} ({len(examples):,} examples)")

@@ -7,7 +7,7 @@ from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import MismatchError
 from txl_tf.evaluation.result import TaskResult
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
-from txl_tf.tasks.encoding import ExampleEncoder, fingerprint_of
+from txl_tf.tasks.encoding import encode_examples, fingerprint_of
 from txl_tf.tasks.examples import TaskData
 from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader, TaskObjective
 
@@ -38,9 +38,11 @@ class FineTuningData(RunData):
                 f"--set model.vocabulary_size={num_ids}.",
             )
         self.tokenizer = tokenizer
-        encoder = ExampleEncoder(experiment.task, tokenizer)
-        names = [name for name in ("train", "valid") if name in data.splits]
-        self._encoded = {name: encoder.encode(data.splits[name]) for name in names}
+        self._encoded = {
+            name: encode_examples(experiment.task, tokenizer, data.splits[name])
+            for name in ("train", "valid")
+            if name in data.splits
+        }
         self.has_valid = "valid" in self._encoded
         self._metrics = list(dict.fromkeys([experiment.task.metric, *data.metrics]))
         self.identity = {
@@ -62,7 +64,7 @@ class FineTuningData(RunData):
 
     def describe_plan(self) -> tuple[str, str]:
         """Describes a step and the examples of the run in a few words each."""
-        tokens = self._encoded["train"].num_tokens.sum(axis=1)
+        tokens = self._encoded["train"].num_tokens
         rows, count = self.plan.num_rows, self.plan.num_examples
         longest = int(tokens.max())
         return (

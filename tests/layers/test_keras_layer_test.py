@@ -69,16 +69,6 @@ CASES = {
         "input_data": _SEGMENT,
         "expected_output_shape": (_ROWS, 3),
     },
-    "ChoiceHead": {
-        "init_kwargs": {"pooling": "mean"},
-        "input_data": _SEGMENT[:, None],
-        "expected_output_shape": (_ROWS, 1),
-    },
-    "SpanHead": {
-        "init_kwargs": {},
-        "input_data": _SEGMENT,
-        "expected_output_shape": (_ROWS, 2, _LENGTH),
-    },
 }
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.layer_checks import random, randomize_weights
 from tests.small_models import small_config
-from txl_tf.layers import ChoiceHead, PooledHead, SpanHead
+from txl_tf.layers import PooledHead
 from txl_tf.models import create_model
 from txl_tf.models.headed import TransformerXLWithHead, pad_token_ids
 
@@ -33,16 +33,13 @@ def assert_close(one, other, atol=1e-5):
     np.testing.assert_allclose(one, other, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize(
-    "head", [PooledHead(3), PooledHead(1, pooling="mean"), SpanHead()], ids=repr
-)
+@pytest.mark.parametrize("head", [PooledHead(3), PooledHead(1, pooling="mean")], ids=repr)
 def test_a_text_in_a_batch_equals_the_text_alone(head):
     model, lengths = made(head), (1, T, T + 1, 5 * T, 7)
     together = model(pad_token_ids(texts(*lengths), multiple_of=T)).numpy()
     for row, text in enumerate(texts(*lengths)):
         alone = model(np.array([text])).numpy()[0]
-        length = len(text) if isinstance(head, SpanHead) else None
-        assert_close(together[row][..., :length], alone)
+        assert_close(together[row], alone)
 
 
 def test_hidden_states_equal_one_pass_of_the_model():
@@ -51,13 +48,6 @@ def test_hidden_states_equal_one_pass_of_the_model():
     memory = model.language_model.initial_memory(1, 0)
     expected, _ = model.language_model(np.array([text]), memory)
     assert_close(model.read(np.array([text])), expected, 1e-6)
-
-
-def test_choices_of_a_row_are_texts_of_their_own():
-    model, flat = made(ChoiceHead()), pad_token_ids(texts(5, 9, 2, 7))
-    choices = model({name: array.reshape(2, 2, -1) for name, array in flat.items()})
-    one_row = model({name: array[None] for name, array in flat.items()})
-    assert_close(np.ravel(choices), one_row[0])
 
 
 def test_dropout_differs_between_segments_and_calls():
@@ -91,22 +81,19 @@ def test_bad_inputs_and_a_head_that_does_not_tell_the_loss_are_refused():
             call()
 
 
-@pytest.mark.parametrize(
-    ("head", "shape"), [(PooledHead(3), (2, 3)), (ChoiceHead(), (2, 2)), (SpanHead(), (2, 2, 8))]
-)
-def test_a_head_of_classes_tells_the_loss(head, shape):
-    model = made(head)
+def test_a_head_of_classes_tells_the_loss():
+    model = made(PooledHead(3))
     model.compile("adam")
-    targets, outputs = np.ones(shape[:-1], int), random(*shape)
+    targets, outputs = np.ones(2, int), random(2, 3)
     expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, outputs)
     assert float(model.compute_loss(y=targets, y_pred=outputs)) == pytest.approx(float(expected))
 
 
 def test_an_export_takes_texts_of_any_length_as_the_model_was_called(tmp_path):
-    model = made(SpanHead(), num_layers=1)
+    model = made(PooledHead(3), num_layers=1)
     inputs = pad_token_ids(texts(6, 9), multiple_of=T)
     model.compile("adam", run_eagerly=True)
-    model.fit(inputs, np.zeros((2, 2), int), verbose=0)
+    model.fit(inputs, np.zeros(2, int), verbose=0)
     model.export(tmp_path / "model", verbose=False)
     served, longer = tf.saved_model.load(tmp_path / "model"), pad_token_ids(texts(5, 9, 22))
     answers = served.serve({name: tf.constant(each) for name, each in longer.items()})
@@ -125,8 +112,7 @@ STATES = random(3, 3, 2)
 def without_projection(head):
     """The head with a projection that passes on both features."""
     head.build((None, None, 2), (None, None))
-    bias = [np.zeros(head.num_outputs)] if head.projection.use_bias else []
-    head.projection.set_weights([np.eye(2, head.num_outputs), *bias])
+    head.projection.set_weights([np.eye(2), np.zeros(2)])
     return np.array(head(STATES, MASK))
 
 
@@ -135,8 +121,5 @@ def test_heads_leave_padding_out_and_return_float32():
     np.testing.assert_array_equal(last, [STATES[0, 1], STATES[1, 2], [0.0, 0.0]])
     mean = without_projection(PooledHead(2, pooling="mean"))
     assert_close(mean, [STATES[0, :2].mean(axis=0), STATES[1].mean(axis=0), [0.0, 0.0]])
-    spans = without_projection(SpanHead())
-    np.testing.assert_array_equal(spans[1], STATES[1].T)
-    assert (np.array(keras.ops.softmax(spans[0]))[:, 2] == 0.0).all()
     half = PooledHead(2, dtype="mixed_bfloat16")
     assert half(keras.ops.cast(STATES, "bfloat16"), MASK).dtype == "float32"

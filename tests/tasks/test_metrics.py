@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from txl_tf.config.experiment import LOWER_IS_BETTER
-from txl_tf.tasks.examples import Answer, Example
+from txl_tf.tasks.examples import Example
 from txl_tf.tasks.metrics import compute_metrics
 
 LABELS = ("a", "b", "c")
 TWO = ("0", "1")
 
 
-def examples_of(labels, **values):
+def examples_of(labels):
     names = range(len(labels))
     return [
-        Example(name=str(name), where=f"f, line {name}", texts=("t",), label=label, **values)
+        Example(name=str(name), where=f"f, line {name}", texts=("t",), label=label)
         for name, label in zip(names, labels, strict=True)
     ]
 
@@ -43,7 +43,6 @@ NO_CORRELATION = {"pearson": 0.0, "spearman": 0.0}
         ),
         ("regression", [1.0, 1.0], [1.0, 2.0], NO_CORRELATION),
         ("regression", [1.0, 2.0], [3.0, 3.0], NO_CORRELATION),
-        ("choice", [0, 1, 2, 0], [0, 2, 2, 1], {"accuracy": 0.5}),
     ],
 )
 def test_figures_follow_their_formulas(kind, labels, predictions, expected):
@@ -51,41 +50,6 @@ def test_figures_follow_their_formulas(kind, labels, predictions, expected):
     figures = compute_metrics(tuple(expected), kind, classes, examples_of(labels), predictions)
     assert figures == pytest.approx(expected)
     assert {"mean_squared_error"} == LOWER_IS_BETTER
-
-
-@pytest.mark.parametrize(
-    ("answers", "text", "exact_match", "span_f1"),
-    [
-        # Articles, punctuation and case do not count.
-        (("The  Cat's\thome, an hour",), "cats home hour", 1.0, 1.0),
-        (("two words",), "two", 0.0, 2 / 3),
-        # The best accepted answer counts, and a word as often as both have it.
-        (("dog", "big cat cat"), "the cat, cat", 0.0, 4 / 5),
-        (("cat",), "dog", 0.0, 0.0),
-        # In version 1.1 two texts without a word match and have no word in common.
-        (("the",), "a", 1.0, 0.0),
-    ],
-)
-def test_figures_of_spans_follow_the_published_rules(answers, text, exact_match, span_f1):
-    accepted = tuple(Answer(text=each, start=0) for each in answers)
-    one = Example(name="1", where="f", texts=("q", "p"), answers=accepted)
-    none = Example(name="2", where="f", texts=("q", "p"), is_answerable=False)
-    names = ("exact_match", "span_f1")
-    figures = compute_metrics(names, "span", (), [one], [text])
-    assert figures == pytest.approx({"exact_match": exact_match, "span_f1": span_f1})
-    # In version 2.0 they are equal.
-    span_f1 = max(exact_match, span_f1)
-    figures = compute_metrics(names, "span", (), [one, none], [text, "cat"])
-    assert figures == pytest.approx(
-        {
-            "exact_match": exact_match / 2,
-            "exact_match_has_answer": exact_match,
-            "exact_match_no_answer": 0.0,
-            "span_f1": span_f1 / 2,
-            "span_f1_has_answer": span_f1,
-        }
-    )
-    assert compute_metrics(("span_f1",), "span", (), [none], [""]) == {"span_f1": 1.0}
 
 
 @pytest.mark.parametrize(

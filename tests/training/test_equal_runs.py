@@ -54,7 +54,7 @@ def new_trainer(name, num_replicas=1, num_rows=4, **training):
     """A trainer before its first step, in which rows restart in both halves of the run."""
     training = {"num_steps": NUM_STEPS, "global_batch_size": num_rows, **training}
     if name == "task":
-        return task_trainer(task_experiment("choice", training=training), num_replicas)
+        return task_trainer(task_experiment("classification", training=training), num_replicas)
     is_recurrent = not isinstance(RUNS[name], dict)
     sections = {} if is_recurrent else RUNS[name]
     training |= sections.get("training", {})

@@ -5,12 +5,11 @@ import pytest
 import tensorflow as tf
 
 from tests.small_models import small_config, strategy_of
-from tests.tasks.test_example_encoding import BYTES, PASSAGE, example
+from tests.tasks.test_example_encoding import BYTES, example
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models import create_model
 from txl_tf.models.headed import pad_token_ids
-from txl_tf.tasks.encoding import ExampleEncoder
-from txl_tf.tasks.examples import Answer
+from txl_tf.tasks.encoding import encode_examples
 from txl_tf.training.fine_tuning import (
     ExamplePlan,
     ExampleReader,
@@ -25,11 +24,6 @@ EXAMPLES = {
         example("x" * (3 + 5 * n), number=n, label=("no", "yes")[n % 2]) for n in range(7)
     ],
     "regression": [example("y" * (2 + 4 * n), label=n / 3) for n in range(7)],
-    "choice": [
-        example("q" * n, choices=("aa", "b" * 9, "c")[: 2 + n % 2], label=n % 2) for n in range(7)
-    ],
-    "span": [example("Who?", PASSAGE, answers=(Answer(text="John", start=PASSAGE.index("John")),))]
-    * 7,
 }
 
 
@@ -60,7 +54,7 @@ def experiment_of(kind, **sections):
 
 
 def reader_of(experiment):
-    encoded = ExampleEncoder(experiment.task, BYTES).encode(EXAMPLES[experiment.task.kind])
+    encoded = encode_examples(experiment.task, BYTES, EXAMPLES[experiment.task.kind])
     num_rows = experiment.training.global_batch_size
     plan = ExamplePlan(num_examples=7, num_rows=num_rows, seed=1, fingerprint="f")
     return encoded, ExampleReader(encoded, plan, T)
@@ -77,13 +71,11 @@ def cross_entropy(logits, target):
     return np.log(np.exp(shifted).sum()) - shifted[target]
 
 
-def loss_of(kind, outputs, target, weights=(1.0, 1.0)):
+def loss_of(kind, outputs, target, weights):
     """Loss of one example by its definition."""
     if kind == "regression":
         return (outputs[0] - target) ** 2
-    if kind == "span":
-        return sum(cross_entropy(row, place) for row, place in zip(outputs, target, strict=True))
-    return cross_entropy(outputs, target) * (weights[target] if kind != "choice" else 1.0)
+    return cross_entropy(outputs, target) * weights[target]
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
@@ -102,16 +94,9 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
 
     plan = ExamplePlan(num_examples=7, num_rows=4, seed=1, fingerprint="f")
     for row, number in enumerate(plan.positions(0)[:3]):
-        begin = number * encoded.num_choices
-        texts = [
-            encoded.token_ids[slice(*encoded.offsets[begin + choice :][:2])].tolist()
-            for choice in range(len(encoded.examples[number].choices) or 1)
-        ]
-        padded = pad_token_ids(texts)
-        if kind == "choice":
-            padded = {name: array[None] for name, array in padded.items()}
-        outputs = objective.headed_model(padded).numpy()[0]
-        expected = loss_of(kind, outputs, encoded.targets[number], weights or (1.0, 1.0))
+        text = encoded.token_ids[slice(*encoded.offsets[number:][:2])].tolist()
+        outputs = objective.headed_model(pad_token_ids([text])).numpy()[0]
+        expected = loss_of(kind, outputs, encoded.targets[number], weights)
         assert row_losses[row].numpy() * 4 == pytest.approx(expected, rel=1e-5)
     assert row_losses[3].numpy() == 0.0
     assert total.numpy() == pytest.approx(row_losses.numpy().sum())

@@ -12,7 +12,7 @@ from txl_tf.errors import InputMissingError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.model_folder import StepChoice, open_model
 from txl_tf.tasks.answers import answers_of
-from txl_tf.tasks.encoding import ExampleEncoder
+from txl_tf.tasks.encoding import encode_examples
 from txl_tf.tasks.examples import Example
 
 
@@ -60,21 +60,14 @@ class TextTask:
         """Answers texts.
 
         Args:
-            texts: sequence of str, or of tuples: a pair of texts, or question and passage of
-                "span".
+            texts: sequence of str, or of tuples for pairs of texts.
 
         Returns:
-            List with the class, the number or the answer of each text; "" is no answer.
+            List with the class or the number of each text.
 
         Raises:
             DataDamagedError: If a text cannot be encoded or has no token.
-            ValueError: If the task is a choice between texts, see `answer`.
         """
-        if self.task.kind == "choice":
-            raise ValueError(
-                "`predict` cannot choose between several texts: call `answer` with examples. "
-                f"Received: {len(texts)} texts"
-            )
         rows = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
         predictions, _ = self.answer(
             [
@@ -82,11 +75,10 @@ class TextTask:
                 for number, row in enumerate(rows)
             ]
         )
-        if self.task.kind == "classification" and self.task.labels is not None:
-            return [self.task.labels[number] for number in predictions]
-        return list(predictions)
+        labels = self.task.labels
+        return predictions if labels is None else [labels[number] for number in predictions]
 
-    def answer(self, examples: Sequence[Example]) -> tuple[Sequence[Any], Sequence[Any]]:
+    def answer(self, examples: Sequence[Example]) -> tuple[list[Any], list[Any]]:
         """Returns the predictions of examples for `compute_metrics`, and scores, see `answers_of`.
 
         Args:
@@ -94,8 +86,8 @@ class TextTask:
         """
         if not examples:
             return [], []
-        encoded_examples = ExampleEncoder(self.task, self.tokenizer).encode(examples)
-        return answers_of(self.task, encoded_examples, self._evaluator.outputs(encoded_examples))
+        encoded_examples = encode_examples(self.task, self.tokenizer, examples)
+        return answers_of(self.task, self._evaluator.outputs(encoded_examples))
 
 
 def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTask:

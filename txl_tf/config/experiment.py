@@ -248,21 +248,16 @@ class EvaluationConfig(FrozenConfig):
                 self.refuse(reason, "same_length_keys")
 
 
-TaskKind = Literal["classification", "regression", "choice", "span"]
-"""Kinds of tasks. The kind determines the head of the model, its loss and its answers."""
-
-SERVED_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice")
-"""Kinds that an export can answer. For spans use `load_task`."""
+TaskKind = Literal["classification", "regression"]
+"""Kinds of tasks. The kind determines the loss and the answers."""
 
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 """Metrics of a task where the lowest value is the best."""
 
 _MAX_LABELS = 65_536
 _FIELDS_OF_TASK = {
-    "classification": frozenset({"labels", "class_weights", "has_pairs", "pooling"}),
-    "regression": frozenset({"has_pairs", "pooling"}),
-    "choice": frozenset({"pooling"}),
-    "span": frozenset({"max_answer_words", "answer_margin"}),
+    "classification": frozenset({"labels", "class_weights"}),
+    "regression": frozenset(),
 }
 
 
@@ -275,17 +270,15 @@ class TaskConfig(FrozenConfig):
     """
 
     kind: TaskKind
-    """Kind of answer: a class or a number for a text, one of several texts, or a span of a text."""
+    """Kind of answer: a class or a number for a text."""
     labels: tuple[str, ...] | None = None
     """Classes in the order of the outputs, only for "classification"."""
     metric: str
     """Metric on the validation examples that selects the best step."""
     has_pairs: bool = False
-    """Whether examples are pairs of texts; an export then takes two texts. Only for
-    "classification" and "regression"."""
+    """Whether examples are pairs of texts; an export then takes two texts."""
     pooling: Literal["last", "mean"] = "last"
-    """What represents a text: the state of its last token, or the mean of all states. Unused by
-    "span"."""
+    """What represents a text: the state of its last token, or the mean of all states."""
     separator: str = "\n"
     """Separator between the texts of an example; it also follows the last text."""
     max_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
@@ -294,11 +287,6 @@ class TaskConfig(FrozenConfig):
     """Dropout rate on the inputs of the head."""
     class_weights: tuple[float, ...] | None = None
     """Weight of the loss of each class, in the order of `labels`. None means equal weights."""
-    max_answer_words: Annotated[int, positive(1000)] = 30
-    """Most words of an answer, only for "span"."""
-    answer_margin: float | None = None
-    """Log-probability by which the best span must exceed "no answer", only for "span". None means
-    that there always is an answer."""
 
     def validate(self) -> None:
         self.require_use("kind", _FIELDS_OF_TASK)
@@ -314,13 +302,8 @@ class TaskConfig(FrozenConfig):
             self.require("class_weights", is_usable, "have no negative weight, and one above 0")
 
     @property
-    def takes_two_texts(self) -> bool:
-        """True if an export takes two texts: a pair, or the context of a choice and an option."""
-        return self.has_pairs or self.kind == "choice"
-
-    @property
     def num_outputs(self) -> int:
-        """Number of outputs of the head for each text or option."""
+        """Number of outputs of the head."""
         return len(self.labels) if self.labels is not None else 1
 
 

@@ -1,6 +1,6 @@
 """Rows of a batch on the replicas of a strategy.
 
-Shape letters used in this module: B rows, T tokens.
+Shape letters used in this module: B rows.
 """
 
 from typing import Any
@@ -22,10 +22,11 @@ class ReplicaRows:
         self._num_padded = self.rows_per_replica * num_replicas - num_rows
 
     def split(self, arrays: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
-        """Distributes the rows of arrays `(B, T)`: tensors, or values per replica."""
+        """Distributes the rows of arrays `(B, ...)`: tensors, or values per replica."""
         if self._strategy is None:
             return tuple(map(ops.convert_to_tensor, arrays))
-        padded_arrays = [np.pad(array, [(0, self._num_padded), (0, 0)]) for array in arrays]
+        padding = (0, self._num_padded)
+        padded_arrays = [np.pad(array, [padding, *[(0, 0)] * (array.ndim - 1)]) for array in arrays]
 
         def part_of(context: tf.distribute.ReplicaContext) -> tuple[Any, ...]:
             first = context.replica_id_in_sync_group * self.rows_per_replica

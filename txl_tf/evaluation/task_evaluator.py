@@ -1,7 +1,6 @@
 """Evaluator of a task, for outputs and figures of examples on any number of replicas.
 
-Shape letters used in this module: B rows of a batch, C texts of an example, E examples, L
-positions of a text.
+Shape letters used in this module: B rows of a batch, E examples, L positions of a text, C outputs.
 """
 
 import time
@@ -11,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from txl_tf.config.experiment import EvaluatedModel
 from txl_tf.errors import NonFiniteError
@@ -85,7 +83,7 @@ class TaskEvaluator:
         progress. Raises NonFiniteError if an output is not finite.
         """
         begin = time.perf_counter()
-        predictions, _ = answers_of(self._task, encoded, self.outputs(encoded, track))
+        predictions, _ = answers_of(self._task, self.outputs(encoded, track))
         kind, labels = self._task.kind, self._task.labels or ()
         return TaskResult(
             split=split,
@@ -96,8 +94,8 @@ class TaskEvaluator:
             seconds=time.perf_counter() - begin,
         )
 
-    def outputs(self, encoded: EncodedExamples, track: Track | None = None) -> list[np.ndarray]:
-        """Computes the model's outputs for each example, in order, see `answers_of`.
+    def outputs(self, encoded: EncodedExamples, track: Track | None = None) -> np.ndarray:
+        """Computes the model's outputs for each example, in order, float32 `(E, C)`.
 
         Texts of similar length are batched together, and all batches have one shape. Its rows and
         segments are powers of two, so that many calls need few programs. Raises NonFiniteError if
@@ -110,9 +108,9 @@ class TaskEvaluator:
         num_rows = min(self.config.evaluation.batch_size, num_rows)
         copy_values(self._weights.values(), self._variables)
         rows = ReplicaRows(self._strategy, num_rows)
-        order = np.argsort(-encoded.num_tokens.max(axis=1), kind="stable")
+        order = np.argsort(-encoded.num_tokens, kind="stable")
         begins = range(0, len(order), num_rows)
-        found: list[np.ndarray] = [np.zeros(0)] * len(order)
+        outputs = np.zeros((len(order), self._task.num_outputs), np.float32)
         for begin in begins if track is None else track(begins, len(begins)):
             numbers = order[begin : begin + num_rows]
             batch = rows.split(_gather_batch(encoded, numbers, num_rows, length))
@@ -120,54 +118,37 @@ class TaskEvaluator:
                 values = self._function(*batch)
             else:
                 values = self._strategy.run(self._function, args=batch)
-            together = rows.join(values)[: len(numbers)]
-            for number, outputs in zip(numbers.tolist(), together, strict=True):
-                found[number] = _without_padding(encoded, number, outputs)
-        return found
+            outputs[numbers] = found = rows.join(values)[: len(numbers)]
+            is_finite = np.isfinite(found).all(axis=1)
+            if not is_finite.all():
+                raise NonFiniteError(
+                    "A prediction is not finite.",
+                    where=encoded.examples[int(numbers[is_finite.argmin()])].where,
+                    remedy="Name another checkpoint, or lower the learning rate.",
+                )
+        return outputs
 
     def _outputs(self, token_ids: Any, num_tokens: Any) -> Any:
-        if self._task.kind == "choice":
-            num_choices = num_tokens.shape[1]
-            token_ids = ops.reshape(token_ids, [token_ids.shape[0], num_choices, -1])
-        else:
-            num_tokens = num_tokens[:, 0]
         return self.model.call(padded_inputs(token_ids, num_tokens), training=False)
 
 
 def gather_texts(stream: Any, offsets: Any, texts: Any, length: int) -> tuple[Any, Any]:
-    """Returns the ids `(..., L)` of texts of a stream, padded with 0, and their lengths, int32.
+    """Returns the ids `(B, L)` of texts of a stream, padded with 0, and their lengths, int32.
 
     It is part of data sets, so TensorFlow computes it on any backend.
     """
     begins = tf.gather(offsets, texts)
     counts = tf.gather(offsets, texts + 1) - begins
     places = tf.range(length, dtype=counts.dtype)
-    is_token = places < counts[..., None]
-    token_ids = tf.gather(stream, tf.where(is_token, begins[..., None] + places, 0))
+    is_token = places < counts[:, None]
+    token_ids = tf.gather(stream, tf.where(is_token, begins[:, None] + places, 0))
     return tf.where(is_token, tf.cast(token_ids, tf.int32), 0), tf.cast(counts, tf.int32)
 
 
 def _gather_batch(
     encoded: EncodedExamples, numbers: np.ndarray, num_rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns tokens `(B, C * L)` and counts `(B, C)` of examples; rows beyond repeat the last."""
+    """Returns tokens `(B, L)` and counts `(B,)` of examples; rows beyond repeat the last."""
     numbers = np.pad(numbers, (0, num_rows - len(numbers)), mode="edge")
-    texts = numbers[:, None] * encoded.num_choices + np.arange(encoded.num_choices)
-    token_ids, counts = gather_texts(encoded.token_ids, encoded.offsets, texts, length)
-    return np.asarray(token_ids).reshape(num_rows, -1), np.asarray(counts)
-
-
-def _without_padding(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.ndarray:
-    """Removes the padding from the outputs of a text."""
-    num_tokens = int(encoded.num_tokens[number, 0])
-    if encoded.kind == "span":
-        outputs = outputs[:, :num_tokens]
-    elif encoded.kind == "choice":
-        outputs = outputs[: len(encoded.examples[number].choices)]
-    if not np.isfinite(outputs).all():
-        raise NonFiniteError(
-            "A prediction is not finite.",
-            where=encoded.examples[number].where,
-            remedy="Name another checkpoint, or lower the learning rate.",
-        )
-    return outputs
+    token_ids, counts = gather_texts(encoded.token_ids, encoded.offsets, numbers, length)
+    return np.asarray(token_ids), np.asarray(counts)

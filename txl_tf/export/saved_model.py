@@ -12,7 +12,6 @@ from tensorflow.core.framework import tensor_shape_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
-from txl_tf.config.experiment import SERVED_KINDS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
 from txl_tf.errors import StorageError
@@ -78,8 +77,7 @@ def export_saved_model(
             row of every request has a new one. Defaults to `None`: the defaults of
             `GenerationConfig`, limited to the tokens that a request may ask for.
         description: optional `ModelDescription` of the run, for `config.json`; its model,
-            tokenizer and storage are replaced. For a model with a head it must have a task of one
-            of `SERVED_KINDS`.
+            tokenizer and storage are replaced. For a model with a head it must have a task.
 
     Returns:
         The folder.
@@ -88,7 +86,7 @@ def export_saved_model(
         OutputExistsError: If the folder exists; it is left unchanged.
         StorageError: If it cannot be written.
         ValueError: If the tokenizer has another vocabulary than the model, `completion` writes
-            more tokens than a request may ask for, or a model with a head has no such task.
+            more tokens than a request may ask for, or a model with a head has no task.
     """
     options = ExportOptions() if options is None else options
     completion = _checked_completion(completion, options, tokenizer)
@@ -104,10 +102,10 @@ def export_saved_model(
     )
     files = {f"{EXTRA}/{name}": each for name, each in model_description.files(tokenizer).items()}
     task = model_description.task
-    if head is not None and (task is None or task.kind not in SERVED_KINDS or not tokenizer):
+    if head is not None and (task is None or tokenizer is None):
         raise ValueError(
-            "A model with a head needs a tokenizer and a `description` with a task of "
-            f"{', '.join(SERVED_KINDS)}. Received: tokenizer={tokenizer}, task={task}"
+            "A model with a head needs a tokenizer and a `description` with a task. "
+            f"Received: tokenizer={tokenizer}, task={task}"
         )
     root = tf.Module()
     root.weights = ServedWeights(weights, options.weights)

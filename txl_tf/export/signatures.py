@@ -144,7 +144,7 @@ class Signatures:
         """
         inputs = self._inputs
         if self._task is not None:
-            names = ("texts", "second_texts") if self._task.takes_two_texts else ("texts",)
+            names = ("texts", "second_texts") if self._task.has_pairs else ("texts",)
             return {"classify": signature(self.classify, inputs, names)}
         writes = self._served.config.effective_memory_length > 0
         functions = {}
@@ -274,18 +274,16 @@ class Signatures:
         return {"nats": nats, "tokens": lengths, "perplexity": perplexity}
 
     def classify(self, texts, second_texts=""):
-        """Classifies texts `(B,)`, or pairs of texts; a choice pairs the context with an option.
+        """Classifies texts `(B,)`, or pairs of texts.
 
         A scalar second text stands for all rows. Returns `labels`, string `(B,)`, and
-        `probabilities` `(B, C)` in the order of the task's labels; for a regression or a choice,
-        `values` `(B,)`.
+        `probabilities` `(B, C)` in the order of the task's labels; for a regression, `values`
+        `(B,)`.
         """
         ids = self._joined_ids(texts, tf.convert_to_tensor(second_texts))
         pooled = self._served.pool(ids.to_tensor(), ids.row_lengths(), self._task.pooling)  # [B, D]
-        kernel, *biases = self._head.values()
-        outputs = tf.matmul(pooled, kernel)  # [B, C]
-        for bias in biases:  # a choice has none
-            outputs += bias
+        kernel, bias = self._head.values()
+        outputs = tf.matmul(pooled, kernel) + bias  # [B, C]
         if self._task.labels is None:
             return {"values": guards.finite(outputs[:, 0], "values")}
         probabilities = guards.finite(tf.nn.softmax(outputs), "probabilities")

@@ -4,13 +4,12 @@ from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward, GRUGate
+from txl_tf.layers.pooled_head import PooledHead
 from txl_tf.layers.seeded_dropout import SeededDropout
-from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 
 __all__ = [
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
-    "ChoiceHead",
     "DecoderBlock",
     "FeedForward",
     "GRUGate",
@@ -19,5 +18,4 @@ __all__ = [
     "RelativeAttention",
     "SeededDropout",
     "ShawAttention",
-    "SpanHead",
 ]

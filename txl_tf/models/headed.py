@@ -1,10 +1,9 @@
 """Language model with a head: reads long texts by segments, then does a task on them.
 
 Shape letters used in this module:
-  B rows, L positions of a text, T segment length, S segments, D hidden width, C texts of a row.
+  B rows, L positions of a text, T segment length, S segments, D hidden width.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.experiment import TaskConfig
+from txl_tf.layers.pooled_head import PooledHead
 from txl_tf.layers.seeded_dropout import drawn_row_seeds
-from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead
 from txl_tf.layers.token_ids import check_rank, check_token_ids
 from txl_tf.models.graph_reader import read_in_graph
 from txl_tf.models.language_model import LanguageModel, language_model_of
@@ -67,17 +66,16 @@ class TransformerXLWithHead(ModelWithLoss):
     Args:
         language_model: `LanguageModel`, such as a `TransformerXL`; for a `StatefulTransformerXL`
             its inner model is used.
-        head: layer called with hidden states `(..., L, D)` and a padding mask `(..., L)`, such as
+        head: layer called with hidden states `(B, L, D)` and a padding mask `(B, L)`, such as
             `txl_tf.layers.PooledHead`.
         seed: optional int. Seed of dropout.
         **kwargs: other keyword arguments passed to `keras.Model`.
 
     Call arguments:
         inputs: dict of `token_ids`, int `(B, L)`, and optionally `padding_mask`, bool `(B, L)`,
-            true where there is a token; or only `token_ids` without padding. For a choice between
-            texts, `(B, C, L)`.
-        dropout_seed: optional int32 tensor `(B, 2)`, or `(B, C, 2)` for a choice: a seed for each
-            text; by default the model draws one.
+            true where there is a token; or only `token_ids` without padding.
+        dropout_seed: optional int32 tensor `(B, 2)`, a seed for each text; by default the model
+            draws one.
         training: bool. If `True`, dropout is active.
 
     Returns:
@@ -102,8 +100,7 @@ class TransformerXLWithHead(ModelWithLoss):
         language_model = language_model_of(language_model)
         self.language_model = language_model
         self.head = head
-        self.outputs_logits = isinstance(head, PooledHead | SpanHead)
-        self.has_loss_per_position = isinstance(head, SpanHead)
+        self.outputs_logits = isinstance(head, PooledHead)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
         self._input_names = ("token_ids", "padding_mask")
@@ -130,7 +127,7 @@ class TransformerXLWithHead(ModelWithLoss):
                 "`padding_mask` must be true for the first tokens of a row and false after "
                 "them. Received: a row where padding comes before a token"
             )
-        check_rank(token_ids, (2, 3), "(B, L) or (B, C, L)")
+        check_rank(token_ids, (2,), "(B, L)")
         check_token_ids(token_ids, self.language_model.config.vocabulary_size)
 
     def __call__(self, inputs, *args, **kwargs):
@@ -143,15 +140,14 @@ class TransformerXLWithHead(ModelWithLoss):
         token_ids, padding_mask = inputs["token_ids"], inputs.get("padding_mask")
         head_seed = None
         if training:
-            shape = ops.shape(token_ids)[:-1]
-            dropout_seed = self._drawn_seeds(shape) if dropout_seed is None else dropout_seed
+            if dropout_seed is None:
+                dropout_seed = drawn_row_seeds(self.seed_generator, ops.shape(token_ids)[0])
             head_seed = _seed_of_segment(dropout_seed, -1)
         hidden = self.read(token_ids, padding_mask, dropout_seed, training)
         return self.head(hidden, padding_mask, dropout_seed=head_seed, training=training)
 
     def default_loss(self):
-        is_pooled = isinstance(self.head, PooledHead) and self.head.num_outputs > 1
-        if not is_pooled and not isinstance(self.head, ChoiceHead | SpanHead):
+        if not isinstance(self.head, PooledHead) or self.head.num_outputs == 1:
             raise ValueError(
                 "`compile` needs a `loss` for this head, such as "
                 '"mean_squared_error" for numbers. '
@@ -161,30 +157,25 @@ class TransformerXLWithHead(ModelWithLoss):
 
     def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
         if input_signature is None:
-            shape = (None, None, None) if isinstance(self.head, ChoiceHead) else (None, None)
-            token_ids = keras.InputSpec("int32", shape)
-            specs = {"token_ids": token_ids, "padding_mask": keras.InputSpec("bool", shape)}
+            token_ids = keras.InputSpec("int32", (None, None))
+            specs = {"token_ids": token_ids, "padding_mask": keras.InputSpec("bool", (None, None))}
             input_signature = [{name: specs[name] for name in self._input_names} or token_ids]
         super().export(filepath, format, input_signature=input_signature, **kwargs)
 
     def read(self, token_ids, padding_mask=None, dropout_seed=None, training=False):
-        """Returns the hidden states `(..., L, D)` of the last layer for ids `(..., L)`.
+        """Returns the hidden states `(B, L, D)` of the last layer for ids `(B, L)`.
 
         Other arguments are as in a call. Segments without tokens in any text are skipped; their
         hidden states are 0.
         """
         model, segment_length = self.language_model, self.language_model.config.segment_length
         token_ids = ops.cast(token_ids, "int32")
-        shape = ops.shape(token_ids)
-        num_read = length = shape[-1]
-        token_ids = ops.reshape(token_ids, (-1, length))  # [B, L]
+        num_rows, length = ops.shape(token_ids)
+        num_read, width = length, model.config.hidden_dim
         if padding_mask is not None:
             num_read = ops.max(ops.sum(ops.cast(padding_mask, "int32"), axis=-1))
         if training and dropout_seed is None:
-            dropout_seed = self._drawn_seeds(shape[:-1])
-        if dropout_seed is not None and len(dropout_seed.shape) > 1:
-            dropout_seed = ops.reshape(dropout_seed, (-1, 2))
-        num_rows, width = ops.shape(token_ids)[0], model.config.hidden_dim
+            dropout_seed = drawn_row_seeds(self.seed_generator, num_rows)
         num_segments = -(-length // segment_length)
         starts = ops.arange(num_segments, dtype="int32") * segment_length
         starts = ops.reshape(starts, (-1, 1, 1, 1))
@@ -203,11 +194,7 @@ class TransformerXLWithHead(ModelWithLoss):
             read_segment, token_ids, state, segment_length, num_read=num_read
         )  # [S, B, T, D]
         hidden = ops.reshape(ops.swapaxes(hidden, 0, 1), (num_rows, -1, width))
-        return ops.reshape(hidden[:, :length], (*shape, width))
-
-    def _drawn_seeds(self, shape):
-        seeds = drawn_row_seeds(self.seed_generator, math.prod(shape))
-        return ops.reshape(seeds, (*shape, 2))
+        return hidden[:, :length]
 
     def get_config(self):
         return {
@@ -228,21 +215,14 @@ class TransformerXLWithHead(ModelWithLoss):
 def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXLWithHead:
     """Adds the head of a task to a language model; its weights are drawn from Keras' seed."""
     options = {"dropout": task.head_dropout, "dtype": model.dtype_policy, "name": "head"}
-    head: keras.layers.Layer
-    match task.kind:
-        case "choice":
-            head = ChoiceHead(task.pooling, **options)
-        case "span":
-            head = SpanHead(**options)
-        case _:
-            head = PooledHead(task.num_outputs, task.pooling, **options)
+    head = PooledHead(task.num_outputs, task.pooling, **options)
     return TransformerXLWithHead(model, head, dtype=model.dtype_policy)
 
 
 def padded_inputs(token_ids: Any, num_tokens: Any) -> dict[str, Any]:
     """Returns the inputs of a `TransformerXLWithHead` from ids and the lengths of texts."""
     places = ops.arange(ops.shape(token_ids)[-1], dtype="int32")
-    return {"token_ids": token_ids, "padding_mask": places < num_tokens[..., None]}
+    return {"token_ids": token_ids, "padding_mask": places < num_tokens[:, None]}
 
 
 def _seed_of_segment(seed, index):

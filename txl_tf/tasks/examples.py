@@ -1,17 +1,8 @@
 """Examples of a fine-tuning task, and their reader for a user's own files.
 
-| kind | text columns | label column |
-|---|---|---|
-| classification | one or more texts | name of the class; in JSON also an integer or a truth value |
-| regression | one or more texts | a finite number |
-| choice | texts before the options, or none | number of the right option from 0, or its letter |
-| span | question and passage | the answer: see below |
-
-The options of "choice" are in several columns, or in one as a JSON list. An answer of "span" is
-text that occurs in the passage, or a JSON list of objects with `text` and `answer_start`, the first
-character. An empty text or list means that the passage has no answer.
-
-Splits whose names begin with `train` or `valid` need labels; others may lack them.
+An example has one or more columns of texts and one with its label. The label of a classification is
+the name of a class, in JSON also an integer or a truth value. That of a regression is a finite
+number. Splits whose names begin with `train` or `valid` need labels; others may lack them.
 
 | ending | form |
 |---|---|
@@ -28,7 +19,6 @@ import contextlib
 import csv
 import dataclasses
 import re
-import string
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -48,21 +38,8 @@ _LARGEST_FLOAT32 = 3.4028234663852886e38
 DEFAULT_METRICS: dict[TaskKind, tuple[str, ...]] = {
     "classification": ("accuracy", "f1_macro"),
     "regression": ("pearson", "spearman", "mean_squared_error"),
-    "choice": ("accuracy",),
-    "span": ("span_f1", "exact_match"),
 }
 """Metrics of own data, by kind; the first one decides which weights are best."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """Accepted answer of a question about a passage.
-
-    `start` is its first character in the passage, counted from 0.
-    """
-
-    text: str
-    start: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,27 +49,14 @@ class Example:
     Args:
         name: str. The id in the file, or the number of the record as text.
         where: str. Place for messages, such as `"train.jsonl, line 12"`.
-        texts: tuple of str. One text or a pair; question and passage of "span"; the texts before
-            the options of "choice", or none.
-        choices: tuple of str. The full texts of the options of "choice".
-        label: The name of the class, a number, or the index of the right choice. None if unknown,
-            and for "span".
-        answers: tuple of `Answer`. Answers of "span"; empty without an answer.
-        is_answerable: bool. False for a question that the passage cannot answer.
+        texts: tuple of str. One text or more, such as a pair.
+        label: The name of the class, or a number. None if unknown.
     """
 
     name: str
     where: str
     texts: tuple[str, ...]
-    choices: tuple[str, ...] = ()
-    label: str | float | int | None = None
-    answers: tuple[Answer, ...] = ()
-    is_answerable: bool = True
-
-    @property
-    def is_labelled(self) -> bool:
-        """True if the label is known, or for "span" the answers."""
-        return self.label is not None or bool(self.answers) or not self.is_answerable
+    label: str | float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,15 +98,13 @@ class Columns(FrozenConfig):
     text: tuple[str, ...] = ("text",)
     """Columns of the texts of an example, in their order."""
     label: str | None = "label"
-    """Column of the label, or of the answer; None for files without labels."""
+    """Column of the label; None for files without labels."""
     id: str | None = None
     """Column that names the examples; without one, records are numbered from 0."""
-    choices: tuple[str, ...] = ()
-    """Columns of the options, one or more; for tasks of kind "choice" alone."""
 
     def validate(self) -> None:
         """Raises ValueError if a column is named twice."""
-        names = [*self.text, *self.choices, *(n for n in (self.label, self.id) if n is not None)]
+        names = [*self.text, *(n for n in (self.label, self.id) if n is not None)]
         doubled = [name for name in names if names.count(name) > 1]
         if doubled:
             raise ValueError(f"A column must be named only once. Received: {doubled[0]!r} twice")
@@ -204,7 +166,7 @@ def read_own_data(
         `TaskData`.
 
     Raises:
-        UsageError: If the columns do not fit the kind, or a file ending is unknown.
+        UsageError: If the kind or a file ending is unknown, or a column is not named.
         MismatchError: If a column is missing, or there are fewer than two classes.
         DataDamagedError: If a file or a record is damaged.
         InputMissingError: If there is no such file.
@@ -219,7 +181,13 @@ def read_own_data(
     print(data.labels, data.splits["train"][0].texts)
     ```
     """
-    _check_columns(kind, columns)
+    problem = None
+    if kind not in TASK_KINDS:
+        problem = f"The kind must be {' or '.join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}"
+    elif not columns.text:
+        problem = "A task needs at least 1 text column."
+    if problem is not None:
+        raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
     splits = {}
     for split, path in paths_by_split.items():
         needs_label = split.startswith(("train", "valid"))
@@ -230,27 +198,12 @@ def read_own_data(
                 remedy="Name the column of the labels.",
             )
         label_names = (columns.label,) if needs_label else ()
-        names = (*columns.text, *columns.choices, columns.id, *label_names)
+        names = (*columns.text, columns.id, *label_names)
         records = read_records(path, [name for name in names if name is not None])
         splits[split] = [_example(record, kind, columns, needs_label) for record in records]
     if kind == "classification":
         labels = _labels_of(splits) if labels is None else labels
     return TaskData(kind=kind, labels=labels or (), splits=splits, metrics=DEFAULT_METRICS[kind])
-
-
-def _check_columns(kind: TaskKind, columns: Columns) -> None:
-    num_texts = len(columns.text)
-    if kind not in TASK_KINDS:
-        problem = f"The kind must be {' or '.join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}"
-    elif kind == "span" and num_texts != 2:
-        problem = f"Kind span needs 2 text columns, question and passage, not {num_texts}."
-    elif kind != "choice" and num_texts < 1:
-        problem = f"A task of kind {kind} needs at least 1 text column."
-    elif (kind == "choice") != bool(columns.choices):
-        problem = "Tasks of kind choice need at least one column of options; others have none."
-    else:
-        return
-    raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
 
 
 def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool) -> Example:
@@ -259,24 +212,17 @@ def _example(record: Record, kind: TaskKind, columns: Columns, needs_label: bool
         value = record.values[columns.id]
         name = str(value) if type(value) is int else record.text(columns.id)
     texts = tuple(record.text(each) for each in columns.text)
-    choices = _choices(record, columns.choices) if kind == "choice" else ()
-    example = Example(name=name, where=record.where, texts=texts, choices=choices)
     column = str(columns.label)
     label = record.values.get(column)
-    if kind == "span" and label is not None:
-        answers = _answers(record, column, example.texts[1])
-        return dataclasses.replace(example, answers=answers, is_answerable=bool(answers))
     if label is None or (isinstance(label, str) and not label.strip()):
         if needs_label:
             raise record.damaged(f"The label in the field {column!r} is missing or blank.")
-        return example
-    if kind == "regression":
+        label = None
+    elif kind == "regression":
         label = record.number_in(column)
-    elif kind == "choice":
-        label = _index_of(record, column, label, len(example.choices))
     else:
         label = _class_name(record, column, label)
-    return dataclasses.replace(example, label=label)
+    return Example(name=name, where=record.where, texts=texts, label=label)
 
 
 def _labels_of(splits: dict[str, list[Example]]) -> tuple[str, ...]:
@@ -301,57 +247,6 @@ def _class_name(record: Record, column: str, label: Any) -> str:
             f"Received: {shown_value(label)}"
         )
     return str(label)
-
-
-def _choices(record: Record, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the texts of several columns, or of the JSON list in a single column."""
-    values = record.values[columns[0]]
-    if len(columns) > 1 or not isinstance(values, list):
-        values = [record.text(name) for name in columns]
-    if not all(isinstance(each, str) and each.strip() for each in values):
-        raise record.damaged(f"The field {columns[0]!r} must be a list of texts, none blank.")
-    if len(values) < 2:
-        raise record.damaged("There must be at least two options.")
-    return tuple(values)
-
-
-def _index_of(record: Record, column: str, label: Any, num_choices: int) -> int:
-    names = {str(number): number for number in range(num_choices)}
-    names |= {letter: number for number, letter in enumerate(string.ascii_uppercase[:num_choices])}
-    if type(label) not in (int, str) or str(label) not in names:
-        raise record.damaged(
-            f"The field {column!r} must be the number of an option, 0 to {num_choices - 1}, or "
-            f"its letter. Received: {shown_value(label)}"
-        )
-    return names[str(label)]
-
-
-def _answers(record: Record, column: str, passage: str) -> tuple[Answer, ...]:
-    value = record.values[column]
-    if isinstance(value, list):
-        return tuple(_answer(record, each, passage) for each in value)
-    text = record.text(column, may_be_empty=True)
-    if not text.strip():
-        return ()
-    start = passage.find(text)
-    if start < 0:
-        raise record.damaged(f"The passage does not contain the answer: {shown_value(text)}")
-    return (Answer(text=text, start=start),)
-
-
-def _answer(record: Record, value: Any, passage: str) -> Answer:
-    text = value.get("text") if isinstance(value, dict) else None
-    start = value.get("answer_start") if isinstance(value, dict) else None
-    if not isinstance(text, str) or not text.strip() or type(start) is not int:
-        raise record.damaged(
-            "An answer must have a `text` that is not blank and an integer `answer_start`. "
-            f"Received: {shown_value(value)}"
-        )
-    if start < 0 or not passage.startswith(text, start):
-        raise record.damaged(
-            f"The passage has no {shown_value(text)} at character {start}, counted from 0."
-        )
-    return Answer(text=text, start=start)
 
 
 def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:

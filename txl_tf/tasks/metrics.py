@@ -4,8 +4,6 @@
 |---|---|---|
 | classification | indices of classes | `accuracy`, `f1`, `f1_macro`, `matthews` |
 | regression | numbers | `pearson`, `spearman`, `mean_squared_error` |
-| choice | indices of choices | `accuracy` |
-| span | texts, empty for "no answer" | `exact_match`, `span_f1` |
 
 `f1` is the F1 of the second of two classes, as in GLUE; `f1_macro` is the mean over all classes.
 Fractions range from 0 to 1, correlations from -1 to 1.
@@ -14,12 +12,8 @@ Undefined metrics are 0, so that training can continue: correlations, including 
 predictions or all labels are equal, and F1 if a class neither occurs nor is predicted.
 """
 
-import collections
-import re
-import string
 import warnings
 from collections.abc import Callable, Sequence
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -42,13 +36,12 @@ def compute_metrics(
     Args:
         names: sequence of str. Metrics of the kind; see the table above.
         kind: str. One of `TASK_KINDS`.
-        labels: tuple of str. The classes; empty for a task without classes.
+        labels: tuple of str. The classes; empty for a regression.
         examples: sequence of `Example`, all of them with labels.
         predictions: sequence or array with a prediction for each example.
 
     Returns:
-        Dict of floats by name. "span" adds values by kind of question if some question has no
-        answer.
+        Dict of floats by name.
 
     Raises:
         UsageError: If scikit-learn or SciPy is not installed.
@@ -71,26 +64,19 @@ def compute_metrics(
             f"Received: {len(examples)} examples, {len(predictions)} predictions"
         )
     for example in examples:
-        if not example.is_labelled:
+        if example.label is None:
             raise ValueError(f"Every example must have a label. Received: none in {example.where}")
-    match kind:
-        case "classification":
-            figures = _class_figures(labels, examples, predictions)
-        case "regression":
-            figures = _number_figures(examples, predictions)
-        case "choice":
-            figures = _choice_figures(examples, predictions)
-        case _:
-            figures = _span_figures(examples, predictions)
+    if kind == "classification":
+        figures = _class_figures(labels, examples, predictions)
+    else:
+        figures = _number_figures(examples, predictions)
     for name in names:
         if name not in figures:
             raise ValueError(
                 f"A metric of this {kind} task must be one of "
                 f"{', '.join(figures)}.{did_you_mean(name, figures)} Received: {shown_value(name)}"
             )
-    more = ("", "_has_answer", "_no_answer")
-    keys = [f"{name}{suffix}" for name in names for suffix in more]
-    return {key: figures[key] for key in keys if key in figures}
+    return {name: figures[name] for name in names}
 
 
 def _class_figures(
@@ -138,58 +124,3 @@ def _correlation(
         warnings.simplefilter("ignore")
         value = float(function(right, numbers).statistic)
     return value if np.isfinite(value) else 0.0
-
-
-def _choice_figures(examples: Sequence[Example], predictions: Any) -> dict[str, float]:
-    is_right = np.asarray(predictions) == np.array([example.label for example in examples])
-    return {"accuracy": float(is_right.mean())}
-
-
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def normalized_answer(text: str) -> str:
-    """Normalises an answer for comparison, as the published evaluation does.
-
-    Lower case, without ASCII punctuation and the words a, an and the, single spaces between words.
-    """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
-
-
-def _span_figures(examples: Sequence[Example], predictions: Any) -> dict[str, float]:
-    """Computes exact match and F1 of answers, both from 0 to 1, as the published evaluations do.
-
-    The best accepted answer of a question counts. If any question has no answer, the rules of
-    version 2.0 hold: "no answer" is predicted by an empty text, F1 is 1 if both normalised texts
-    are empty (0 in version 1.1), and each kind of question gets figures, too.
-    """
-    has_version_2 = not all(example.is_answerable for example in examples)
-    exact, overlap = [], []
-    for example, text in zip(examples, predictions, strict=True):
-        accepted = [normalized_answer(answer.text) for answer in example.answers]
-        if has_version_2:
-            accepted = [each for each in accepted if each] or [""]
-        text_answer = normalized_answer(text)
-        exact.append(float(text_answer in accepted))
-        overlap.append(max(_f1(text_answer, each, has_version_2) for each in accepted))
-    figures = {"exact_match": fmean(exact), "span_f1": fmean(overlap)}
-    if has_version_2:
-        answerable = [number for number, each in enumerate(examples) if each.is_answerable]
-        others = [number for number, each in enumerate(examples) if not each.is_answerable]
-        if answerable:
-            figures["exact_match_has_answer"] = fmean(exact[number] for number in answerable)
-            figures["span_f1_has_answer"] = fmean(overlap[number] for number in answerable)
-        figures["exact_match_no_answer"] = fmean(exact[number] for number in others)
-    return figures
-
-
-def _f1(answer: str, accepted: str, has_version_2: bool) -> float:
-    words, right = answer.split(), accepted.split()
-    if has_version_2 and not (words and right):
-        return float(words == right)
-    num_same = (collections.Counter(words) & collections.Counter(right)).total()
-    if num_same == 0:
-        return 0.0
-    precision, recall = num_same / len(words), num_same / len(right)
-    return 2 * precision * recall / (precision + recall)

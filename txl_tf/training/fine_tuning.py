@@ -1,7 +1,6 @@
 """Fine-tuning for a task: order, reader and training loss of examples.
 
-Shape letters used in this module: B rows, b rows of one replica, C texts of an example, E examples,
-L positions of a text.
+Shape letters used in this module: B rows, b rows of one replica, L positions of a text.
 """
 
 import dataclasses
@@ -22,8 +21,6 @@ from txl_tf.models.language_model import LanguageModel
 from txl_tf.tasks.encoding import EncodedExamples
 
 _PREFETCHED_BATCHES = 4
-# Odd, and different from the steps of positions and segments: no two texts of a row share a seed.
-_CHOICE_STEP = 0x1B873593
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +77,6 @@ class ExampleReader:
     def __init__(self, encoded: EncodedExamples, plan: ExamplePlan, segment_length: int) -> None:
         self._encoded = encoded
         self._plan = plan
-        self._tokens_of_example = encoded.num_tokens.sum(axis=1)
         self.length = encoded.padded_length(segment_length)
         """Positions `L` of every text of a batch."""
 
@@ -90,8 +86,8 @@ class ExampleReader:
     ) -> tf.data.Dataset:
         """Creates the data set of one host, like `TrainingSegments.dataset_fn`.
 
-        An element is a batch of one replica: `token_ids`, int32 `(b, L)`, or `(b, C, L)` for a
-        choice; `num_tokens`, int32 `(b,)` or `(b, C)`; and `targets`, see `TaskObjective`.
+        An element is a batch of one replica: `token_ids`, int32 `(b, L)`; `num_tokens`, int32
+        `(b,)`; and `targets` `(b,)`, see `TaskObjective`.
         """
         order = self._plan.examples_of(first_step, num_steps)
         # Padding rows, which make all shares equal, repeat rows of the plan.
@@ -99,13 +95,10 @@ class ExampleReader:
         numbers = order.reshape(-1, per_replica_rows)
         encoded, length = self._encoded, self.length
         stream, offsets = tf.constant(encoded.token_ids), tf.constant(encoded.offsets)
-        num_choices, targets = encoded.num_choices, tf.constant(encoded.targets)
+        targets = tf.constant(encoded.targets)
 
         def gather(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-            texts = numbers[:, None] * num_choices + tf.range(num_choices, dtype=numbers.dtype)
-            token_ids, counts = gather_texts(stream, offsets, texts, length)
-            if encoded.kind != "choice":
-                token_ids, counts = token_ids[:, 0], counts[:, 0]
+            token_ids, counts = gather_texts(stream, offsets, numbers, length)
             targets_of_rows = tf.gather(targets, numbers)
             return {"token_ids": token_ids, "num_tokens": counts, "targets": targets_of_rows}
 
@@ -124,15 +117,15 @@ class ExampleReader:
     def count_tokens(self, first_step: int, last_step: int) -> int:
         """Counts the tokens of the texts in a range of steps."""
         numbers = self._plan.examples_of(first_step, last_step - first_step)
-        return int(self._tokens_of_example[numbers].sum())
+        return int(self._encoded.num_tokens[numbers].sum())
 
 
 class TaskBatch(NamedTuple):
     """Examples of a replica, without memory. The first axis of every tensor is rows.
 
-    `token_ids` are int32 `(B, L)`, or `(B, C, L)` for a choice. `num_tokens` are int32 `(B,)` or
-    `(B, C)`, 0 for a missing text of a choice. `targets` are `(B, ...)`, see `TaskObjective`.
-    `dropout_seeds` are int32 `(B, 2)`; `weights` are float32 `(B,)`, 0 for padding rows.
+    `token_ids` are int32 `(B, L)`, `num_tokens` int32 `(B,)`, and `targets` `(B,)`, see
+    `TaskObjective`. `dropout_seeds` are int32 `(B, 2)`; `weights` are float32 `(B,)`, 0 for padding
+    rows.
     """
 
     token_ids: Any
@@ -158,19 +151,16 @@ class TaskBatch(NamedTuple):
     def checked_ids(inputs: dict[str, Any]) -> tuple[Any, Any]:
         """Returns the two int32 tensors `(B, N)` that the checksum of a step covers."""
         targets = ops.view(inputs["targets"], "int32")  # float32 for a regression
-        parts = (inputs["token_ids"], inputs["num_tokens"], targets)
-        flat = [ops.reshape(each, [each.shape[0], -1]) for each in parts]
-        ids = ops.concatenate(flat, axis=1)
+        parts = (inputs["token_ids"], inputs["num_tokens"][:, None], targets[:, None])
+        ids = ops.concatenate(parts, axis=1)
         return ids, ops.zeros_like(ids)
 
 
 class TaskObjective:
     """Training loss of a task: the mean over the examples of a batch.
 
-    Classification and choice use the cross-entropy, with int32 targets `(B,)`. A span uses the sum
-    of the cross-entropies of its first and last token, with int32 targets `(B, 2)`. Regression
-    uses the squared error, with float32 targets `(B,)`. `class_weights` multiply the loss of a
-    class, as in Keras.
+    Classification uses the cross-entropy, with int32 targets `(B,)`. `class_weights` multiply the
+    loss of a class, as in Keras. Regression uses the squared error, with float32 targets `(B,)`.
     """
 
     batch_type = TaskBatch
@@ -201,11 +191,12 @@ class TaskObjective:
         memory. A contribution is the row's loss times its weight, over the global batch size.
         """
         inputs = padded_inputs(batch.token_ids, batch.num_tokens)
-        seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
         # Read here: the gradient of a loop needs the shapes of variables, which fails on a TPU.
         values = [(weight, current_value(weight)) for weight in self.weights]
         with keras.StatelessScope(values):
-            outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
+            outputs = self.headed_model.call(
+                inputs, dropout_seed=batch.dropout_seeds, training=True
+            )
         losses = self._losses(outputs, batch)  # [B]
         row_losses = losses * batch.weights / self._global_batch_size
         return ops.sum(row_losses), row_losses, batch.memory
@@ -214,18 +205,7 @@ class TaskObjective:
         if self._task.kind == "regression":
             return ops.square(outputs[:, 0] - batch.targets)
         losses = ops.sparse_categorical_crossentropy(batch.targets, outputs, from_logits=True)
-        if self._task.kind == "span":
-            return ops.sum(losses, axis=1)
         if self._task.class_weights is not None:
             class_weights = ops.convert_to_tensor(self._task.class_weights, "float32")
             losses *= ops.take(class_weights, batch.targets)
         return losses
-
-
-def _seeds_of_texts(seeds: Any, num_tokens: Any) -> Any:
-    """Derives a seed for each text of a row: `(B, 2)` unchanged, or `(B, C, 2)` for a choice."""
-    if len(num_tokens.shape) == 1:
-        return seeds
-    steps = ops.arange(num_tokens.shape[1], dtype="int32") * _CHOICE_STEP
-    first = seeds[:, :1] + steps  # [B, C]
-    return ops.stack([first, ops.broadcast_to(seeds[:, 1:], ops.shape(first))], axis=2)

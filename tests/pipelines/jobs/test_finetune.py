@@ -18,7 +18,7 @@ WORDS = {"even": "zero two four", "odd": "one three five"}
 
 def classes(count):
     return [
-        {"text": f"{n} {WORDS[label]} " * (1 + n % 7), "label": label}
+        {"text": f"{n} {WORDS[label]} " * (1 + n % 7), "number": f"{n}", "label": label}
         for n in range(count)
         for label in [("even", "odd")[n % 2]]
     ]
@@ -27,18 +27,6 @@ def classes(count):
 ROWS = {
     "classification": classes(24),
     "regression": [{"text": "x" * (1 + 3 * n), "label": n / 4} for n in range(24)],
-    "choice": [
-        {"text": f"{n} is", "even": "even", "odd": "odd " * (1 + n % 9), "label": n % 2}
-        for n in range(24)
-    ],
-    "span": [
-        {"question": "Who?", "passage": f"It was King {n}, no doubt.", "label": f"King {n}"}
-        for n in range(24)
-    ],
-}
-COLUMNS = {
-    "choice": ("--choice-columns", "even", "odd"),
-    "span": ("--text-columns", "question", "passage"),
 }
 SETTINGS = (
     "--set",
@@ -77,7 +65,7 @@ def finetune(tmp_path, model_file):
             "--valid",
             write_rows(tmp_path / "valid.jsonl", rows[:10]),
         )
-        words = ("--task", kind, *COLUMNS.get(kind, ()), *SETTINGS, *options)
+        words = ("--task", kind, *SETTINGS, *options)
         return job("finetune", *model, *files, "--workdir", tmp_path / name, *words, **end)
 
     return run
@@ -91,30 +79,29 @@ def figures_of(workdir):
 
 
 @pytest.mark.parametrize(
-    ("kind", "metric", "least"),
+    ("kind", "columns", "metric", "least"),
     [
-        slow_case("regression", "pearson", 0.5),
-        slow_case("choice", "accuracy", 0.4),
-        slow_case("span", "exact_match", 0.0),
+        slow_case("regression", ("text",), "pearson", 0.5),
+        slow_case("classification", ("number", "text"), "accuracy", 0.9),
     ],
 )
-def test_a_task_is_learned_and_its_answers_are_written(finetune, tmp_path, kind, metric, least):
+def test_a_task_is_learned_and_its_answers_are_written(
+    finetune, tmp_path, kind, columns, metric, least
+):
     questions = [{key: row[key] for key in row if key != "label"} for row in ROWS[kind][:5]]
     questions_file = write_rows(tmp_path / "asked.jsonl", questions)
     options = ("--epochs", "8", "--predict", questions_file, "--out", tmp_path / "answers.jsonl")
-    finetune(kind, *options)
+    finetune(kind, "--text-columns", *columns, *options)
     figures = figures_of(tmp_path / "run")
     assert list(figures) == [3, 6, 9, 12, 15, 18, 21, 24]
     assert figures[24][metric] >= least
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [answer["name"] for answer in answers] == list("01234")
-    # In Python it is the same model; a choice is asked with examples.
-    if kind != "choice":
-        task = txl_tf.load_task(tmp_path / "run", step="best")
-        names = COLUMNS.get(kind, ("", "text"))[1:]
-        expected = task.predict([tuple(row[name] for name in names) for row in questions])
-        output = [answer["prediction"] for answer in answers]
-        assert output == pytest.approx(expected) if kind == "regression" else output == expected
+    # In Python it is the same model.
+    task = txl_tf.load_task(tmp_path / "run", step="best")
+    expected = task.predict([tuple(row[name] for name in columns) for row in questions])
+    output = [answer["prediction"] for answer in answers]
+    assert output == pytest.approx(expected) if kind == "regression" else output == expected
 
 
 @pytest.mark.slow
