@@ -105,7 +105,6 @@ LOADED_FIRST = (
     "txl_tf.errors",
     "txl_tf.evaluation.result",
     "txl_tf.model_folder.*",
-    "txl_tf.models.features",
     "txl_tf.models.presets",
     "txl_tf.models.sizes",
     # The server answers while TensorFlow is imported.

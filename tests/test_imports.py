@@ -60,7 +60,7 @@ def test_another_backend_of_keras_is_named(name, monkeypatch):
 
 def test_a_job_on_another_backend_ends_with_a_sentence(monkeypatch, capsys):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    assert main(["embed", "--workdir", "runs/mine", "--text", "t", "--out", "o"]) == 78
+    assert main(["generate", "--workdir", "runs/mine", "--prompt", "t"]) == 78
     assert "txl: The backend of Keras is torch; " in capsys.readouterr().err
 
 

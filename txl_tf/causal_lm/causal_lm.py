@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from txl_tf import samplers
-from txl_tf.causal_lm.layer_reader import LayerReader, text_features
+from txl_tf.causal_lm.layer_reader import LayerReader, Pooling, text_features
 from txl_tf.causal_lm.text_generator import TextGenerator, checked_texts, is_one_text
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
 from txl_tf.data.text_batches import ordered_batches, token_stream
@@ -26,7 +26,6 @@ from txl_tf.model_folder import (
 )
 from txl_tf.models import create_model
 from txl_tf.models.computed_from_weights import same_variables
-from txl_tf.models.features import Pooling
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL

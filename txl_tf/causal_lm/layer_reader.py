@@ -5,7 +5,7 @@ Shape letters used in this module:
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import keras
 import numpy as np
@@ -16,10 +16,28 @@ from txl_tf.evaluation.reading_order import AnyModelConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader, power_of_two
 from txl_tf.layers.compiled_parts import compiled, exact_products
-from txl_tf.models.features import POOLINGS, Pooling, hidden_layer
+
+Pooling = Literal["tokens", "segments", "last", "mean"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+"""Reductions of the hidden states of tokens to features of a text."""
 
 # Positions per softmax: with a large vocabulary more would fill the memory.
 _POSITIONS_AT_ONCE = 64
+
+
+def hidden_layer(config: AnyModelConfig, layer: int | None) -> int:
+    """Returns the index of a layer; ValueError if its hidden states do not exist.
+
+    0 is the embedding layer, `L` or `None` the last block; negative ones count from the last, -1.
+    A recurrent model only has the last.
+    """
+    last = config.num_layers
+    number = last if layer is None else layer + (last + 1 if layer < 0 else 0)
+    first = 0 if isinstance(config, ModelConfig) else last
+    if not first <= number <= last:
+        valid_range = f"0 to {last} or {-last - 1} to -1" if first < last else f"{last} or -1"
+        raise ValueError(f"`layer` must be {valid_range} for this model. Received: layer={layer}")
+    return number
 
 
 class LayerReader:

@@ -123,8 +123,8 @@ def check_text(
         raise DataDamagedError(
             "The file is JSON, not text.",
             where=where,
-            remedy="Name its field: txl prepare --format jsonl --field NAME, or --format ids; or "
-            "txl embed --field NAME. For the JSON itself: txl prepare --format text, or a pipe.",
+            remedy="Name its field: txl prepare --format jsonl --field NAME, or --format ids. "
+            "For the JSON itself: txl prepare --format text, or a pipe.",
         )
 
 

@@ -160,7 +160,7 @@ def _numbered_lines(pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _json_documents(path: str, field: str) -> Iterator[Iterator[bytes]]:
     for number, offset, line in numbered_lines(path):
-        if text := text_of_json(line, field, line_place(path, number, offset)):
+        if text := _text_of_json(line, field, line_place(path, number, offset)):
             yield split_at_lines([text])
 
 
@@ -180,14 +180,14 @@ def _column_documents(path: str, column: str) -> Iterator[Iterator[bytes]]:
 MAX_LINE_BYTES = 32 << 20
 
 
-def numbered_lines(path: str, *, may_be_json: bool = True) -> Iterator[tuple[int, int, bytes]]:
+def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
     """Yields number (from 1), byte offset and content of every line of a file, compressed or not.
 
     Raises DataDamagedError if a line is longer than `MAX_LINE_BYTES`.
     """
     rest = bytearray()
     number, offset = 1, 0
-    for block in text_blocks(path, may_be_json=may_be_json):
+    for block in text_blocks(path):
         rest += block
         start = 0
         while (end := rest.find(b"\n", start) + 1) > 0:
@@ -210,7 +210,7 @@ def line_place(path: str, number: int, offset: int) -> str:
     return f"{path}, line {number}, byte {offset}"
 
 
-def text_of_json(line: bytes, field: str, place: str) -> bytes:
+def _text_of_json(line: bytes, field: str, place: str) -> bytes:
     """Returns the text of one line of JSON; empty for an empty line.
 
     Raises DataDamagedError, with `place`, unless it is an object with a string in the field.
