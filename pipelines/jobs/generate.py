@@ -1,7 +1,6 @@
 """Writes text with a trained model: `txl generate`.
 
     txl generate --workdir DIR --prompt "def " --max-tokens 200
-    txl generate --workdir DIR --session story.npz
     echo "Once" | txl generate --workdir DIR
 
 Without `--prompt` it reads the prompt from a pipe, or asks for prompts on a terminal.
@@ -9,7 +8,6 @@ Without `--prompt` it reads the prompt from a pipe, or asks for prompts on a ter
 
 import argparse
 import dataclasses
-import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,10 +16,8 @@ from txl_tf.config.generation import MOST_BIAS, GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.file_kinds import check_text
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
-from txl_tf.errors import StorageError, UsageError
+from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
-from txl_tf.storage.files import is_remote, path_exists
-from txl_tf.storage.untrusted_files import storage_errors
 
 from ..run.memory_needs import require_reading_memory
 from ..shell.arguments import (
@@ -113,7 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="join words at WikiText's @-@, @,@ and @.@; joined text encodes to other tokens",
     )
-    text.add_argument("--session", metavar="FILE", help="continue and save the text in this file")
     sampling = parser.add_argument_group("sampling")
     add_generation_arguments(sampling)
     add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of drawing")
@@ -172,28 +167,18 @@ def _prompt(prompt: str | None) -> str | None:
 def _check_combinations(job: GenerateJob) -> None:
     """Refuses options that exclude each other."""
     arguments, model = job.arguments, job.source.description.model
-    has_session, has_samples = arguments.session is not None, arguments.num_samples > 1
-    others = ["--session"] * has_session + ["--num-samples"] * has_samples
+    has_samples = arguments.num_samples > 1
+    others = ["--num-samples"] * has_samples
     others += [option_of(name) for name in OF_DRAWING if getattr(arguments, name) is not None]
-    remedy = "Leave one of the options out."
     if arguments.beams is not None and others:
         what = f"--beams excludes {others[0]}: beam search writes one text and draws no tokens."
-        raise UsageError(what, where=f"--beams with {others[0]}", remedy=remedy)
-    if has_session and has_samples:
-        what = "--session excludes --num-samples: a session continues one text."
-        raise UsageError(what, where="--session with --num-samples", remedy=remedy)
+        raise UsageError(what, where=f"--beams with {others[0]}", remedy="Leave one of them out.")
     if arguments.memory_length is not None and not isinstance(model, ModelConfig):
         what = "The model is recurrent: its memory has no length to set."
         raise UsageError(what, where="--memory-length", remedy="Leave the option out.")
-    # Before the text is written, which would be lost.
-    if arguments.session is not None and not is_remote(arguments.session):
-        folder = os.path.dirname(arguments.session) or "."
-        if not os.path.isdir(folder):
-            raise StorageError("The session's folder is missing.", where=folder, remedy="Make it.")
-    continues = arguments.session is not None and path_exists(arguments.session)
     is_conversation = sys.stdin.isatty() and not has_samples and arguments.beams is None
-    if job.prompt is None and not (is_conversation or continues):
-        remedy = "Give --prompt or a pipe, continue a --session, or use a terminal."
+    if job.prompt is None and not is_conversation:
+        remedy = "Give --prompt or a pipe, or use a terminal."
         raise UsageError("There is no text to continue.", where="--prompt", remedy=remedy)
 
 
@@ -226,37 +211,24 @@ def run(job: GenerateJob) -> None:
             print(text)
         return
     session = lm.session(**words)
-    continues = arguments.session is not None and path_exists(arguments.session)
-    if arguments.session is not None and continues:
-        session.load(arguments.session)
     if draws:
         say(f"seed {session.seed}")
-    if job.prompt is None and sys.stdin.isatty():
-        _converse(session, arguments.session, continues)
+    if job.prompt is None:
+        _converse(session)
         return
-    shown = job.prompt or ""
+    shown = job.prompt
     for piece in session.stream(job.prompt):
         # The prompt comes with the first piece, after the messages about it.
         print(shown + piece, end="", flush=True)
         shown = ""
     print(shown)
-    _save(session, arguments.session)
 
 
-def _save(session: "TextSession", path: str | None) -> None:
-    if path is not None:
-        remedy = "Check the folder and the space on the disk."
-        with storage_errors("The session cannot be written", path, remedy):
-            session.save(path)
-
-
-def _converse(session: "TextSession", path: str | None, can_continue: bool) -> None:
-    """Reads lines and writes their continuations until the input ends, saved after each.
-
-    With `can_continue`, the session has a text that an empty line continues.
-    """
+def _converse(session: "TextSession") -> None:
+    """Reads lines and writes their continuations until the input ends."""
     # The session can stop only between two tokens.
     signals: list[int] = []
+    can_continue = False
     help_line = "Enter a text to continue, or nothing for more. Ctrl-C stops, Ctrl-D ends."
     print(help_line, file=sys.stderr)
     while (line := _next_line()) is not None:
@@ -276,7 +248,6 @@ def _converse(session: "TextSession", path: str | None, can_continue: bool) -> N
             signal.signal(signal.SIGINT, previous)
         print()
         can_continue = True
-        _save(session, path)
 
 
 def _next_line() -> str | None:

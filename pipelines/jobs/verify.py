@@ -1,12 +1,11 @@
-"""`txl verify`: checks data sets, runs, checkpoints, converted models, exports, sessions.
+"""`txl verify`: checks data sets, runs, checkpoints, converted models, exports.
 
     txl verify PATH
 
 The path is a prepared data set, a checkpoint, the folder of a run, a converted
-model, an exported SavedModel (its newest version), or a session of `txl generate`.
-All files that other jobs need are read, and a line is printed for each part. Exit code
-65 means damage, and 78 that parts belong to different runs; the message names the file
-and the record or field.
+model, or an exported SavedModel (its newest version). All files that other jobs
+need are read, and a line is printed for each part. Exit code 65 means damage, and 78
+that parts belong to different runs; the message names the file and the record or field.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from txl_tf.model_folder import (
     open_model,
     read_base,
 )
-from txl_tf.storage.files import is_remote, open_regular_file
+from txl_tf.storage.files import is_remote
 from txl_tf.storage.untrusted_files import verify_checksums
 from txl_tf.training.checkpoints import CheckpointStore, read_checkpoint
 from txl_tf.training.ledger import StepLedger
@@ -32,7 +31,6 @@ from txl_tf.training.metrics import MetricsLog
 
 from ..shell.byte_progress import ReportBytes, byte_progress
 
-_ARCHIVE = b"PK\x03\x04"
 _RESTORE = "Restore it from a copy."
 
 
@@ -41,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         metavar="PATH",
-        help="data set, checkpoint, folder of a run, converted model, export, or session",
+        help="data set, checkpoint, folder of a run, converted model, or export",
     )
 
 
@@ -62,14 +60,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _verification_of(path: str) -> Callable[[str, ReportBytes], Iterator[str]]:
-    if _is_archive(path):
-        return _verify_session
     kind, _ = identify_folder(path)
     if kind is None:
         raise InputMissingError(
             "The path does not exist, or has nothing to verify.",
             where=path,
-            remedy="Give a data set, checkpoint, run, converted model, export or session.",
+            remedy="Give a data set, checkpoint, run, converted model or export.",
         )
     return {
         "run": _verify_run,
@@ -78,22 +74,6 @@ def _verification_of(path: str) -> Callable[[str, ReportBytes], Iterator[str]]:
         "export": _verify_export,
         "data set": _verify_dataset,
     }[kind]
-
-
-def _is_archive(path: str) -> bool:
-    if is_remote(path) or not os.path.isfile(path):
-        return False
-    with open_regular_file(path) as file:
-        return file.read(len(_ARCHIVE)) == _ARCHIVE
-
-
-def _verify_session(path: str, report: ReportBytes) -> Iterator[str]:
-    from txl_tf.generation.session_file import check_session
-
-    with open_regular_file(path) as file:
-        num_arrays = check_session(file, path)
-    yield f"verified: session {path}, {num_arrays} arrays"
-    yield "not covered: if the session fits its model, which `txl generate` checks"
 
 
 def _verify_export(path: str, report: ReportBytes) -> Iterator[str]:

@@ -147,8 +147,6 @@ def test_arrays_are_read_as_they_were_written(save):
 def test_an_archive_that_unpacks_to_more_than_the_limit_is_refused(monkeypatch):
     content = archive_of({"zeros": np.zeros(2000, np.uint8)}, np.savez_compressed)
     assert read_array_archive(io.BytesIO(content))["zeros"].size == 2000
-    with pytest.raises(ValueError, match="unpacks to"):
-        read_array_archive(io.BytesIO(content), max_bytes=2000)
     monkeypatch.setattr(array_archives, "_ALWAYS_ALLOWED_BYTES", 0)
     monkeypatch.setattr(array_archives, "_MAX_RATIO", 2)
     with pytest.raises(ValueError, match="unpacks to"):

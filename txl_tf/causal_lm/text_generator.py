@@ -1,7 +1,6 @@
 """Text generator: a model that continues texts, at once or turn by turn, with its tokenizer."""
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -64,7 +63,7 @@ class TextSession:
 
     @property
     def seed(self) -> int:
-        """Seed of the text; after `load`, the seed in the file."""
+        """Seed of the text."""
         return int(self._session.seeds[0])
 
     def write(self, prompt: str | None = None, *, max_tokens: int | None = None) -> str:
@@ -112,16 +111,6 @@ class TextSession:
             if pieces.is_over:
                 return
         yield pieces.rest()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state of the session, see `GenerationSession.save`."""
-        self._session.save(path)
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Continues from a file that `save` wrote, see `GenerationSession.load`."""
-        self._session.load(path)
-        # A tokenizer may decode a token differently after another one.
-        (self._newest,) = self._session.unread_ids
 
 
 class TextGenerator:

@@ -5,7 +5,6 @@ length, T tokens of a piece, S tokens to write, V vocabulary.
 """
 
 import copy
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
@@ -27,7 +26,6 @@ from txl_tf.generation.decoding import (
     token_bias,
     write_tokens,
 )
-from txl_tf.generation.session_file import model_identity, read_session, write_session
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader, common_length, joined_rows
 from txl_tf.layers.compiled_parts import compiled
@@ -107,7 +105,6 @@ class GenerationSession:
     session = txl_tf.GenerationSession(model, txl_tf.samplers.RandomSampler(0.8))
     text = session.write(prompt_ids, max_tokens=100)
     more = session.write(max_tokens=100)
-    session.save("session.npz")
     ```
 
     Raises:
@@ -264,13 +261,9 @@ class GenerationSession:
             self._memory[number] = self._memory_of_steps(memory)
             self._unread[group] = [row[-1:] for row in self._unread[group]]
 
-    @property
-    def unread_ids(self) -> list[np.ndarray]:
-        """The newest tokens of each row, which memory does not contain."""
-        return self._unread or [np.zeros(0, np.int32)] * self._num_rows
-
     def _append(self, rows: Sequence[np.ndarray]) -> None:
-        pairs = zip(self.unread_ids, rows, strict=True)
+        unread = self._unread or [np.zeros(0, np.int32)] * self._num_rows
+        pairs = zip(unread, rows, strict=True)
         self._unread = [np.concatenate(pair).astype(np.int32) for pair in pairs]
 
     def read(self, prompt_ids: np.ndarray | Sequence[np.ndarray]) -> None:
@@ -406,45 +399,6 @@ class GenerationSession:
         self._filled, self._is_behind = 0, True
         for uses, row in zip(self._uses, rows, strict=True):
             note_written(uses, row)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state of the session, without the weights; replaces a complete file.
-
-        Raises:
-            OSError: If the file, which may be remote, cannot be written.
-        """
-        write_session(os.fspath(path), self._arrays())
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Restores the state from a file that `save` wrote, seed included.
-
-        If loading fails, the session stays unchanged.
-
-        Raises:
-            MismatchError: If the model, the number of rows or the memory length differ.
-            DataDamagedError: If the file is damaged.
-            InputMissingError: If the file does not exist.
-        """
-        arrays = read_session(os.fspath(path), self._arrays())
-        _, position, pending, self._uses, self.seeds, *memory = arrays.values()
-        tensors = [ops.convert_to_tensor(each) for each in memory]
-        self._memory = [self._memory_of_steps(keras.tree.pack_sequence_as(self.memory, tensors))]
-        self._unread = None if (pending < 0).any() else list(pending[:, None])
-        self._position = int(position)
-        self._begin_recent()
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """Returns the arrays of a session file."""
-        leaves = enumerate(keras.tree.flatten(self.memory))
-        nothing = [np.full((1,), NOTHING)] * self._num_rows
-        return {
-            "model": np.array(model_identity(self._model)),
-            "position": np.array(self._position),
-            "pending": np.concatenate(self._unread or nothing).astype(np.int32),
-            "uses": self._uses,
-            "seeds": self.seeds,
-            **{f"memory.{index}": np.asarray(leaf) for index, leaf in leaves},
-        }
 
 
 def generate(

@@ -12,17 +12,15 @@ _MAX_RATIO = 64
 _ALWAYS_ALLOWED_BYTES = 16 << 20
 
 
-def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> "dict[str, np.ndarray]":
+def read_array_archive(file: IO[bytes]) -> "dict[str, np.ndarray]":
     """Reads all arrays of a NumPy archive, in a seekable file, unless it unpacks to too much.
 
-    `max_bytes` limits all arrays together and defaults to 64 times the size of the file, at least
-    16 MiB. Raises ValueError if the archive is too large, invalid, or has arrays of objects.
+    All arrays together may have 64 times the bytes of the file, or 16 MiB. Raises ValueError if the
+    archive is too large, invalid, or has arrays of objects.
     """
     import numpy as np
 
-    num_bytes = file.seek(0, 2)
-    if max_bytes is None:
-        max_bytes = max(_MAX_RATIO * num_bytes, _ALWAYS_ALLOWED_BYTES)
+    max_bytes = max(_MAX_RATIO * file.seek(0, 2), _ALWAYS_ALLOWED_BYTES)
     try:
         with zipfile.ZipFile(file) as archive:
             total = sum(member.file_size for member in archive.infolist())

@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+import txl_tf
 from tests.small_models import write_run
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
@@ -26,24 +27,6 @@ def generate(workdir, txl, monkeypatch):
         return txl("generate", "--workdir", workdir, *arguments, **end)
 
     return run
-
-
-def ascii_of(text):
-    """The ASCII of a text: bytes of other characters may be parted by two runs."""
-    return "".join(character for character in text.replace("\n", "") if character.isascii())
-
-
-@pytest.mark.slow
-def test_a_session_continues_where_it_stopped(generate, tmp_path):
-    common = ("--seed", "3", "--repetition-penalty", "1.1")
-    at_once = generate("--prompt", "some ", "--max-tokens", "12", *common)
-    session = ("--session", tmp_path / "story.npz")
-    first = generate("--prompt", "some ", "--max-tokens", "5", *session, *common)
-    second = generate("--max-tokens", "7", *session, *common)
-    assert ascii_of(first + second) == ascii_of(at_once)
-    third = generate("--prompt", "more ", "--max-tokens", "2", *session, *common)
-    assert third.startswith("more ")
-    generate(*session, "--memory-length", "9", code=78, says="or memory length")
 
 
 def test_several_samples_begin_alike_and_differ(generate):
@@ -70,7 +53,7 @@ def test_a_bias_writes_its_token_with_beams_and_without(generate):
     assert generate(*common, "--beams", "3") == "some XXX\n"
 
 
-def test_a_terminal_is_asked_line_by_line(workdir, txl, monkeypatch, tmp_path):
+def test_a_terminal_is_asked_line_by_line(workdir, txl, monkeypatch):
     lines = iter(["", "some ", "", "text "])
 
     def answer():
@@ -81,10 +64,11 @@ def test_a_terminal_is_asked_line_by_line(workdir, txl, monkeypatch, tmp_path):
 
     monkeypatch.setattr(sys, "stdin", mock.Mock(isatty=lambda: True))
     monkeypatch.setattr(builtins, "input", answer)
-    session = ("--session", tmp_path / "talk.npz")
-    txl("generate", "--workdir", workdir, "--max-tokens", "4", "--temperature", "0", *session)
+    output = txl("generate", "--workdir", workdir, "--max-tokens", "4", "--temperature", "0")
     assert next(lines, None) is None
-    assert session[1].exists()
+    session = txl_tf.load(workdir).session(max_tokens=4, temperature=0.0)
+    texts = [session.write(prompt) for prompt in ("some ", None, "text ")]
+    assert output == "".join(f"{text}\n" for text in texts)
 
 
 def test_a_prompt_that_is_no_utf_8_is_refused(generate):
@@ -96,9 +80,7 @@ def test_a_prompt_that_is_no_utf_8_is_refused(generate):
     ("arguments", "exit_code", "message"),
     [
         ([], 2, "There is no text to continue."),
-        (["--session", "none.npz"], 2, "There is no text to continue."),
         (["--prompt", ""], 2, "The prompt is empty."),
-        (["--prompt", "a", "--session", "a", "--num-samples", "2"], 2, "continues one text"),
         (["--prompt", "a", "--beams", "2", "--num-samples", "2"], 2, "writes one text"),
         (["--prompt", "a", "--min-p", "2"], 2, "--min-p 2.0"),
         (["--prompt", "a", "--beams", "2", "--top-k", "3"], 2, "--beams with --top-k"),

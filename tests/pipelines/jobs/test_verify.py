@@ -1,9 +1,8 @@
-"""`txl verify`: checks data sets, runs, checkpoints, converted models, exports, sessions."""
+"""`txl verify`: checks data sets, runs, checkpoints, converted models, exports."""
 
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from tests.export.test_saved_model import small_root
@@ -11,7 +10,6 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.export.saved_model import write_version
-from txl_tf.generation.session_file import write_session
 from txl_tf.storage.untrusted_files import verify_checksums
 
 
@@ -76,15 +74,6 @@ def test_all_of_a_run_is_verified(trained, tmp_path, txl):
     txl("verify", workdir, code=65, says="JSON is not valid")
     run_file.unlink()
     txl("verify", workdir, code=65, says="description of the run is missing")
-
-
-def test_a_session_is_verified(tmp_path, txl):
-    path = tmp_path / "story.npz"
-    arrays = {"model": np.array("a"), "memory": np.ones((2, 3), np.float32)}
-    write_session(str(path), arrays)
-    assert "verified: session" in txl("verify", path)
-    path.write_bytes(path.read_bytes()[:-10])
-    txl("verify", path, code=65, says="damaged or no session")
 
 
 @pytest.fixture(scope="module")
