@@ -38,7 +38,7 @@ from txl_tf.model_folder import (
     open_model,
 )
 from txl_tf.storage.files import write_file
-from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.storage.storage_errors import storage_errors
 
 from ..run.memory_needs import require_evaluation_memory
 from ..shell.arguments import (

@@ -13,7 +13,7 @@ from txl_tf.config.base import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model import ModelConfig
 from txl_tf.convert.tensors import differences_error
 from txl_tf.errors import MismatchError
-from txl_tf.storage.untrusted_files import errors_as
+from txl_tf.storage.storage_errors import errors_as
 
 Shape = tuple[int, ...]
 

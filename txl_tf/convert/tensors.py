@@ -14,7 +14,7 @@ from txl_tf.imports import require_extra
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.array_archives import read_array_archive
-from txl_tf.storage.untrusted_files import errors_as
+from txl_tf.storage.storage_errors import errors_as
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
 from txl_tf.storage.files import file_sha256, first_line, flush_to_disk, open_locked
-from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.storage.storage_errors import storage_errors
 
 Progress = Callable[[int, int | None], None]
 

@@ -20,7 +20,7 @@ from txl_tf.data.text_files import (
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import open_regular_file
-from txl_tf.storage.untrusted_files import errors_as, storage_errors
+from txl_tf.storage.storage_errors import errors_as, storage_errors
 
 _IDS_PER_PIECE = 1 << 16
 _START_BYTES = 4096

@@ -5,7 +5,7 @@ from typing import Any
 
 from txl_tf.errors import DataDamagedError
 from txl_tf.imports import require_extra
-from txl_tf.storage.untrusted_files import errors_as
+from txl_tf.storage.storage_errors import errors_as
 
 _ROWS_PER_BATCH = 1024
 

@@ -28,13 +28,12 @@ from txl_tf.storage.files import (
     read_file,
     write_file,
 )
+from txl_tf.storage.storage_errors import errors_as, storage_errors
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
-    errors_as,
     json_sha256,
     listed_file,
     parse_json_object,
-    storage_errors,
 )
 
 FORMAT_VERSION = 2

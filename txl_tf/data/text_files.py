@@ -37,7 +37,7 @@ from txl_tf.data.tokenizers.tokenizer import (
 )
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.storage.files import open_regular_file
-from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.storage.storage_errors import storage_errors
 
 
 class TextDocuments:

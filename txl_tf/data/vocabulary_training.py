@@ -27,7 +27,7 @@ from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordToken
 from txl_tf.data.workers import ordered_workers
 from txl_tf.errors import DataDamagedError
 from txl_tf.imports import require_extra
-from txl_tf.storage.untrusted_files import errors_as
+from txl_tf.storage.storage_errors import errors_as
 
 Progress = Callable[[str, int], None]
 

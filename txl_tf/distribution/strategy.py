@@ -25,7 +25,8 @@ from txl_tf.distribution.server_address import (
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.imports import is_on_jax, jax
 from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import errors_as, parse_json
+from txl_tf.storage.storage_errors import errors_as
+from txl_tf.storage.untrusted_files import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
 # Jobs of a cluster that may train: parameter servers and evaluators are not supported.

@@ -35,7 +35,8 @@ from txl_tf.storage.files import (
     write_file,
 )
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, errors_as, files_below, storage_errors
+from txl_tf.storage.storage_errors import errors_as, storage_errors
+from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below
 
 _DEFAULT = "serving_default"
 _MAKE_ROOM = "Make room, or choose another folder."

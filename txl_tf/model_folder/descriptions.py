@@ -12,7 +12,8 @@ from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+from txl_tf.storage.storage_errors import storage_errors
+from txl_tf.storage.untrusted_files import read_json_object
 from txl_tf.training.checkpoints import CheckpointStore
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from txl_tf.model_folder.descriptions import (
 from txl_tf.storage.files import list_folder, path_exists
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import storage_errors, verify_checksums
+from txl_tf.storage.storage_errors import storage_errors
+from txl_tf.storage.untrusted_files import verify_checksums
 from txl_tf.training.checkpoints import (
     DATA_FILE,
     MANIFEST_FILE,

@@ -23,7 +23,7 @@ from txl_tf.model_folder.descriptions import (
 from txl_tf.model_folder.folder import checked_path
 from txl_tf.storage.files import is_remote, list_folder, path_exists, read_file
 from txl_tf.storage.locks import WritableFolder, locked_folder
-from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.storage.storage_errors import storage_errors
 
 
 class Workdir:

@@ -1,17 +1,16 @@
 """Files from strangers, read with limits: JSON, lists of files, checksums."""
 
 import collections
-import contextlib
 import hashlib
 import json
 import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from txl_tf.errors import DataDamagedError, JobError, StorageError
+from txl_tf.errors import DataDamagedError
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
@@ -21,6 +20,7 @@ from txl_tf.storage.files import (
     list_folder,
     read_file,
 )
+from txl_tf.storage.storage_errors import storage_errors
 
 MAX_DEPTH = 32
 _LARGEST_INTEGER = 2**64 - 1
@@ -94,27 +94,6 @@ CHECKSUMS_FILE = "SHA256SUMS"
 """SHA-256 of all files of a folder, in the format of `sha256sum`."""
 _CHECKSUM_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _NO_NAME = re.compile(r"[\x00-\x1f\x7f\\]|://")
-
-
-_Kinds = type[Exception] | tuple[type[Exception], ...]
-
-
-@contextlib.contextmanager
-def errors_as(
-    job_error: type[JobError], kinds: _Kinds, what: str, where: str, remedy: str
-) -> Iterator[None]:
-    """Turns errors of some kinds in the block into one of a job, whose text begins with `what`."""
-    try:
-        yield
-    except kinds as error:
-        raise job_error(f"{what}: {first_line(error)}", where=where, remedy=remedy) from error
-
-
-def storage_errors(
-    what: str, where: str, remedy: str = "Check the storage and the permissions."
-) -> contextlib.AbstractContextManager[None]:
-    """Turns an OSError of the block into a StorageError, see `errors_as`."""
-    return errors_as(StorageError, OSError, what, where, remedy)
 
 
 def read_json_object(

@@ -16,7 +16,8 @@ from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplex
 from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import list_folder
 from txl_tf.storage.locks import WritableFolder, appended_text
-from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
+from txl_tf.storage.storage_errors import storage_errors
+from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json
 from txl_tf.training.ledger import LoopReport
 
 if TYPE_CHECKING:
