@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from txl_tf.errors import JobError, StorageError
 from txl_tf.storage.files import first_line
 
-_Kinds = type[Exception] | tuple[type[Exception], ...]
-
 
 @contextlib.contextmanager
 def errors_as(
-    job_error: type[JobError], kinds: _Kinds, what: str, where: str, remedy: str
+    job_error: type[JobError],
+    kinds: type[Exception] | tuple[type[Exception], ...],
+    what: str,
+    where: str,
+    remedy: str,
 ) -> Iterator[None]:
     """Turns errors of some kinds in the block into one of a job, whose text begins with `what`."""
     try:

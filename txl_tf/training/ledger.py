@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from txl_tf.errors import DataDamagedError
-from txl_tf.storage.locks import WritableFolder, appended_text
+from txl_tf.storage.appended_text import appended_text
+from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.storage_errors import storage_errors
 
 _MAX_LINE_BYTES = 4096
