@@ -10,7 +10,7 @@ import itertools
 import keras
 
 from txl_tf.imports import is_on_jax
-from txl_tf.layers.decoder_block import (
+from txl_tf.layers.memory_variables import (
     check_num_rows,
     check_state_is_trained,
     clear_state,
