@@ -166,15 +166,16 @@ def last_positions(tensor, axis, lengths, memory_length):
     return ops.reshape(ops.take(rows, places + ops.expand_dims(firsts, 1), axis=0), sizes)
 
 
-def next_valid_length(valid_length, memory_length, segment_length, document_starts=None):
-    """Computes the filled length of memory after one more segment, int32 `(B,)`, at most `M`.
+def next_valid_length(valid_length, memory_length, num_tokens, document_starts=None):
+    """Computes the filled length of memory after more tokens, int32 `(B,)`, at most `M`.
 
-    `segment_length` is `T`, or an int32 tensor: new tokens of each row. With `document_starts`,
-    bool `(B, T)`, tokens before the last start are not remembered.
+    `num_tokens` is the number of new tokens: an int, or int32 `(B,)`, one for each row. With
+    `document_starts`, bool `(B, T)`, it is `T`, and tokens before the last start are not
+    remembered.
     """
-    length = valid_length + segment_length
+    length = valid_length + num_tokens
     if document_starts is not None:
-        after_start = segment_length - ops.arange(segment_length, dtype="int32")  # [T]
+        after_start = num_tokens - ops.arange(num_tokens, dtype="int32")  # [T]
         lengths = ops.where(document_starts, after_start, ops.expand_dims(length, 1))
         length = ops.min(lengths, axis=1)
     return ops.minimum(length, memory_length)
