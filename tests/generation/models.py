@@ -4,6 +4,7 @@ import numpy as np
 
 from tests.layer_checks import randomize_weights
 from tests.small_models import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment, weight_of
+from txl_tf.config.model import RELATIVE_ENCODINGS
 from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -73,7 +74,7 @@ def greedy_by_the_model(model, row, num_tokens, memory=None):
     memory, length = memory or model.initial_memory(1), model.config.segment_length
     for start in range(0, len(row) - 1, length):
         segment, options = row[start : min(start + length, len(row) - 1)], {}
-        if getattr(model.config, "position_encoding", "shaw") in ("sinusoidal", "learned"):
+        if getattr(model.config, "position_encoding", "shaw") not in RELATIVE_ENCODINGS:
             options["lengths"] = np.int32(len(segment))
             segment = np.pad(segment, (0, length - len(segment)))
         _, memory = model(segment[None], memory, **options)

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from tests import reference_variants
-from tests.models.variants import SIZES, B, T, V, shared
+from tests.models.variants import SIZES, B, T, V, config_of, shared
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.layers.attention_operators import AllHeads, HeadByHead
@@ -27,7 +27,7 @@ VARIANTS = {
     "sinusoidal": {"position_encoding": "sinusoidal"},
     "learned": {"position_encoding": "learned", "num_positions": 10},
 }
-RELATIVE = [name for name in VARIANTS if name not in ("sinusoidal", "learned")]
+RELATIVE = [name for name in VARIANTS if config_of(**VARIANTS[name]).has_relative_positions]
 OPERATORS = {
     "all heads": AllHeads(),
     # Two segments of four tokens attend together.
