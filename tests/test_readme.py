@@ -20,8 +20,11 @@ from tests.test_architecture import ALLOWED, ROOMS, ROOT, SOURCES
 from txl_tf.errors import JobError
 
 DOCUMENTS = (
+    ".github/CONTRIBUTING.md",
+    ".github/SECURITY.md",
     "README.md",
     "BUILD_NOTES.md",
+    "findings/README.md",
     "pipelines/EXAMPLES.md",
     "pipelines/README.md",
     "pipelines/analysis/RESULTS.md",
