@@ -1,65 +1,23 @@
-"""Progress of training, its profile, and the peak of TPUs."""
+"""The profile of training, the peak of TPUs, and the figures of memory."""
 
-import io
-import math
 from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from rich.console import Console
 
 from pipelines.jobs.train import parse_steps
-from pipelines.run.training_data import loss_figure
 from pipelines.run.training_figures import (
     memory_figures,
     peak_tokens_per_second,
     profiled_loop,
 )
-from pipelines.shell import progress as module
-from pipelines.shell.progress import TrainingProgress
 from tests.pipelines.toy_run import toy_run_experiment
 from tests.pipelines.txl_process import run_txl
 from txl_tf.errors import UsageError
 from txl_tf.models.sizes import run_flops_per_token
 from txl_tf.storage.locks import WritableFolder
-from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
-
-
-def report(step, nats, tokens_per_second=123_456.0, has_compiled=False):
-    record = StepRecord(
-        step=step, nats_per_token=nats, gradient_norm=1.0, checksum=0, status=StepStatus.APPLIED
-    )
-    return LoopReport(
-        records=(record,),
-        num_tokens=1000,
-        learning_rate=0.1,
-        seconds=1000 / tokens_per_second,
-        has_compiled=has_compiled,
-    )
-
-
-def test_plain_lines_have_the_same_figures(capsys):
-    with TrainingProgress(100, lambda nats: loss_figure(nats, 1.0, False)) as progress:
-        progress.update(report(50, math.log(2), has_compiled=True))
-        progress.show_validation("2.0000")
-        progress.update(report(100, math.log(2)))
-    first, last = capsys.readouterr().err.splitlines()
-    assert first == "step 50/100  loss 0.6931 nats  1.0000 bits/byte  123,456 tokens/s"
-    assert last.endswith("123,456 tokens/s  valid 2.0000  0:00 left")
-
-
-def test_a_terminal_of_80_columns_has_a_bar_with_all_figures(monkeypatch):
-    terminal = io.StringIO()
-    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
-    console = Console(file=terminal, force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(module, "Console", lambda **_: console)
-    with TrainingProgress(400_000, lambda nats: loss_figure(nats, 4.0, False)) as progress:
-        progress.update(report(123_456, 8 * math.log(2), 9_950.0))
-        progress.show_validation("1.5000")
-    for part in ("123456/400000", "left", "2.0000 bits/byte", "10k tokens/s", "valid 1.5000"):
-        assert part in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
