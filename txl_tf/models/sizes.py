@@ -63,15 +63,16 @@ def _block_parameters(config: ModelConfig) -> int:
 
 def _position_parameters(config: ModelConfig) -> int:
     """Counts the biases of scores and the numbers of learned positions in a block."""
+    num_positions = config.num_positions or 0
     match config.position_encoding:
         case "transformer_xl":
             return 0 if config.share_attention_biases else 2 * _width(config)
         case "shaw":
-            return _width(config) + config.num_positions * (_width(config) + config.num_heads)
+            return _width(config) + num_positions * (_width(config) + config.num_heads)
         case "shaw_two_terms":
-            return config.num_positions * _width(config)
+            return num_positions * _width(config)
         case "learned":
-            return config.num_positions * config.hidden_dim
+            return num_positions * config.hidden_dim
     return 0
 
 
@@ -143,7 +144,6 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     config, training, frozen = experiment.model, experiment.training, experiment.frozen_parts
     has_adapters, has_task = training.adapter_rank is not None, experiment.task is not None
     softmax = _softmax_products(config)
-    is_transformer = isinstance(config, ModelConfig)
     layers = _products_of_layers(config)
     count = 6 * (sum(map(sum, layers)) + softmax)
     # True if gradients pass to the layers below.
@@ -153,12 +153,12 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
         passes_on = passes_on or is_trained or has_adapters
         count -= 0 if is_trained else 2 * weights
         count -= 0 if passes_on else 2 * weights + 4 * keys
-    is_tied = not is_transformer or config.tie_weights
+    is_tied = not isinstance(config, ModelConfig) or config.tie_weights
     is_kept = frozen.embedding if is_tied else frozen.softmax
     per_softmax = 2 * (1 + passes_on + (not is_kept and not has_adapters))
     scored_share = 0.0 if has_task else 1.0
     count -= softmax * (6 - per_softmax * scored_share)
-    if is_transformer and training.adapter_rank is not None:
+    if isinstance(config, ModelConfig) and training.adapter_rank is not None:
         count += 6 * num_adapter_parameters(config, training.adapter_rank)
     return int(count)
 

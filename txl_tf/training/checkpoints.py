@@ -86,7 +86,7 @@ def _read_arrays(folder: str, entries: Mapping[str, Any]) -> dict[str, np.ndarra
                 raise ValueError("the file has become shorter")
             content[num_filled : num_filled + len(part)] = part
             num_filled, buffer = num_filled + len(part), buffer[len(part) :]
-        if zlib.crc32(content) != crc32:
+        if zlib.crc32(content.data) != crc32:
             raise ValueError(f"the content of `{name}` was altered")
         arrays[name] = content.view(dtype).reshape(shape)
     return arrays
@@ -125,7 +125,7 @@ def write_checkpoint(
             content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             for start in range(0, len(content), _WRITTEN_BYTES):
                 file.write(content[start : start + _WRITTEN_BYTES].tobytes())
-            entries[name] = (array.dtype.name, array.shape, zlib.crc32(content))
+            entries[name] = (array.dtype.name, array.shape, zlib.crc32(content.data))
     manifest = {
         "format_version": FORMAT_VERSION,
         "step": step,
