@@ -1,11 +1,13 @@
-"""Errors that end a job, each with an exit code for supervisors.
+"""Errors that end a job, each with an exit code for supervisors, and blocks that raise them.
 
 The library raises `ValueError` for wrong arguments. These classes report failures outside the
 program: files, folders, configurations, devices. Their text has at most three lines: the problem,
 its place, the remedy.
 """
 
-from collections.abc import Iterable
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
 
 _LONGEST_NAME = 100
 
@@ -75,3 +77,32 @@ class BackendError(JobError, ImportError, exit_code=78):
 
 class MismatchError(JobError, exit_code=78):
     """Configuration, vocabulary or data set differ from the stored ones."""
+
+
+def first_line(error: BaseException) -> str:
+    """Returns up to 200 characters of an error's first line, or its class name if it is empty."""
+    # TensorFlow names its operation in front, which is longer than the reason.
+    text = re.sub(r"^\{\{.*?\}\} ", "", str(error).strip())
+    return (text.splitlines() or [type(error).__name__])[0][:200]
+
+
+@contextlib.contextmanager
+def errors_as(
+    job_error: type[JobError],
+    kinds: type[Exception] | tuple[type[Exception], ...],
+    what: str,
+    where: str,
+    remedy: str,
+) -> Iterator[None]:
+    """Turns errors of some kinds in the block into one of a job, whose text begins with `what`."""
+    try:
+        yield
+    except kinds as error:
+        raise job_error(f"{what}: {first_line(error)}", where=where, remedy=remedy) from error
+
+
+def storage_errors(
+    what: str, where: str, remedy: str = "Check the storage and the permissions."
+) -> contextlib.AbstractContextManager[None]:
+    """Turns an OSError of the block into a StorageError, see `errors_as`."""
+    return errors_as(StorageError, OSError, what, where, remedy)

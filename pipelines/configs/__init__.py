@@ -11,10 +11,15 @@ from typing import Any
 from txl_tf.config.base import parse_setting, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, did_you_mean
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    UsageError,
+    did_you_mean,
+    storage_errors,
+)
 from txl_tf.models.presets import preset
 from txl_tf.storage.files import read_file
-from txl_tf.storage.storage_errors import storage_errors
 from txl_tf.storage.untrusted_files import check_values, parse_json
 
 from ..shell.arguments import overridden_settings, override

@@ -31,9 +31,10 @@ from txl_tf.errors import (
     NonFiniteError,
     StorageError,
     UsageError,
+    first_line,
 )
 from txl_tf.imports import is_on_jax, jax
-from txl_tf.storage.files import first_line, is_remote, read_file, remove_file, write_file
+from txl_tf.storage.files import is_remote, read_file, remove_file, write_file
 
 from ..shell.arguments import add_tpu_argument
 from ..shell.exit_codes import load_tensorflow, one_line

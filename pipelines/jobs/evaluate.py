@@ -27,7 +27,7 @@ from txl_tf.data.file_kinds import check_text
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.text_files import text_blocks
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
-from txl_tf.errors import UsageError
+from txl_tf.errors import UsageError, storage_errors
 from txl_tf.evaluation.result import EvaluationResult, perplexity
 from txl_tf.imports import tensorflow as tf
 from txl_tf.model_folder import (
@@ -38,7 +38,6 @@ from txl_tf.model_folder import (
     open_model,
 )
 from txl_tf.storage.files import write_file
-from txl_tf.storage.storage_errors import storage_errors
 
 from ..run.memory_needs import require_evaluation_memory
 from ..shell.arguments import (

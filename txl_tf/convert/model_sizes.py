@@ -12,8 +12,7 @@ from typing import Any
 from txl_tf.config.base import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model import ModelConfig
 from txl_tf.convert.tensors import differences_error
-from txl_tf.errors import MismatchError
-from txl_tf.storage.storage_errors import errors_as
+from txl_tf.errors import MismatchError, errors_as
 
 Shape = tuple[int, ...]
 

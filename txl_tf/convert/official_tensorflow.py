@@ -31,10 +31,9 @@ from txl_tf.convert.tensors import (
     same,
     uses_own_projection,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.errors import DataDamagedError, InputMissingError, errors_as
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import file_bytes, list_folder, read_file
-from txl_tf.storage.storage_errors import errors_as
 from txl_tf.storage.untrusted_files import listed_file
 
 # Optimizer state and step.

@@ -11,8 +11,7 @@ import pickle
 from pathlib import Path
 from typing import Any, ClassVar
 
-from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.storage.storage_errors import errors_as
+from txl_tf.errors import DataDamagedError, InputMissingError, errors_as
 
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
 _VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab", "__main__.Vocab")

@@ -36,10 +36,9 @@ from txl_tf.convert.tensors import (
     uses_own_projection,
     write_safetensors,
 )
-from txl_tf.errors import MismatchError
+from txl_tf.errors import MismatchError, storage_errors
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.storage_errors import storage_errors
 from txl_tf.storage.untrusted_files import read_json_object
 
 

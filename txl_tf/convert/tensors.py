@@ -9,12 +9,11 @@ import keras
 import numpy as np
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.errors import DataDamagedError, InputMissingError, JobError, MismatchError
+from txl_tf.errors import DataDamagedError, InputMissingError, JobError, MismatchError, errors_as
 from txl_tf.imports import require_extra
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.array_archives import read_array_archive
-from txl_tf.storage.storage_errors import errors_as
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import IO, Any
 
 from txl_tf.data.downloads import PublishedFile
 from txl_tf.data.file_kinds import decoded_content, kind_of
-from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError
-from txl_tf.storage.files import first_line, open_regular_file
+from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError, first_line
+from txl_tf.storage.files import open_regular_file
 from txl_tf.storage.staging import StagingFolder
 
 _BLOCK_BYTES = 1 << 20

@@ -20,8 +20,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import CharacterTraining, VocabularyTraining, WordTraining
-from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.storage.storage_errors import storage_errors
+from txl_tf.errors import DataDamagedError, InputMissingError, storage_errors
 
 SPLITS = ("train", "valid", "test")
 

@@ -9,9 +9,15 @@ import urllib.request
 from collections.abc import Callable
 from typing import IO, Any
 
-from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
-from txl_tf.storage.files import file_sha256, first_line, flush_to_disk, open_locked
-from txl_tf.storage.storage_errors import storage_errors
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    OutputExistsError,
+    StorageError,
+    first_line,
+    storage_errors,
+)
+from txl_tf.storage.files import file_sha256, flush_to_disk, open_locked
 
 Progress = Callable[[int, int | None], None]
 

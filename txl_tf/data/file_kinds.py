@@ -13,8 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from txl_tf.errors import DataDamagedError
-from txl_tf.storage.files import first_line
+from txl_tf.errors import DataDamagedError, first_line
 
 # With the mark of a disk image.
 _START_BYTES = 40_000

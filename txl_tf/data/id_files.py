@@ -17,10 +17,9 @@ from txl_tf.data.text_files import (
     text_blocks,
     text_files,
 )
-from txl_tf.errors import DataDamagedError
+from txl_tf.errors import DataDamagedError, errors_as, storage_errors
 from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import open_regular_file
-from txl_tf.storage.storage_errors import errors_as, storage_errors
 
 _IDS_PER_PIECE = 1 << 16
 _START_BYTES = 4096

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from txl_tf.errors import DataDamagedError
+from txl_tf.errors import DataDamagedError, errors_as
 from txl_tf.imports import require_extra
-from txl_tf.storage.storage_errors import errors_as
 
 _ROWS_PER_BATCH = 1024
 

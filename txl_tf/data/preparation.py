@@ -19,14 +19,9 @@ from txl_tf.data.text import DocumentPiece, Splits, TextCounts, map_pieces, work
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
 from txl_tf.data.workers import ordered_workers
-from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.errors import DataDamagedError, StorageError, first_line
 from txl_tf.imports import tensorflow as tf
-from txl_tf.storage.files import (
-    file_bytes,
-    file_sha256,
-    first_line,
-    write_file,
-)
+from txl_tf.storage.files import file_bytes, file_sha256, write_file
 from txl_tf.storage.staging import StagingFolder
 
 TOKENS_PER_RECORD = 4096

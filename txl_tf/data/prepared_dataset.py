@@ -16,19 +16,24 @@ from txl_tf.config.base import FrozenConfig
 from txl_tf.data.records import ShardManifest, frame_bytes, parse_frame
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    StorageError,
+    errors_as,
+    first_line,
+    storage_errors,
+)
 from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
-    first_line,
     is_remote,
     list_folder,
     path_exists,
     read_file,
     write_file,
 )
-from txl_tf.storage.storage_errors import errors_as, storage_errors
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
     json_sha256,

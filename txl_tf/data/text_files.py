@@ -35,9 +35,8 @@ from txl_tf.data.tokenizers.tokenizer import (
     decode_utf8,
     document_bytes,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, storage_errors
 from txl_tf.storage.files import open_regular_file
-from txl_tf.storage.storage_errors import storage_errors
 
 
 class TextDocuments:

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from txl_tf.data.prepared_dataset import PreparedDataset, verify_shard
 from txl_tf.data.records import DOCUMENT_STARTS_FEATURE, TOKENS_FEATURE, frame_bytes, token_dtype
-from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.storage.files import first_line, is_remote
+from txl_tf.errors import DataDamagedError, StorageError, first_line
+from txl_tf.storage.files import is_remote
 
 _READ_BUFFER_BYTES = 256 << 10
 # Smaller than the read-ahead of the storage client, which then sets the size of the requests.

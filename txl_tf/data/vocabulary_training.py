@@ -25,9 +25,8 @@ from txl_tf.data.tokenizers.piece_tokenizers import (
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, decode_utf8
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, WordRule, WordTokenizer
 from txl_tf.data.workers import ordered_workers
-from txl_tf.errors import DataDamagedError
+from txl_tf.errors import DataDamagedError, errors_as
 from txl_tf.imports import require_extra
-from txl_tf.storage.storage_errors import errors_as
 
 Progress = Callable[[str, int], None]
 

@@ -22,10 +22,8 @@ from txl_tf.distribution.server_address import (
     unreachable,
     within,
 )
-from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.errors import InputMissingError, UsageError, errors_as, first_line
 from txl_tf.imports import is_on_jax, jax
-from txl_tf.storage.files import first_line
-from txl_tf.storage.storage_errors import errors_as
 from txl_tf.storage.untrusted_files import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"

@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
-from txl_tf.errors import StorageError
+from txl_tf.errors import StorageError, errors_as, storage_errors
 from txl_tf.export.graph_texts import GraphTexts
 from txl_tf.export.served_model import ServedModel, ServedWeights
 from txl_tf.export.signatures import ExportOptions, Input, Signatures, known_inputs
@@ -35,7 +35,6 @@ from txl_tf.storage.files import (
     write_file,
 )
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.storage_errors import errors_as, storage_errors
 from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below
 
 _DEFAULT = "serving_default"

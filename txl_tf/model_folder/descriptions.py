@@ -10,9 +10,14 @@ from txl_tf.config.base import FrozenConfig, not_negative
 from txl_tf.config.experiment import EvaluatedModel, ExperimentConfig
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
-from txl_tf.storage.files import first_line
-from txl_tf.storage.storage_errors import storage_errors
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    MismatchError,
+    UsageError,
+    first_line,
+    storage_errors,
+)
 from txl_tf.storage.untrusted_files import read_json_object
 from txl_tf.training.checkpoints import CheckpointStore
 

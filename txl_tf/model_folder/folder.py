@@ -13,7 +13,13 @@ from txl_tf.config.base import describe_differences
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer, read_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    MismatchError,
+    UsageError,
+    storage_errors,
+)
 from txl_tf.imports import tensorflow as tf
 from txl_tf.model_folder.descriptions import (
     CHECKPOINTS,
@@ -27,7 +33,6 @@ from txl_tf.model_folder.descriptions import (
 from txl_tf.storage.files import list_folder, path_exists
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.storage_errors import storage_errors
 from txl_tf.storage.untrusted_files import verify_checksums
 from txl_tf.training.checkpoints import (
     DATA_FILE,

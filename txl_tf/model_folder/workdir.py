@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.errors import MismatchError, OutputExistsError
+from txl_tf.errors import MismatchError, OutputExistsError, storage_errors
 from txl_tf.model_folder.descriptions import (
     CHECKPOINTS,
     CONFIG_FILE,
@@ -23,7 +23,6 @@ from txl_tf.model_folder.descriptions import (
 from txl_tf.model_folder.folder import checked_path
 from txl_tf.storage.files import is_remote, list_folder, path_exists, read_file
 from txl_tf.storage.locks import WritableFolder, locked_folder
-from txl_tf.storage.storage_errors import storage_errors
 
 
 class Workdir:

@@ -10,14 +10,13 @@ import fcntl
 import functools
 import hashlib
 import os
-import re
 import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from txl_tf.errors import DataDamagedError
+from txl_tf.errors import DataDamagedError, first_line
 from txl_tf.imports import tensorflow as tf
 
 _BLOCK_BYTES = 4 << 20
@@ -41,13 +40,6 @@ def no_check() -> None:
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """True if a path needs TensorFlow's file systems."""
     return "://" in os.fspath(path)
-
-
-def first_line(error: BaseException) -> str:
-    """Returns up to 200 characters of an error's first line, or its class name if it is empty."""
-    # TensorFlow names its operation in front, which is longer than the reason.
-    text = re.sub(r"^\{\{.*?\}\} ", "", str(error).strip())
-    return (text.splitlines() or [type(error).__name__])[0][:200]
 
 
 def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str:

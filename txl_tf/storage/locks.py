@@ -11,9 +11,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError
+from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError, first_line
 from txl_tf.storage.files import (
-    first_line,
     flush_to_disk,
     flush_tree_to_disk,
     is_open_as,

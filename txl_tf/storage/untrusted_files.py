@@ -10,17 +10,15 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-from txl_tf.errors import DataDamagedError
+from txl_tf.errors import DataDamagedError, first_line, storage_errors
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
-    first_line,
     is_folder,
     is_remote,
     list_folder,
     read_file,
 )
-from txl_tf.storage.storage_errors import storage_errors
 
 MAX_DEPTH = 32
 _LARGEST_INTEGER = 2**64 - 1

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from txl_tf.config.experiment import TaskConfig
-from txl_tf.errors import UsageError
+from txl_tf.errors import UsageError, storage_errors
 from txl_tf.storage.files import write_file
 from txl_tf.storage.staging import require_absent
-from txl_tf.storage.storage_errors import storage_errors
 from txl_tf.tasks.examples import Example, TaskData
 
 

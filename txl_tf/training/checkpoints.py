@@ -21,10 +21,16 @@ import ml_dtypes
 import numpy as np
 
 from txl_tf.config.base import describe_differences
-from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
-from txl_tf.storage.files import file_blocks, first_line, is_remote, open_new, path_exists
+from txl_tf.errors import (
+    DataDamagedError,
+    MismatchError,
+    NonFiniteError,
+    StorageError,
+    first_line,
+    storage_errors,
+)
+from txl_tf.storage.files import file_blocks, is_remote, open_new, path_exists
 from txl_tf.storage.locks import WritableFolder
-from txl_tf.storage.storage_errors import storage_errors
 from txl_tf.storage.untrusted_files import json_sha256, listed_file, read_json_object
 
 MANIFEST_FILE = "manifest.json"

@@ -11,10 +11,9 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from txl_tf.errors import DataDamagedError
+from txl_tf.errors import DataDamagedError, storage_errors
 from txl_tf.storage.appended_text import appended_text
 from txl_tf.storage.locks import WritableFolder
-from txl_tf.storage.storage_errors import storage_errors
 
 _MAX_LINE_BYTES = 4096
 _HEADER = re.compile(rb'\{"ledger": 1, "first_step": ([1-9]\d{0,18})\}\n')

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from txl_tf.errors import storage_errors
 from txl_tf.evaluation.result import EvaluationResult, TaskResult, bits, perplexity
 from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.appended_text import appended_text
 from txl_tf.storage.files import list_folder
 from txl_tf.storage.locks import WritableFolder
-from txl_tf.storage.storage_errors import storage_errors
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json
 from txl_tf.training.ledger import LoopReport
 

@@ -6,8 +6,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterT
 from txl_tf.data.tokenizers.piece_tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordTokenizer
-from txl_tf.errors import DataDamagedError
-from txl_tf.storage.storage_errors import errors_as
+from txl_tf.errors import DataDamagedError, errors_as
 
 _REMEDY = "Restore the vocabulary from a copy, or prepare the data set again."
 # A file may be missing, no JSON or no UTF-8, or its values of other types.
