@@ -159,7 +159,7 @@ def run(job: EvaluateJob) -> None:
 
 def _evaluate_split(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chief: bool) -> None:
     from txl_tf.evaluation.scores import evaluate_split
-    from txl_tf.training.metrics import TensorBoardWriter
+    from txl_tf.training.tensorboard_writer import TensorBoardWriter
 
     dataset, split, path = job.open_dataset(), job.split, job.arguments.per_document
     step, weights = job.source.read_weights()

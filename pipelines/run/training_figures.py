@@ -34,11 +34,10 @@ from txl_tf.training.metrics import (
     TASK_PAGES,
     TRAINING_RUN,
     MetricsLog,
-    TensorBoardWriter,
-    code_block,
     layer_tag,
     training_figures,
 )
+from txl_tf.training.tensorboard_writer import TensorBoardWriter, code_block
 from txl_tf.training.trainer import Trainer
 
 from .sample_writer import SampleWriter

@@ -1,9 +1,6 @@
-"""Figures of a run: tags, pages and events of TensorBoard, and the log of figures."""
+"""Figures of a run: their tags, and the log of figures."""
 
-import numpy as np
 import pytest
-import tensorflow as tf
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.small_models import small_result
 from txl_tf.evaluation.result import TaskResult
@@ -12,7 +9,6 @@ from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 from txl_tf.training.metrics import (
     TAGS,
     MetricsLog,
-    TensorBoardWriter,
     describe_tag,
     evaluation_figures,
     training_figures,
@@ -46,39 +42,6 @@ def test_figures_of_a_task_are_its_loss_and_its_metrics():
     )
     assert evaluation_figures(result)["task/metric/accuracy"] == 0.5
     assert describe_tag("task/metric/accuracy") is TAGS["task/metric"]
-
-
-@pytest.mark.parametrize("total_nats", [30.0, 1e6])
-def test_every_figure_of_an_evaluation_is_written_for_tensorboard(total_nats, tmp_path):
-    """A text without spaces is one word, whose perplexity no float32 holds."""
-    result = small_result(total_nats=total_nats, num_words=1.0, num_tokens=12)
-    TensorBoardWriter(tmp_path).write_evaluation(result)
-    events = EventAccumulator(str(tmp_path / "valid")).Reload()
-    written = {
-        tag: tf.make_ndarray(events.Tensors(tag)[-1].tensor_proto).item()
-        for tag in events.Tags()["tensors"]
-    }
-    assert written.pop("conditions").decode() == result.conditions
-    largest = float(np.finfo(np.float32).max)
-    assert written == {
-        tag: pytest.approx(min(value, largest), rel=1e-6)
-        for tag, value in evaluation_figures(result).items()
-    }
-
-
-def test_a_resumed_run_has_every_figure_once_in_tensorboard(tmp_path):
-    def write(steps):
-        board = TensorBoardWriter(tmp_path)
-        for step in steps:
-            board.write_figures(step, "valid", {"loss/perplexity": step / 2})
-
-    write([1, 2])
-    (file,) = (tmp_path / "valid").iterdir()
-    file.write_bytes(file.read_bytes() + b"cut")  # by a kill
-    write([2, 3])
-    events = EventAccumulator(str(tmp_path / "valid")).Reload().Tensors("loss/perplexity")
-    points = [(event.step, tf.make_ndarray(event.tensor_proto).item()) for event in events]
-    assert points == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
 
 @pytest.fixture(params=["local", "store"])
