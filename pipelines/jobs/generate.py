@@ -167,8 +167,7 @@ def _prompt(prompt: str | None) -> str | None:
 def _check_combinations(job: GenerateJob) -> None:
     """Refuses options that exclude each other."""
     arguments, model = job.arguments, job.source.description.model
-    has_samples = arguments.num_samples > 1
-    others = ["--num-samples"] * has_samples
+    others = ["--num-samples"] * (arguments.num_samples > 1)
     others += [option_of(name) for name in OF_DRAWING if getattr(arguments, name) is not None]
     if arguments.beams is not None and others:
         what = f"--beams excludes {others[0]}: beam search writes one text and draws no tokens."
@@ -176,8 +175,8 @@ def _check_combinations(job: GenerateJob) -> None:
     if arguments.memory_length is not None and not isinstance(model, ModelConfig):
         what = "The model is recurrent: its memory has no length to set."
         raise UsageError(what, where="--memory-length", remedy="Leave the option out.")
-    is_conversation = sys.stdin.isatty() and not has_samples and arguments.beams is None
-    if job.prompt is None and not is_conversation:
+    is_conversation = arguments.num_samples == 1 and arguments.beams is None
+    if job.prompt is None and not (is_conversation and sys.stdin.isatty()):
         remedy = "Give --prompt or a pipe, or use a terminal."
         raise UsageError("There is no text to continue.", where="--prompt", remedy=remedy)
 
