@@ -52,10 +52,18 @@ class _LayerWeights(NamedTuple):
 class StackedSteps(KeyValueSteps):
     """Memory of keys and values, with single tokens read by a loop over layers.
 
-    Products with one vector are elementwise, so that XLA reads a layer's slice of the stacked
-    numbers, which for a matrix product it would copy first. Recent tokens stay outside of the loop,
-    as XLA copied all of them for each layer. With `rounds_steps` of the plan, weights and memory
-    are bfloat16; sums are float32.
+    A token reads every weight and all of memory once, and its time is that of reading them. The
+    sizes below are of one row, 12 layers, D = `N * H` = 512, an inner width of 2,048, M = 1,600
+    and C = 64, in float32.
+
+    - Products with one vector are elementwise, so that XLA reads a layer's slice of the stacked
+      numbers. For a matrix product it would copy the slice first: 12.6 MB of kernels and 6.6 MB of
+      memory in each layer.
+    - Recent tokens, 3.1 MB, stay outside of the loop, as XLA copied all of them for each layer. The
+      loop carries only the token's own keys and values, 2 times `(R, L, N, 1, H)` or 49 KB, which
+      are written into the recent ones after it.
+    - With `rounds_steps` of the plan, weights and memory are bfloat16, half the bytes; sums are
+      float32.
     """
 
     @staticmethod
@@ -121,7 +129,8 @@ class StackedSteps(KeyValueSteps):
         num_rows, reach = memory.valid_length.shape[0], self._memory_length
         of_rows = ops.broadcast_to(lengths, [num_rows])
 
-        def body(row, keys, values):  # row by row, as each is copied on the way
+        # Row by row, as each is copied on the way: 79 MB with the sizes above.
+        def body(row, keys, values):
             new, old, length = (
                 keras.tree.map_structure(lambda each: _at(each, row, 0)[None], each)
                 for each in (step_state[:2], memory[:2], of_rows)

@@ -151,10 +151,12 @@ def _shifted(scores):
 class OneToken(AllHeads):
     """One token per row, in an order in which memory is only read.
 
-    Moving memory by one place for every token would cost more than all arithmetic on it. So new
-    keys and values are written at `position` into `C` places for recent tokens, beside memory. The
-    `kept` of the projections are both `KeysAndValues`: of memory, whose rows several rows may
-    share, such as the beams of one text, and of the recent tokens, which are returned.
+    Moving memory by one place for every token would cost more than all arithmetic on it: with
+    `N * H` = 512 and M = 1,600, keys and values of a row in one layer have 6.6 MB in float32, and a
+    token adds 4 KB. So new keys and values are written at `position` into `C` places for recent
+    tokens, beside memory. The `kept` of the projections are both `KeysAndValues`: of memory, whose
+    rows several rows may share, such as the beams of one text, and of the recent tokens, which are
+    returned.
 
     If memory is empty, as its tokens are in place among the recent ones, the token is written
     first. Then one softmax over one tensor suffices, in half as many kernels on a GPU.
@@ -172,11 +174,13 @@ class OneToken(AllHeads):
     def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
         num_places, reach = self.num_places_read, visible.memory_length
         farthest = reach if visible.farthest is None else visible.farthest
+        # Places of memory come first, then those of recent tokens. The token's own place is
+        # M + `position`; later ones are empty, and have distances below 0.
         places = ops.arange(num_places + self.capacity, dtype="int32")
         distances = num_places + self.position - places
         nearest = 1 if num_places > 0 else 0  # a token in place is also its own key
         in_reach = ops.logical_and(distances >= nearest, distances <= farthest)
-        first_filled = reach - visible.valid_length
+        first_filled = reach - visible.valid_length  # memory is filled from its end
         repeats = self.num_rows // visible.valid_length.shape[0]
         first_filled = ops.repeat(first_filled, repeats, axis=0)
         filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
@@ -201,6 +205,7 @@ class OneToken(AllHeads):
         scores = self._scores_of_distances(distance_query, projections.distances)
         scores = scores[..., 1:]  # column 0 belongs to no distance
         scores = ops.expand_dims(ops.transpose(scores, [1, 0, 2]), axis=2)  # [R, N, 1, M + 1]
+        # Scores of M, C and 1 keys stay apart, as no tensor holds the keys of all.
         of_memory, of_recent, of_itself = self._by_place(scores)
         of_recent = of_recent + ops.matmul(content_query, recent.keys)
         scores = [functional.at_least_float32(of_recent) + masks[1]]
@@ -232,6 +237,8 @@ class OneToken(AllHeads):
         rows_per_memory = rows.shape[0] // memory.shape[0]
         if rows_per_memory == 1:
             return ops.matmul(rows, memory)
+        # The W rows that share a memory become the rows of one matrix. So memory is read once for
+        # all of them, and not repeated.
         _, num_heads, _, width = rows.shape
         grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
         products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
@@ -245,7 +252,13 @@ class OneToken(AllHeads):
         """Reorders scores `(R, N, 1, M + 1)` from distances `M` to 0 to key positions.
 
         Returns scores of memory, of the recent tokens, valid only up to `position`, and of the
-        token itself.
+        token itself. Place `i` has the distance `M + position - i`, so all scores move to the right
+        by `position`. For M = 3, C = 2 and `position` 1, with `-` for a place that is masked:
+
+            distances   3 2 1 0
+            places      - 3 2 1 0
+
+        A slice of padded scores does this without a gather.
         """
         num_places = self.num_places_read + self.capacity
         padding = [num_places + 1 - scores.shape[-1], self.capacity - 1]

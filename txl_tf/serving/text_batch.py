@@ -92,7 +92,12 @@ class TextBatch:
         return min(size for size in self._programs_of if size >= num_rows)
 
     def regroup(self, rows: Sequence[Completion]) -> None:
-        """Makes the batch of other texts; unfinished ones that leave it keep their memory."""
+        """Makes the batch of other texts; unfinished ones that leave it keep their memory.
+
+        A program has a fixed number of rows, and their memory lies in common tensors. So a change
+        copies all of it: 79 MB a row for 12 layers of width 512 and M = 1,600 in float32.
+        """
+        # 1. Recent tokens become memory, all but the newest of each text, which a step reads next.
         # A client may cancel a text at any time.
         kept = [place for place, row in enumerate(self.rows) if row in rows or not row.is_over]
         if kept:
@@ -102,10 +107,12 @@ class TextBatch:
                 lengths[place] = len(self.rows[place].written_ids) - self._num_read[place]
             state = self._state.step_state[0]
             memory = self._programs.finish(self._read_memory, state, ops.convert_to_tensor(lengths))
+        # 2. Each text takes its own row, in or out of the next batch.
         for place in kept:
             self.rows[place].memory = keras.tree.map_structure(
                 lambda each, k=place: each[k : k + 1], memory
             )
+        # 3. The rows of the next batch are joined, and the texts let go of theirs.
         self.rows = list(rows)
         if rows:
             empty = [self._empty_memory] * (self._size_of(len(rows)) - len(rows))

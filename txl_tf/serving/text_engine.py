@@ -38,7 +38,7 @@ from txl_tf.serving.session_state import SessionState
 from txl_tf.serving.text_batch import TextBatch
 
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
-_SCORED_TOKENS = 64  # at once: a large vocabulary has a large array of scores
+_SCORED_TOKENS = 64  # at once: with 267,735 words, their log-probabilities take 69 MB
 _MOST_DELAYS = 4  # turns that a text waits for others that join the batch with it
 
 
@@ -260,7 +260,11 @@ class TextEngine:
         return row
 
     def _read(self, row: Completion) -> Iterator[None]:
-        """Scores and reads a prompt after its session, and pauses between two segments."""
+        """Scores and reads a prompt after its session, and pauses between two segments.
+
+        At each pause the texts of the batch get tokens, so that a long prompt does not stop them.
+        The prompt is read when `row.state` is set.
+        """
         # 1. Sessions that rested too long, or that are too many, end.
         settings, prompt_ids = row.settings, row.prompt_ids
         self._metrics.queue_seconds.observe(time.monotonic() - row.submit_seconds)
@@ -273,9 +277,10 @@ class TextEngine:
         if not len(unread):
             what = "The prompt must have a token, because there is no session to continue."
             return self._refuse(row, RequestError(404, what, "prompt"))
-        # 3. With `echo` and `logprobs` the scores of the prompt, by a memory of their own. The
-        # first token of a new text has none. All tokens but the last are read: each scores the
-        # token after it.
+        # 3. With `echo` and `logprobs` the scores of the prompt, by a memory of their own, as
+        # evaluations may remember other lengths than texts. The first token of a new text has
+        # none. All tokens but the last are read: the hidden state of each scores the token after
+        # it. `first` skips targets before the prompt, which are of earlier texts of the session.
         unscored, score_memory = np.append(state.unscored, prompt_ids), state.score_memory
         if settings.echo and settings.logprobs is not None:
             row.pieces = TextPieces(self.tokenizer, prompt_ids[:0])

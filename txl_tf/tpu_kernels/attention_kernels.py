@@ -4,6 +4,10 @@ Scores are computed tile by tile on the chip, summed with a running maximum and 
 memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
 the distances of Dai et al. (2019): the shift of a tile's scores is a roll of its rows.
 
+For example, 22 rows, 8 heads, T = 512 and K = 1,024 have 369 MB of scores in float32 in a layer,
+and plain operations pass them through memory several times. A tile of 256 queries and 512 keys has
+512 KiB.
+
 Shape letters used in this module: B rows, T segment length, K key length, N heads, H head width,
 G columns of a group of heads, P rows of the table of distances, A queries and C keys of a tile,
 W distances of a tile; in inference S keys of the segment, M places of memory. T, K, P and S
@@ -30,7 +34,11 @@ _LEFT_TRANSPOSED, _RIGHT_TRANSPOSED = (0, 0), (1, 1)
 
 
 class Tile:
-    """Operations on one tile of queries, of one row and group of heads, and its tiles of keys."""
+    """Operations on one tile of queries, of one row and group of heads, and its tiles of keys.
+
+    The grid of a kernel is groups of heads, rows, tiles of queries, with the last innermost. Each
+    call has one place of the grid, and loops over the tiles of keys.
+    """
 
     def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any = None) -> None:
         self.plan = plan
@@ -82,7 +90,11 @@ class Tile:
         return jnp.zeros((self.plan.block_queries, self.plan.group_width), jnp.float32)
 
     def is_of_head(self, head: int) -> Any:
-        """Selects the columns of a head: `(1, G)`, or `None` if the group has one head."""
+        """Selects the columns of a head: `(1, G)`, or `None` if the group has one head.
+
+        A register has 128 columns, so two heads of 64 lie side by side. Slices within a register
+        are slow, so the columns of other heads are 0 in one factor of a product instead.
+        """
         plan = self.plan
         if plan.heads_per_group == 1:
             return None
@@ -95,7 +107,10 @@ class Tile:
     ) -> Any:
         """Computes masked scores `(A, C)` of all four terms.
 
-        Row `A - 1 - a + c` of the distances `(W, G)` belongs to query `a` and key `c`.
+        Row `A - 1 - a + c` of the distances `(W, G)` belongs to query `a` and key `c`. So row `a`
+        of the scores by distance `(A, W)` must move to the left by `A - 1 - a`; then the first `C`
+        columns are scores by key. A roll to the right by `W - A + 1 + a` is the same. As
+        `W >= A + C`, what moves around the end stays outside of these columns.
         """
         plan = self.plan
         of_positions = self.product(position_query, distances, _RIGHT_TRANSPOSED)  # [A, W]
@@ -113,7 +128,9 @@ class Tile:
     def gradients_by_distance(self, gradients: Any) -> Any:
         """Moves gradients `(A, C)` of keys back to distances `(A, W)`.
 
-        The last query comes first, because no chip moves rows to the left.
+        This is the way back of `scores`: row `a` moves to the right by `A - 1 - a`. But a roll
+        moves each row farther than the row above, never less far. So the last query comes first
+        here, and in the queries that the result is multiplied with.
         """
         plan = self.plan
         turned = self.reversed_rows(gradients.astype(self.dtype))
@@ -227,6 +244,7 @@ def _attend(
     for head in range(tile.plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
         content, position = (_only(is_of_head, each) for each in queries)
+        # So far: the largest score and the sum of weights `(A, 1)`, the weighted values `(A, G)`.
         column = tile.plan.block_queries, 1
         # A tile without a visible key leaves sums that the next tile scales to 0.
         largest = jnp.full(column, MASKED_SCORE, jnp.float32)
@@ -250,6 +268,7 @@ def _add_tile(
     keys, rows = tile.key_rows(block - part.num_before), tile.distance_rows(block)
     scores = tile.scores(content, position, part.key[0, keys, :], distances[rows, :], block)
     next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
+    # Earlier weights were divided by the exponential of a smaller maximum.
     faded = jnp.exp(largest - next_largest)
     weights = jnp.exp(scores - next_largest)
     total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
@@ -303,7 +322,10 @@ def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> Non
 def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
     """Adds the gradients of one tile of queries, and of the keys that they see.
 
-    A row has sums of its keys and values; all rows share sums of distances and biases.
+    A key is seen by queries of several tiles, and its gradient is the sum over them. So sums stay
+    on the chip in float32 from one place of the grid to the next: of keys and values `(K, G)` over
+    the tiles of a row, of distances `(P, G)` and biases `(2, G)` over all rows. The first tile sets
+    them to 0, and the last one writes them.
     """
     query, key, value, distances, biases, *first_keys = references[: 5 + plan.has_query_starts]
     tile = Tile(plan, scalars, *first_keys)
