@@ -95,15 +95,10 @@ CONFIGURATIONS = {
         {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01},
         QRNNConfig(num_layers=2, dropout=0.1, **RECURRENT),
     ),
-}
-
-
-TASKS = {
-    kind: task_experiment(
-        kind,
+    "task": task_experiment(
+        "classification",
         training={"global_batch_size": NUM_ROWS, "average_weights_from_step": 2},
-    )
-    for kind in ("classification", "regression")
+    ),
 }
 
 
@@ -116,14 +111,14 @@ def dataset_function_of(chosen):
 
 
 # The other configurations have the same parts, or these take longest to trace.
-SLOW = ("adam", "adapters", "frozen", "lamb", "lstm", "muon", "sgd")
+SLOW = ("adam", "adapters", "frozen", "lamb", "lstm", "muon", "sgd", "task")
 PLAIN = [name for name in CONFIGURATIONS if name not in SLOW]
 
 
-@pytest.fixture(scope="module", params=[*PLAIN, *map(slow_case, (*SLOW, *TASKS))])
+@pytest.fixture(scope="module", params=[*PLAIN, *map(slow_case, SLOW)])
 def traced(request):
     """A trainer under TPUStrategy, and what the bridge makes of its loop."""
-    chosen = {**CONFIGURATIONS, **TASKS}[request.param]
+    chosen = CONFIGURATIONS[request.param]
     objective = TrainingObjective if chosen.task is None else TaskObjective
     batches = dataset_function_of(chosen)
     trainer = Trainer(chosen, traced_replicas(), batches, objective_class=objective)
