@@ -2,79 +2,15 @@
 
 import ast
 import fnmatch
-import functools
 import re
 import subprocess
 import sys
 import tokenize
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.rooms import ALLOWED, ROOMS
+from tests.source_tree import ROOT, SOURCES, TESTS, module_name, python_files, tree_of
 
-# Floors of the package: each part may import itself and the parts named here.
-LOWEST = {"errors", "imports"}
-TENSORS = {"functional", "stateless_random", *LOWEST}
-MODELS = {"config", "layers", "models", "storage", "tpu_kernels", *TENSORS}
-ALLOWED = {
-    "errors": set(),
-    "imports": {"errors"},
-    "storage": LOWEST,
-    "config": {"storage", *LOWEST},
-    "stateless_random": set(),
-    "functional": {"stateless_random", *LOWEST},
-    "tpu_kernels": {"config", *TENSORS},
-    "layers": {"config", "tpu_kernels", *TENSORS},
-    "samplers": {"config", *TENSORS},
-    "models": MODELS,
-    "inference": MODELS,
-    # Who evaluates knows by the chip whether attention is a kernel.
-    "evaluation": {"data", "distribution", "inference", "tasks", *MODELS},
-    "generation": {"inference", "samplers", *MODELS},
-    "export": {"data", "generation", "inference", "model_folder", "samplers", *MODELS},
-    "data": {"config", "storage", *LOWEST},
-    "tasks": {"config", "data", "storage", *LOWEST},
-    "distribution": {"config", "storage", *LOWEST},
-    # The TensorBoard writer takes the result of an evaluation.
-    "training": {"distribution", "evaluation", "tasks", *MODELS},
-    "serving": {
-        "causal_lm",
-        "config",
-        "data",
-        "generation",
-        "inference",
-        "layers",
-        "samplers",
-        "storage",
-        *LOWEST,
-    },
-    "convert": MODELS,
-    "model_folder": {"data", "training", *MODELS},
-    "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
-    # The top: models with their tokenizers, from folders of every kind.
-    "causal_lm": {
-        "data",
-        "evaluation",
-        "generation",
-        "inference",
-        "model_folder",
-        "samplers",
-        "tasks",
-        "training",
-        *MODELS,
-    },
-    "harness": {"causal_lm", "data", "evaluation", "samplers", *LOWEST},
-}
-# Rooms of `pipelines`: each may import itself and the rooms named here.
-ROOMS = {
-    "shell": set(),
-    "configs": {"shell"},
-    "run": {"configs", "shell"},
-    "analysis": {"run", "shell"},
-    "launch": set(),
-    "jobs": {"analysis", "configs", "run", "shell"},
-    "command_line": {"jobs", "shell"},
-}
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {
     "config",
@@ -129,19 +65,6 @@ LOADED_FIRST = (
     "pipelines.run.training_settings",
     "pipelines.shell.*",
 )
-
-
-def python_files(folder):
-    return sorted((ROOT / folder).rglob("*.py"))
-
-
-SOURCES = python_files("txl_tf") + python_files("pipelines")
-TESTS = python_files("tests")
-
-
-@functools.cache
-def tree_of(path):
-    return ast.parse(path.read_text())
 
 
 def imported_by(path, tree=None):
@@ -319,11 +242,6 @@ def test_every_file_with_tests_is_found_by_pytest():
             for node in tree_of(path).body
         )
         assert has_tests == path.name.startswith("test_"), path
-
-
-def module_name(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def loaded_first():

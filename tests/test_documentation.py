@@ -22,7 +22,7 @@ from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from tests.small_models import write_run
-from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
+from tests.source_tree import ROOT, SOURCES, module_name, tree_of
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 _FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)

@@ -13,11 +13,11 @@ import txl_tf.convert
 import txl_tf.data
 import txl_tf.tasks
 from pipelines.command_line import main
+from tests.source_tree import ROOT
 from txl_tf import imports
 from txl_tf.errors import BackendError, UsageError
 from txl_tf.imports import require_extra
 
-ROOT = Path(__file__).parent.parent
 FACES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.tasks]
 
 

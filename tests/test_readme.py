@@ -16,7 +16,8 @@ import pytest
 
 from tests.convert.goldens import FOLDER as GOLDEN
 from tests.distribution.two_workers import free_ports
-from tests.test_architecture import ALLOWED, ROOMS, ROOT, SOURCES
+from tests.rooms import ALLOWED, ROOMS
+from tests.source_tree import ROOT, SOURCES
 from txl_tf.errors import JobError
 
 DOCUMENTS = (

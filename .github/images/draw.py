@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib import pyplot
 
-from tests.test_architecture import ALLOWED, ROOMS
+from tests.rooms import ALLOWED, ROOMS
 from txl_tf.functional import relative_shift
 from txl_tf.layers.visible_keys import VisibleKeys
 

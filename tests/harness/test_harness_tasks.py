@@ -14,7 +14,7 @@ pytest.importorskip("lm_eval")
 
 from pipelines.command_line import main
 from tests.small_models import write_run
-from tests.test_architecture import ROOT
+from tests.source_tree import ROOT
 from tests.test_documentation import examples_of_docstrings
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 

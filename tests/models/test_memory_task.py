@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.reference import max_difference
-from tests.test_architecture import ROOT
+from tests.source_tree import ROOT
 
 RECIPE = (ROOT / "pipelines" / "EXAMPLES.md").read_text()
 

@@ -12,7 +12,7 @@ import txl_tf
 from tests.layers.test_keras_layer_test import CASES
 from tests.slow_case import slow_case
 from tests.small_models import VOCABULARY_SIZE, toy_experiment
-from tests.test_architecture import ROOT
+from tests.source_tree import ROOT
 from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel

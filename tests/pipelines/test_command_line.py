@@ -16,7 +16,7 @@ from pipelines.jobs import train
 from pipelines.jobs.analyze import ANALYSES
 from tests.data.test_manifest import manifest
 from tests.pipelines.small_experiments import TOY_DATA
-from tests.test_architecture import ROOT
+from tests.source_tree import ROOT
 from txl_tf.model_folder import Workdir
 
 COMMANDS = [*((job,) for job in JOBS), *(("analyze", analysis) for analysis in ANALYSES)]

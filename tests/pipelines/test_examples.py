@@ -15,7 +15,7 @@ from pyarrow import parquet
 from tests.jax_process import NEEDS_JAX
 from tests.pipelines.jobs.test_prepare import prepared
 from tests.slow_case import QUICK_XLA
-from tests.test_architecture import ROOT
+from tests.source_tree import ROOT
 from txl_tf.data.id_files import IdDocuments
 
 PAGES = "".join((ROOT / "pipelines" / name).read_text() for name in ("README.md", "EXAMPLES.md"))

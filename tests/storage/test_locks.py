@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from tests.source_tree import ROOT
 from tests.storage.places import KINDS, place
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.appended_text import appended_text
@@ -22,7 +23,6 @@ from txl_tf.storage.files import list_folder, path_exists, read_file, remove_fol
 from txl_tf.storage.locks import LOCK_FILE, WritableFolder, locked_folder
 from txl_tf.storage.staging import StagingFolder
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys, time
 from txl_tf.storage.locks import locked_folder

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pipelines.jobs.doctor import pinned_versions
-from tests.test_architecture import ROOT
+from tests.source_tree import ROOT
 
 REQUIREMENTS = ROOT / "pipelines" / "launch" / "requirements-tpu-vm.txt"
 
