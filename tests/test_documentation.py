@@ -1,11 +1,9 @@
 """The Python of the docstrings and of the library's description runs, read from where it stands."""
 
-import ast
 import importlib
 import itertools
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -17,31 +15,18 @@ import tensorflow as tf
 
 import txl_tf
 from tests.convert.goldens import FOLDER as GOLDEN
+from tests.documented_code import blocks_of_python, examples_of_docstrings
 from tests.generation.models import expressive, prompt
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from tests.small_models import write_run
-from tests.source_tree import ROOT, SOURCES, module_name, tree_of
-
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
-_FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
-
-
-def examples_of_docstrings():
-    result = {}
-    # Every process collects this file, and to parse all sources takes seconds.
-    for path in (path for path in SOURCES if "```python" in path.read_text()):
-        for node in ast.walk(tree_of(path)):
-            docstring = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
-            for code in _FENCED.findall(docstring or ""):
-                result[f"{module_name(path)}.{getattr(node, 'name', '')}"] = code
-    return result
+from tests.source_tree import ROOT
 
 
 def examples_of_library():
     """The blocks of Python in the description of the library, in their order."""
-    return _FENCED.findall((ROOT / "txl_tf" / "README.md").read_text())
+    return blocks_of_python((ROOT / "txl_tf" / "README.md").read_text())
 
 
 def small_model(**changes):

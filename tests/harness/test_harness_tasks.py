@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from pipelines.command_line import main
+from tests.documented_code import examples_of_docstrings
 from tests.small_models import write_run
 from tests.source_tree import ROOT
-from tests.test_documentation import examples_of_docstrings
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
 pytestmark = pytest.mark.slow

@@ -1,11 +1,10 @@
 """The documented recipe for an agent, on a task that needs a memory."""
 
-import re
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.documented_code import blocks_of_python
 from tests.reference import max_difference
 from tests.source_tree import ROOT
 
@@ -16,8 +15,7 @@ RECIPE = (ROOT / "pipelines" / "EXAMPLES.md").read_text()
 @pytest.mark.parametrize("memory_length", [16, 0])
 def test_an_agent_learns_what_it_has_to_remember(memory_length):
     """Cue and decision are further apart than a segment; the turn is 1 or -1 by chance."""
-    blocks = re.findall(r"```python\n(.*?)```", RECIPE, re.DOTALL)
-    (code,) = [block for block in blocks if "class Maze" in block]
+    (code,) = [block for block in blocks_of_python(RECIPE) if "class Maze" in block]
     names = {}
     exec(code.replace("MEMORY = 32, 4, 16", f"MEMORY = 32, 4, {memory_length}"), names)
     assert names["model"].config.memory_length == memory_length

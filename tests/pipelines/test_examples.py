@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from tests.documented_code import blocks_of_python
 from tests.jax_process import NEEDS_JAX
 from tests.pipelines.jobs.test_prepare import prepared
 from tests.slow_case import QUICK_XLA
@@ -19,7 +20,7 @@ from tests.source_tree import ROOT
 from txl_tf.data.id_files import IdDocuments
 
 PAGES = "".join((ROOT / "pipelines" / name).read_text() for name in ("README.md", "EXAMPLES.md"))
-CODES = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
+CODES = blocks_of_python(PAGES)
 
 
 def example(text):

@@ -1,0 +1,24 @@
+"""The Python that docstrings and pages show."""
+
+import ast
+import re
+
+from tests.source_tree import SOURCES, module_name, tree_of
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
+_FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def blocks_of_python(text):
+    return _FENCED.findall(text)
+
+
+def examples_of_docstrings():
+    result = {}
+    # Every process collects this file, and to parse all sources takes seconds.
+    for path in (path for path in SOURCES if "```python" in path.read_text()):
+        for node in ast.walk(tree_of(path)):
+            docstring = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
+            for code in blocks_of_python(docstring or ""):
+                result[f"{module_name(path)}.{getattr(node, 'name', '')}"] = code
+    return result
