@@ -30,6 +30,10 @@ def write_folder(path, files):
     return path
 
 
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def resized(member, content):
     """A member that expects another content."""
     size, sha256 = len(content), hashlib.sha256(content).hexdigest()

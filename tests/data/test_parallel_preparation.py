@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.data.test_preparation import contents
+from tests.data.corpus_files import contents
 from tests.slow_case import slow_case
 from txl_tf.data import text as text_module
 from txl_tf.data.preparation import prepare_dataset

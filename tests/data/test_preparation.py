@@ -19,10 +19,6 @@ def prepare(folder, splits=None, **arguments):
     return prepare_dataset(splits, ByteTokenizer(), str(folder), "test", **arguments)
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_a_data_set_has_the_tokens_and_counts_of_its_text(tmp_path):
     done = {}
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.data.test_preparation import contents
+from tests.data.corpus_files import contents
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.word_tokenizer import WordRule

@@ -14,7 +14,7 @@ from pipelines.command_line import JOBS, main
 from pipelines.configs import NAMED_EXPERIMENTS, load_experiment
 from pipelines.jobs import train
 from pipelines.jobs.analyze import ANALYSES
-from tests.data.test_manifest import manifest
+from tests.data.manifests import manifest
 from tests.pipelines.small_experiments import TOY_DATA
 from tests.source_tree import ROOT
 from txl_tf.model_folder import Workdir
