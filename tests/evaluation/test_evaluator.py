@@ -5,19 +5,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.evaluation.evaluators import evaluator_of, nats_of
 from tests.slow_case import slow_case
 from tests.small_models import (
-    arrays_of,
-    strategy_of,
     text_of,
     toy_experiment,
     toy_tokens,
     weight_of,
 )
-from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.models import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -29,24 +26,6 @@ TOKENS = toy_tokens(62)
 def model():
     keras.utils.set_random_seed(1234)
     return TransformerXL(CONFIG)
-
-
-def evaluator_of(model, jit_compile=False, replicas=1, masks_documents=False, **settings):
-    evaluator = Evaluator(
-        model.config,
-        EvaluationConfig(**settings),
-        jit_compile=jit_compile,
-        masks_documents=masks_documents,
-        strategy=strategy_of(replicas),
-    )
-    evaluator.load_arrays(arrays_of(model))
-    return evaluator
-
-
-def nats_of(evaluator, text, **options):
-    """The result of an evaluation, and the nats of every token."""
-    nats = np.full(text.num_tokens, np.nan)
-    return evaluator.evaluate(text, step=17, observe=nats.__setitem__, **options), nats
 
 
 def evaluate(model, tokens=TOKENS, **settings):
