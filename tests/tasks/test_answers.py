@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.tasks.test_example_encoding import task_of
+from tests.tasks.small_examples import task_of
 from txl_tf.errors import OutputExistsError, StorageError, UsageError
 from txl_tf.tasks.answers import answers_of, write_predictions
 from txl_tf.tasks.examples import Example, TaskData

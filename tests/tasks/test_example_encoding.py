@@ -5,23 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from txl_tf.config.experiment import TaskConfig
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from tests.tasks.small_examples import BYTES, example, task_of
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.tasks.encoding import encode_examples, fingerprint_of
-from txl_tf.tasks.examples import Example
-
-BYTES = ByteTokenizer()
-
-
-def task_of(kind, **settings):
-    labels = ("no", "yes") if kind == "classification" else None
-    return TaskConfig(**{"kind": kind, "labels": labels, "metric": "accuracy", **settings})
-
-
-def example(*texts, number=0, label=None):
-    return Example(name=str(number), where=f"file, line {number + 1}", texts=texts, label=label)
 
 
 def encoded(kind, *examples, tokenizer=BYTES, **settings):

@@ -14,8 +14,7 @@ from tests.tpu_bridge import (
     through_the_bridge,
     traced_replicas,
 )
-from tests.training.test_task_objective import experiment_of as task_experiment
-from tests.training.test_task_objective import reader_of
+from tests.training.task_experiments import task_experiment, task_reader
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.strategy import set_chip
@@ -104,7 +103,7 @@ CONFIGURATIONS = {
 
 def dataset_function_of(chosen):
     if chosen.task is not None:
-        return reader_of(chosen)[1].dataset_fn
+        return task_reader(chosen)[1].dataset_fn
     has_documents = chosen.training.document_boundaries == "mask"
     batches = (DocumentBatches if has_documents else ToyBatches)(toy_tokens(), NUM_ROWS)
     return batches.dataset_function

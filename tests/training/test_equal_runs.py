@@ -15,8 +15,7 @@ from tests.small_models import (
     toy_experiment,
     toy_tokens,
 )
-from tests.training.test_task_objective import experiment_of as task_experiment
-from tests.training.test_task_objective import trainer_of as task_trainer
+from tests.training.task_experiments import task_experiment, task_trainer
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.training import trainer as trainer_module
 from txl_tf.training.trainer import Trainer

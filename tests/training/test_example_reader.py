@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.tasks.test_example_encoding import BYTES, example, task_of
+from tests.tasks.small_examples import BYTES, example, task_of
 from txl_tf.tasks.encoding import encode_examples
 from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader
 

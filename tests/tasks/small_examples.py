@@ -1,0 +1,16 @@
+"""Settings of a task, and examples as its files have them."""
+
+from txl_tf.config.experiment import TaskConfig
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.tasks.examples import Example
+
+BYTES = ByteTokenizer()
+
+
+def task_of(kind, **settings):
+    labels = ("no", "yes") if kind == "classification" else None
+    return TaskConfig(**{"kind": kind, "labels": labels, "metric": "accuracy", **settings})
+
+
+def example(*texts, number=0, label=None):
+    return Example(name=str(number), where=f"file, line {number + 1}", texts=texts, label=label)
