@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training.test_checkpoints import IDENTITY, arrays_of, assert_is_state_of
+from tests.training.saved_states import IDENTITY, arrays_of, assert_is_state_of
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
