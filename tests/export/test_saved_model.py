@@ -3,8 +3,8 @@
 import os
 
 import pytest
-import tensorflow as tf
 
+from tests.export.small_root import small_root
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import OutputExistsError, StorageError
@@ -25,16 +25,6 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(model, tm
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ExportOptions(**wrong)
     assert list(tmp_path.iterdir()) == []
-
-
-def small_root():
-    """The smallest thing that can be exported."""
-    root = tf.Module()
-    root.weight = tf.Variable(tf.ones([1000]))
-    double = tf.function(
-        lambda x: {"y": x + root.weight[0]}, input_signature=[tf.TensorSpec([None], tf.float32)]
-    )
-    return root, {"double": double}
 
 
 def test_versions_count_on_from_the_highest(tmp_path):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.export.test_saved_model import small_root
+from tests.export.small_root import small_root
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError
