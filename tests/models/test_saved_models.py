@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import txl_tf
-from tests.layers.test_keras_layer_test import CASES
+from tests.layers.keras_cases import CASES
 from tests.slow_case import slow_case
 from tests.small_models import VOCABULARY_SIZE, toy_experiment
 from tests.source_tree import ROOT
