@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from tests.documented_code import blocks_of_python
 from tests.jax_process import NEEDS_JAX
-from tests.pipelines.jobs.test_prepare import prepared
+from tests.pipelines.prepared_data import prepared
 from tests.slow_case import QUICK_XLA
 from tests.source_tree import ROOT
 from txl_tf.data.id_files import IdDocuments

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tests.jax_process import NEEDS_JAX
-from tests.pipelines.jobs.test_finetune import ROWS, SETTINGS, write_rows
+from tests.pipelines.fine_tuning_rows import ROWS, SETTINGS, write_rows
 from tests.pipelines.txl_process import run_new_txl
 
 pytestmark = NEEDS_JAX

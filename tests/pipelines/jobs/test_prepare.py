@@ -10,10 +10,10 @@ import pytest
 
 from pipelines.jobs import prepare
 from tests.data.corpus_files import of_files
+from tests.pipelines.prepared_data import prepared
 from tests.pipelines.txl_process import parsed
 from txl_tf.data.corpora import CORPORA, enwik8, lm1b
 from txl_tf.data.id_files import IdDocuments
-from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.errors import DataDamagedError, MismatchError, UsageError
 
@@ -64,14 +64,6 @@ def test_wrong_values_and_options_that_do_not_fit_are_usage_errors(tmp_path, tex
     with pytest.raises(UsageError) as error:
         prepare.check_arguments(parsed(prepare, "--text", text, "--out", tmp_path / "out", *more))
     assert len(str(error.value).splitlines()) == 3
-
-
-def prepared(out, *more):
-    arguments = parsed(prepare, "--out", out, "--workers", 1, *more)
-    prepare.check_arguments(arguments)
-    prepare.run(arguments)
-    dataset = PreparedDataset.open(str(out))
-    return dataset, dataset_tokenizer(dataset.folder, dataset.manifest)
 
 
 def test_files_can_be_given_for_every_split(tmp_path, text):
