@@ -50,7 +50,7 @@ _LONGEST_FILES = (
     "tpu_compiler/test_tpu_wheel",
     "models/test_stateful",
     "models/test_jax_backend",
-    "tpu_kernels/test_attention_kernel",
+    "tpu_kernels/test_attention_kernels",
     "pipelines/jobs/test_serve",
     "pipelines/jobs/test_quickstart",
     "data/test_preparation_interruption",
