@@ -1,4 +1,4 @@
-"""SentencePiece tokenizer and the trainer of its models."""
+"""Tokenizers of pieces: SentencePiece with the trainer of its models, and WordPiece."""
 
 import re
 
@@ -7,7 +7,9 @@ import pytest
 
 from tests.data.tokenizers.trained_sentence_piece import LINES, TEXT, trained_sentence_piece
 from txl_tf.data import vocabulary_training
+from txl_tf.data.tokenizers.piece_tokenizers import SUFFIX_INDICATOR, WordPieceTokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
+from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import SentencePieceTraining
 
 MODEL_TYPES = ["bpe", "unigram"]
@@ -58,3 +60,17 @@ def test_a_vocabulary_size_out_of_range_is_named():
     smallest = int(re.search(r"at least (\d+)", str(error.value))[1])
     assert trained([TEXT.decode()], smallest, "unigram").vocabulary_size == smallest
     assert smallest < trained([TEXT.decode()], 100_000, "unigram").vocabulary_size < 100_000
+
+
+def tiny():
+    pieces = ["<unk>", "<eos>", "un", "aff", "able"]
+    pieces += [SUFFIX_INDICATOR + "aff", SUFFIX_INDICATOR + "able", "#", SUFFIX_INDICATOR + "#"]
+    rule = WordRule(add_eos=True)
+    return WordPieceTokenizer(pieces, rule, unknown_token="<unk>")
+
+
+def test_words_are_their_longest_beginnings():
+    assert tiny().encode(b"unaffable able\nunx ##able").tolist() == [2, 5, 6, 4, 1, 0, 7, 8, 6, 1]
+    assert tiny().decode_bytes([2, 5, 6, 4, 1, 0, 7, 8, 6, 1]) == b"unaffable able\n<unk> ##able\n"
+    assert tiny().decode_bytes([5, 6, 4]) == b"affable able"
+    assert tiny().encode(b"").tolist() == []
