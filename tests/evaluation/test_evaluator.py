@@ -7,12 +7,7 @@ import tensorflow as tf
 
 from tests.evaluation.evaluators import evaluator_of, nats_of
 from tests.slow_case import slow_case
-from tests.small_models import (
-    text_of,
-    toy_experiment,
-    toy_tokens,
-    weight_of,
-)
+from tests.small_models import text_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.models import create_model
