@@ -283,8 +283,8 @@ def test_every_package_is_installed_and_none_is_called_pipelines():
 
 # Totals that may only fall: a change that lowers one lowers its number here too, and a feature
 # that adds lines takes others away. Logical lines are counted, which no formatting changes.
-MOST_SOURCE_LINES = 21_370
-MOST_TEST_LINES = 16_110
+MOST_SOURCE_LINES = 20_480
+MOST_TEST_LINES = 15_760
 MOST_MARKER_PHRASES = 3.0
 MOST_MARKER_PHRASES_OF_TESTS = 8.0
 """Per 10,000 words of docstrings and comments."""
