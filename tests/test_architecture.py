@@ -244,6 +244,15 @@ def test_every_file_with_tests_is_found_by_pytest():
         assert has_tests == path.name.startswith("test_"), path
 
 
+def test_no_module_imports_the_tests_of_another():
+    names = {module_name(path) for path in TESTS if path.name.startswith("test_")}
+
+    def other_tests(path):
+        return starts_with(imported_by(path), *names - {module_name(path)})
+
+    assert offences(other_tests, TESTS) == {}
+
+
 def loaded_first():
     def matches(name, patterns):
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
