@@ -25,6 +25,8 @@ FAMILIES = {
     "narrow": {"embedding_dim": 8},
     "narrow_clusters": {"embedding_dim": 8, "cutoffs": (10, 30)},
 }
+# Those of PyTorch project every cluster.
+PYTORCH_FAMILIES = [name for name in FAMILIES if name != "lm1b"]
 
 
 def family_config(name, **changes):

@@ -3,17 +3,15 @@
 import pytest
 
 from tests.convert.goldens import Golden
-from tests.convert.models import assert_same_weights, family_config, random_model
+from tests.convert.models import PYTORCH_FAMILIES, assert_same_weights, family_config, random_model
 from txl_tf.convert import load_hugging_face, save_hugging_face
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.untrusted_files import MAX_DEPTH
 
-FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
-
 
 @pytest.mark.parametrize(
     ("family", "changes"),
-    [*((family, {}) for family in FAMILIES), ("wt103_large", {"tie_weights": False})],
+    [*((family, {}) for family in PYTORCH_FAMILIES), ("wt103_large", {"tie_weights": False})],
 )
 def test_a_model_survives_the_way_to_hugging_face_and_back(family, changes, tmp_path):
     pytest.importorskip("safetensors")

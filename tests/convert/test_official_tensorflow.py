@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.convert.models import assert_same_weights, family_config, random_model
+from tests.convert.models import FAMILIES, assert_same_weights, family_config, random_model
 from tests.small_models import arrays_of
 from txl_tf.convert import load_official_tensorflow
 from txl_tf.convert.model_sizes import config_from
 from txl_tf.convert.official_tensorflow import official_tensorflow_table, read_checkpoint
 from txl_tf.errors import DataDamagedError, MismatchError
 
-FAMILIES = ["enwik8", "wt103_base", "wt103_large", "lm1b", "narrow", "narrow_clusters"]
 BLOCK = "transformer/layer_1"
 
 

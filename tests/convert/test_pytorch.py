@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden, save
-from tests.convert.models import assert_same_weights, family_config, random_model
+from tests.convert.models import PYTORCH_FAMILIES, assert_same_weights, family_config, random_model
 from tests.small_models import arrays_of
 from txl_tf.convert import load_hugging_face, load_nvidia_pytorch, load_official_pytorch
 from txl_tf.convert import pytorch as systems
@@ -18,8 +18,6 @@ LOADERS = {
     "official": (systems.OFFICIAL_PYTORCH, load_official_pytorch),
     "nvidia": (systems.NVIDIA_PYTORCH, load_nvidia_pytorch),
 }
-# The others project every cluster.
-FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
 FLIPPED = ("crit.cluster_weight", "crit.cluster_bias")
 
 
@@ -70,7 +68,7 @@ def test_other_names_and_the_other_order_are_the_same_model(name, is_nvidia, tmp
 
 @pytest.mark.parametrize(
     ("system", "family"),
-    [*(("official", family) for family in FAMILIES), *((s, "wt103_large") for s in LOADERS)],
+    [*(("official", each) for each in PYTORCH_FAMILIES), *((s, "wt103_large") for s in LOADERS)],
 )
 def test_every_family_and_every_system(system, family, tmp_path):
     system, load = LOADERS[system]
