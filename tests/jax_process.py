@@ -5,13 +5,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.slow_case import QUICK_XLA
+from tests.source_tree import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 NEEDS_JAX = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed"),

@@ -1,7 +1,7 @@
 """Small experiments of every kind of task, and what trains them."""
 
 from tests.small_models import small_config, strategy_of
-from tests.tasks.small_examples import BYTES, example
+from tests.tasks.small_examples import BYTES, example, task_of
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.tasks.encoding import encode_examples
 from txl_tf.training.fine_tuning import ExamplePlan, ExampleReader, TaskObjective
@@ -17,7 +17,6 @@ EXAMPLES = {
 
 
 def task_experiment(kind, **sections):
-    labels = ["no", "yes"] if kind == "classification" else None
     # The large epsilon is for gradients that are nearly 0: Adam would blow up their rounding.
     optimizer = {"learning_rate": 0.01, "epsilon": 1e-3}
     return ExperimentConfig.from_dict(
@@ -32,12 +31,7 @@ def task_experiment(kind, **sections):
                 **sections.get("training", {}),
             },
             "optimizer": {**optimizer, **sections.get("optimizer", {})},
-            "task": {
-                "kind": kind,
-                "labels": labels,
-                "metric": "accuracy",
-                **sections.get("task", {}),
-            },
+            "task": task_of(kind, **sections.get("task", {})).to_dict(),
         }
     )
 
@@ -50,6 +44,5 @@ def task_reader(experiment):
 
 
 def task_trainer(experiment, num_replicas=1):
-    _, reader = task_reader(experiment)
-    strategy = strategy_of(num_replicas)
-    return Trainer(experiment, strategy, reader.dataset_fn, objective_class=TaskObjective)
+    dataset_fn = task_reader(experiment)[1].dataset_fn
+    return Trainer(experiment, strategy_of(num_replicas), dataset_fn, objective_class=TaskObjective)
