@@ -13,11 +13,16 @@ from tests.inference.variants import (
     read_by_token,
     tokens,
 )
+from tests.models.variants import config_of
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.stacked_steps import StackedSteps, in_pairs, product_of_stored
 from txl_tf.models.transformer_xl import TransformerXL
 
-STACKED = [name for name in RELATIVE if name != "gates" and "shaw" not in name]
+STACKED = [
+    name
+    for name, changes in VARIANTS.items()
+    if name != "gates" and config_of(**changes).position_encoding == "transformer_xl"
+]
 
 
 @pytest.mark.parametrize(
