@@ -52,11 +52,11 @@ class DataDamagedError(JobError, exit_code=65):
 
 
 class InputMissingError(JobError, exit_code=66):
-    """A named file or folder does not exist."""
+    """A file, folder, device, worker or package that is needed does not exist."""
 
 
 class NonFiniteError(JobError, exit_code=70):
-    """A loss or a gradient is not a finite number."""
+    """A loss, a gradient, a state or a prediction is not a finite number."""
 
 
 class OutputExistsError(JobError, exit_code=73):
@@ -64,7 +64,7 @@ class OutputExistsError(JobError, exit_code=73):
 
 
 class StorageError(JobError, exit_code=74):
-    """Reading or writing failed: disk full, no permission, device error."""
+    """Reading, writing or a connection failed: disk full, no permission, no port, lost process."""
 
 
 class PreemptedError(JobError, exit_code=75):

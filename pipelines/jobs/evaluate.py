@@ -4,8 +4,8 @@
     txl evaluate --workdir DIR --data DIR --set evaluation.memory_length=640
     txl evaluate --workdir DIR --text FILE --per-token
 
-Every token is scored once, the tail included, and each figure comes with its
-denominator. Segment, memory and clamp length may differ from training's. The
+Every token but the first is scored once, the tail included, and each figure
+comes with its denominator. Segment, memory and clamp length may differ from training's. The
 model is computed in float32 unless `evaluation.dtype_policy` says otherwise.
 Every row but the first reads the text before its part to fill its memory, and
 a short text has few rows, so the result hardly depends on their number; with
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     figures = parser.add_argument_group("figures")
     figures.add_argument(
-        "--per-token", action="store_true", help="with --text: print the nats of every token"
+        "--per-token", action="store_true", help="with --text: print the nats of each token"
     )
     add_json_argument(figures)
     add_device_arguments(parser, "evaluate on")

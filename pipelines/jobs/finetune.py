@@ -167,7 +167,7 @@ def _read_task_data(
 def _finetuning_experiment(
     arguments: argparse.Namespace, data: TaskData, earlier: ExperimentConfig | None
 ) -> ExperimentConfig:
-    """Returns the settings of a run; a earlier one keeps its own, but for `--set` and `--epochs`.
+    """Returns the settings of a run; an earlier one keeps its own, but for `--set` and `--epochs`.
 
     A new run takes the model of `--init-from` or `--config`; without either it is a UsageError.
     Steps, warm-up and periods follow from the epochs, unless `--set` names them.

@@ -61,7 +61,7 @@ class RunData(abc.ABC):
     def evaluate(
         self, evaluator: Any, step: int, track: Callable[..., Any], max_tokens: int | None = None
     ) -> Any:
-        """Evaluates the split `valid`, or its first `max_tokens` tokens, after `step` steps."""
+        """Evaluates the split `valid`, or `max_tokens` tokens of it, after `step` steps."""
 
     def errors_explained(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context that turns reading errors into errors that name the file."""

@@ -302,7 +302,7 @@ class TransformerXLCausalLM(TextGenerator):
             segment_length: optional int. Tokens to read at once, likewise.
 
         Returns:
-            `TextScore` with the nats of every token. A list of them for a list.
+            `TextScore` with the nats of every token but the first. A list of them for a list.
 
         Raises:
             ValueError: If `text` has another type, less than two tokens or no tokenizer, or a

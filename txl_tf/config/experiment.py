@@ -43,8 +43,8 @@ class TrainingConfig(FrozenConfig):
     about a tenth of the run."""
     evaluate_tokens: Annotated[int | Literal["all"] | None, positive()] = None
     """Tokens that evaluations before the last step read, at places spread evenly over the split.
-    None means a tenth of the tokens since the previous evaluation, or all tokens with
-    `stop_after_evaluations`."""
+    None means a tenth of the tokens since the previous evaluation, fewer if a token costs more than
+    in training, and at least 4,096; with `stop_after_evaluations` and for tasks it means all."""
     num_kept_checkpoints: Annotated[int, positive()] = 3
     """Number of newest checkpoints to keep, besides the best. An evaluation that finds better
     weights writes a checkpoint too, which counts."""
@@ -68,8 +68,8 @@ class TrainingConfig(FrozenConfig):
     on_non_finite: Literal["stop", "skip"] = "stop"
     """Whether a loss or gradient that is not finite stops the run or skips its step."""
     jit_compile: bool | None = None
-    """Whether a run on one CPU or GPU compiles the whole step with XLA. None means that it compiles
-    the parts that run faster compiled."""
+    """Whether a run on one CPU or GPU compiles the whole step with XLA. None compiles
+    what runs faster compiled: parts of the step of a wide model on a CPU, otherwise all of it."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
     """Whether attention and memory cross into earlier documents ("ignore") or not ("mask")."""
     average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
@@ -190,10 +190,10 @@ class OptimizerConfig(FrozenConfig):
 class EvaluationConfig(FrozenConfig):
     """Rows and lengths of an evaluation; they may differ from training's.
 
-    By default the results hardly depend on `batch_size`, with `warm_up_tokens="all"` not at all. If
-    the memory holds the whole text, they then equal one pass over it for every `segment_length`.
-    With a shorter memory they depend on the segment length, as a token also sees its segment,
-    unless positions are relative and `same_length` gives all tokens the same number of keys.
+    The number of rows hardly changes the results, and not at all with `warm_up_tokens="all"`. A
+    memory that holds the whole text then gives the results of one pass, for every segment length.
+    A shorter memory makes results depend on the segment length, because a token also sees the
+    tokens of its segment before it. `same_length` with relative positions removes this dependence.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the others.

@@ -58,7 +58,7 @@ _SPACES = b" \t\n\r\x0b\x0c"
 def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[DocumentPiece]]:
     """Groups pieces into lists of half a mebibyte of text or more, in order, across documents.
 
-    A document without text is a piece without text.
+    A list also ends at 4,096 pieces. A document without text is a piece without text.
     """
     batch: list[DocumentPiece] = []
     num_bytes = 0

@@ -44,9 +44,10 @@ def memory_tokens(config: AnyModelConfig) -> int:
 class Stretches(NamedTuple):
     """Parts of a text, each read from an empty memory and scored at its end; int vectors `(K,)`.
 
-    A stretch reads the tokens from `begins` on and scores the targets of those from `starts` to
-    `stops`. `warm_up_tokens` are those asked for before `starts`, limited by the start of the text
-    and lengthened so that `begins` are multiples of `T`, as in a single row.
+    A stretch reads from token `begins` on. It scores the targets of the tokens from `starts` up to
+    `stops`. At least `warm_up_tokens` lie between `begins` and `starts`, or all tokens before
+    `starts` if the text has fewer. `begins` is a multiple of `T`, as in a single row, so it may lie
+    earlier.
     """
 
     begins: np.ndarray

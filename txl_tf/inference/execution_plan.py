@@ -88,7 +88,8 @@ class ExecutionPlan:
         compiles_step = not is_distributed if jit_compile is None else jit_compile
         may_stack = on_cpu and num_rows and writes and compiles_step and memory_length > 0
         rounds = storage_dtype == "auto" and _gains_by_rounding(config, memory_length)
-        # More rows than one share the reading of weights, in products that would copy a slice.
+        # Several rows share one reading of the weights, but their products would copy a slice of
+        # stacked ones. So only rounded weights are stacked for them.
         stacks_layers = bool(may_stack and (num_rows == 1 or rounds))
         return cls(
             tokens_per_read=_TOKENS_PER_READ,

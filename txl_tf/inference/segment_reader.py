@@ -1,4 +1,4 @@
-"""Reader of rows of tokens, segment by segment with memory: the one loop over segments in Python.
+"""Reader of rows of tokens, segment by segment with memory: one loop for all that is computed.
 
 Shape letters used in this module: B rows, S tokens that are read at once, T segment length,
 D hidden width.

@@ -1,6 +1,6 @@
 """Loop over stacked layers that reads single tokens of few rows on a CPU.
 
-It is the only place that computes from the kernels of layers in their stead. It takes only
+It is the only reader that computes from the kernels of layers in their stead. It takes only
 layers that it knows; for all others an engine calls the model. XLA compiles the loop in a third
 of the time of the unrolled program, and reads weights and memory in half the bytes.
 

@@ -1,8 +1,8 @@
 """Multi-head attention over segment and memory, with the positions of Transformer-XL and others.
 
-Shapes end the names of tensors: B rows, T segment length, M memory length, K = M + T key length,
-N heads, H head width, J = K + 1 columns of distances. Further letters in this module: D hidden
-width, P learned distances.
+Shapes end the names of most tensors: B rows, T segment length, M memory length, K = M + T key
+length, N heads, H head width, J = K + 1 columns of distances. Further letters in this module: D
+hidden width, P learned distances.
 """
 
 import functools

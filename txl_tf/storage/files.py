@@ -1,7 +1,8 @@
 """Files on a local disk, or in a store that TensorFlow reads (`gs://`, `ram://`).
 
-A path with `://` is remote. Local paths never need TensorFlow. All failures are `OSError`, so
-callers need not distinguish the two.
+A path with `://` is remote. Local paths never need TensorFlow. Failures of both are `OSError`, so
+callers need not distinguish the two. A file that differs from what is known of it is a
+`DataDamagedError`.
 """
 
 import contextlib

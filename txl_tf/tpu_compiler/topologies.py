@@ -148,4 +148,4 @@ class Topology:
 
 
 EXAMPLES = ("v2:2x2", "v3:4x4", "v4:2x2x4", "v5e:4x4", "v5p:2x2x4", "v6e:4x4")
-"""A topology of every generation."""
+"""A topology of every generation that has TensorFlow."""

@@ -35,7 +35,10 @@ class EvaluationHistory:
         self.best_nats_per_token = float(np.finfo(np.float64).max)
 
     def observe(self, step: int, nats_per_token: float) -> bool:
-        """Records an evaluation of the validation split; returns True if it is the best."""
+        """Records an evaluation of the validation split; returns True if it is the best.
+
+        `nats_per_token` is any number to minimize: for a task, minus its metric.
+        """
         self.last_step = step
         if not nats_per_token < self.best_nats_per_token:
             return False
