@@ -1,3 +1,5 @@
+"""Published corpora: their documents, counts and refusals."""
+
 import dataclasses
 import functools
 import hashlib

@@ -1,3 +1,5 @@
+"""Division of documents into splits: shares, order and equal results everywhere."""
+
 import itertools
 import random
 

@@ -1,3 +1,5 @@
+"""Vocabularies from text, beside the official ones."""
+
 import functools
 import random
 

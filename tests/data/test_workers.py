@@ -1,3 +1,5 @@
+"""Processes that encode text: order, errors and their end."""
+
 import os
 import signal
 import subprocess

@@ -197,7 +197,8 @@ class OneToken(AllHeads):
         content_query, distance_query = (
             ops.reshape(each, shape) for each in layer.queries(projections)
         )
-        key, value = (ops.reshape(each, shape) for each in projections[1:3])
+        key = ops.reshape(projections.key, shape)
+        value = ops.reshape(projections.value, shape)
         memory, recent = projections.kept
         is_in_place = self.num_places_read == 0
         if is_in_place:

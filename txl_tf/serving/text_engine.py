@@ -14,7 +14,7 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,9 +142,9 @@ class TextEngine:
             require(not self._is_closed, "The server is shutting down.", status=503)
             busy = RequestError(503, "The server is busy; ask again later.")
             # Cancelled texts are dropped, unless their sessions must be kept.
-            self._waiting = [row for row in self._waiting if row.state or not row.is_over]
-            begun = {row.owner for row in (*self._running, *self._waiting) if row.state}
-            owners = dict.fromkeys(row.owner for row in self._waiting)
+            self._waiting = [text for text in self._waiting if text.state or not text.is_over]
+            begun = {text.owner for text in (*self._running, *self._waiting) if text.state}
+            owners = dict.fromkeys(text.owner for text in self._waiting)
             requests = [request for request in owners if request not in begun]
             if len(requests) >= self._max_waiting + max(0, self._max_rows - self._num_running):
                 counts = collections.Counter(client for client, _ in requests)
@@ -152,9 +152,9 @@ class TextEngine:
                 if most < counts[owner[0]] + 2:
                     raise busy
                 newest = [request for request in requests if request[0] == client][-1]
-                for row in self._waiting:
-                    if row.owner == newest:
-                        self._refuse(row, busy)
+                for text in self._waiting:
+                    if text.owner == newest:
+                        self._refuse(text, busy)
             self._waiting.extend(completions)
             self._changed.notify_all()
         return completions
@@ -186,20 +186,20 @@ class TextEngine:
         # 1. Ended texts leave, and a client with many texts may have to wait.
         for ended in filter(lambda each: each.is_over, self._running):
             self._release(ended)
-        self._running = rows = [row for row in self._running if not row.is_over]
+        self._running = rows = [text for text in self._running if not text.is_over]
         self._pause_one(rows)
         # 2. Whole short prompts are read until the batch is full, or one segment of a long prompt.
         while len(rows) < self._max_rows:
-            self._reading = row = self._reading or self._next_waiting(rows)
-            if row is None:
+            self._reading = text = self._reading or self._next_waiting(rows)
+            if text is None:
                 break
-            row.reading = row.reading or self._read(row)
-            if not row.is_over:
-                next(row.reading, None)
-            if row.is_over:
-                self._release(row)
-            elif row.state:
-                rows.append(row)
+            text.reading = text.reading or self._read(text)
+            if not text.is_over:
+                next(text.reading, None)
+            if text.is_over:
+                self._release(text)
+            elif text.state:
+                rows.append(text)
             else:
                 break  # the rest is read after some tokens of the other texts
             self._reading = None
@@ -208,10 +208,10 @@ class TextEngine:
             self._batch.regroup(rows)
             self._num_delays = 0
         # 4. Every text of the batch gets tokens.
-        if num_rows := sum(not row.is_over for row in self._batch.rows):
+        if num_rows := sum(not text.is_over for text in self._batch.rows):
             self._metrics.rows.observe(num_rows)
-            for row, token_id, log_probs in self._batch.write_tokens():
-                self._take_token(row, token_id, log_probs)
+            for text, token_id, log_probs in self._batch.write_tokens():
+                self._take_token(text, token_id, log_probs)
 
     def _must_regroup(self, rows: Sequence[Completion]) -> bool:
         """Returns True if texts join the batch or leave it now.
@@ -219,22 +219,22 @@ class TextEngine:
         Joining texts wait a few turns for other prompts that are being read. The place of an ended
         text stays unused until the others fit a smaller program.
         """
-        in_batch = [row for row in rows if row in self._batch.rows]
+        in_batch = [text for text in rows if text in self._batch.rows]
         if len(in_batch) < len(rows):
             self._num_delays += 1
             is_last = self._reading is None or len(rows) == self._max_rows
             if not in_batch or is_last or self._num_delays > _MOST_DELAYS:
                 return True
-        is_paused = any(not row.is_over and row not in rows for row in self._batch.rows)
+        is_paused = any(not text.is_over and text not in rows for text in self._batch.rows)
         return is_paused or self._batch.must_change(len(in_batch))
 
     def _pause_one(self, rows: list[Completion]) -> None:
         """Takes a text out of a full batch whose client has two places more than a waiting one."""
-        places = collections.Counter(row.owner[0] for row in rows)
+        places = collections.Counter(text.owner[0] for text in rows)
         with self._changed:
-            ready = [places[row.owner[0]] for row in self._ready(rows)]
+            ready = [places[text.owner[0]] for text in self._ready(rows)]
             least = min(ready, default=self._max_rows)
-            paused = max(reversed(rows), key=lambda row: places[row.owner[0]], default=None)
+            paused = max(reversed(rows), key=lambda text: places[text.owner[0]], default=None)
             is_full = len(rows) == self._max_rows and self._reading is None
             if is_full and paused and places[paused.owner[0]] >= least + 2:
                 rows.remove(paused)
@@ -242,32 +242,36 @@ class TextEngine:
 
     def _ready(self, running: Sequence[Completion]) -> list[Completion]:
         """Returns the waiting texts whose sessions rest."""
-        begun = [row for row in (*running, *self._waiting) if row.state]
-        busy = {row.settings.session for row in begun} - {""}
-        return [row for row in self._waiting if row.state or row.settings.session not in busy]
+        begun = [text for text in (*running, *self._waiting) if text.state]
+        busy = {text.settings.session for text in begun} - {""}
+        return [text for text in self._waiting if text.state or text.settings.session not in busy]
 
     def _next_waiting(self, running: Sequence[Completion]) -> Completion | None:
         """Takes the text whose client and request have the fewest places."""
-        places = collections.Counter(key for row in running for key in (row.owner, row.owner[0]))
+        places = collections.Counter(key for text in running for key in (text.owner, text.owner[0]))
         with self._changed:
-            row = min(
+            text = min(
                 self._ready(running),
-                key=lambda row: (places[row.owner[0]], places[row.owner], row.state is None),
+                key=lambda text: (
+                    places[text.owner[0]],
+                    places[text.owner],
+                    text.state is None,
+                ),
                 default=None,
             )
-            if row is not None:
-                self._waiting.remove(row)
-        return row
+            if text is not None:
+                self._waiting.remove(text)
+        return text
 
-    def _read(self, row: Completion) -> Iterator[None]:
+    def _read(self, text: Completion) -> Iterator[None]:
         """Scores and reads a prompt after its session, and pauses between two segments.
 
         At each pause the texts of the batch get tokens, so that a long prompt does not stop them.
-        The prompt is read when `row.state` is set.
+        The prompt is read when `text.state` is set.
         """
         # 1. Sessions that rested too long, or that are too many, end.
-        settings, prompt_ids = row.settings, row.prompt_ids
-        self._metrics.queue_seconds.observe(time.monotonic() - row.submit_seconds)
+        settings, prompt_ids = text.settings, text.prompt_ids
+        self._metrics.queue_seconds.observe(time.monotonic() - text.submit_seconds)
         earliest = time.monotonic() - self._session_seconds
         kept = list(self._sessions.items())[-self._max_sessions :]
         self._sessions = {name: state for name, state in kept if state.last_use >= earliest}
@@ -276,107 +280,117 @@ class TextEngine:
         unread = np.append(state.unread, prompt_ids)
         if not len(unread):
             what = "The prompt must have a token, because there is no session to continue."
-            return self._refuse(row, RequestError(404, what, "prompt"))
-        # 3. With `echo` and `logprobs` the scores of the prompt, by a memory of their own, as
-        # evaluations may remember other lengths than texts. The first token of a new text has
-        # none. All tokens but the last are read: the hidden state of each scores the token after
-        # it. `first` skips targets before the prompt, which are of earlier texts of the session.
+            return self._refuse(text, RequestError(404, what, "prompt"))
+        # 3. With `echo` and `logprobs` the scores of the prompt.
         unscored, score_memory = np.append(state.unscored, prompt_ids), state.score_memory
         if settings.echo and settings.logprobs is not None:
-            row.pieces = TextPieces(self.tokenizer, prompt_ids[:0])
-            if not len(state.unscored):
-                self._add_token(row, int(prompt_ids[0]))
-            pieces = self._scorer.read_next([unscored[:-1]], state.score_memory)
-            for batch, hidden, score_memory in pieces:  # noqa: B007
-                targets = unscored[1 + batch.start :][: batch.lengths[0]]
-                first = max(0, len(unscored) - len(prompt_ids) - 1 - batch.start)
-                for start in range(first, len(targets), _SCORED_TOKENS):
-                    states = hidden[:, start : start + _SCORED_TOKENS]
-                    log_probs = np.asarray(self._log_probs_of(states)[0])
-                    for token_id, of_token in zip(targets[start:], log_probs, strict=False):
-                        self._add_token(row, int(token_id), of_token)
-                yield
+            score_memory = yield from self._score_prompt(text, state)
             unscored = unscored[-1:]
         # 4. Memory of all tokens but the last, which the batch reads when it writes.
-        row.memory = state.memory
-        for batch, _, row.memory in self._reader.read_next([unread[:-1]], state.memory):
+        text.memory = state.memory
+        for batch, _, text.memory in self._reader.read_next([unread[:-1]], state.memory):
             if batch.start + batch.lengths[0] < len(unread) - 1:
                 yield
         # 5. The state that the text begins with.
-        row.pieces = TextPieces(
+        text.pieces = TextPieces(
             self.tokenizer, np.append(state.known_ids, prompt_ids), settings.stop
         )
         uses = state.uses.copy()
         note_read(uses, prompt_ids)
-        row.state = state._replace(
-            memory=row.memory if settings.session else None,
+        text.state = state._replace(
+            memory=text.memory if settings.session else None,
             uses=uses,
             score_memory=score_memory,
             unread=unread[-1:],
             unscored=unscored,
-            known_ids=row.pieces.newest_ids,
+            known_ids=text.pieces.newest_ids,
             num_tokens=state.num_tokens + len(prompt_ids),
         )
         self._metrics.prompt_tokens.inc(len(prompt_ids))
         # 6. The prompt as text; a request for 0 tokens ends here.
         echoed = self.tokenizer.decode_text(prompt_ids) if settings.echo else ""
-        row.num_echoed = len(echoed)
+        text.num_echoed = len(echoed)
         if echoed or not settings.max_tokens:
-            row.deliver_piece(echoed, None if settings.max_tokens else "length")
+            text.deliver_piece(echoed, None if settings.max_tokens else "length")
 
-    def _add_token(self, row: Completion, token_id: int, log_probs: Any = None) -> str:
+    def _score_prompt(self, text: Completion, state: SessionState) -> Generator[None, None, Any]:
+        """Adds the prompt to the text with its scores; returns the memory after all but its end.
+
+        The memory is one of its own, as evaluations may remember other lengths than texts. The
+        first token of a new text has no score. All tokens but the last are read: the hidden state
+        of each scores the token after it. It pauses between two segments.
+        """
+        prompt_ids, memory = text.prompt_ids, state.score_memory
+        unscored = np.append(state.unscored, prompt_ids)
+        text.pieces = TextPieces(self.tokenizer, prompt_ids[:0])
+        if not len(state.unscored):
+            self._add_token(text, int(prompt_ids[0]))
+        segments = self._scorer.read_next([unscored[:-1]], state.score_memory)
+        for batch, hidden, memory in segments:  # noqa: B007
+            targets = unscored[1 + batch.start :][: batch.lengths[0]]
+            # Targets before the prompt belong to earlier texts of the session.
+            first = max(0, len(unscored) - len(prompt_ids) - 1 - batch.start)
+            for start in range(first, len(targets), _SCORED_TOKENS):
+                states = hidden[:, start : start + _SCORED_TOKENS]
+                log_probs = np.asarray(self._log_probs_of(states)[0])
+                for token_id, of_token in zip(targets[start:], log_probs, strict=False):
+                    self._add_token(text, int(token_id), of_token)
+            yield
+        return memory
+
+    def _add_token(self, text: Completion, token_id: int, log_probs: Any = None) -> str:
         """Adds a token to a text, with its score if log-probabilities `(V,)` are given.
 
         Returns the text that later tokens cannot change.
         """
-        if row.settings.logprobs is None:
-            return row.pieces.add(token_id)
+        if text.settings.logprobs is None:
+            return text.pieces.add(token_id)
         ids, logprob, best = [token_id], None, []
         if log_probs is not None:
-            most = min(row.settings.logprobs, self._vocabulary_size)
+            most = min(text.settings.logprobs, self._vocabulary_size)
             top_ids = np.argpartition(-log_probs, most - 1)[:most]
             ids += sorted(top_ids.tolist(), key=lambda k: (-log_probs[k], k))
             logprob, *best = np.maximum(log_probs[ids], _LOWEST_LOGPROB).tolist()
-        token, *others = row.pieces.token_texts(ids)
-        piece = row.pieces.add(token_id)
+        token, *others = text.pieces.token_texts(ids)
+        piece = text.pieces.add(token_id)
         top = dict(zip(reversed(others), reversed(best), strict=True)) if best else None
-        row.scores.append(TokenScore(token, row.num_echoed + row.pieces.offset, logprob, top))
+        text.scores.append(TokenScore(token, text.num_echoed + text.pieces.offset, logprob, top))
         return piece
 
-    def _take_token(self, row: Completion, token_id: int, log_probs: Any) -> None:
+    def _take_token(self, text: Completion, token_id: int, log_probs: Any) -> None:
         self._metrics.completion_tokens.inc()
-        piece, ignores_end = "", row.settings.ignore_eos
+        piece, ignores_end = "", text.settings.ignore_eos
         is_end = token_id == self.tokenizer.end_token_id and not ignores_end
-        row.written_ids.append(token_id)
+        text.written_ids.append(token_id)
         if not is_end:
-            row.token_ids.append(token_id)
-            piece = self._add_token(row, token_id, log_probs)
-        if row.pieces.is_over:
-            end = row.num_echoed + row.pieces.num_characters
-            row.scores = [score for score in row.scores if score.text_offset < end]
-        is_longest = len(row.written_ids) == row.settings.max_tokens
-        reason = "stop" if is_end or row.pieces.is_over else "length" if is_longest else None
-        piece += row.pieces.rest() if reason else ""
+            text.token_ids.append(token_id)
+            piece = self._add_token(text, token_id, log_probs)
+        if text.pieces.is_over:
+            end = text.num_echoed + text.pieces.num_characters
+            text.scores = [score for score in text.scores if score.text_offset < end]
+        is_longest = len(text.written_ids) == text.settings.max_tokens
+        reason = "stop" if is_end or text.pieces.is_over else "length" if is_longest else None
+        piece += text.pieces.rest() if reason else ""
         if piece or reason:
-            row.deliver_piece(piece, reason)
+            text.deliver_piece(piece, reason)
 
-    def _release(self, row: Completion) -> None:
+    def _release(self, text: Completion) -> None:
         """Keeps the session of a text that was read."""
-        name, row.memory = row.settings.session, None
-        if name and row.state:
+        name, text.memory = text.settings.session, None
+        if name and text.state:
             self._sessions.pop(name, None)
-            self._sessions[name] = row.next_state()  # the newest
+            self._sessions[name] = text.next_state()  # the newest
 
     def _end_all(self, error: RequestError) -> None:
         """Answers all texts with an error; the sessions of those that were read end."""
         with self._changed:
             rows = [*self._running, *self._waiting, *filter(None, [self._reading])]
             self._waiting, self._reading, self._running, self._batch.rows = [], None, [], []
-        for row in rows:
-            if row.state:
-                self._sessions.pop(row.settings.session, None)
-            self._refuse(row, error)
+        for text in rows:
+            if text.state:
+                self._sessions.pop(text.settings.session, None)
+            self._refuse(text, error)
 
-    def _refuse(self, row: Completion, error: RequestError) -> None:
-        row.is_over = True
-        row.deliver(TextPiece(row.index, error=error))
+    def _refuse(self, text: Completion, error: RequestError) -> None:
+        text.is_over = True
+        text.deliver(TextPiece(text.index, error=error))

@@ -75,11 +75,12 @@ class OnChipAttention:
             firsts = firsts if visible.differs_by_query else firsts[:, 0]
             biases = _side_by_side(projections.content_bias, projections.position_bias)
             table = _table(projections.distances)
+            of_segment = projections.query, projections.key, projections.value
             if projections.kept is None:
                 dropout, hash_keys = _dropout(layer, num_rows, dropout_seed, training)
                 plan = AttentionPlan(**sizes, dropout=dropout)
                 attended = attention_call.attend(
-                    plan, firsts, hash_keys, *projections[:3], table, biases
+                    plan, firsts, hash_keys, *of_segment, table, biases
                 )
                 return attended, None
             plan = InferencePlan(**sizes)
@@ -87,7 +88,7 @@ class OnChipAttention:
             after = plan.table_length - plan.padded_key_length
             table = ops.pad(table, [[before, after], [0, 0]])
             attended, *memory = attention_call.attend_in_inference(
-                plan, firsts, *projections[:3], *projections.kept, table, biases
+                plan, firsts, *of_segment, *projections.kept, table, biases
             )
             if visible.lengths is not None or not plan.writes_memory:
                 memory = _remembered(projections, visible)
@@ -117,7 +118,7 @@ def _dropout(layer: Any, num_rows: int, seed: Any, training: bool) -> tuple[floa
 
 def _remembered(projections: Any, visible: Any) -> list[Any]:
     """Returns the last places of keys and values of memory and segment."""
-    pairs = zip(projections.kept, projections[1:3], strict=True)
+    pairs = zip(projections.kept, (projections.key, projections.value), strict=True)
     return [
         functional.last_positions(
             ops.concatenate(pair, axis=1), 1, visible.lengths, visible.num_places
