@@ -19,7 +19,7 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.strategy import set_chip
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.training.fine_tuning import TaskObjective
+from txl_tf.training.task_objective import TaskObjective
 from txl_tf.training.train_step import TrainingObjective
 from txl_tf.training.trainer import Trainer
 
