@@ -27,16 +27,9 @@ from txl_tf.imports import is_on_jax, jax
 from txl_tf.models.sizes import run_flops_per_token
 from txl_tf.storage.locks import WritableFolder
 from txl_tf.tpu_compiler.chips import CHIPS
+from txl_tf.training.figures import PAGES, TASK_PAGES, layer_tag, training_figures
 from txl_tf.training.ledger import LoopReport
-from txl_tf.training.metrics import (
-    PAGES,
-    PROCESS_RUN,
-    TASK_PAGES,
-    TRAINING_RUN,
-    MetricsLog,
-    layer_tag,
-    training_figures,
-)
+from txl_tf.training.metrics_log import PROCESS_RUN, TRAINING_RUN, MetricsLog
 from txl_tf.training.tensorboard_writer import TensorBoardWriter, code_block
 from txl_tf.training.trainer import Trainer
 

@@ -20,7 +20,7 @@ from tests.pipelines.fork_server import ForkedRun, shared_server
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import run_txl
 from tests.small_models import last_state_of
-from txl_tf.training.metrics import MetricsLog
+from txl_tf.training.metrics_log import MetricsLog
 
 CHECKPOINT_EVERY_STEPS = 10
 EVALUATE_EVERY_STEPS = 40

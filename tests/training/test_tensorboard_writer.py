@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.small_models import small_result
-from txl_tf.training.metrics import evaluation_figures
+from txl_tf.training.figures import evaluation_figures
 from txl_tf.training.tensorboard_writer import TensorBoardWriter
 
 

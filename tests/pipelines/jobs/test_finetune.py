@@ -12,7 +12,7 @@ from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from tests.small_models import checkpoints_of
 from txl_tf.model_folder import RunDescription, open_model
-from txl_tf.training.metrics import MetricsLog
+from txl_tf.training.metrics_log import MetricsLog
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.pipelines.toy_run import (
 from tests.small_models import last_state_of
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError
 from txl_tf.model_folder import RunDescription, Workdir
-from txl_tf.training.metrics import MetricsLog
+from txl_tf.training.metrics_log import MetricsLog
 
 MORE_STEPS = NUM_STEPS + 16
 

@@ -14,7 +14,8 @@ from pipelines.run.sample_writer import SampleWriter
 from tests.generation.models import expressive
 from tests.pipelines.txl_process import run_txl
 from tests.small_models import toy_tokens
-from txl_tf.training.metrics import PAGES, PROCESS_RUN, TAGS, MetricsLog, describe_tag
+from txl_tf.training.figures import PAGES, TAGS, describe_tag
+from txl_tf.training.metrics_log import PROCESS_RUN, MetricsLog
 
 # Texts and hyperparameters are no curves.
 _SCALAR = re.compile("|".join(f"{name}(/.*)?" for name in TAGS))
