@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
-from txl_tf.causal_lm.layer_reader import Continuation, ContinuationScorer
+from txl_tf.causal_lm.continuation_scorer import Continuation, ContinuationScorer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.evaluation.evaluation_model import evaluation_conditions
