@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig, TaskConfig
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import Workdir, open_model, tokenizer_from

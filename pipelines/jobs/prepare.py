@@ -31,7 +31,7 @@ from txl_tf.data.text_files import (
     text_files,
     validated_text,
 )
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import (

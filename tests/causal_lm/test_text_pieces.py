@@ -12,7 +12,7 @@ from txl_tf.causal_lm.text_pieces import (
     tokens_until,
 )
 from txl_tf.config.generation import GenerationConfig
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 
 

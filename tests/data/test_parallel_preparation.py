@@ -8,7 +8,7 @@ from tests.slow_case import slow_case
 from txl_tf.data import text as text_module
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.text import split_at_lines
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.data.vocabulary_training import (
     CharacterTraining,

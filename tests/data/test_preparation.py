@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, OutputExistsError
 
 DOCUMENTS = [b"first document\n", "caf\u00e9 \u20ac\t".encode(), b"", b"\xff\xfe x" * 200]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import txl_tf
 from tests.small_models import toy_experiment
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
 CONFIG = toy_experiment(model={"num_layers": 2, "vocabulary_size": 256}).model
 

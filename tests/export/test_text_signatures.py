@@ -9,7 +9,8 @@ from tests.small_models import toy_experiment, with_drawn_weights
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.text_pieces import first_stop
 from txl_tf.config.generation import GenerationConfig
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.export.graph_texts import GraphTexts, cut_at

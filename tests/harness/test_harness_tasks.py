@@ -16,7 +16,7 @@ from pipelines.command_line import main
 from tests.documented_code import examples_of_docstrings
 from tests.small_models import write_run
 from tests.source_tree import ROOT
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
 pytestmark = pytest.mark.slow
 

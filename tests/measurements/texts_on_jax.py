@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 import txl_tf
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.scores import score_text

@@ -8,7 +8,7 @@ import pytest
 
 import txl_tf
 from tests.small_models import toy_experiment, with_drawn_weights
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.model_folder import (

@@ -12,7 +12,8 @@ from pipelines.command_line import main
 from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
 from tests.slow_case import slow_case
 from tests.small_models import write_run
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.piece_tokenizers import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 import txl_tf
 from tests.small_models import toy_experiment
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.models import create_model
 from txl_tf.serving.text_engine import TextEngine
 from txl_tf.serving.text_server import TextServer

@@ -1,7 +1,7 @@
 """Settings of a task, and examples as its files have them."""
 
 from txl_tf.config.experiment import TaskConfig
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.tasks.examples import Example
 
 BYTES = ByteTokenizer()

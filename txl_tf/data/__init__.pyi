@@ -12,7 +12,7 @@ from txl_tf.data.prepared_dataset import (
 from txl_tf.data.splits import split_by_fraction as split_by_fraction
 from txl_tf.data.text_batches import ordered_batches as ordered_batches
 from txl_tf.data.text_files import TextDocuments as TextDocuments
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer as ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer as ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer as Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer as IdTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule as WordRule

@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.piece_tokenizers import (
     BLOCK_SUBSTITUTE,
     SUFFIX_INDICATOR,

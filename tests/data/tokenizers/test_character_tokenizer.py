@@ -1,4 +1,4 @@
-"""Tokenizers of characters and of bytes."""
+"""Tokenizer of characters."""
 
 import collections
 import random
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.tokenizers.hostile_texts import CHARACTERS, hostile_texts
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.data.vocabulary_training import CharacterTraining
 
@@ -51,11 +51,3 @@ def test_the_unknown_character_has_an_id():
     for unknown_token, characters in (("?", ["a", "?"]), ("<unk>", ["a"]), (None, ["a", "b"])):
         tokenizer = trained(b"aaabb?", vocabulary_size=2, unknown_token=unknown_token)
         assert (tokenizer.vocabulary_size, tokenizer.characters) == (2, characters)
-
-
-def test_every_byte_survives_the_round_trip():
-    text = bytes(range(256)) * 3
-    ids = ByteTokenizer().encode(text)
-    assert (ids.dtype, ids.tolist()) == (np.uint8, list(text))
-    assert ByteTokenizer().decode_bytes(ids.tolist()) == text
-    assert ByteTokenizer().decode([*"aé".encode(), 0xC3, 98]) == "aé\ufffdb"

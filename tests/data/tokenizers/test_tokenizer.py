@@ -12,7 +12,8 @@ from tests.data.tokenizers.official_words import official_lines
 from tests.data.tokenizers.spelled_word_piece import spelled_word_piece
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from txl_tf.data.tokenizers import load_tokenizer
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.data.tokenizers.piece_tokenizers import (
     SUFFIX_INDICATOR,
     SentencePieceTokenizer,

@@ -13,7 +13,7 @@ from tests.pipelines.txl_process import run_txl
 from tests.small_models import small_config
 from txl_tf import load_model
 from txl_tf.data import prepare_dataset
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.model_folder import write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL

@@ -18,7 +18,7 @@ from tests.pipelines.txl_process import command
 from tests.small_models import toy_experiment
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.model_folder import Workdir, data_identity, write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL

@@ -9,7 +9,7 @@ import pytest
 
 import txl_tf
 from tests.small_models import write_run
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
 
 @pytest.fixture(scope="module")

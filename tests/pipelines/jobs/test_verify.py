@@ -7,7 +7,7 @@ import pytest
 
 from tests.export.small_root import small_root
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.export.saved_model import write_version
 from txl_tf.storage.untrusted_files import verify_checksums

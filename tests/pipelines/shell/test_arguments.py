@@ -10,7 +10,7 @@ from pipelines.jobs import train
 from tests.pipelines.txl_process import parsed
 from tests.small_models import small_config
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import write_model_folder
 from txl_tf.models.transformer_xl import TransformerXL

@@ -1,4 +1,4 @@
-"""Tokenizers of bytes and of characters."""
+"""Tokenizer of characters."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,36 +8,6 @@ import numpy as np
 
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
 from txl_tf.storage.untrusted_files import parse_json
-
-
-class ByteTokenizer(Tokenizer):
-    """Byte tokenizer: the token id is the value of the byte.
-
-    Any input is valid, UTF-8 or not, and `decode_bytes(encode(text)) == text` always holds, except
-    for a byte order mark at the beginning.
-    """
-
-    kind = "bytes"
-    vocabulary_size = 256
-    _definition = b"txl-tf tokenizer; kind bytes; version 1; 256 ids; id = value of the byte"
-
-    @classmethod
-    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        if files:
-            raise ValueError(f"There must be no vocabulary file. Received: {', '.join(files)}")
-        return cls()
-
-    @property
-    def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the vocabulary files of a data set; empty."""
-        return {}
-
-    def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
-        return np.frombuffer(text, np.uint8)
-
-    def _decode(self, ids: np.ndarray) -> bytes:
-        return ids.astype(np.uint8).tobytes()
-
 
 _NUM_CODE_POINTS = 0x110000
 _OPTIONS_FILE = "vocabulary.json"
