@@ -10,7 +10,7 @@ from typing import Any
 
 from txl_tf.config.base import parse_setting, shown_value
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import AnyModelConfig
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,
@@ -46,7 +46,7 @@ def load_experiment(
     overrides: list[str],
     *,
     vocabulary_size: int | None = None,
-    model: ModelConfig | LSTMConfig | QRNNConfig | None = None,
+    model: AnyModelConfig | None = None,
 ) -> ExperimentConfig:
     """Reads a named experiment, or a JSON or TOML file with an optional `base`; applies `--set`.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import AnyModelConfig, ModelConfig
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import (
     ModelFolder,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from .run_data import RunData
 
-AnyConfig = ModelConfig | LSTMConfig | QRNNConfig
 # These change neither the shapes of weights nor which of them there are.
 _FIELDS_WITHOUT_WEIGHTS = (
     "segment_length",
@@ -192,7 +191,7 @@ def _require_same_start(start: RunStart | None, arguments: argparse.Namespace) -
 
 
 def require_same_weights(
-    stored: AnyConfig, config: AnyConfig, where: str, shares_vocabulary: bool = False
+    stored: AnyModelConfig, config: AnyModelConfig, where: str, shares_vocabulary: bool = False
 ) -> None:
     """Raises MismatchError, with the differing settings, if weights do not fit a model.
 
@@ -213,7 +212,7 @@ def require_same_weights(
         )
 
 
-def _deciding(config: AnyConfig, shares_vocabulary: bool) -> dict[str, Any]:
+def _deciding(config: AnyModelConfig, shares_vocabulary: bool) -> dict[str, Any]:
     values = {
         name: each for name, each in config.to_dict().items() if name not in _FIELDS_WITHOUT_WEIGHTS
     }
@@ -231,8 +230,8 @@ def _deciding(config: AnyConfig, shares_vocabulary: bool) -> dict[str, Any]:
 def rows_of_shared_tokens(
     weights: Mapping[str, np.ndarray],
     initial: Mapping[str, np.ndarray],
-    stored: AnyConfig,
-    config: AnyConfig,
+    stored: AnyModelConfig,
+    config: AnyModelConfig,
     pairs: Sequence[tuple[int, int]],
 ) -> dict[str, np.ndarray]:
     """Returns weights for another vocabulary: rows of shared tokens, others initial.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import AnyModelConfig, ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.models.sizes import num_parameters, optimizer_copies, row_numbers
 
@@ -21,8 +21,6 @@ _GPU_FILE = Path("/dev/nvidiactl")
 _MEMINFO = Path("/proc/meminfo")
 # Limit and usage of a control group.
 _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-
-AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
 
 
 class MemoryNeed(NamedTuple):

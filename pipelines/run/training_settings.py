@@ -3,7 +3,7 @@
 from typing import Any
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import AnyModelConfig
 from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.model_folder import ModelDescription
 
@@ -56,7 +56,7 @@ def of_length(
     return override(begin, changes)
 
 
-def default_settings(model: ModelConfig | LSTMConfig | QRNNConfig) -> dict[str, Any]:
+def default_settings(model: AnyModelConfig) -> dict[str, Any]:
     """Returns the sections of an experiment that trains a model further, before its steps."""
     training = TrainingConfig(global_batch_size=_BATCH_SIZE, num_steps=_UNKNOWN_STEPS)
     optimizer = OptimizerConfig(learning_rate=_LEARNING_RATE, clip_norm=1.0)

@@ -11,8 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from txl_tf.config.model import ModelConfig
-from txl_tf.evaluation.reading_order import AnyModelConfig
+from txl_tf.config.model import AnyModelConfig, ModelConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader
 

@@ -18,7 +18,7 @@ from txl_tf.config.base import (
     positive,
 )
 from txl_tf.config.frozen_parts import FrozenParts
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
+from txl_tf.config.model import AnyModelConfig, ModelConfig, RecurrentConfig
 from txl_tf.errors import did_you_mean
 
 
@@ -237,7 +237,7 @@ class EvaluationConfig(FrozenConfig):
             reason = "`batch_size` must be 1 with `dynamic_learning_rate`: weights follow one text."
             self.refuse(reason, "batch_size")
 
-    def check_model(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
+    def check_model(self, model: AnyModelConfig) -> None:
         """Raises ValueError if a query of the model would see no key."""
         memory_length = model.memory_length if self.memory_length is None else self.memory_length
         if isinstance(model, ModelConfig) and not memory_length:
@@ -329,7 +329,7 @@ _LANGUAGE_MODELLING_ONLY = ("document_boundaries", "evaluate_tokens")
 class EvaluatedModel(FrozenConfig):
     """Model with its task and the settings of its evaluation."""
 
-    model: ModelConfig | LSTMConfig | QRNNConfig
+    model: AnyModelConfig
     """The model. In a file, `kind` is `"lstm"`, `"qrnn"`, or left out for a Transformer-XL."""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     """The evaluation during and after training."""

@@ -293,3 +293,7 @@ class ModelConfig(_LanguageModelConfig):
             self.refuse("`residual_gate` needs `pre_norm=True`.", "residual_gate", "pre_norm")
         self.require("cutoffs", len(self.cutoffs) < MAX_CLUSTERS, f"be fewer than {MAX_CLUSTERS}")
         _ = self.clusters  # refuses cutoffs and widths that do not fit
+
+
+AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
+"""Configuration of any of the models."""

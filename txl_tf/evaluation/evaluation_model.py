@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.evaluation.reading_order import AnyModelConfig
+from txl_tf.config.model import AnyModelConfig
 from txl_tf.evaluation.unallocated_variables import unallocated_variables
 from txl_tf.imports import is_on_jax
 from txl_tf.imports import tensorflow as tf

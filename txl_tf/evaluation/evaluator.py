@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from txl_tf.config.experiment import EvaluatedModel, EvaluationConfig
+from txl_tf.config.model import AnyModelConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.dynamic import DynamicEvaluation
 from txl_tf.evaluation.evaluation_model import (
@@ -20,7 +21,6 @@ from txl_tf.evaluation.evaluation_model import (
 )
 from txl_tf.evaluation.programs import EvaluationPrograms
 from txl_tf.evaluation.reading_order import (
-    AnyModelConfig,
     EvaluationBatch,
     EvaluationRows,
     Stretches,

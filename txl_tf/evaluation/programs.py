@@ -10,8 +10,9 @@ from typing import Any
 from keras import ops
 
 from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.model import AnyModelConfig
 from txl_tf.evaluation.dynamic import DynamicEvaluation
-from txl_tf.evaluation.reading_order import AnyModelConfig, empty_batch
+from txl_tf.evaluation.reading_order import empty_batch
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.imports import tensorflow as tf
 from txl_tf.inference.engine import InferenceEngine

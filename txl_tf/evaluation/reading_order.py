@@ -9,10 +9,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
+from txl_tf.config.model import AnyModelConfig, RecurrentConfig
 from txl_tf.evaluation.result import EvaluationText
 
-AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
 # Tokens read from disk at once for a row, as many as a record of a data set has.
 _READ_TOKENS = 32768
 # Most tokens that rows read before their own, as a share of the text.

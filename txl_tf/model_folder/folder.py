@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from txl_tf.config.base import describe_differences
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import AnyModelConfig, ModelConfig
 from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer, read_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import (
@@ -265,9 +265,7 @@ def checked_path(folder: str | os.PathLike[str]) -> str:
     return path
 
 
-def _read_checkpoint(
-    folder: str, model: ModelConfig | LSTMConfig | QRNNConfig
-) -> tuple[int, dict[str, np.ndarray]]:
+def _read_checkpoint(folder: str, model: AnyModelConfig) -> tuple[int, dict[str, np.ndarray]]:
     manifest, arrays = read_checkpoint(folder)
     checkpoint_model, folder_model = (
         {"model": m} for m in (manifest["identity"].get("model"), model.to_dict())
@@ -303,9 +301,7 @@ def _exported_weights(version: str) -> dict[str, np.ndarray]:
     return weights
 
 
-def build_model(
-    config: ModelConfig | LSTMConfig | QRNNConfig, weights: Mapping[str, np.ndarray]
-) -> "LanguageModel":
+def build_model(config: AnyModelConfig, weights: Mapping[str, np.ndarray]) -> "LanguageModel":
     """Builds a model in float32 with weights by path; MismatchError if they are of another one."""
     from txl_tf.models import create_model
     from txl_tf.models.language_model import assign_weights

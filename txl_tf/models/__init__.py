@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import AnyModelConfig, LSTMConfig, ModelConfig
 
 if TYPE_CHECKING:
     from txl_tf.models.language_model import LanguageModel
 
 
 def create_model(
-    config: ModelConfig | LSTMConfig | QRNNConfig,
+    config: AnyModelConfig,
     *,
     rematerialize: bool = False,
     attention_kernel: Any = None,

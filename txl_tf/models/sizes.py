@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import AnyModelConfig, LSTMConfig, ModelConfig, QRNNConfig
 
 
-def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
+def num_parameters(config: AnyModelConfig) -> int:
     """Counts the trainable parameters of a model; shared weights count once."""
     if not isinstance(config, ModelConfig):
         own = config.vocabulary_size * (config.table_dim + 1)
@@ -32,7 +32,7 @@ def _recurrent_layer_parameters(config: LSTMConfig | QRNNConfig) -> list[int]:
     return [3 * (2 * old * new + new) for old, new in itertools.pairwise(widths)]
 
 
-def num_embedding_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
+def num_embedding_parameters(config: AnyModelConfig) -> int:
     """Counts the parameters of the embedding, included in `num_parameters`."""
     if not isinstance(config, ModelConfig):
         return config.vocabulary_size * config.table_dim
@@ -163,7 +163,7 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     return int(count)
 
 
-def _products_of_layers(config: ModelConfig | LSTMConfig | QRNNConfig) -> list[tuple[float, float]]:
+def _products_of_layers(config: AnyModelConfig) -> list[tuple[float, float]]:
     """Returns for each layer the multiplications with weights, and with keys and values."""
     if not isinstance(config, ModelConfig):
         return [(float(count), 0.0) for count in _recurrent_layer_parameters(config)]
@@ -174,7 +174,7 @@ def _products_of_layers(config: ModelConfig | LSTMConfig | QRNNConfig) -> list[t
     return [(weights, 2.0 * width * num_keys)] * config.num_layers
 
 
-def _softmax_products(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
+def _softmax_products(config: AnyModelConfig) -> int:
     if not isinstance(config, ModelConfig):
         return config.vocabulary_size * config.table_dim
     return (config.cutoffs[0] if config.cutoffs else config.vocabulary_size) * config.hidden_dim
