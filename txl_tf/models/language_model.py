@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from txl_tf.config.experiment import FrozenParts
+from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError
 from txl_tf.layers.token_ids import check_rank, check_token_ids
