@@ -22,7 +22,8 @@ from txl_tf.imports import is_on_jax, require_backend_packages, require_tensorfl
 from txl_tf.storage.files import set_read_ahead
 
 from .shell.arguments import sentence
-from .shell.exit_codes import finish, load_tensorflow, prepare_process, report
+from .shell.exit_codes import finish, report
+from .shell.tensorflow_import import load_tensorflow, prepare_process
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",

@@ -30,7 +30,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("reproducible")
 
-from pipelines.shell.exit_codes import import_tensorflow
+from pipelines.shell.tensorflow_import import import_tensorflow
 from tests.object_store import object_store, store_process  # noqa: F401
 from tests.pipelines.fork_server import shared_server
 

@@ -37,7 +37,8 @@ from txl_tf.imports import is_on_jax, jax
 from txl_tf.storage.files import is_remote, read_file, remove_file, write_file
 
 from ..shell.arguments import add_tpu_argument
-from ..shell.exit_codes import load_tensorflow, one_line
+from ..shell.exit_codes import one_line
+from ..shell.tensorflow_import import load_tensorflow
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -37,7 +37,7 @@ from ..shell.arguments import (
     override,
     overrides_of,
 )
-from ..shell.exit_codes import load_tensorflow
+from ..shell.tensorflow_import import load_tensorflow
 
 if TYPE_CHECKING:
     from ..run.run_data import RunData

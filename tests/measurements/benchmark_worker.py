@@ -32,7 +32,7 @@ _SEGMENTS_PER_ROW = 64
 def create_txl_work(request: dict[str, Any]) -> Work:
     """Creates the work of this project, with the defaults of its jobs."""
     with contextlib.suppress(ImportError):  # older checkouts have no such function
-        from pipelines.shell.exit_codes import import_tensorflow
+        from pipelines.shell.tensorflow_import import import_tensorflow
 
         import_tensorflow()
     from txl_tf.config.experiment import ExperimentConfig

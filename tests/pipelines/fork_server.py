@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pipelines.shell.exit_codes import import_tensorflow
+from pipelines.shell.tensorflow_import import import_tensorflow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _JOB_MODULES = (
