@@ -25,7 +25,7 @@ from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.imports import is_on_jax, jax
 from txl_tf.models.sizes import run_flops_per_token
-from txl_tf.storage.locks import WritableFolder
+from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.training.figures import PAGES, TASK_PAGES, layer_tag, training_figures
 from txl_tf.training.ledger import LoopReport

@@ -20,8 +20,9 @@ from tests.storage.places import KINDS, place
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.appended_text import appended_text
 from txl_tf.storage.files import list_folder, path_exists, read_file, remove_folder, write_file
-from txl_tf.storage.locks import LOCK_FILE, WritableFolder, locked_folder
+from txl_tf.storage.locks import LOCK_FILE, locked_folder
 from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.writable_folder import WritableFolder
 
 PROGRAM = """
 import sys, time

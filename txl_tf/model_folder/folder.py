@@ -31,9 +31,9 @@ from txl_tf.model_folder.descriptions import (
     read_settings_file,
 )
 from txl_tf.storage.files import list_folder, path_exists
-from txl_tf.storage.locks import WritableFolder
 from txl_tf.storage.staging import StagingFolder
 from txl_tf.storage.untrusted_files import verify_checksums
+from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoints import (
     DATA_FILE,
     MANIFEST_FILE,

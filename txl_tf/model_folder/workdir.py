@@ -22,7 +22,8 @@ from txl_tf.model_folder.descriptions import (
 )
 from txl_tf.model_folder.folder import checked_path
 from txl_tf.storage.files import is_remote, list_folder, path_exists, read_file
-from txl_tf.storage.locks import WritableFolder, locked_folder
+from txl_tf.storage.locks import locked_folder
+from txl_tf.storage.writable_folder import WritableFolder
 
 
 class Workdir:

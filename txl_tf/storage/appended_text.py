@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from txl_tf.storage.files import flush_to_disk, path_exists, read_file
-from txl_tf.storage.locks import WritableFolder
+from txl_tf.storage.writable_folder import WritableFolder
 
 _PART = re.compile(r"part-(\d{10})\.txt")
 _NUM_READERS = 16

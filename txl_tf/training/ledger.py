@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from txl_tf.errors import DataDamagedError, storage_errors
 from txl_tf.storage.appended_text import appended_text
-from txl_tf.storage.locks import WritableFolder
+from txl_tf.storage.writable_folder import WritableFolder
 
 _MAX_LINE_BYTES = 4096
 _HEADER = re.compile(rb'\{"ledger": 1, "first_step": ([1-9]\d{0,18})\}\n')

@@ -11,7 +11,7 @@ from txl_tf.errors import storage_errors
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.imports import tensorflow as tf
 from txl_tf.storage.files import list_folder
-from txl_tf.storage.locks import WritableFolder
+from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.figures import TAGS, TEXT_TAGS, describe_tag, evaluation_figures
 from txl_tf.training.metrics_log import TRAINING_RUN, MetricsLog
 

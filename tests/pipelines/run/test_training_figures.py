@@ -17,7 +17,7 @@ from tests.pipelines.toy_run import toy_run_experiment
 from tests.pipelines.txl_process import run_txl
 from txl_tf.errors import UsageError
 from txl_tf.models.sizes import run_flops_per_token
-from txl_tf.storage.locks import WritableFolder
+from txl_tf.storage.writable_folder import WritableFolder
 
 
 @pytest.mark.parametrize(
