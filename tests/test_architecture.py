@@ -63,6 +63,7 @@ LOADED_FIRST = (
     "pipelines.launch.*",
     "pipelines.run.initial_weights",
     "pipelines.run.memory_needs",
+    "pipelines.run.training_job",
     "pipelines.run.training_settings",
     "pipelines.shell.*",
 )

@@ -11,10 +11,11 @@ With `--predict FILE` a trained run answers the examples of a file and writes th
 import argparse
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txl_tf.config.experiment import ExperimentConfig, TaskConfig
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import Workdir, open_model, tokenizer_from
@@ -25,6 +26,8 @@ from txl_tf.tasks.metrics import compute_metrics
 from ..configs import load_experiment
 from ..run.initial_weights import InitialWeights, add_initial_arguments, initial_weights
 from ..run.memory_needs import require_training_memory
+from ..run.run_data import RunData
+from ..run.training_job import run_training
 from ..run.training_settings import DEFAULT_EPOCHS, default_settings, of_length
 from ..shell.arguments import (
     add_config_argument,
@@ -36,12 +39,6 @@ from ..shell.arguments import (
     override,
     overrides_of,
 )
-from .train import run_training
-
-if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.tokenizer import Tokenizer
-
-    from ..run.run_data import RunData
 
 _MAX_EPOCHS = 100_000
 _SPLITS = {"train": "to train on", "valid": "to evaluate"}
@@ -221,7 +218,7 @@ def run(job: FineTuning) -> None:
     data, experiment = job.data, job.experiment
     if data is not None and experiment is not None:
 
-        def read_data() -> "RunData":
+        def read_data() -> RunData:
             from ..run.fine_tuning_data import FineTuningData
 
             return FineTuningData(data, _tokenizer(job), experiment)
@@ -246,7 +243,7 @@ def _predict(job: FineTuning, data: TaskData) -> None:
         print(f"{len(examples):,} answers: {path}")
 
 
-def _tokenizer(job: FineTuning) -> "Tokenizer":
+def _tokenizer(job: FineTuning) -> Tokenizer:
     """Returns the tokenizer of the run, of its source, of `--vocabulary`, or of bytes."""
     tokenizer = None
     if job.workdir.has_run():

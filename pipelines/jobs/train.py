@@ -11,13 +11,10 @@ TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 import argparse
 import dataclasses
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from txl_tf.config.base import MAX_STEPS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import Manifest
-from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import Workdir, data_identity, open_model
 
@@ -28,6 +25,8 @@ from ..run.initial_weights import (
     initial_weights,
 )
 from ..run.memory_needs import require_training_memory
+from ..run.run_data import RunData
+from ..run.training_job import run_training
 from ..run.training_settings import further_training
 from ..shell.arguments import (
     add_config_argument,
@@ -37,10 +36,6 @@ from ..shell.arguments import (
     override,
     overrides_of,
 )
-from ..shell.tensorflow_import import load_tensorflow
-
-if TYPE_CHECKING:
-    from ..run.run_data import RunData
 
 _PROFILED_STEPS = re.compile(r"(\d{1,18}):(\d{1,18})", re.ASCII)
 
@@ -118,7 +113,7 @@ def check_arguments(arguments: argparse.Namespace) -> Training:
 def run(checked: Training) -> None:
     """Trains to the end of the run."""
 
-    def read_data() -> "RunData":
+    def read_data() -> RunData:
         from ..run.training_data import TrainingData
 
         return TrainingData(checked.data_folder, checked.experiment)
@@ -126,41 +121,6 @@ def run(checked: Training) -> None:
     run_training(
         "train", checked.arguments, checked.workdir, checked.experiment, checked.initial, read_data
     )
-
-
-def run_training(
-    job: str,
-    arguments: argparse.Namespace,
-    workdir: Workdir,
-    experiment: ExperimentConfig,
-    initial: InitialWeights | None,
-    read_data: Callable[[], "RunData"],
-) -> None:
-    """Trains to the end of a run, for the job of a name; `read_data` may use TensorFlow."""
-    # 1. The watcher comes first, so that an early preemption loses nothing.
-    with PreemptionWatcher() as watcher:
-        # 2. TensorFlow is loaded, which takes some 4 s, and the CPU is split into `--cpu-replicas`
-        # devices before TensorFlow's first operation.
-        load_tensorflow(job)
-        from txl_tf.distribution.strategy import create_strategy
-
-        strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
-        # 3. Only then are the modules of a run imported, whose operations would fix the devices.
-        from ..run.training_job import TrainingJob
-        from ..run.training_run import train
-
-        train(
-            TrainingJob(
-                experiment=experiment,
-                data=read_data(),
-                workdir=workdir,
-                strategy=strategy,
-                watcher=watcher,
-                profile_steps=getattr(arguments, "profile_steps", None),
-                initial=initial,
-            )
-        )
-    print(workdir.tensorboard_line)
 
 
 def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:
