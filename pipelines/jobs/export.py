@@ -16,12 +16,13 @@ vocabulary gets the vocabulary of `--data`. `txl evaluate --workdir OUT` measure
 import argparse
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import dataset_tokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, open_dataset, open_model
 from txl_tf.storage.files import is_remote
@@ -30,16 +31,15 @@ from ..run.memory_needs import require_reading_memory
 from ..shell.arguments import (
     MAX_COUNT,
     MAX_STEP,
+    NUMBERS_OF_TEXT,
+    add_generation_arguments,
     add_memory_length_argument,
     add_model_arguments,
     add_number,
+    generation_config,
     option_of,
 )
 from ..shell.progress import with_chosen_step
-from .generate import NUMBERS_OF_TEXT, add_generation_arguments, generation_config
-
-if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 # Limits of a request: default and help of each.
 _LIMITS = {
@@ -169,7 +169,7 @@ def run(job: ExportJob) -> None:
     print(f"SavedModel: {folder}")
 
 
-def _tokenizer(job: ExportJob) -> "Tokenizer | None":
+def _tokenizer(job: ExportJob) -> Tokenizer | None:
     """Returns the tokenizer of the model, or else of the data."""
     tokenizer, data = job.source.tokenizer(), job.arguments.data
     if data is not None:

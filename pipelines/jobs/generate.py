@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.config.generation import MOST_BIAS, GenerationConfig
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.file_kinds import check_text
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
@@ -21,78 +21,19 @@ from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
 
 from ..run.memory_needs import require_reading_memory
 from ..shell.arguments import (
-    MAX_COUNT,
+    OF_DRAWING,
+    add_generation_arguments,
     add_memory_length_argument,
     add_model_arguments,
     add_number,
+    generation_config,
+    is_utf8,
     option_of,
 )
 from ..shell.progress import say, with_chosen_step
 
 if TYPE_CHECKING:
     from txl_tf.causal_lm.text_generator import TextSession
-
-_MOST = 1e6
-NUMBERS_OF_TEXT = {
-    "max_tokens": (1, MAX_COUNT, "most tokens to write"),
-    "temperature": (0.0, _MOST, "divides the logits; 0 takes the most probable token"),
-    "top_k": (0, MAX_COUNT, "draw from the N most probable tokens; 0: from all"),
-    "top_p": (1e-6, 1.0, "draw from the most probable tokens, up to this total probability"),
-    "min_p": (0.0, 1.0, "least probability, as a share of the highest"),
-    "repetition_penalty": (1.0, _MOST, "lowers the scores of used tokens; 1.2 is usual"),
-    "frequency_penalty": (-2.0, 2.0, "subtracted from a logit for each time the token was written"),
-    "presence_penalty": (-2.0, 2.0, "subtracted from the logits of tokens that were written"),
-    "seed": (0, MAX_COUNT, "the same seed writes the same text"),
-}
-"""Options of numbers: least, most, and help of each."""
-OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
-"""Options of sampling, which beam search does not use."""
-
-
-def add_generation_arguments(parser: Any) -> None:
-    """Adds an option for each field of `GenerationConfig`, `None` by default."""
-    defaults = GenerationConfig()
-    for name, (least, most, meaning) in NUMBERS_OF_TEXT.items():
-        default = getattr(defaults, name)
-        shown = "a new one" if default is None else f"{default:g}"
-        add_number(parser, option_of(name), least, most, f"{meaning} (default: {shown})")
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
-    )
-    meaning = "add NUMBER, -100 to 100, to the logit of the token ID"
-    bias = {"default": [], "type": id_and_number, "metavar": "ID=NUMBER", "help": meaning}
-    parser.add_argument("--logit-bias", action="append", **bias)
-    meaning = "allow to write the token of unknown words"
-    parser.add_argument("--allow-unknown", action="store_true", help=meaning)
-
-
-def id_and_number(text: str) -> tuple[int, float]:
-    """Reads the value of `--logit-bias`."""
-    token_id, _, number = text.partition("=")
-    return int(token_id), float(number)
-
-
-def generation_config(
-    arguments: argparse.Namespace, vocabulary_size: int, **defaults: Any
-) -> GenerationConfig:
-    """Returns the settings of the arguments, with `defaults` for options that were not given."""
-    for text in arguments.stop:
-        if not text or not _is_utf8(text):
-            what = "A stop text must have at least one character, in UTF-8."
-            raise UsageError(what, where=f"--stop {text!a}")
-    for token_id, number in arguments.logit_bias:
-        if not 0 <= token_id < vocabulary_size or not abs(number) <= MOST_BIAS:
-            what = f"A bias needs an id below {vocabulary_size}, and -{MOST_BIAS} to {MOST_BIAS}."
-            raise UsageError(what, where=f"--logit-bias {token_id}={number:g}")
-    given = {name: getattr(arguments, name) for name in NUMBERS_OF_TEXT}
-    given = {name: value for name, value in given.items() if value is not None}
-    others = {name: getattr(arguments, name) for name in ("stop", "logit_bias", "allow_unknown")}
-    return GenerationConfig(**{**defaults, **given, **others})
-
-
-def _is_utf8(text: str) -> bool:
-    """Other bytes of an argument are surrogates in its text."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -159,7 +100,7 @@ def _prompt(prompt: str | None) -> str | None:
         content = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
         check_text(content, "standard input")
         prompt = content.decode("utf-8", "surrogateescape") or None
-    if prompt is not None and not _is_utf8(prompt):
+    if prompt is not None and not is_utf8(prompt):
         raise UsageError("The prompt is not valid UTF-8.", where=f"prompt {prompt[:80]!a}")
     return prompt
 

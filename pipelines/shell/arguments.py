@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import EvaluatedModel
+from txl_tf.config.generation import MOST_BIAS, GenerationConfig
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 
@@ -22,6 +23,22 @@ STANDARD_INPUT = "-"
 
 # CPU replicas that every machine may have; a machine with more cores may have one per core.
 _MIN_MAX_REPLICAS = 64
+_MOST_FACTOR = 1e6
+
+NUMBERS_OF_TEXT = {
+    "max_tokens": (1, MAX_COUNT, "most tokens to write"),
+    "temperature": (0.0, _MOST_FACTOR, "divides the logits; 0 takes the most probable token"),
+    "top_k": (0, MAX_COUNT, "draw from the N most probable tokens; 0: from all"),
+    "top_p": (1e-6, 1.0, "draw from the most probable tokens, up to this total probability"),
+    "min_p": (0.0, 1.0, "least probability, as a share of the highest"),
+    "repetition_penalty": (1.0, _MOST_FACTOR, "lowers the scores of used tokens; 1.2 is usual"),
+    "frequency_penalty": (-2.0, 2.0, "subtracted from a logit for each time the token was written"),
+    "presence_penalty": (-2.0, 2.0, "subtracted from the logits of tokens that were written"),
+    "seed": (0, MAX_COUNT, "the same seed writes the same text"),
+}
+"""Numbers that decide a written text: least, most, and help of each."""
+OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
+"""Options of sampling, which beam search does not use."""
 
 
 def option_of(name: str) -> str:
@@ -206,3 +223,49 @@ def check_text_file(path: str) -> None:
 def sentence(summary: str) -> str:
     """Returns a summary in lower case as a sentence."""
     return f"{summary[0].upper()}{summary[1:]}."
+
+
+def add_generation_arguments(parser: Any) -> None:
+    """Adds an option for each field of `GenerationConfig`, `None` by default."""
+    defaults = GenerationConfig()
+    for name, (least, most, meaning) in NUMBERS_OF_TEXT.items():
+        default = getattr(defaults, name)
+        shown = "a new one" if default is None else f"{default:g}"
+        add_number(parser, option_of(name), least, most, f"{meaning} (default: {shown})")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
+    )
+    meaning = "add NUMBER, -100 to 100, to the logit of the token ID"
+    bias = {"default": [], "type": id_and_number, "metavar": "ID=NUMBER", "help": meaning}
+    parser.add_argument("--logit-bias", action="append", **bias)
+    meaning = "allow to write the token of unknown words"
+    parser.add_argument("--allow-unknown", action="store_true", help=meaning)
+
+
+def id_and_number(text: str) -> tuple[int, float]:
+    """Reads the value of `--logit-bias`."""
+    token_id, _, number = text.partition("=")
+    return int(token_id), float(number)
+
+
+def generation_config(
+    arguments: argparse.Namespace, vocabulary_size: int, **defaults: Any
+) -> GenerationConfig:
+    """Returns the settings of the arguments, with `defaults` for options that were not given."""
+    for text in arguments.stop:
+        if not text or not is_utf8(text):
+            what = "A stop text must have at least one character, in UTF-8."
+            raise UsageError(what, where=f"--stop {text!a}")
+    for token_id, number in arguments.logit_bias:
+        if not 0 <= token_id < vocabulary_size or not abs(number) <= MOST_BIAS:
+            what = f"A bias needs an id below {vocabulary_size}, and -{MOST_BIAS} to {MOST_BIAS}."
+            raise UsageError(what, where=f"--logit-bias {token_id}={number:g}")
+    given = {name: getattr(arguments, name) for name in NUMBERS_OF_TEXT}
+    given = {name: value for name, value in given.items() if value is not None}
+    others = {name: getattr(arguments, name) for name in ("stop", "logit_bias", "allow_unknown")}
+    return GenerationConfig(**{**defaults, **given, **others})
+
+
+def is_utf8(text: str) -> bool:
+    """True if the text of an argument was UTF-8; other bytes are surrogates in it."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
