@@ -63,3 +63,5 @@ ROOMS = {
     "jobs": {"analysis", "configs", "run", "shell"},
     "command_line": {"jobs", "shell"},
 }
+# A job imports no other job; these do: a download converts, a launch installs what is tested.
+JOBS = {"download": "convert", "launch": "doctor"}
