@@ -12,14 +12,9 @@ import tensorflow as tf
 
 from txl_tf.distribution import strategy as module
 from txl_tf.distribution.remote_hosts import remote_hosts
-from txl_tf.distribution.server_address import (
-    described,
-    is_address,
-    tpu_addresses,
-    unreachable,
-    within,
-)
+from txl_tf.distribution.server_address import described, is_address, tpu_addresses, unreachable
 from txl_tf.distribution.strategy import create_strategy, is_chief, num_workers
+from txl_tf.distribution.time_limit import within
 from txl_tf.errors import InputMissingError, UsageError
 
 

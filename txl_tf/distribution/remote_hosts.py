@@ -13,8 +13,8 @@ from tensorflow.python.eager import context, executor
 
 from txl_tf.distribution.mesh_strategy import MeshStrategy
 from txl_tf.distribution.preemption import notice_path
-from txl_tf.distribution.server_address import within
 from txl_tf.distribution.strategy import AnyStrategy
+from txl_tf.distribution.time_limit import within
 
 _ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 0.5

@@ -1,10 +1,8 @@
 """Addresses of TPU hosts, checked and reached within a time limit."""
 
 import socket
-import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from txl_tf.errors import UsageError
 
@@ -77,27 +75,3 @@ def _failure(address: str, seconds: float) -> str | None:
         return "no answer"
     except (OSError, UnicodeError) as error:
         return str(getattr(error, "strerror", None) or error)
-
-
-def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """Calls a function, and raises TimeoutError if it does not return in time.
-
-    A call that waits in TensorFlow's C++ cannot be ended. It is abandoned in a daemon thread.
-    """
-    outcome: list[tuple[Any, BaseException | None]] = []
-
-    def call() -> None:
-        try:
-            outcome.append((function(), None))
-        except BaseException as error:  # a thread swallows even `SystemExit`
-            outcome.append((None, error))
-
-    thread = threading.Thread(target=call, name="within", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
-        raise TimeoutError(f"no answer in {seconds:g} seconds")
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result

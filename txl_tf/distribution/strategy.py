@@ -20,8 +20,8 @@ from txl_tf.distribution.server_address import (
     is_address,
     tpu_addresses,
     unreachable,
-    within,
 )
+from txl_tf.distribution.time_limit import within
 from txl_tf.errors import InputMissingError, UsageError, errors_as, first_line
 from txl_tf.imports import is_on_jax, jax
 from txl_tf.storage.untrusted_files import parse_json
