@@ -15,11 +15,12 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from txl_tf.config.base import parse_setting
+from txl_tf.convert.python2_vocabulary import Python2Vocabulary
 from txl_tf.data.corpora import CORPORA
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
@@ -38,9 +39,6 @@ from txl_tf.storage.staging import require_absent
 
 from ..shell.arguments import add_override_argument, add_step_argument
 from ..shell.progress import plain_table
-
-if TYPE_CHECKING:
-    from txl_tf.convert import Python2Vocabulary
 
 # Names of systems, and of their loaders in `txl_tf.convert`.
 _LOADERS = {
@@ -218,7 +216,7 @@ def _print_summary(model: Any, out: str) -> None:
     print(f"written: {out}")
 
 
-def _official_tokenizer(vocabulary: "Python2Vocabulary") -> Tokenizer:
+def _official_tokenizer(vocabulary: Python2Vocabulary) -> Tokenizer:
     """Returns the tokenizer with the ids of a vocabulary; raises ValueError for other text."""
     if vocabulary.dataset is None:
         rule = WordRule(add_eos="<eos>" in vocabulary.symbols)
