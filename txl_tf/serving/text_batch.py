@@ -95,7 +95,7 @@ class TextBatch:
         """Makes the batch of other texts; unfinished ones that leave it keep their memory.
 
         A program has a fixed number of rows, and their memory lies in common tensors. So a change
-        copies all of it: 79 MB a row for 12 layers of width 512 and M = 1,600 in float32.
+        copies all memory: 79 MB a row for 12 layers of width 512 and M = 1,600 in float32.
         """
         # 1. Recent tokens become memory, all but the newest of each text, which a step reads next.
         # A client may cancel a text at any time.

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from txl_tf.errors import storage_errors
 from txl_tf.storage.appended_text import appended_text
-from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json
+from txl_tf.storage.writable_folder import WritableFolder
 
 TRAINING_RUN = "train"
 """Run with the figures of training, here and in TensorBoard; each split has its own run."""
