@@ -39,8 +39,10 @@ class _LazyPackage:
         except ModuleNotFoundError as error:
             if error.name != self._name:
                 raise
-            what = f"Remote folders, exports and some tokenizers need {self._name}."
-            raise UsageError(what, remedy=f"Install the missing package {self._name}.") from error
+            raise UsageError(
+                f"Remote folders, exports and some tokenizers need {self._name}.",
+                remedy=f"Install the missing package {self._name}.",
+            ) from error
 
 
 if TYPE_CHECKING:

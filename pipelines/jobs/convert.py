@@ -98,8 +98,9 @@ def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
         source = open_model(arguments.workdir, arguments.step)
         return functools.partial(_write_hugging_face, source, arguments.out)
     if not any(map(os.path.exists, (arguments.source, f"{arguments.source}.index"))):
-        what = "There is no such file or folder."
-        raise InputMissingError(what, where=f"--source {arguments.source}")
+        raise InputMissingError(
+            "There is no such file or folder.", where=f"--source {arguments.source}"
+        )
     if arguments.from_system != "official_tensorflow":
         _require_torch(arguments.source)
     return functools.partial(

@@ -116,19 +116,24 @@ def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
 
 def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.split is not None and arguments.text is not None:
-        what = "--split and --text exclude each other."
-        raise UsageError(what, where="--split", remedy="Leave one of the options out.")
+        raise UsageError(
+            "--split and --text exclude each other.",
+            where="--split",
+            remedy="Leave one of the options out.",
+        )
     if arguments.per_token and arguments.text is None:
-        what = "--per-token needs --text."
-        raise UsageError(what, where="--per-token", remedy="Add --text.")
+        raise UsageError("--per-token needs --text.", where="--per-token", remedy="Add --text.")
 
 
 def _check_model(
     arguments: argparse.Namespace, source: ModelFolder, description: ModelDescription
 ) -> None:
     if arguments.data is None and arguments.text is None:
-        what = "Neither a data set nor a text is named."
-        raise UsageError(what, where="--data", remedy="Name one with --data DIR or --text FILE.")
+        raise UsageError(
+            "Neither a data set nor a text is named.",
+            where="--data",
+            remedy="Name one with --data DIR or --text FILE.",
+        )
     if arguments.data is None and not source.description.tokenizer:
         raise UsageError(
             "The text cannot be encoded: the folder of the model has no tokenizer.",

@@ -74,8 +74,11 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     where = f"--workdir {arguments.workdir}"
     tokenizer = None if arguments.ids else required_tokenizer(source, where)
     if arguments.join_marks and not getattr(tokenizer, "has_marks", False):
-        what = "The vocabulary of the model has no marks like @-@, or --ids is given."
-        raise UsageError(what, where="--join-marks", remedy="Leave --join-marks out.")
+        raise UsageError(
+            "The vocabulary of the model has no marks like @-@, or --ids is given.",
+            where="--join-marks",
+            remedy="Leave --join-marks out.",
+        )
     job = GenerateJob(
         source=source,
         settings=generation_config(arguments, source.description.model.vocabulary_size),
@@ -111,11 +114,17 @@ def _check_combinations(job: GenerateJob) -> None:
     others = ["--num-samples"] * (arguments.num_samples > 1)
     others += [option_of(name) for name in OF_DRAWING if getattr(arguments, name) is not None]
     if arguments.beams is not None and others:
-        what = f"--beams excludes {others[0]}: beam search writes one text and draws no tokens."
-        raise UsageError(what, where=f"--beams with {others[0]}", remedy="Leave one of them out.")
+        raise UsageError(
+            f"--beams excludes {others[0]}: beam search writes one text and draws no tokens.",
+            where=f"--beams with {others[0]}",
+            remedy="Leave one of them out.",
+        )
     if arguments.memory_length is not None and not isinstance(model, ModelConfig):
-        what = "The model is recurrent: its memory has no length to set."
-        raise UsageError(what, where="--memory-length", remedy="Leave the option out.")
+        raise UsageError(
+            "The model is recurrent: its memory has no length to set.",
+            where="--memory-length",
+            remedy="Leave the option out.",
+        )
     is_conversation = arguments.num_samples == 1 and arguments.beams is None
     if job.prompt is None and not (is_conversation and sys.stdin.isatty()):
         remedy = "Give --prompt or a pipe, or use a terminal."

@@ -96,8 +96,11 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     for name, (pattern, remedy) in _PATTERNS.items():
         value = getattr(arguments, name)
         if value is not None and re.fullmatch(pattern, value) is None:
-            what = f"The {name.replace('_', ' ')} is not valid."
-            raise UsageError(what, where=f"{option_of(name)} {value}", remedy=remedy)
+            raise UsageError(
+                f"The {name.replace('_', ' ')} is not valid.",
+                where=f"{option_of(name)} {value}",
+                remedy=remedy,
+            )
     load_experiment(arguments.config, arguments.overrides)
     kind, chips = arguments.kind, accelerator.chip.name
     is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1

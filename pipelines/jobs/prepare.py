@@ -412,8 +412,11 @@ def _labelled_ids(path: str) -> IdTokenizer:
             if {*map(type, by_id)} != {int} or not 0 <= min(by_id) <= max(by_id) < MAX_TOKEN_IDS:
                 raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            what = "The JSON has no ids by label, as vocab.json and tokenizer.json have."
-            raise DataDamagedError(what, where=path, remedy=_LABELS) from error
+            raise DataDamagedError(
+                "The JSON has no ids by label, as vocab.json and tokenizer.json have.",
+                where=path,
+                remedy=_LABELS,
+            ) from error
         labels = [by_id.get(number, "") for number in range(max(by_id) + 1)]
     return IdTokenizer(len(labels), labels)
 
@@ -445,8 +448,11 @@ def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
     try:
         return WordTokenizer(list(words), rule, unknown_token=unknown)
     except ValueError as error:
-        what = f"The list of words cannot be used: {' '.join(str(error).split())[:200]}"
-        raise DataDamagedError(what, where=path, remedy="Correct the list.") from error
+        raise DataDamagedError(
+            f"The list of words cannot be used: {' '.join(str(error).split())[:200]}",
+            where=path,
+            remedy="Correct the list.",
+        ) from error
 
 
 def _print_shares(manifest: Manifest, *fractions: float) -> None:

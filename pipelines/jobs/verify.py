@@ -152,12 +152,16 @@ def _verify_ledger(workdir: Workdir, run: RunDescription, store: CheckpointStore
     if ledger is None:
         if not step:
             return "missing: ledger, as no step was done"
-        what = "The ledger of the run is missing."
-        raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
+        raise DataDamagedError(
+            "The ledger of the run is missing.", where=workdir.ledger, remedy=_RESTORE
+        )
     last = ledger.last_step + len(ledger.rest)
     if not ledger.is_whole:
-        what = f"The ledger of the run is damaged after the line of step {last}."
-        raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
+        raise DataDamagedError(
+            f"The ledger of the run is damaged after the line of step {last}.",
+            where=workdir.ledger,
+            remedy=_RESTORE,
+        )
     if not step and last > run.experiment.training.checkpoint_every_steps:
         raise DataDamagedError(
             f"The ledger has {last} steps, but there is no checkpoint.",
@@ -176,7 +180,10 @@ def _verify_metrics(workdir: Workdir) -> Iterator[str]:
     path = workdir.metrics
     content = MetricsLog(path).read()
     if content is not None and content.num_unreadable:
-        what = f"Number of damaged lines: {content.num_unreadable}."
-        raise DataDamagedError(what, where=path, remedy="Remove the damaged lines.")
+        raise DataDamagedError(
+            f"Number of damaged lines: {content.num_unreadable}.",
+            where=path,
+            remedy="Remove the damaged lines.",
+        )
     if content is not None:
         yield f"verified: figures {path}, {len(content.lines)} lines, in their form only"

@@ -148,8 +148,11 @@ def initial_weights(
     """
     vocabulary = arguments.init_vocabulary
     if arguments.init_from is None and (arguments.init_step, vocabulary) != (None, "same"):
-        what = "--init-step and --init-vocabulary need --init-from."
-        raise UsageError(what, where="--init-from", remedy="Add --init-from DIR.")
+        raise UsageError(
+            "--init-step and --init-vocabulary need --init-from.",
+            where="--init-from",
+            remedy="Add --init-from DIR.",
+        )
     if workdir.has_run():
         start = workdir.describe().start
         if arguments.init_from is not None:

@@ -254,12 +254,15 @@ def generation_config(
     """Returns the settings of the arguments, with `defaults` for options that were not given."""
     for text in arguments.stop:
         if not text or not is_utf8(text):
-            what = "A stop text must have at least one character, in UTF-8."
-            raise UsageError(what, where=f"--stop {text!a}")
+            raise UsageError(
+                "A stop text must have at least one character, in UTF-8.", where=f"--stop {text!a}"
+            )
     for token_id, number in arguments.logit_bias:
         if not 0 <= token_id < vocabulary_size or not abs(number) <= MOST_BIAS:
-            what = f"A bias needs an id below {vocabulary_size}, and -{MOST_BIAS} to {MOST_BIAS}."
-            raise UsageError(what, where=f"--logit-bias {token_id}={number:g}")
+            raise UsageError(
+                f"A bias needs an id below {vocabulary_size}, and -{MOST_BIAS} to {MOST_BIAS}.",
+                where=f"--logit-bias {token_id}={number:g}",
+            )
     given = {name: getattr(arguments, name) for name in NUMBERS_OF_TEXT}
     given = {name: value for name, value in given.items() if value is not None}
     others = {name: getattr(arguments, name) for name in ("stop", "logit_bias", "allow_unknown")}

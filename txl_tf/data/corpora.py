@@ -72,8 +72,10 @@ class Corpus:
                     )
         if is_official and vocabulary_size not in self.vocabulary_sizes:
             sizes = " or ".join(map(str, self.vocabulary_sizes))
-            what = f"The vocabulary must have {sizes} tokens, but has {vocabulary_size}."
-            raise _other_text(what, f"corpus {self.name}")
+            raise _other_text(
+                f"The vocabulary must have {sizes} tokens, but has {vocabulary_size}.",
+                f"corpus {self.name}",
+            )
 
 
 def _other_text(what: str, where: str) -> DataDamagedError:

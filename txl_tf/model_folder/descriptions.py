@@ -75,8 +75,11 @@ def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
     try:
         return config.from_dict(values)
     except ValueError as error:
-        what = f"The settings in the file are invalid: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy="Restore the file from a copy.") from error
+        raise DataDamagedError(
+            f"The settings in the file are invalid: {first_line(error)}",
+            where=path,
+            remedy="Restore the file from a copy.",
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -193,8 +193,11 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
     """
     kind, place = identify_folder(folder)
     if step is not None and kind != "run":
-        what = "The folder holds one set of weights, so no step can be chosen."
-        raise UsageError(what, where=f"--step {step}", remedy="Leave the step out.")
+        raise UsageError(
+            "The folder holds one set of weights, so no step can be chosen.",
+            where=f"--step {step}",
+            remedy="Leave the step out.",
+        )
     inside = _run_of_checkpoint(place) if kind == "checkpoint" else None
     run: RunDescription | None = None
     description: ModelDescription | None = None
@@ -363,8 +366,11 @@ def read_base(folder: str) -> dict[str, np.ndarray]:
     try:
         return open_model(place).read_weights()[1]
     except InputMissingError as error:
-        what = "The base weights of the adapters are missing."
-        raise DataDamagedError(what, where=place, remedy="Restore base/ from a copy.") from error
+        raise DataDamagedError(
+            "The base weights of the adapters are missing.",
+            where=place,
+            remedy="Restore base/ from a copy.",
+        ) from error
 
 
 def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:

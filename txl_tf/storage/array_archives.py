@@ -25,8 +25,7 @@ def read_array_archive(file: IO[bytes]) -> "dict[str, np.ndarray]":
         with zipfile.ZipFile(file) as archive:
             total = sum(member.file_size for member in archive.infolist())
         if total > max_bytes:
-            what = f"it unpacks to {total:,} bytes; at most {max_bytes:,} are read"
-            raise ValueError(what)
+            raise ValueError(f"it unpacks to {total:,} bytes; at most {max_bytes:,} are read")
         file.seek(0)
         with warnings.catch_warnings(), np.load(file, allow_pickle=False) as arrays:
             # NumPy warns about headers of Python 2, but reads them.

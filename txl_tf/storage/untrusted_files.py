@@ -108,11 +108,15 @@ def parse_json_object(
     try:
         values = parse_json(content, max_values=MAX_VALUES)
     except ValueError as error:
-        what = f"The JSON is not valid: {first_line(error)}"
-        raise DataDamagedError(what, where=where, remedy=remedy) from error
+        raise DataDamagedError(
+            f"The JSON is not valid: {first_line(error)}", where=where, remedy=remedy
+        ) from error
     if not isinstance(values, dict):
-        what = f"The JSON must be an object, not of type {type(values).__name__}."
-        raise DataDamagedError(what, where=where, remedy=remedy)
+        raise DataDamagedError(
+            f"The JSON must be an object, not of type {type(values).__name__}.",
+            where=where,
+            remedy=remedy,
+        )
     return values
 
 
@@ -126,21 +130,30 @@ def listed_file(
     """
     parts = name.split("/") if isinstance(name, str) and not _NO_NAME.search(name) else [""]
     if {"", ".", ".."}.intersection(parts):
-        what = f"Listed files must be inside the folder. Received: {ascii(name)[:200]}"
-        raise DataDamagedError(what, where=listed_in, remedy=remedy)
+        raise DataDamagedError(
+            f"Listed files must be inside the folder. Received: {ascii(name)[:200]}",
+            where=listed_in,
+            remedy=remedy,
+        )
     path = os.path.join(folder, name)
     if not is_remote(folder):
         has_link = os.path.realpath(path) != os.path.join(os.path.realpath(folder), name)
         if has_link or (os.path.exists(path) and not os.path.isfile(path)):
-            what = "A listed file must be a regular file in the folder, not a link or a device."
-            raise DataDamagedError(what, where=path, remedy=remedy)
+            raise DataDamagedError(
+                "A listed file must be a regular file in the folder, not a link or a device.",
+                where=path,
+                remedy=remedy,
+            )
     try:
         size_bytes = file_bytes(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataDamagedError("A listed file is missing.", where=path, remedy=remedy) from error
     if num_bytes is not None and (type(num_bytes) is not int or num_bytes != size_bytes):
-        what = f"The file has {size_bytes:,} bytes, but must have {ascii(num_bytes)[:40]}."
-        raise DataDamagedError(what, where=f"{path}, listed in {listed_in}", remedy=remedy)
+        raise DataDamagedError(
+            f"The file has {size_bytes:,} bytes, but must have {ascii(num_bytes)[:40]}.",
+            where=f"{path}, listed in {listed_in}",
+            remedy=remedy,
+        )
     return path
 
 
@@ -151,8 +164,11 @@ def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
         path = os.path.join(folder, name)
         mode = stat.S_IFREG if is_remote(path) else os.lstat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            what = "This must be a file or a folder, not a link or a device."
-            raise DataDamagedError(what, where=path, remedy=remedy)
+            raise DataDamagedError(
+                "This must be a file or a folder, not a link or a device.",
+                where=path,
+                remedy=remedy,
+            )
         if is_folder(path):
             files += [os.path.join(name, below) for below in files_below(path, remedy=remedy)]
         else:
@@ -170,15 +186,22 @@ def verify_checksums(folder: str, progress: Callable[[int], None] | None = None)
         matches = [match for match in map(_CHECKSUM_LINE.fullmatch, lines) if match]
         sums = {match[2]: match[1] for match in matches}
         if rest or len(sums) != len(lines):
-            what = "A line of the checksums is malformed, incomplete, or repeats a file."
-            raise DataDamagedError(what, where=where, remedy=remedy)
+            raise DataDamagedError(
+                "A line of the checksums is malformed, incomplete, or repeats a file.",
+                where=where,
+                remedy=remedy,
+            )
         names = files_below(folder)
         for name in sorted({*names, *sums} - {CHECKSUMS_FILE}):
             path = listed_file(folder, name, listed_in=where, remedy=remedy)
             if name not in sums:
-                what = "The file is not listed in SHA256SUMS."
-                raise DataDamagedError(what, where=path, remedy=remedy)
+                raise DataDamagedError(
+                    "The file is not listed in SHA256SUMS.", where=path, remedy=remedy
+                )
             if (checksum := file_sha256(path, progress)) != sums[name]:
-                what = f"The file has SHA-256 {checksum}; SHA256SUMS says {sums[name]}."
-                raise DataDamagedError(what, where=path, remedy=remedy)
+                raise DataDamagedError(
+                    f"The file has SHA-256 {checksum}; SHA256SUMS says {sums[name]}.",
+                    where=path,
+                    remedy=remedy,
+                )
     return names

@@ -68,8 +68,9 @@ def read_checkpoint(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     except OSError as error:
         raise _unreadable(error, path) from error
     except (TypeError, ValueError) as error:
-        what = f"the arrays cannot be read: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
+        raise DataDamagedError(
+            f"the arrays cannot be read: {first_line(error)}", where=path, remedy=_REMEDY
+        ) from error
 
 
 def _read_arrays(folder: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -168,8 +169,9 @@ def _unsealed(path: str, remedy: str) -> dict[str, Any]:
     """Reads a file of `_sealed`; DataDamagedError if it does not match its own checksum."""
     values = read_json_object(path, remedy=remedy)
     if values.pop(_CHECKSUM, None) != json_sha256(values):
-        what = "the file does not match its own checksum"
-        raise DataDamagedError(what, where=path, remedy=remedy)
+        raise DataDamagedError(
+            "the file does not match its own checksum", where=path, remedy=remedy
+        )
     return values
 
 
@@ -247,8 +249,11 @@ class CheckpointStore:
 
     def _check_owner(self, step: int, manifest: dict[str, Any]) -> None:
         if manifest["step"] != step:
-            what = f"the checkpoint is of step {manifest['step']}, not {step} as its folder says"
-            raise DataDamagedError(what, where=self.path(step), remedy=_REMEDY)
+            raise DataDamagedError(
+                f"the checkpoint is of step {manifest['step']}, not {step} as its folder says",
+                where=self.path(step),
+                remedy=_REMEDY,
+            )
         differences = describe_differences(manifest["identity"], self._identity)
         if differences:
             raise MismatchError(

@@ -255,8 +255,11 @@ def _read_lines(
     """Reads line by line; see `StepLedger.read`."""
 
     def damaged(what: str, number: int) -> DataDamagedError:
-        what = f"The ledger of the run is damaged at line {number}: {what}."
-        return DataDamagedError(what, where=where, remedy=_REMEDY)
+        return DataDamagedError(
+            f"The ledger of the run is damaged at line {number}: {what}.",
+            where=where,
+            remedy=_REMEDY,
+        )
 
     header = next(lines, b"")
     match = _HEADER.fullmatch(header)
