@@ -19,7 +19,7 @@ ROW_COLOURS = ("#c6dbef", "#fdd0a2", "#c7e9c0")
 T, M = 4, 4
 # Stations of a token: what happens there, and the file that does it, by column and row.
 STATIONS = {
-    "text": ("files of many kinds", "data/text_files.py", 0, 0),
+    "text": ("files of many kinds", "data/sources/text_files.py", 0, 0),
     "tokens": ("a text becomes token ids", "data/tokenizers/", 1, 0),
     "records": ("ids and manifest on disk", "data/preparation.py", 2, 0),
     "segments": ("row and step of each token", "data/training_segments.py", 3, 0),

@@ -9,7 +9,7 @@ them with their tokenizer. A download that was interrupted resumes.
 import argparse
 import os
 
-from txl_tf.data.downloads import PublishedFile, download
+from txl_tf.data.sources.downloads import PublishedFile, download
 from txl_tf.storage.staging import require_absent
 
 from ..shell.arguments import add_override_argument

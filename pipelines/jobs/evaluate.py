@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.data.file_kinds import check_text
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.text_files import text_blocks
+from txl_tf.data.sources.file_kinds import check_text
+from txl_tf.data.sources.text_files import text_blocks
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.errors import UsageError, storage_errors
 from txl_tf.evaluation.result import EvaluationResult, perplexity

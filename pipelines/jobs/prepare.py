@@ -17,13 +17,11 @@ from typing import Any
 
 from txl_tf.config.base import MAX_TOKEN_IDS
 from txl_tf.data.corpora import CORPORA, SPLITS, Corpus, python_standard_library_splits
-from txl_tf.data.downloads import download
-from txl_tf.data.id_files import IdDocuments
 from txl_tf.data.preparation import SHARD_BYTES, prepare_dataset
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
-from txl_tf.data.splits import split_by_fraction
-from txl_tf.data.text import Document, Reread
-from txl_tf.data.text_files import (
+from txl_tf.data.sources.downloads import download
+from txl_tf.data.sources.id_files import IdDocuments
+from txl_tf.data.sources.text_files import (
     TextDocuments,
     line_place,
     numbered_lines,
@@ -31,6 +29,8 @@ from txl_tf.data.text_files import (
     text_files,
     validated_text,
 )
+from txl_tf.data.splits import split_by_fraction
+from txl_tf.data.text import Document, Reread
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer

@@ -7,7 +7,7 @@ import http.server
 import re
 import threading
 
-from txl_tf.data.downloads import PublishedFile
+from txl_tf.data.sources.downloads import PublishedFile
 
 
 @dataclasses.dataclass

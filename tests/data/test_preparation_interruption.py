@@ -109,7 +109,7 @@ MEMORY = """
 import resource, sys
 import tensorflow
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.text_files import TextDocuments
+from txl_tf.data.sources.text_files import TextDocuments
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 

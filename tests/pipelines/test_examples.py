@@ -17,7 +17,7 @@ from tests.jax_process import NEEDS_JAX
 from tests.pipelines.prepared_data import prepared
 from tests.slow_case import QUICK_XLA
 from tests.source_tree import ROOT
-from txl_tf.data.id_files import IdDocuments
+from txl_tf.data.sources.id_files import IdDocuments
 
 PAGES = "".join((ROOT / "pipelines" / name).read_text() for name in ("README.md", "EXAMPLES.md"))
 CODES = blocks_of_python(PAGES)

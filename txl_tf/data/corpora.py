@@ -11,11 +11,11 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_tf.data.archives import CorpusMember, unpacked_files
-from txl_tf.data.downloads import PublishedFile
 from txl_tf.data.prepared_dataset import SplitManifest
+from txl_tf.data.sources.archives import CorpusMember, unpacked_files
+from txl_tf.data.sources.downloads import PublishedFile
+from txl_tf.data.sources.text_files import line_pattern, marked_documents, text_blocks
 from txl_tf.data.text import Document, Reread, Splits, byte_range, split_at_lines
-from txl_tf.data.text_files import line_pattern, marked_documents, text_blocks
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule

@@ -13,7 +13,7 @@ from tests.data.corpus_files import of_files
 from tests.pipelines.prepared_data import prepared
 from tests.pipelines.txl_process import parsed
 from txl_tf.data.corpora import CORPORA, enwik8, lm1b
-from txl_tf.data.id_files import IdDocuments
+from txl_tf.data.sources.id_files import IdDocuments
 from txl_tf.data.tokenizers.word_tokenizer import WordRule
 from txl_tf.errors import DataDamagedError, MismatchError, UsageError
 

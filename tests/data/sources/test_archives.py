@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.corpus_files import resized, write_tar, write_zip
-from txl_tf.data.archives import CorpusMember, unpacked_files
-from txl_tf.data.downloads import PublishedFile
+from txl_tf.data.sources.archives import CorpusMember, unpacked_files
+from txl_tf.data.sources.downloads import PublishedFile
 from txl_tf.errors import DataDamagedError, InputMissingError
 
 GENERATOR = random.Random(10)

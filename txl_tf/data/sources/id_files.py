@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.data.file_kinds import kind_of
-from txl_tf.data.parquet_files import parquet_values
-from txl_tf.data.text_files import (
+from txl_tf.data.sources.file_kinds import kind_of
+from txl_tf.data.sources.parquet_files import parquet_values
+from txl_tf.data.sources.text_files import (
     json_of_line,
     line_place,
     numbered_lines,

@@ -12,7 +12,7 @@ import unicodedata
 import pytest
 import zstandard
 
-from txl_tf.data.text_files import (
+from txl_tf.data.sources.text_files import (
     MAX_LINE_BYTES,
     TextDocuments,
     text_blocks,

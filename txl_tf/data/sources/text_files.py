@@ -26,9 +26,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
-from txl_tf.data.archives import archive_errors, archive_files
-from txl_tf.data.file_kinds import check_text, decoded_content, kind_of
-from txl_tf.data.parquet_files import parquet_values
+from txl_tf.data.sources.archives import archive_errors, archive_files
+from txl_tf.data.sources.file_kinds import check_text, decoded_content, kind_of
+from txl_tf.data.sources.parquet_files import parquet_values
 from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,

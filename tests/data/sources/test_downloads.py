@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.fault_server import Fault, fault_server
-from txl_tf.data.downloads import download
+from txl_tf.data.sources.downloads import download
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
 
 BODY = random.Random(0).randbytes(300_000)

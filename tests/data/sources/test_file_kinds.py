@@ -16,8 +16,8 @@ import zstandard
 from pyarrow import feather, parquet
 
 from tests.data.corpus_files import write_tar, write_zip
-from txl_tf.data.id_files import IdDocuments
-from txl_tf.data.text_files import TextDocuments, text_blocks
+from txl_tf.data.sources.id_files import IdDocuments
+from txl_tf.data.sources.text_files import TextDocuments, text_blocks
 from txl_tf.errors import DataDamagedError
 
 TEXTS = ["one text", "two\nlines", "", "the third"]

@@ -10,8 +10,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from txl_tf.data.downloads import PublishedFile
-from txl_tf.data.file_kinds import decoded_content, kind_of
+from txl_tf.data.sources.downloads import PublishedFile
+from txl_tf.data.sources.file_kinds import decoded_content, kind_of
 from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError, first_line
 from txl_tf.storage.files import open_regular_file
 from txl_tf.storage.staging import StagingFolder

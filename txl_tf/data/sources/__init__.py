@@ -1,0 +1,1 @@
+"""Files that text comes from: texts, token ids, archives and downloads."""
