@@ -112,7 +112,7 @@ def mask_scores(scores, allowed):
 
 
 def softmax_over_keys(scores):
-    """Attention probabilities of scores `(B, N, T, K)`, of the same shape."""
+    """Returns the attention probabilities of scores `(B, N, T, K)`, of the same shape."""
     if scores.shape[-1] == 1:  # Keras warns here, but the first token has one key.
         return ops.ones_like(scores)
     return ops.softmax(scores, axis=-1)

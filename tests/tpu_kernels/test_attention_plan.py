@@ -38,7 +38,7 @@ def test_tiles_cover_all_that_queries_see_and_read_inside_the_table(
     assert plan.block_keys % 128 == plan.window % 128 == 0
     assert plan.window >= plan.block_queries + plan.block_keys - 1
     for block in range(plan.num_query_blocks):
-        first, end = plan.query_blocks_of_keys(block)
+        first, end = plan.key_blocks_of_queries(block)
         first_query = block * plan.block_queries
         last_query = min(first_query + plan.block_queries, segment_length) - 1
         oldest = 0 if farthest is None else max(0, memory_length + first_query - farthest)
@@ -88,7 +88,7 @@ def test_tiles_cover_all_keys_and_read_inside_the_table(num_tokens, memory_lengt
     for part in (plan, segment):
         assert plan.memory_length % part.block_keys == 0
         for block in range(plan.num_query_blocks):
-            _, end = part.query_blocks_of_keys(block)
+            _, end = part.key_blocks_of_queries(block)
             start = plan.padded_segment_length - (block + 1) * plan.block_queries
             assert start % 16 == 0  # rows of a register
             assert start + (end - 1) * part.block_keys + part.window <= plan.table_length

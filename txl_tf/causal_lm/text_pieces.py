@@ -83,7 +83,7 @@ def has_new_stop(
     num_new: int,
     stops: Sequence[str],
 ) -> bool:
-    """Returns True if one of the newest tokens after a prompt completes a stop text."""
+    """True if one of the newest tokens after a prompt completes a stop text."""
     # A token has at least a byte.
     count = num_new + max(len(stop.encode()) for stop in stops)
     earlier = np.concatenate([prompt_ids[-_CONTEXT_TOKENS:], row[:-count]])[-_CONTEXT_TOKENS:]

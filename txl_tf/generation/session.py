@@ -193,8 +193,8 @@ class GenerationSession:
 
         Args:
             seed: as for the constructor.
-            settings: optional `GenerationConfig`. Settings of a `RandomSampler` have no effect on a
-                session with a sampler.
+            settings: optional `SamplingConfig`, such as a `GenerationConfig`. Settings of a
+                `RandomSampler` have no effect on a session with a sampler.
         """
         session = copy.copy(self)
         session._restart(seed, settings or SamplingConfig())

@@ -60,8 +60,8 @@ class MemoryAttention(ConfiguredLayer):
 
     Queries come from the segment, keys and values from memory and segment, all by projections
     without bias. Scores are computed in the compute dtype, the softmax in at least float32.
-    Positions must be part of `inputs` and `memory`; subclasses add terms for distances to the
-    scores instead.
+    Without `distances`, positions must be part of `inputs` and `memory`. Subclasses compute
+    `distances`, whose terms are added to the scores.
 
     Args:
         num_heads: int. Number of heads `N`.

@@ -70,7 +70,7 @@ def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
         raise MismatchError(
             f"The file has format {ascii(version)[:40]}; this txl-tf reads {_FORMAT_VERSION}.",
             where=path,
-            remedy="Use the version of txl-tf that wrote the file, or a newer version.",
+            remedy="Use the version of txl-tf that wrote the file.",
         )
     try:
         return config.from_dict(values)

@@ -82,7 +82,7 @@ class TextBatch:
             list(self.write_tokens())
 
     def must_change(self, num_rows: int) -> bool:
-        """Returns True if recent tokens must become memory, or a smaller program is enough."""
+        """True if recent tokens must become memory, or a smaller program is enough."""
         if not self.rows:
             return False
         is_full = int(self._state.index) == CAPACITY

@@ -160,7 +160,7 @@ class TextEngine:
         return completions
 
     def close(self, timeout_seconds: float) -> None:
-        """Stops the thread after the current token, and answers all texts with an error."""
+        """Stops the thread after a turn, and answers all texts with an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -214,7 +214,7 @@ class TextEngine:
                 self._take_token(text, token_id, log_probs)
 
     def _must_regroup(self, rows: Sequence[Completion]) -> bool:
-        """Returns True if texts join the batch or leave it now.
+        """True if texts join the batch or leave it now.
 
         Joining texts wait a few turns for other prompts that are being read. The place of an ended
         text stays unused until the others fit a smaller program.

@@ -179,8 +179,8 @@ class AttentionPlan:
         """`G`, the columns of a group."""
         return self.heads_per_group * self.head_dim
 
-    def query_blocks_of_keys(self, block: int) -> tuple[int, int]:
-        """Returns the tiles of keys that a tile of queries needs, from a full memory."""
+    def key_blocks_of_queries(self, block: int) -> tuple[int, int]:
+        """Returns the first tile of keys that a tile of queries needs, and the end; memory is full."""
         first = self.padded_memory_length - self.memory_length
         if self.farthest is not None:
             queries_before = self.padded_memory_length + block * self.block_queries
@@ -191,7 +191,7 @@ class AttentionPlan:
     @property
     def _tiles_of_parts(self) -> list[tuple["AttentionPlan", int]]:
         """Tiles of scores of one head and row with a full memory, by the plan of their size."""
-        spans = map(self.query_blocks_of_keys, range(self.num_query_blocks))
+        spans = map(self.key_blocks_of_queries, range(self.num_query_blocks))
         return [(self, sum(end - first for first, end in spans))]
 
     @property

@@ -112,7 +112,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
             f"The checkpoint has format {ascii(version)[:40]}; this version of txl-tf reads format "
             f"{FORMAT_VERSION}.",
             where=path,
-            remedy="Use the version of txl-tf that wrote it, or a newer one.",
+            remedy="Use the version of txl-tf that wrote it.",
         )
     return manifest
 
@@ -219,7 +219,7 @@ class CheckpointStore:
         """Reads the newest whole checkpoint; `None` if there are no checkpoints.
 
         Returns the step, the arrays, and a line for every newer, damaged checkpoint. Raises
-        DataDamagedError if all are damaged, and MismatchError for another run or a newer format.
+        DataDamagedError if all are damaged, and MismatchError for another run or another format.
         """
         complaints: list[str] = []
         for step in reversed(self.steps()):
