@@ -180,7 +180,7 @@ class AttentionPlan:
         return self.heads_per_group * self.head_dim
 
     def key_blocks_of_queries(self, block: int) -> tuple[int, int]:
-        """Returns the first tile of keys that a tile of queries needs, and the end; memory is full."""
+        """Returns the tiles of keys, first and end, that a tile of queries needs at most."""
         first = self.padded_memory_length - self.memory_length
         if self.farthest is not None:
             queries_before = self.padded_memory_length + block * self.block_queries
