@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf.causal_lm.layer_reader import LayerReader
-from txl_tf.evaluation.reading_order import AnyModelConfig
+from txl_tf.config.model import AnyModelConfig
 from txl_tf.inference.segment_reader import power_of_two
 from txl_tf.layers.compiled_parts import compiled, exact_products
 

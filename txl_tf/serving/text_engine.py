@@ -284,7 +284,7 @@ class TextEngine:
         # 3. With `echo` and `logprobs` the scores of the prompt.
         unscored, score_memory = np.append(state.unscored, prompt_ids), state.score_memory
         if settings.echo and settings.logprobs is not None:
-            score_memory = yield from self._score_prompt(text, state)
+            score_memory = yield from self._score_prompt(text, unscored, score_memory)
             unscored = unscored[-1:]
         # 4. Memory of all tokens but the last, which the batch reads when it writes.
         text.memory = state.memory
@@ -313,19 +313,21 @@ class TextEngine:
         if echoed or not settings.max_tokens:
             text.deliver_piece(echoed, None if settings.max_tokens else "length")
 
-    def _score_prompt(self, text: Completion, state: SessionState) -> Generator[None, None, Any]:
+    def _score_prompt(
+        self, text: Completion, unscored: np.ndarray, memory: Any
+    ) -> Generator[None, None, Any]:
         """Adds the prompt to the text with its scores; returns the memory after all but its end.
 
-        The memory is one of its own, as evaluations may remember other lengths than texts. The
-        first token of a new text has no score. All tokens but the last are read: the hidden state
+        `unscored` are the tokens of the session that have no score yet, and the prompt. The
+        memory is one of its own, as evaluations may remember other lengths than texts. The first
+        token of a new text has no score. All tokens but the last are read: the hidden state
         of each scores the token after it. It pauses between two segments.
         """
-        prompt_ids, memory = text.prompt_ids, state.score_memory
-        unscored = np.append(state.unscored, prompt_ids)
+        prompt_ids = text.prompt_ids
         text.pieces = TextPieces(self.tokenizer, prompt_ids[:0])
-        if not len(state.unscored):
+        if len(unscored) == len(prompt_ids):
             self._add_token(text, int(prompt_ids[0]))
-        segments = self._scorer.read_next([unscored[:-1]], state.score_memory)
+        segments = self._scorer.read_next([unscored[:-1]], memory)
         for batch, hidden, memory in segments:  # noqa: B007
             targets = unscored[1 + batch.start :][: batch.lengths[0]]
             # Targets before the prompt belong to earlier texts of the session.
