@@ -2,52 +2,34 @@
 
 from txl_tf import (
     convert as convert,
-)
-from txl_tf import (
     data as data,
-)
-from txl_tf import (
     functional as functional,
-)
-from txl_tf import (
     generation as generation,
-)
-from txl_tf import (
     harness as harness,
-)
-from txl_tf import (
     layers as layers,
-)
-from txl_tf import (
     samplers as samplers,
-)
-from txl_tf import (
     tasks as tasks,
 )
-from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM as TransformerXLCausalLM
-from txl_tf.causal_lm.causal_lm import load as load
-from txl_tf.causal_lm.text_task import TextTask as TextTask
-from txl_tf.causal_lm.text_task import load_task as load_task
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM as TransformerXLCausalLM, load as load
+from txl_tf.causal_lm.text_task import TextTask as TextTask, load_task as load_task
 from txl_tf.config.experiment import (
     EvaluationConfig as EvaluationConfig,
-)
-from txl_tf.config.experiment import (
     ExperimentConfig as ExperimentConfig,
+    OptimizerConfig as OptimizerConfig,
+    TaskConfig as TaskConfig,
+    TrainingConfig as TrainingConfig,
 )
-from txl_tf.config.experiment import OptimizerConfig as OptimizerConfig
-from txl_tf.config.experiment import TaskConfig as TaskConfig
-from txl_tf.config.experiment import TrainingConfig as TrainingConfig
 from txl_tf.config.generation import GenerationConfig as GenerationConfig
 from txl_tf.config.model import ModelConfig as ModelConfig
 from txl_tf.export.saved_model import export_saved_model as export_saved_model
-from txl_tf.generation.session import GenerationSession as GenerationSession
-from txl_tf.generation.session import generate as generate
+from txl_tf.generation.session import GenerationSession as GenerationSession, generate as generate
 from txl_tf.inference.engine import InferenceEngine as InferenceEngine
 from txl_tf.model_folder.folder import load_model as load_model
-from txl_tf.models.headed import TransformerXLWithHead as TransformerXLWithHead
-from txl_tf.models.headed import pad_token_ids as pad_token_ids
-from txl_tf.models.memory import KeyValueMemory as KeyValueMemory
-from txl_tf.models.memory import Memory as Memory
+from txl_tf.models.headed import (
+    TransformerXLWithHead as TransformerXLWithHead,
+    pad_token_ids as pad_token_ids,
+)
+from txl_tf.models.memory import KeyValueMemory as KeyValueMemory, Memory as Memory
 from txl_tf.models.presets import preset as preset
 from txl_tf.models.stateful import StatefulTransformerXL as StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL as TransformerXL

@@ -8,8 +8,12 @@ import pytest
 from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden, save
 from tests.convert.models import PYTORCH_FAMILIES, assert_same_weights, family_config, random_model
 from tests.small_models import arrays_of
-from txl_tf.convert import load_hugging_face, load_nvidia_pytorch, load_official_pytorch
-from txl_tf.convert import pytorch as systems
+from txl_tf.convert import (
+    load_hugging_face,
+    load_nvidia_pytorch,
+    load_official_pytorch,
+    pytorch as systems,
+)
 from txl_tf.convert.pytorch import hugging_face_tensors, pytorch_table
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 

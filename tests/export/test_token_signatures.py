@@ -16,9 +16,9 @@ from tests.export.requests import (
     random_ids,
     rows_of,
     score,
+    settings as all_settings,
     tensors,
 )
-from tests.export.requests import settings as all_settings
 from tests.generation.models import greedy_by_the_model
 from tests.inference.variants import made, read, tokens
 from txl_tf.export.served_model import ServedModel, ServedWeights

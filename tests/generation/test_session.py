@@ -15,8 +15,7 @@ from tests.generation.models import (
 from tests.small_models import VOCABULARY_SIZE
 from txl_tf.config.generation import SamplingConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
-from txl_tf.generation import GenerationSession, generate
-from txl_tf.generation import session as session_module
+from txl_tf.generation import GenerationSession, generate, session as session_module
 from txl_tf.generation.decoding import TOKENS_PER_CHECK
 from txl_tf.inference import execution_plan
 from txl_tf.samplers import GreedySampler, RandomSampler

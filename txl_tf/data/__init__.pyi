@@ -4,8 +4,6 @@ from txl_tf.data.corpora import python_standard_library_splits as python_standar
 from txl_tf.data.preparation import prepare_dataset as prepare_dataset
 from txl_tf.data.prepared_dataset import (
     PreparedDataset as PreparedDataset,
-)
-from txl_tf.data.prepared_dataset import (
     dataset_tokenizer as dataset_tokenizer,
 )
 from txl_tf.data.sources.id_files import IdDocuments as IdDocuments
@@ -14,14 +12,9 @@ from txl_tf.data.splits import split_by_fraction as split_by_fraction
 from txl_tf.data.text_batches import ordered_batches as ordered_batches
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer as ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer as Tokenizer
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer as IdTokenizer
-from txl_tf.data.tokenizers.word_tokenizer import WordRule as WordRule
+from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer as IdTokenizer, WordRule as WordRule
 from txl_tf.data.vocabulary_training import (
     CharacterTraining as CharacterTraining,
-)
-from txl_tf.data.vocabulary_training import (
     SentencePieceTraining as SentencePieceTraining,
-)
-from txl_tf.data.vocabulary_training import (
     WordTraining as WordTraining,
 )

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from txl_tf.distribution.step_context import MESH_AXIS
-from txl_tf.imports import jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import jax, tensorflow as tf
 
 # Names of JAX, in lower case, and of Cloud TPU.
 _CHIPS = {

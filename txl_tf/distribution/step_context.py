@@ -9,8 +9,7 @@ from typing import Any
 
 import keras
 
-from txl_tf.imports import is_on_jax, jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import is_on_jax, jax, tensorflow as tf
 
 MESH_AXIS = "replicas"
 """Name of the only axis of a mesh."""

@@ -11,8 +11,7 @@ from keras import ops
 
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.distribution.step_context import current_value
-from txl_tf.imports import is_on_jax, jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import is_on_jax, jax, tensorflow as tf
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 

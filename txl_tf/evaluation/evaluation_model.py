@@ -8,8 +8,7 @@ import keras
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import AnyModelConfig
 from txl_tf.evaluation.unallocated_variables import unallocated_variables
-from txl_tf.imports import is_on_jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import is_on_jax, tensorflow as tf
 from txl_tf.models import create_model
 from txl_tf.models.language_model import LanguageModel
 

@@ -27,8 +27,7 @@ from txl_tf.evaluation.reading_order import (
 )
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import EvaluationResult, EvaluationText
-from txl_tf.imports import is_on_jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import is_on_jax, tensorflow as tf
 from txl_tf.inference.segment_reader import read_batches
 from txl_tf.layers.compiled_parts import exact_products
 from txl_tf.layers.token_ids import check_token_ids

@@ -12,8 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from txl_tf.imports import is_on_jax, jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import is_on_jax, jax, tensorflow as tf
 
 # Parts by function and configuration; None outside `compiling_parts`.
 _PARTS: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(

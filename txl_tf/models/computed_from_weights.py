@@ -8,8 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from txl_tf.imports import is_on_jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import is_on_jax, tensorflow as tf
 from txl_tf.layers.compiled_parts import exact_products_on_jax
 
 

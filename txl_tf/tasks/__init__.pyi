@@ -1,8 +1,10 @@
 """The public names; `__init__.py` reads them from here and imports each on first use."""
 
 from txl_tf.tasks.answers import write_predictions as write_predictions
-from txl_tf.tasks.examples import Columns as Columns
-from txl_tf.tasks.examples import Example as Example
-from txl_tf.tasks.examples import TaskData as TaskData
-from txl_tf.tasks.examples import read_own_data as read_own_data
+from txl_tf.tasks.examples import (
+    Columns as Columns,
+    Example as Example,
+    TaskData as TaskData,
+    read_own_data as read_own_data,
+)
 from txl_tf.tasks.metrics import compute_metrics as compute_metrics

@@ -12,11 +12,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tensorflow.compiler.xla.service.hlo_pb2 import HloComputationProto as Computation
-from tensorflow.compiler.xla.service.hlo_pb2 import HloInstructionProto as Instruction
-from tensorflow.compiler.xla.service.hlo_pb2 import HloProto
-from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType
-from tensorflow.compiler.xla.xla_data_pb2 import ShapeProto as Shape
+from tensorflow.compiler.xla.service.hlo_pb2 import (
+    HloComputationProto as Computation,
+    HloInstructionProto as Instruction,
+    HloProto,
+)
+from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType, ShapeProto as Shape
 
 _BITS = re.compile(r"\d+")
 _SLICES = ("dynamic-slice", "slice", "gather")

@@ -18,8 +18,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from txl_tf.imports import is_on_jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import is_on_jax, tensorflow as tf
 from txl_tf.tpu_kernels.attention_kernels import (
     backward_kernel,
     forward_kernel,

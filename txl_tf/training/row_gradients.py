@@ -9,8 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from txl_tf.imports import is_on_jax, jax
-from txl_tf.imports import tensorflow as tf
+from txl_tf.imports import is_on_jax, jax, tensorflow as tf
 
 
 def row_gradients(

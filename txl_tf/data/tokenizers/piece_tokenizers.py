@@ -8,8 +8,7 @@ import numpy as np
 
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer
-from txl_tf.imports import tensorflow as tf
-from txl_tf.imports import tensorflow_text
+from txl_tf.imports import tensorflow as tf, tensorflow_text
 
 # The no-break space is white space, so no word contains it; a word can begin with the usual "##".
 SUFFIX_INDICATOR = "\u00a0"
