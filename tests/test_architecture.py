@@ -24,7 +24,13 @@ WITHOUT_TENSORFLOW = {
     "tasks",
 }
 # All other kernels may import JAX at their top, and no module may import them there.
-WITHOUT_JAX = {"__init__", "attention_plan", "on_chip_attention"}
+WITHOUT_JAX = {
+    "__init__",
+    "attention_choice",
+    "attention_plan",
+    "inference_plan",
+    "on_chip_attention",
+}
 # Recomputing activations needs an interface per backend, compiling a part TensorFlow's.
 FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
@@ -53,7 +59,7 @@ LOADED_FIRST = (
     "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",
     "txl_tf.tpu_compiler.topologies",
-    "txl_tf.tpu_kernels.attention_plan",
+    "txl_tf.tpu_kernels.attention_choice",
     "txl_tf.training.checkpoints",
     "txl_tf.training.figures",
     "txl_tf.training.ledger",

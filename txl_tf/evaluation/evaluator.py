@@ -32,7 +32,7 @@ from txl_tf.inference.segment_reader import read_batches
 from txl_tf.layers.compiled_parts import exact_products
 from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.models.language_model import LanguageModel, assign_weights
-from txl_tf.tpu_kernels.attention_plan import AttentionChoice
+from txl_tf.tpu_kernels.attention_choice import AttentionChoice
 
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
 Observe = Callable[[np.ndarray, np.ndarray], None]

@@ -19,7 +19,7 @@ from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import tokens_on_chip
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import LanguageModel
-from txl_tf.tpu_kernels.attention_plan import AttentionChoice
+from txl_tf.tpu_kernels.attention_choice import AttentionChoice
 
 
 class EvaluationPrograms:

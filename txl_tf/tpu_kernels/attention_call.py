@@ -24,7 +24,8 @@ from txl_tf.tpu_kernels.attention_kernels import (
     forward_kernel,
     inference_kernel,
 )
-from txl_tf.tpu_kernels.attention_plan import LANES, AttentionPlan, InferencePlan
+from txl_tf.tpu_kernels.attention_plan import LANES, AttentionPlan, rounded_up
+from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
 Direction = Literal["forward", "backward", "inference"]
 
@@ -261,9 +262,8 @@ class _Block:
         the grid is the innermost.
         """
         places = (self.place(*index) for index in itertools.product(*map(range, grid)))
-        columns = math.ceil(self.block[-1] / LANES) * LANES
-        item_bytes = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
-        num_bytes = math.prod(self.block[:-1]) * columns * item_bytes
+        columns = rounded_up(self.block[-1], LANES)
+        num_bytes = math.prod(self.block[:-1]) * columns * jnp.dtype(self.dtype).itemsize
         return num_bytes * sum(1 for _ in itertools.groupby(places))
 
 

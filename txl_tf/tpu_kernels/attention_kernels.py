@@ -25,7 +25,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.functional import MASKED_SCORE
 from txl_tf.stateless_random import DRAWN_BITS, dropout_threshold
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
 # Scalars of a row before one for each tile: first key, both keys of the hash.
 _NUM_ROW_SCALARS = 3

@@ -12,12 +12,8 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.stateless_random import random_keys
-from txl_tf.tpu_kernels.attention_plan import (
-    AttentionKernel,
-    AttentionPlan,
-    InferencePlan,
-    places_of,
-)
+from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from txl_tf.distribution.strategy import AnyStrategy, chip_of
 from txl_tf.models import create_model
 from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights
-from txl_tf.tpu_kernels.attention_plan import AttentionChoice
+from txl_tf.tpu_kernels.attention_choice import AttentionChoice
 from txl_tf.training.optimizers import WarmupSchedule, create_optimizer
 
 
