@@ -8,8 +8,9 @@ from keras import ops
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan, device_of
+from txl_tf.inference.hidden_state_steps import HiddenStateSteps, takes_reading
+from txl_tf.inference.key_value_steps import KeyValueSteps
 from txl_tf.inference.stacked_steps import StackedSteps
-from txl_tf.inference.steps import HiddenStateSteps, KeyValueSteps, takes_reading
 from txl_tf.layers.token_ids import check_rank
 from txl_tf.models.computed_from_weights import ComputedFromWeights
 from txl_tf.models.language_model import language_model_of
@@ -103,8 +104,7 @@ class InferenceEngine:
                 f"`memory` must be like {own_memory}, with any rows. Received: memory={memory}"
             )
         # An engine with a longer memory may have filled more positions of the kernel for TPUs.
-        valid_length = ops.minimum(memory.valid_length, self.memory_length)
-        return memory._replace(valid_length=valid_length)
+        return memory._replace(valid_length=ops.minimum(memory.valid_length, self.memory_length))
 
     def constants(self, num_tokens):
         """Computes the tensors for reading at most `num_tokens` that depend only on the weights."""
@@ -133,8 +133,8 @@ class InferenceEngine:
         check_rank(token_ids, (2, 3), "(B, T)")
         num_tokens, at_once = token_ids.shape[1] or 0, self.segment_length
         if self.steps.spans_segments or num_tokens <= at_once:
-            arguments = token_ids, memory, lengths, document_starts, constants
-            return self.model(token_ids, memory, **self.steps.arguments(*arguments))
+            arguments = self.steps.arguments(token_ids, memory, lengths, document_starts, constants)
+            return self.model(token_ids, memory, **arguments)
         hidden = []
         for start in range(0, num_tokens, at_once):
             piece = slice(start, start + at_once)
@@ -151,8 +151,8 @@ class InferenceEngine:
         no such states.
         """
         self.model.check_inputs(token_ids)
-        arguments = token_ids, memory, lengths, document_starts, constants
-        return self.model.hidden_states(token_ids, memory, **self.steps.arguments(*arguments))
+        arguments = self.steps.arguments(token_ids, memory, lengths, document_starts, constants)
+        return self.model.hidden_states(token_ids, memory, **arguments)
 
     def score(self, token_ids, target_ids, memory, **as_read):
         """Scores the tokens `(B, T)` after `token_ids`: nats, float32 `(B, T)`, and next memory.

@@ -90,12 +90,12 @@ class SegmentReader:
         rows = [*rows, *[np.zeros(0, np.int32)] * (num_rows - len(rows))]
 
         def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
-            ids = ops.convert_to_tensor(batch.token_ids)
-            return self._read_whole(ids, memory, constants=constants)
+            return self._read_whole(
+                ops.convert_to_tensor(batch.token_ids), memory, constants=constants
+            )
 
         batches = (_batch(rows, start, size, size) for start in range(0, longest, size))
-        begin = functools.partial(engine.initial_memory, num_rows)
-        yield from read_batches(step, batches, begin)
+        yield from read_batches(step, batches, lambda: engine.initial_memory(num_rows))
 
     def read_next(self, rows: Sequence[np.ndarray], memory: Any) -> Iterator[Piece]:
         """Reads the text after a memory, segment by segment; no row's padding enters memory.
@@ -110,9 +110,12 @@ class SegmentReader:
             ids = ops.convert_to_tensor(batch.token_ids)
             if not engine.steps.takes_lengths:
                 return self._read_next(ids, memory)
-            lengths = common_length(batch.lengths)
-            constants = constants_of(batch.token_ids.shape[1])
-            return self._read_next(ids, memory, lengths=lengths, constants=constants)
+            return self._read_next(
+                ids,
+                memory,
+                lengths=common_length(batch.lengths),
+                constants=constants_of(batch.token_ids.shape[1]),
+            )
 
         batches = segments(rows, engine.segment_length, self._pad)
         yield from read_batches(step, batches, lambda: memory)
@@ -176,5 +179,6 @@ def joined_rows(memories: list[Any]) -> Any:
 def common_length(lengths: Any) -> Any:
     """Returns lengths as a tensor, which is a scalar if all are equal: that is faster."""
     lengths = np.asarray(lengths, np.int32)
-    is_common = (lengths == lengths[0]).all()
-    return ops.convert_to_tensor(lengths[0] if is_common else lengths, "int32")
+    if (lengths == lengths[0]).all():
+        lengths = lengths[0]
+    return ops.convert_to_tensor(lengths, "int32")

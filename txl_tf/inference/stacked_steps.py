@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.inference.steps import KeyValueSteps
+from txl_tf.inference.key_value_steps import KeyValueSteps
 from txl_tf.layers.attention import (
     DistanceKeys,
     KeysAndValues,
@@ -70,8 +70,9 @@ class StackedSteps(KeyValueSteps):
     def is_possible(model: Any) -> bool:
         """True for a float32 model whose layers compute just as their classes here."""
         is_plain = type(model) is TransformerXL and model.compute_dtype == "float32"
-        epsilon = model.config.layer_norm_epsilon
-        return is_plain and all(_is_plain_block(each, epsilon) for each in model.blocks)
+        return is_plain and all(
+            _is_plain_block(each, model.config.layer_norm_epsilon) for each in model.blocks
+        )
 
     def step_constants(self) -> _LayerWeights:
         distances = self._model.distance_keys(self._memory_length + 1, self._config)
@@ -88,7 +89,6 @@ class StackedSteps(KeyValueSteps):
         model, attention, feed_forward = self._model, block.attention, block.feed_forward
         query, key, value, output, inner, outer = (each.kernel for each in _products(block))
         owner = attention if attention.own_biases else model
-        norms = block.attention_norm, block.feed_forward_norm
         return _LayerWeights(
             projections=self._stored(ops.concatenate([query, key, value], axis=-1)),
             output=self._stored(_value(output)),
@@ -104,12 +104,16 @@ class StackedSteps(KeyValueSteps):
                     feed_forward.outer.bias,
                 )
             ],
-            norms=[[_value(each) for each in (norm.gamma, norm.beta)] for norm in norms],
+            norms=[
+                [_value(norm.gamma), _value(norm.beta)]
+                for norm in (block.attention_norm, block.feed_forward_norm)
+            ],
         )
 
     def begin(self, memory: Any, rows_per_memory: int = 1, capacity: int = 64) -> KeyValueMemory:
-        recent = super().begin(memory, rows_per_memory, capacity)
-        return _map_tensors(lambda each: ops.stack(each, axis=1), recent)
+        return _map_tensors(
+            lambda each: ops.stack(each, axis=1), super().begin(memory, rows_per_memory, capacity)
+        )
 
     def memory_of_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
         """Returns stacked memory: keys `(R, L, N, H, M)`, values `(R, L, N, M, H)`, or pairs."""
@@ -117,8 +121,9 @@ class StackedSteps(KeyValueSteps):
 
     def memory_after_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
         def layers(stacked: Any) -> tuple[Any, ...]:
-            unstacked = ops.unstack(stacked, axis=1)
-            return tuple(ops.concatenate(_numbers(each), axis=-2) for each in unstacked)
+            return tuple(
+                ops.concatenate(_numbers(each), axis=-2) for each in ops.unstack(stacked, axis=1)
+            )
 
         return _map_tensors(layers, memory)
 
@@ -172,8 +177,10 @@ class StackedSteps(KeyValueSteps):
             ]
             weights = keras.tree.map_structure(lambda each: _at(each, layer, 0), constants)
             hidden, of_token = self._layer(hidden, kept, weights, attend)
-            pairs = zip(new, of_token, strict=True)
-            new = [ops.slice_update(all_, [0, layer, 0, 0, 0], one[:, None]) for all_, one in pairs]
+            new = [
+                ops.slice_update(of_layers, [0, layer, 0, 0, 0], of_layer[:, None])
+                for of_layers, of_layer in zip(new, of_token, strict=True)
+            ]
             return layer + 1, hidden, *new
 
         # Rows lie as the tokens of one text, so that a product serves all of them.
@@ -195,8 +202,9 @@ class StackedSteps(KeyValueSteps):
 
         inputs = norm(block.attention_norm, 0, hidden) if pre_norm else hidden
         projected = ops.split(product_of_stored(inputs, weights.projections), 3, axis=-1)
-        distances = DistanceKeys(weights.distances)
-        projections = Projections(*projected, content_bias, position_bias, distances, kept)
+        projections = Projections(
+            *projected, content_bias, position_bias, DistanceKeys(weights.distances), kept
+        )
         attended, of_token = attend(block.attention, projections)  # [R, 1, N * H]
         attended = ops.swapaxes(attended, 0, 1)
         hidden = hidden + product_of_stored(attended, weights.output)
@@ -215,8 +223,14 @@ def _map_tensors(function: Any, memory: KeyValueMemory) -> KeyValueMemory:
 
 def _products(block: Any) -> list[Any]:
     attention, feed_forward = block.attention, block.feed_forward
-    layers = [attention.query, attention.key, attention.value, attention.output_projection]
-    return [*layers, feed_forward.inner, feed_forward.outer]
+    return [
+        attention.query,
+        attention.key,
+        attention.value,
+        attention.output_projection,
+        feed_forward.inner,
+        feed_forward.outer,
+    ]
 
 
 def _value(weight: Any) -> Any:
@@ -250,8 +264,13 @@ def _is_plain_product(layer: Any) -> bool:
 
 def _is_plain_norm(layer: Any, epsilon: float) -> bool:
     """True for a `LayerNormalization` with gain, offset and the epsilon of all layers."""
-    is_plain = type(layer) is keras.layers.LayerNormalization and not layer.rms_scaling
-    return is_plain and layer.scale and layer.center and layer.epsilon == epsilon
+    return (
+        type(layer) is keras.layers.LayerNormalization
+        and not layer.rms_scaling
+        and layer.scale
+        and layer.center
+        and layer.epsilon == epsilon
+    )
 
 
 class _TokenOfStored(OneToken):

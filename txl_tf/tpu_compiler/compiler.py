@@ -192,10 +192,9 @@ class TpuCompiler:
         }
 
     def _failed(self, process: subprocess.Popen, name: str, place: Path) -> JobError:
-        message = (place / "errors").read_text().strip() or "no message"
+        lines = ((place / "errors").read_text().strip() or "no message").splitlines()
         what = f"The TPU compiler ended with exit code {process.wait()}: "
         # The compiler ends with a banner of its own.
-        lines = message.splitlines()
         telling = [line for line in lines if any(word in line for word in _TELLING)]
         what += (telling or lines)[-1].strip()[:300]
         return JobError(what, where=f"{name} for {self.topology.name}")
@@ -203,9 +202,8 @@ class TpuCompiler:
 
 def _environment() -> dict[str, str]:
     # The package must be importable from any working directory.
-    here = str(Path(__file__).resolve().parents[2])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def main(folder: str, request: str) -> None:
@@ -228,8 +226,9 @@ def main(folder: str, request: str) -> None:
         np.array([[device.id] for device in devices])
     )
     options.env_option_overrides = [("xla_dump_to", folder), ("xla_dump_hlo_as_proto", True)]
-    program = Path(folder, "module").read_bytes()
-    module = stablehlo.deserialize_portable_artifact(mlir.make_ir_context(), program)
+    module = stablehlo.deserialize_portable_artifact(
+        mlir.make_ir_context(), Path(folder, "module").read_bytes()
+    )
     devices[0].client.compile(module, _jax.DeviceList(devices), options)
 
 

@@ -19,7 +19,6 @@ from tensorflow.compiler.xla.service.hlo_pb2 import (
 )
 from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType, ShapeProto as Shape
 
-_BITS = re.compile(r"\d+")
 _SLICES = ("dynamic-slice", "slice", "gather")
 _FREE = (
     "after-all",
@@ -50,9 +49,10 @@ class ProgramCosts:
         self._by_id = {
             each.id: each for part in self._computations.values() for each in part.instructions
         }
-        entry = self._computations[proto.hlo_module.entry_computation_id]
         # Computations that run outside of a fusion, and how often.
-        self._times = list(self._executed(entry, 1))
+        self._times = list(
+            self._executed(self._computations[proto.hlo_module.entry_computation_id], 1)
+        )
 
     def memory(self) -> dict[str, int]:
         """Returns the bytes of a device for arguments, further outputs and temporaries."""
@@ -60,10 +60,10 @@ class ProgramCosts:
         for each in self._buffers:
             if each.color or each.is_thread_local:  # on the chip
                 continue
-            is_argument = each.is_entry_computation_parameter
-            # Outputs that reuse an argument's memory need no further memory.
-            kind = "argument" if is_argument else "output" if each.maybe_live_out else "temporary"
-            parts[kind] += each.size
+            if each.is_entry_computation_parameter:
+                parts["argument"] += each.size  # and outputs that reuse its memory
+            else:
+                parts["output" if each.maybe_live_out else "temporary"] += each.size
         return {f"{kind}_bytes": size for kind, size in parts.items()}
 
     def flops(self) -> int:
@@ -80,8 +80,11 @@ class ProgramCosts:
 
     def _reduced_bytes(self, instruction: Instruction) -> int:
         if instruction.opcode in ("async-start", "custom-call"):  # the newest chips offload sums
-            parts = [self._computations[number] for number in instruction.called_computation_ids]
-            return sum(self._reduced_bytes(each) for part in parts for each in part.instructions)
+            return sum(
+                self._reduced_bytes(each)
+                for number in instruction.called_computation_ids
+                for each in self._computations[number].instructions
+            )
         is_sum = instruction.opcode in ("all-reduce", "all-reduce-start")
         return sum(map(_num_bytes, self._inputs(instruction))) if is_sum else 0
 
@@ -127,8 +130,9 @@ class ProgramCosts:
         return [self._by_id[number] for number in instruction.operand_ids]
 
     def _inputs(self, instruction: Instruction) -> list[Shape]:
-        operands = self._operands(instruction)
-        return [tensor for operand in operands for tensor in _tensors(operand.shape)]
+        return [
+            tensor for operand in self._operands(instruction) for tensor in _tensors(operand.shape)
+        ]
 
     def _called(self, instruction: Instruction) -> Computation:
         return self._computations[instruction.called_computation_ids[0]]
@@ -270,5 +274,5 @@ def _hbm(shape: Shape) -> int:
 @functools.cache
 def _bits(element_type: int) -> int:
     name = PrimitiveType.Name(element_type)
-    found = _BITS.search(name)
-    return 8 if name == "PRED" else int(found[0]) if found else 0
+    digits = re.search(r"\d+", name)
+    return 8 if name == "PRED" else int(digits[0]) if digits else 0

@@ -33,16 +33,14 @@ def lowered_step(experiment: ExperimentConfig, strategy: MeshWithoutDevices) -> 
     def no_batches(**arguments: Any) -> tf.data.Dataset:
         raise AssertionError("a program that is only lowered reads no batch")
 
-    trainer = Trainer(experiment, strategy, no_batches)
     num_replicas = strategy.num_replicas_in_sync
     num_rows = experiment.training.rows_per_replica(num_replicas) * num_replicas
     tokens = np.broadcast_to(np.int32(0), (num_rows, experiment.model.segment_length))
     inputs = {"token_ids": tokens, "target_ids": tokens, "start_of_stream": tokens[:, 0] > 0}
     if experiment.masks_documents:
         inputs["document_starts"] = tokens > 0
-    return trainer.mesh_program.lower(
-        {name: strategy.divided(array) for name, array in inputs.items()}
-    )
+    arrays = {name: strategy.divided(array) for name, array in inputs.items()}
+    return Trainer(experiment, strategy, no_batches).mesh_program.lower(arrays)
 
 
 def main(folder: str, request: str) -> None:

@@ -46,8 +46,9 @@ class LoweredProgram:
         from jax.extend import mlir
         from jaxlib.mlir.dialects import stablehlo
 
-        module = mlir.hlo_to_stablehlo(self.hlo)
-        return stablehlo.serialize_portable_artifact_str(module, stablehlo.get_current_version())
+        return stablehlo.serialize_portable_artifact_str(
+            mlir.hlo_to_stablehlo(self.hlo), stablehlo.get_current_version()
+        )
 
 
 def lower(
@@ -108,12 +109,13 @@ def traced_tpu_strategy(
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
     strategy._enable_packed_variable_in_eager_mode = packs_variables
     devices = cpus[:num_replicas] if packs_variables else [cpus[0]] * num_replicas
-    hosts = [cpus[0]] * num_replicas
     extended = strategy.extended
     extended._tpu_devices = np.array([[device] for device in devices], dtype=object)
     extended._host_device = cpus[0]
     extended._device_input_worker_devices = collections.OrderedDict({cpus[0]: devices})
-    extended._host_input_worker_devices = collections.OrderedDict({cpus[0]: hosts})
+    extended._host_input_worker_devices = collections.OrderedDict(
+        {cpus[0]: [cpus[0]] * num_replicas}
+    )
     return strategy
 
 
@@ -171,8 +173,7 @@ class ReplicaProgram:
         handles = _captured_handles(graph, callers)
 
         def of_replicas(tensor: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            is_replicated = tensor.op.type == _INPUT
-            replicated = list(tensor.op.inputs) if is_replicated else [tensor] * num_replicas
+            replicated = tensor.op.inputs if tensor.op.type == _INPUT else [tensor] * num_replicas
             return tuple(handles[_source(each).name] for each in replicated)
 
         data = {
@@ -188,7 +189,6 @@ class ReplicaProgram:
         for library_function in graph_def.library.function:
             for node in library_function.node_def:
                 node.attr.pop(_MARK, None)
-        ends = [each for each in graph.get_operations() if each.type == _OUTPUT]
         return cls(
             graph_def=graph_def,
             num_replicas=num_replicas,
@@ -199,7 +199,9 @@ class ReplicaProgram:
                 for name, tensor in entering.items()
                 if tensor.dtype == tf.resource
             },
-            outputs=tuple(each.inputs[0].name for each in ends),
+            outputs=tuple(
+                each.inputs[0].name for each in graph.get_operations() if each.type == _OUTPUT
+            ),
         )
 
     def lower(self) -> LoweredProgram:
@@ -211,10 +213,10 @@ class ReplicaProgram:
         return lower(self._call, tuple(self.data.values()), self.num_replicas)
 
     def _call(self, *data: tf.Tensor) -> list[tf.Tensor]:
-        graph = tf.compat.v1.get_default_graph()
         inputs = dict(zip(self.data, data, strict=True))
         # All replicas run the same program, so the first replica's variables stand for all.
-        inputs |= {name: graph.capture(handles[0]) for name, handles in self.variables.items()}
+        capture = tf.compat.v1.get_default_graph().capture
+        inputs |= {name: capture(handles[0]) for name, handles in self.variables.items()}
         return tf.graph_util.import_graph_def(
             self.graph_def, input_map=inputs, return_elements=list(self.outputs), name="replica"
         )
@@ -276,9 +278,9 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def _variable_spec(handle: tf.Tensor) -> tf.TensorSpec:
-    shape_and_type = handle._handle_data.shape_and_type[0]
-    return tf.TensorSpec(shape_and_type.shape, shape_and_type.dtype)
+def _variable_bytes(handle: tf.Tensor) -> int:
+    value = handle._handle_data.shape_and_type[0]
+    return tf.TensorShape(value.shape).num_elements() * tf.as_dtype(value.dtype).size
 
 
 def traced_trainer(
@@ -312,9 +314,10 @@ def traced_trainer(
 
 def training_program(trainer: Trainer) -> LoweredProgram:
     """Lowers the program of a `traced_trainer`."""
-    program = ReplicaProgram.of(trainer.trace()).lower()
-    reason = attention_choice(trainer.experiment, trainer.strategy).reason
-    return dataclasses.replace(program, attention=reason)
+    return dataclasses.replace(
+        ReplicaProgram.of(trainer.trace()).lower(),
+        attention=attention_choice(trainer.experiment, trainer.strategy).reason,
+    )
 
 
 def evaluation_program(trainer: Trainer) -> LoweredProgram:
@@ -335,9 +338,8 @@ def evaluation_program(trainer: Trainer) -> LoweredProgram:
     with exact_products():
         program = ReplicaProgram.of(step)
         lowered = program.lower()
-    variables = [_variable_spec(handles[0]) for handles in program.variables.values()]
     return dataclasses.replace(
         lowered,
-        variable_bytes=sum(each.shape.num_elements() * each.dtype.size for each in variables),
+        variable_bytes=sum(_variable_bytes(handles[0]) for handles in program.variables.values()),
         attention=evaluator.attention_choice(num_rows).reason,
     )

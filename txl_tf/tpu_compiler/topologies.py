@@ -101,9 +101,12 @@ class Topology:
             problem = f"No slice has more than {_MAX_CHIPS} chips."
         else:
             return cls(chip, shape)
-        examples = f"{', '.join(EXAMPLES)}, or an accelerator type, such as v5litepod-16"
-        remedy = f"Give the generation and the chips along each dimension, such as {examples}."
-        raise UsageError(problem, where=f"{option} {name}", remedy=remedy)
+        raise UsageError(
+            problem,
+            where=f"{option} {name}",
+            remedy="Give the generation and the chips along each dimension, such as "
+            f"{', '.join(EXAMPLES)}, or an accelerator type, such as v5litepod-16.",
+        )
 
     @property
     def name(self) -> str:

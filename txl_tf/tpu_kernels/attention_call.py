@@ -100,8 +100,6 @@ def _call(plan: AttentionPlan, direction: Direction, arguments: tuple[Any, ...])
     from tensorflow.compiler.tf2xla.python import xla
 
     program, platform = exported(plan, direction), plan.kernel.platform
-    # Programs for a TPU are lowered on a CPU if the machine has no TPU.
-    disabled = ["platform"] if platform == "tpu" else []
     return xla.call_module(
         list(arguments),
         version=_VERSION,
@@ -109,7 +107,8 @@ def _call(plan: AttentionPlan, direction: Direction, arguments: tuple[Any, ...])
         Tout=[tf.as_dtype(result.dtype) for result in program.out_avals],
         Sout=[list(result.shape) for result in program.out_avals],
         platforms=[platform.upper()],
-        disabled_checks=disabled,
+        # Programs for a TPU are lowered on a CPU if the machine has no TPU.
+        disabled_checks=["platform"] if platform == "tpu" else [],
     )
 
 
@@ -168,8 +167,9 @@ def _backward(plan: AttentionPlan, kernel: Any, *arguments: Any) -> Any:
     attended, gradient = (
         _padded(each, plan.padded_segment_length) for each in (attended, gradient)
     )
-    results = kernel(*_padded_inputs(plan, *inputs), attended, log_sums, gradient)
-    of_query, of_key, of_value, of_distances, of_biases = results
+    of_query, of_key, of_value, of_distances, of_biases = kernel(
+        *_padded_inputs(plan, *inputs), attended, log_sums, gradient
+    )
     num_before = plan.padded_memory_length - plan.memory_length
     keys = slice(num_before, num_before + plan.key_length)
     first = plan.padded_key_length - plan.key_length
@@ -262,9 +262,9 @@ class _Block:
         the grid is the innermost.
         """
         places = (self.place(*index) for index in itertools.product(*map(range, grid)))
-        columns = rounded_up(self.block[-1], LANES)
-        num_bytes = math.prod(self.block[:-1]) * columns * jnp.dtype(self.dtype).itemsize
-        return num_bytes * sum(1 for _ in itertools.groupby(places))
+        num_numbers = math.prod(self.block[:-1]) * rounded_up(self.block[-1], LANES)
+        num_moves = sum(1 for _ in itertools.groupby(places))
+        return num_moves * num_numbers * jnp.dtype(self.dtype).itemsize
 
 
 def kernel_of(plan: AttentionPlan, direction: Direction) -> Callable[..., Any]:

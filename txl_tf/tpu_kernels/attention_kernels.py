@@ -44,7 +44,6 @@ class Tile:
     def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any = None) -> None:
         self.plan = plan
         self.dtype = jnp.dtype(plan.dtype)
-        self.scale = plan.score_scale
         is_exact = plan.dtype == "float32" and not plan.kernel.rounds_products
         self._precision = jax.lax.Precision.HIGHEST if is_exact else jax.lax.Precision.DEFAULT
         group, self.row, self.block = (pl.program_id(axis) for axis in range(3))
@@ -73,18 +72,17 @@ class Tile:
 
     def product(self, left: Any, right: Any, axes: tuple[int, int] = (1, 0)) -> Any:
         """Multiplies matrices and sums over one axis of each, in float32."""
-        left_axis, right_axis = axes
         return jax.lax.dot_general(
             left.astype(self.dtype),
             right.astype(self.dtype),
-            (((left_axis,), (right_axis,)), ((), ())),
+            ((axes[:1], axes[1:]), ((), ())),
             precision=self._precision,
             preferred_element_type=jnp.float32,
         )
 
     def queries(self, query: Any, bias: Any) -> Any:
         """Adds a bias `(1, G)` to queries `(A, G)` and scales them."""
-        return ((query.astype(jnp.float32) + bias) * self.scale).astype(self.dtype)
+        return ((query.astype(jnp.float32) + bias) * self.plan.score_scale).astype(self.dtype)
 
     def zeros(self) -> Any:
         """Returns sums `(A, G)` of nothing."""
@@ -116,8 +114,9 @@ class Tile:
         plan = self.plan
         of_positions = self.product(position_query, distances, _RIGHT_TRANSPOSED)  # [A, W]
         of_positions = self.rolled(of_positions, plan.window - plan.block_queries + 1)
-        of_contents = self.product(content_query, key, _RIGHT_TRANSPOSED)
-        scores = of_contents + of_positions[:, : plan.block_keys]
+        scores = (
+            self.product(content_query, key, _RIGHT_TRANSPOSED) + of_positions[:, : plan.block_keys]
+        )
         queries, keys = _places(*scores.shape)
         queries = queries + (self.block * plan.block_queries + plan.padded_memory_length)
         keys = keys + key_block * plan.block_keys
@@ -157,8 +156,9 @@ class Tile:
     def as_column(self, row: Any) -> Any:
         """Turns `(1, A)` into `(A, 1)`."""
         rows, columns = _places(row.shape[1], row.shape[1])
-        zero = jnp.zeros((), row.dtype)
-        return jnp.sum(jnp.where(rows == columns, row, zero), axis=1, keepdims=True)
+        return jnp.sum(
+            jnp.where(rows == columns, row, jnp.zeros((), row.dtype)), axis=1, keepdims=True
+        )
 
     def as_row(self, column: Any) -> Any:
         """Turns `(A, 1)` into `(1, A)`."""
@@ -188,8 +188,7 @@ class Tile:
 def _places(num_rows: int, num_columns: int) -> tuple[Any, Any]:
     """Returns the row and the column index of every element."""
     shape = num_rows, num_columns
-    rows, columns = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
-    return rows, columns
+    return tuple(jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
 
 
 def _mix(bits: Any) -> Any:
@@ -282,8 +281,8 @@ def forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
     """Attends from one tile of queries to all keys that they see."""
     query, key, value, distances, biases, *first_keys, attended, log_sums = references
     tile = Tile(plan, scalars, *first_keys)
-    keys = _Keys(tile, key, value, tile.first_of_keys, tile.end_of_keys)
-    _attend([keys], query, biases, distances, attended, log_sums)
+    part = _Keys(tile, key, value, tile.first_of_keys, tile.end_of_keys)
+    _attend([part], query, biases, distances, attended, log_sums)
 
 
 def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
@@ -346,66 +345,18 @@ def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
 
     content_query = tile.queries(query[0], biases[0:1, :])  # [A, G]
     position_query = tile.queries(query[0], biases[1:2, :])
-    turned_query = tile.reversed_rows(position_query).astype(tile.dtype)
-
-    def gradients_of_queries(head: int, is_of_head: Any) -> tuple[Any, Any]:
-        """Returns the gradients `(A, G)` of both queries, and adds to the sums of keys.
-
-        The second gradient is in reverse order.
-        """
-        content, position, turned = (
-            _only(is_of_head, each) for each in (content_query, position_query, turned_query)
-        )
-        outer = _only(is_of_head, gradient[0])
-        log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
-
-        def weights_of(block: Any) -> tuple[Any, Any]:
-            """Returns the probabilities of a tile, and the gradients that they weight."""
-            keys, rows = tile.key_rows(block), tile.distance_rows(block)
-            scores = tile.scores(content, position, key[0, keys, :], distances[rows, :], block)
-            inner = tile.product(outer, value[0, keys, :], _RIGHT_TRANSPOSED)
-            return jnp.exp(scores - log_sum), tile.dropped(inner, head, block)
-
-        def add_expected(block: Any, total: Any) -> Any:
-            weights, inner = weights_of(block)
-            return total + jnp.sum(weights * inner, axis=1, keepdims=True)
-
-        # The mean of the gradients, weighted by the probabilities, `(A, 1)`.
-        if plan.sums_twice:
-            # Rounded like the gradients it is subtracted from: with all weight on one key, nothing
-            # is left.
-            expected = jax.lax.fori_loop(
-                tile.first_of_keys, tile.end_of_keys, add_expected, jnp.zeros_like(log_sum)
-            )
-        else:
-            products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
-            expected = jnp.sum(products, axis=1, keepdims=True)
-
-        def step(block: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
-            of_content, of_position = state
-            keys, rows = tile.key_rows(block), tile.distance_rows(block)
-            weights, inner = weights_of(block)
-            kept_weights = tile.dropped(weights, head, block)
-            value_sums[keys, :] += tile.product(kept_weights, outer, _LEFT_TRANSPOSED)
-            changes = weights * (inner - expected)  # of the scores, [A, C]
-            key_sums[keys, :] += tile.product(changes, content, _LEFT_TRANSPOSED)
-            by_distance = tile.gradients_by_distance(changes)  # [A, W]
-            distance_sums[rows, :] += tile.product(by_distance, turned, _LEFT_TRANSPOSED)
-            return (
-                of_content + tile.product(changes, key[0, keys, :]),
-                of_position + tile.product(by_distance, distances[rows, :]),
-            )
-
-        start = tile.zeros(), tile.zeros()
-        return jax.lax.fori_loop(tile.first_of_keys, tile.end_of_keys, step, start)
-
+    reversed_query = tile.reversed_rows(position_query).astype(tile.dtype)
+    inputs = key, value, distances, attended, log_sums, gradient
     of_content = of_position = tile.zeros()
     for head in range(plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
-        gradients = gradients_of_queries(head, is_of_head)
+        queries = [
+            _only(is_of_head, each) for each in (content_query, position_query, reversed_query)
+        ]
+        gradients = _gradients_of_head(tile, head, is_of_head, queries, inputs, sums)
         of_content = _merge_heads(is_of_head, gradients[0], of_content)
         of_position = _merge_heads(is_of_head, gradients[1], of_position)
-    of_content, of_position = of_content * tile.scale, of_position * tile.scale
+    of_content, of_position = of_content * plan.score_scale, of_position * plan.score_scale
     of_biases[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
     of_biases[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
     of_query[0] = (of_content + tile.reversed_rows(of_position)).astype(of_query.dtype)
@@ -419,3 +370,64 @@ def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
     @pl.when(jnp.logical_and(tile.row == plan.num_rows - 1, is_last_tile))
     def _() -> None:
         of_distances[...] = distance_sums[...].astype(of_distances.dtype)
+
+
+def _gradients_of_head(
+    tile: Tile,
+    head: int,
+    is_of_head: Any,
+    queries: Sequence[Any],
+    inputs: Sequence[Any],
+    sums: Sequence[Any],
+) -> tuple[Any, Any]:
+    """Adds one head's gradients of keys, values and distances to the sums, tile by tile.
+
+    Returns the gradients of the content and the position queries, float32 `(A, G)`. The rows of the
+    second are in reverse order, as those of `queries[2]`.
+    """
+    content, position, reversed_position = queries
+    key, value, distances, attended, log_sums, gradient = inputs
+    key_sums, value_sums, distance_sums = sums
+    outer = _only(is_of_head, gradient[0])  # the gradient of the results
+    log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
+
+    def weights_of(block: Any) -> tuple[Any, Any]:
+        """Returns the probabilities of a tile, and their gradients."""
+        keys, rows = tile.key_rows(block), tile.distance_rows(block)
+        scores = tile.scores(content, position, key[0, keys, :], distances[rows, :], block)
+        inner = tile.product(outer, value[0, keys, :], _RIGHT_TRANSPOSED)
+        return jnp.exp(scores - log_sum), tile.dropped(inner, head, block)
+
+    def add_expected(block: Any, total: Any) -> Any:
+        weights, inner = weights_of(block)
+        return total + jnp.sum(weights * inner, axis=1, keepdims=True)
+
+    # The mean of the gradients of the probabilities, weighted by these, `(A, 1)`.
+    if tile.plan.sums_twice:
+        # It is rounded like the gradients from which it is subtracted. So nothing is left of the
+        # gradient where one key has all the weight.
+        expected = jax.lax.fori_loop(
+            tile.first_of_keys, tile.end_of_keys, add_expected, jnp.zeros_like(log_sum)
+        )
+    else:
+        products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
+        expected = jnp.sum(products, axis=1, keepdims=True)
+
+    def add_tile(block: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        of_content, of_position = state
+        keys, rows = tile.key_rows(block), tile.distance_rows(block)
+        weights, inner = weights_of(block)
+        kept_weights = tile.dropped(weights, head, block)
+        value_sums[keys, :] += tile.product(kept_weights, outer, _LEFT_TRANSPOSED)
+        of_scores = weights * (inner - expected)  # [A, C]
+        key_sums[keys, :] += tile.product(of_scores, content, _LEFT_TRANSPOSED)
+        by_distance = tile.gradients_by_distance(of_scores)  # [A, W]
+        distance_sums[rows, :] += tile.product(by_distance, reversed_position, _LEFT_TRANSPOSED)
+        return (
+            of_content + tile.product(of_scores, key[0, keys, :]),
+            of_position + tile.product(by_distance, distances[rows, :]),
+        )
+
+    return jax.lax.fori_loop(
+        tile.first_of_keys, tile.end_of_keys, add_tile, (tile.zeros(), tile.zeros())
+    )

@@ -171,8 +171,8 @@ class AttentionPlan:
         """Returns the tiles of keys, first and end, that a tile of queries needs at most."""
         first = self.padded_memory_length - self.memory_length
         if self.farthest is not None:
-            queries_before = self.padded_memory_length + block * self.block_queries
-            first = max(first, queries_before - self.farthest)
+            first_query = self.padded_memory_length + block * self.block_queries
+            first = max(first, first_query - self.farthest)
         end = self.padded_memory_length + (block + 1) * self.block_queries
         return first // self.block_keys, -(-end // self.block_keys)
 
@@ -189,8 +189,9 @@ class AttentionPlan:
         In each tile and head, queries are multiplied with keys and distances, and weights with
         values: `2 * C + W` columns.
         """
-        tiles = self._tiles_of_parts
-        columns = sum(count * (2 * part.block_keys + part.window) for part, count in tiles)
+        columns = sum(
+            count * (2 * part.block_keys + part.window) for part, count in self._tiles_of_parts
+        )
         return self.num_rows * self.num_heads * 2 * self.block_queries * self.group_width * columns
 
     @property

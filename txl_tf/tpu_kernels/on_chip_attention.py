@@ -52,8 +52,7 @@ class OnChipAttention:
             # Imported here, as it needs JAX.
             from txl_tf.tpu_kernels import attention_call
 
-            query = projections.query
-            num_rows = query.shape[0]
+            num_rows = projections.query.shape[0]
             sizes = {
                 "num_rows": num_rows,
                 "segment_length": num_tokens,
@@ -61,7 +60,7 @@ class OnChipAttention:
                 "num_heads": layer.num_heads,
                 "head_dim": layer.head_dim,
                 "score_scale": layer.score_scale,
-                "dtype": keras.backend.standardize_dtype(query.dtype),
+                "dtype": keras.backend.standardize_dtype(projections.query.dtype),
                 "farthest": visible.farthest,
                 "has_query_starts": visible.differs_by_query,
                 "kernel": self.kernel,
@@ -114,10 +113,9 @@ def _dropout(layer: Any, num_rows: int, seed: Any, training: bool) -> tuple[floa
 
 def _remembered(projections: Any, visible: Any) -> list[Any]:
     """Returns the last places of keys and values of memory and segment."""
-    pairs = zip(projections.kept, (projections.key, projections.value), strict=True)
     return [
         functional.last_positions(
             ops.concatenate(pair, axis=1), 1, visible.lengths, visible.num_places
         )
-        for pair in pairs
+        for pair in zip(projections.kept, (projections.key, projections.value), strict=True)
     ]
