@@ -38,7 +38,7 @@ class TwoStrategies:
         import tensorflow as tf
 
         from tests.tpu_compiler.host_replicas import HostReplicas
-        from txl_tf.tpu_compiler.program import ReplicaProgram, traced_tpu_strategy
+        from txl_tf.tpu_compiler.replica_program import ReplicaProgram, traced_tpu_strategy
         from txl_tf.training.trainer import Trainer
 
         self._batches = batches

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests.small_models import toy_experiment
 from txl_tf.distribution import strategy as module
 from txl_tf.tpu_compiler.chips import CHIPS
-from txl_tf.tpu_compiler.program import traced_tpu_strategy
+from txl_tf.tpu_compiler.replica_program import traced_tpu_strategy
 from txl_tf.training.train_state import attention_choice
 
 ALWAYS = {"training": {"attention_kernel": "always"}}

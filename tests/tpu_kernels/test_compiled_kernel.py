@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from txl_tf.tpu_compiler.compiler import TpuCompiler
-from txl_tf.tpu_compiler.program import lower
+from txl_tf.tpu_compiler.lowered_program import lower
 from txl_tf.tpu_compiler.topologies import Topology
 from txl_tf.tpu_kernels.attention_call import argument_shapes, attend, attend_in_inference
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan

@@ -107,10 +107,12 @@ class ExecutionPlan:
 def _gains_by_rounding(config: ModelConfig, memory_length: int) -> bool:
     """True if a step reads more than caches hold, in sizes that the products need."""
     width = config.num_heads * config.head_dim
-    sizes = (memory_length, config.hidden_dim, config.head_dim, config.intermediate_dim)
     layer = 2 * config.hidden_dim * (2 * width + config.intermediate_dim)
     num_bytes = 4 * config.num_layers * (layer + 2 * memory_length * width)
-    return num_bytes >= _FEWEST_ROUNDED_BYTES and all(size % 2 == 0 for size in sizes)
+    return num_bytes >= _FEWEST_ROUNDED_BYTES and all(
+        size % 2 == 0
+        for size in (memory_length, config.hidden_dim, config.head_dim, config.intermediate_dim)
+    )
 
 
 def tokens_on_chip(num_rows: int, segment_length: int) -> int:

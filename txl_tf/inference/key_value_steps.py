@@ -55,8 +55,8 @@ class KeyValueSteps(Steps):
         return {"lengths": lengths, "document_starts": document_starts, "reading": reading}
 
     def begin(self, memory, rows_per_memory=1, capacity=64):
-        recent = self._empty(memory.valid_length.shape[0] * rows_per_memory, capacity)
-        return recent._replace(valid_length=ops.zeros((), "int32"))
+        num_rows = memory.valid_length.shape[0] * rows_per_memory
+        return self._empty(num_rows, capacity)._replace(valid_length=ops.zeros((), "int32"))
 
     def step(self, token_ids, is_active, memory, step_state, constants):
         operator = OneToken(
@@ -65,9 +65,11 @@ class KeyValueSteps(Steps):
             capacity=step_state.keys[0].shape[3],
             num_rows=token_ids.shape[0],
         )
-        reading = Reading(self._config, operator, self._memory_length, constants)
-        both = MemoryBesideRecent(memory, step_state)
-        hidden, both = self._model(ops.expand_dims(token_ids, 1), both, reading=reading)
+        hidden, both = self._model(
+            ops.expand_dims(token_ids, 1),
+            MemoryBesideRecent(memory, step_state),
+            reading=Reading(self._config, operator, self._memory_length, constants),
+        )
         return self._logits(hidden), both.recent
 
     def finish(self, memory, step_state, lengths):

@@ -179,6 +179,5 @@ def joined_rows(memories: list[Any]) -> Any:
 def common_length(lengths: Any) -> Any:
     """Returns lengths as a tensor, which is a scalar if all are equal: that is faster."""
     lengths = np.asarray(lengths, np.int32)
-    if (lengths == lengths[0]).all():
-        lengths = lengths[0]
-    return ops.convert_to_tensor(lengths, "int32")
+    are_equal = (lengths == lengths[0]).all()
+    return ops.convert_to_tensor(lengths[0] if are_equal else lengths, "int32")

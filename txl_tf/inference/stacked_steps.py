@@ -8,13 +8,13 @@ Shape letters used in this module: R rows, L layers, M memory length, J columns 
 C capacity for recent tokens, D hidden width, N heads, H head width.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.inference.bfloat16_pairs import in_pairs, numbers_of, product_of_stored
 from txl_tf.inference.key_value_steps import KeyValueSteps
 from txl_tf.layers.attention import (
     DistanceKeys,
@@ -27,10 +27,6 @@ from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward
 from txl_tf.models.memory import KeyValueMemory
 from txl_tf.models.transformer_xl import Reading, TransformerXL
-
-# A matrix product unpacks its kernel into memory first. Up to this many rows, it costs less to read
-# the pairs again for each row, from a cache.
-_MOST_ROWS_APART = 4
 
 
 class _LayerWeights(NamedTuple):
@@ -69,16 +65,16 @@ class StackedSteps(KeyValueSteps):
     @staticmethod
     def is_possible(model: Any) -> bool:
         """True for a float32 model whose layers compute just as their classes here."""
-        is_plain = type(model) is TransformerXL and model.compute_dtype == "float32"
-        return is_plain and all(
-            _is_plain_block(each, model.config.layer_norm_epsilon) for each in model.blocks
+        return (
+            type(model) is TransformerXL
+            and model.compute_dtype == "float32"
+            and all(_is_plain_block(each, model.config.layer_norm_epsilon) for each in model.blocks)
         )
 
     def step_constants(self) -> _LayerWeights:
-        distances = self._model.distance_keys(self._memory_length + 1, self._config)
         layers = [
-            self._weights_of(block, each.keys)
-            for block, each in zip(self._model.blocks, distances, strict=True)
+            self._weights_of(block, distances.keys)
+            for block, distances in zip(self._model.blocks, self.constants(1), strict=True)
         ]
         return keras.tree.map_structure(lambda *each: ops.stack(each), *layers)
 
@@ -122,13 +118,10 @@ class StackedSteps(KeyValueSteps):
     def memory_after_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
         def layers(stacked: Any) -> tuple[Any, ...]:
             return tuple(
-                ops.concatenate(_numbers(each), axis=-2) for each in ops.unstack(stacked, axis=1)
+                ops.concatenate(numbers_of(each), axis=-2) for each in ops.unstack(stacked, axis=1)
             )
 
         return _map_tensors(layers, memory)
-
-    def select(self, step_state: KeyValueMemory, rows: Any) -> KeyValueMemory:
-        return step_state  # there are no beams
 
     def finish(self, memory: Any, step_state: KeyValueMemory, lengths: Any) -> KeyValueMemory:
         num_rows, reach = memory.valid_length.shape[0], self._memory_length
@@ -143,14 +136,15 @@ class StackedSteps(KeyValueSteps):
             joined = ops.concatenate([old[0], self._stored(new[0])], axis=4)
             shifted = functional.last_positions(joined, 4, length, reach)
             keys = ops.slice_update(keys, [row, 0, 0, 0, 0], shifted)
-            joined = ops.concatenate([*_numbers(old[1]), new[1]], axis=3)
+            joined = ops.concatenate([*numbers_of(old[1]), new[1]], axis=3)
             shifted = self._stored(functional.last_positions(joined, 3, length, reach))
             return row + 1, keys, ops.slice_update(values, [row, 0, 0, 0, 0], shifted)
 
         state = ops.convert_to_tensor(0, "int32"), *map(ops.zeros_like, memory[:2])
         _, keys, values = ops.while_loop(lambda row, *_: row < num_rows, body, state)
-        valid_length = functional.next_valid_length(memory.valid_length, reach, lengths)
-        return KeyValueMemory(keys, values, valid_length)
+        return KeyValueMemory(
+            keys, values, functional.next_valid_length(memory.valid_length, reach, lengths)
+        )
 
     def step(
         self,
@@ -298,49 +292,3 @@ def _normalized(inputs: Any, gain: Any, offset: Any, epsilon: float) -> Any:
     centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
     return centered * ops.rsqrt(variance + epsilon) * gain + offset
-
-
-def in_pairs(tensor: Any) -> Any:
-    """Rounds `(..., X, Y)` to bfloat16: rows of the first and the second half in a uint32 each.
-
-    XLA unpacks them as fast as it reads them, and its own products of bfloat16 are slow.
-    """
-    bits = ops.cast(ops.view(ops.cast(tensor, "bfloat16"), "uint16"), "uint32")
-    first, second = ops.split(bits, 2, axis=-2)
-    return ops.bitwise_or(first, ops.left_shift(second, 16))
-
-
-def _numbers(stored: Any) -> list[Any]:
-    """Returns float32 numbers as they are, or both halves of those `in_pairs`."""
-    if stored.dtype != "uint32":
-        return [stored]
-    upper = ops.bitwise_and(stored, ops.full((), 0xFFFF0000, "uint32"))
-    return [ops.view(ops.left_shift(stored, 16), "float32"), ops.view(upper, "float32")]
-
-
-def product_of_stored(inputs: Any, kernel: Any) -> Any:
-    """Multiplies float32 `(..., Q, X)` with a kernel `(..., X, Y)` or its pairs: `(..., Q, Y)`.
-
-    XLA makes loops over vectors of a sum of few products, but not of many.
-    """
-    if kernel.dtype == "uint32":
-        # Zero, but not to XLA, which would unpack constants before the loop and read float32 in it.
-        zero = ops.cast(ops.reshape(inputs, [-1])[0] * 0, "uint32")
-        kernel = ops.bitwise_xor(kernel, zero)
-    halves = _numbers(kernel)
-    parts = list(zip(ops.split(inputs, len(halves), axis=-1), halves, strict=True))
-    num_rows = inputs.shape[-2]
-    if num_rows > _MOST_ROWS_APART:
-        return sum(ops.matmul(part, numbers) for part, numbers in parts)
-    if num_rows > 1:
-        rows = ops.split(inputs, num_rows, axis=-2)
-        return ops.concatenate([product_of_stored(row, kernel) for row in rows], axis=-2)
-    length, width = kernel.shape[-2:]
-    count = math.gcd(length, 8 // len(parts))
-    sums = 0.0
-    for part, numbers in parts:
-        shape = [*kernel.shape[:-2], count, length // count]
-        part = ops.reshape(part, [*shape, 1])
-        numbers = ops.reshape(numbers, [*shape, width])
-        sums = sums + sum(part[..., i, :, :] * numbers[..., i, :, :] for i in range(count))
-    return ops.reshape(ops.sum(sums, axis=-2), [*inputs.shape[:-1], width])

@@ -33,15 +33,17 @@ class Chip:
 # table 3, four links of 496 and 656 gigabits per second. The two cores of a v4 and v5p chip work
 # as one device ("megacore"). The usable memory is the limit in error messages of the compiler of
 # libtpu 0.0.31 ("Used 24.00G of 15.75G hbm"); for v5p the published 95, as it would use 95.74 GiB.
-_ALL = (
-    #     replicas, dimensions, FLOP/s, usable HBM GiB, HBM bytes/s, network bytes/s
-    Chip("v2", 2, 2, 45e12, 2 * 7.48, 700e9, 4 * 496e9 / 8),
-    Chip("v3", 2, 2, 123e12, 2 * 15.48, 900e9, 4 * 656e9 / 8),
-    Chip("v4", 1, 3, 275e12, 30.75, 1228e9, 2400e9 / 8, chip_config_name="megacore"),
-    Chip("v5e", 1, 2, 197e12, 15.75, 819e9, 1600e9 / 8),
-    Chip("v5p", 1, 3, 459e12, 95, 2765e9, 4800e9 / 8),
-    Chip("v6e", 1, 2, 918e12, 31.25, 1640e9, 3584e9 / 8),
-    Chip("tpu7x", 2, 3, 2307e12, 2 * 94.75, 7380e9, 9600e9 / 8, has_tensorflow=False),
-)
-CHIPS: dict[str, Chip] = {chip.name: chip for chip in _ALL}
+CHIPS: dict[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        #     replicas, dimensions, FLOP/s, usable HBM GiB, HBM bytes/s, network bytes/s
+        Chip("v2", 2, 2, 45e12, 2 * 7.48, 700e9, 4 * 496e9 / 8),
+        Chip("v3", 2, 2, 123e12, 2 * 15.48, 900e9, 4 * 656e9 / 8),
+        Chip("v4", 1, 3, 275e12, 30.75, 1228e9, 2400e9 / 8, chip_config_name="megacore"),
+        Chip("v5e", 1, 2, 197e12, 15.75, 819e9, 1600e9 / 8),
+        Chip("v5p", 1, 3, 459e12, 95, 2765e9, 4800e9 / 8),
+        Chip("v6e", 1, 2, 918e12, 31.25, 1640e9, 3584e9 / 8),
+        Chip("tpu7x", 2, 3, 2307e12, 2 * 94.75, 7380e9, 9600e9 / 8, has_tensorflow=False),
+    )
+}
 """All generations that can be compiled for, by name."""

@@ -20,7 +20,7 @@ from txl_tf.tpu_compiler.topologies import Topology
 
 if TYPE_CHECKING:
     from txl_tf.config.experiment import ExperimentConfig
-    from txl_tf.tpu_compiler.program import LoweredProgram
+    from txl_tf.tpu_compiler.lowered_program import LoweredProgram
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,12 @@ from tensorflow.compiler.xla.service.hlo_pb2 import (
 )
 from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType, ShapeProto as Shape
 
+# Number of the high-bandwidth memory in the layout of a tensor; others are memory on the chip.
+_HBM_SPACE = 0
+# Instructions that read only a part of their first operand.
 _SLICES = ("dynamic-slice", "slice", "gather")
+# Instructions that move no bytes, or whose bytes are counted elsewhere: those of a loop or a branch
+# at the instructions inside, those of an asynchronous copy at its start.
 _FREE = (
     "after-all",
     "all-reduce-done",
@@ -60,10 +65,10 @@ class ProgramCosts:
         for each in self._buffers:
             if each.color or each.is_thread_local:  # on the chip
                 continue
-            if each.is_entry_computation_parameter:
-                parts["argument"] += each.size  # and outputs that reuse its memory
-            else:
-                parts["output" if each.maybe_live_out else "temporary"] += each.size
+            is_argument = each.is_entry_computation_parameter
+            # Outputs that reuse an argument's memory need no further memory.
+            kind = "argument" if is_argument else "output" if each.maybe_live_out else "temporary"
+            parts[kind] += each.size
         return {f"{kind}_bytes": size for kind, size in parts.items()}
 
     def flops(self) -> int:
@@ -138,27 +143,29 @@ class ProgramCosts:
         return self._computations[instruction.called_computation_ids[0]]
 
     def _traffic(self, instruction: Instruction) -> int:
-        if instruction.opcode in _FREE or _is_relabelling(instruction):
+        if instruction.opcode in _FREE or "Bitcast" in instruction.custom_call_target:
             return 0
         inputs, outputs = self._inputs(instruction), _tensors(instruction.shape)
         if instruction.opcode in ("copy-start", "async-start"):
             if not inputs:
                 return 0
-            source, target = (inputs[0], outputs[0 if instruction.opcode == "copy-start" else 1])
-            ends = source.layout.memory_space, target.layout.memory_space
-            return ends.count(0) * _num_padded_bytes(target)
-        written = sum(map(_hbm, outputs))
+            target = outputs[0 if instruction.opcode == "copy-start" else 1]
+            ends = inputs[0].layout.memory_space, target.layout.memory_space
+            return ends.count(_HBM_SPACE) * _num_padded_bytes(target)
+        written = sum(map(_hbm_bytes, outputs))
         if instruction.opcode in _SLICES:
-            return written + min(written, _hbm(inputs[0]))
+            return written + min(written, _hbm_bytes(inputs[0]))
         if instruction.opcode == "dynamic-update-slice":
-            return 2 * _hbm(inputs[1])
+            return 2 * _hbm_bytes(inputs[1])
         if instruction.opcode == "fusion":
             return self._fusion_traffic(instruction)
         if kernel_bytes := _kernel_cost(instruction, "bytes_accessed"):
             # Blocks may be read more than once; operands already on the chip cause no traffic.
-            on_chip = [each for each in (*outputs, *inputs) if each.layout.memory_space]
+            on_chip = [
+                each for each in (*outputs, *inputs) if each.layout.memory_space != _HBM_SPACE
+            ]
             return max(kernel_bytes - sum(map(_num_padded_bytes, on_chip)), 0)
-        return written + sum(map(_hbm, inputs))
+        return written + sum(map(_hbm_bytes, inputs))
 
     def _fusion_traffic(self, fusion: Instruction) -> int:
         """Counts the traffic of a fusion; for sliced or updated operands, only the slice."""
@@ -174,7 +181,7 @@ class ProgramCosts:
                 updated[each.operand_ids[0]] = each
         total = 0
         for index, operand in enumerate(self._operands(fusion)):
-            full = sum(map(_hbm, _tensors(operand.shape)))
+            full = sum(map(_hbm_bytes, _tensors(operand.shape)))
             uses = users[parameters[index].id]
             if full and uses and all(each.opcode in _SLICES for each in uses):
                 full = min(full, sum(_num_padded_bytes(each.shape) for each in uses))
@@ -182,9 +189,9 @@ class ProgramCosts:
                 full = 0
             total += full
         root = self._by_id[computation.root_id]
-        if root.opcode == "dynamic-update-slice" and _hbm(fusion.shape):
+        if root.opcode == "dynamic-update-slice" and _hbm_bytes(fusion.shape):
             return total + _num_padded_bytes(self._operands(root)[1].shape)
-        return total + sum(map(_hbm, _tensors(fusion.shape)))
+        return total + sum(map(_hbm_bytes, _tensors(fusion.shape)))
 
     def _flops(self, instruction: Instruction) -> int:
         if instruction.opcode == "fusion":
@@ -223,16 +230,12 @@ def _convolution_products(
     return count // convolution.batch_group_count
 
 
-def _is_relabelling(instruction: Instruction) -> bool:
-    return instruction.opcode == "custom-call" and "Bitcast" in instruction.custom_call_target
-
-
 def _kernel_cost(instruction: Instruction, name: str) -> int:
     """Returns a cost that a kernel's author declared; 0 for other instructions."""
     if instruction.opcode != "custom-call" or b"cost_estimate" not in instruction.backend_config:
         return 0
-    config = json.loads(instruction.backend_config)["custom_call_config"]
-    return int(config["cost_estimate"].get(name, 0))
+    costs = json.loads(instruction.backend_config)["custom_call_config"]["cost_estimate"]
+    return int(costs.get(name, 0))
 
 
 def _number(constant: Instruction) -> int:
@@ -266,9 +269,11 @@ def _num_padded_bytes(shape: Shape) -> int:
     return -(-math.prod(lengths) * _bits(shape.element_type) // 8)
 
 
-def _hbm(shape: Shape) -> int:
-    is_on_chip = shape.element_type == PrimitiveType.TUPLE or shape.layout.memory_space != 0
-    return 0 if is_on_chip else _num_padded_bytes(shape)
+def _hbm_bytes(shape: Shape) -> int:
+    """Counts the padded bytes of a tensor in high-bandwidth memory; 0 for all others."""
+    if shape.element_type == PrimitiveType.TUPLE or shape.layout.memory_space != _HBM_SPACE:
+        return 0
+    return _num_padded_bytes(shape)
 
 
 @functools.cache

@@ -39,8 +39,9 @@ def lowered_step(experiment: ExperimentConfig, strategy: MeshWithoutDevices) -> 
     inputs = {"token_ids": tokens, "target_ids": tokens, "start_of_stream": tokens[:, 0] > 0}
     if experiment.masks_documents:
         inputs["document_starts"] = tokens > 0
-    arrays = {name: strategy.divided(array) for name, array in inputs.items()}
-    return Trainer(experiment, strategy, no_batches).mesh_program.lower(arrays)
+    return Trainer(experiment, strategy, no_batches).mesh_program.lower(
+        {name: strategy.divided(array) for name, array in inputs.items()}
+    )
 
 
 def main(folder: str, request: str) -> None:

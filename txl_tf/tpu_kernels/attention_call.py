@@ -113,8 +113,8 @@ def _call(plan: AttentionPlan, direction: Direction, arguments: tuple[Any, ...])
 
 
 def _padded_kernel(plan: AttentionPlan, direction: Direction) -> Any:
-    pad = {"forward": _forward, "backward": _backward, "inference": _inference}[direction]
-    return functools.partial(pad, plan, kernel_of(plan, direction))
+    passes = {"forward": _forward, "backward": _backward, "inference": _inference}
+    return functools.partial(passes[direction], plan, kernel_of(plan, direction))
 
 
 @functools.cache
@@ -209,8 +209,8 @@ def _inference(
 ) -> Any:
     key, value = (_padded(each, plan.segment_key_length) for each in (key, value))
     arrays = [_padded(query, plan.padded_segment_length), key, value, *others]
-    nothing_drawn = jnp.zeros((2, plan.num_rows), jnp.int32)
-    attended, *next_memory = kernel(*_with_first_keys(plan, first_keys, nothing_drawn, arrays))
+    no_hash_keys = jnp.zeros((2, plan.num_rows), jnp.int32)  # nothing is dropped
+    attended, *next_memory = kernel(*_with_first_keys(plan, first_keys, no_hash_keys, arrays))
     return attended[:, : plan.segment_length], *next_memory
 
 

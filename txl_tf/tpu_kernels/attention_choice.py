@@ -52,8 +52,9 @@ class AttentionChoice:
         if not isinstance(config, ModelConfig) or config.position_encoding != "transformer_xl":
             return cls.plain("the kernel needs the positions of Transformer-XL")
         memory_length = config.effective_memory_length
-        vmem = _VMEM_MEBIBYTES.get(chip or "", 128)
-        kernel = AttentionKernel(rounds_products=rounds_products, vmem_mebibytes=vmem)
+        kernel = AttentionKernel(
+            rounds_products=rounds_products, vmem_mebibytes=_VMEM_MEBIBYTES.get(chip or "", 128)
+        )
         plan_class = AttentionPlan if is_differentiated else InferencePlan
         try:
             plan = plan_class(

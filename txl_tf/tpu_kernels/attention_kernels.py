@@ -1,17 +1,33 @@
 """Forward and backward pass of relative attention, and reading with a memory, as Pallas kernels.
 
-Scores are computed tile by tile on the chip, summed with a running maximum and never written to
-memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
-the distances of Dai et al. (2019): the shift of a tile's scores is a roll of its rows.
+The kernels extend the tiles of Dao et al. (2022), "FlashAttention", by the distances of Dai et al.
+(2019). Scores are computed tile by tile on the chip and never written to memory. For example, 22
+rows, 8 heads, T = 512 and K = 1,024 have 369 MB of scores in float32 in a layer, and plain
+operations pass them through memory several times. A tile of 256 queries and 512 keys has 512 KiB.
 
-For example, 22 rows, 8 heads, T = 512 and K = 1,024 have 369 MB of scores in float32 in a layer,
-and plain operations pass them through memory several times. A tile of 256 queries and 512 keys has
-512 KiB.
+**Grid.** A kernel runs once for each group of heads, row and tile of queries; the tiles of queries
+change fastest. A block is the part of an array that one run sees, see `attention_call.kernel_of`:
+
+- of a tile of queries: queries, results and their gradients `(1, A, G)`;
+- of a row and group: keys, values and their gradients `(1, K, G)`;
+- of a group: the table of distances `(R, G)` and the biases `(2, G)`.
+
+The columns of a group are those of the fewest heads that fill registers of 128 columns.
+
+**Loop.** For each head of the group, a run loops over the tiles of keys from `first_of_keys` to
+`end_of_keys`: the tiles between hold all keys that the queries see. For each tile it computes the
+scores `(A, C)`. The scores by distance `(A, W)` become scores by key by a roll of their rows, see
+`Tile.scores`.
+
+**Sums.** In the forward pass, the state of the loop has the largest score so far, and the sums of
+weights and of weighted values relative to it, see `_attend`. The backward pass computes the scores
+again, and has two kinds of sums. The gradients of queries are the state of the loop. The gradients
+of keys, values and distances stay in float32 on the chip from run to run, see `backward_kernel`.
 
 Shape letters used in this module: B rows, T segment length, K key length, N heads, H head width,
-G columns of a group of heads, P rows of the table of distances, A queries and C keys of a tile,
-W distances of a tile; in inference S keys of the segment, M places of memory. T, K, P and S
-include padding.
+G columns of a group of heads, R rows of the table of distances, A queries and C keys of a tile,
+W distances of a tile; in inference S keys of the segment, P places of memory. T, K, S and R include
+padding.
 """
 
 import functools
@@ -28,17 +44,19 @@ from txl_tf.stateless_random import DRAWN_BITS, dropout_threshold
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
-# Scalars of a row before one for each tile: first key, both keys of the hash.
+# Scalars of a row: its first visible key and both keys of the hash. After them comes the first
+# visible key of each tile of queries, see `attention_call`.
 _NUM_ROW_SCALARS = 3
-# Summed axes of a product whose left or right matrix is transposed.
+# The axes over which a product sums if its left or its right matrix is transposed.
 _LEFT_TRANSPOSED, _RIGHT_TRANSPOSED = (0, 0), (1, 1)
 
 
 class Tile:
-    """Operations on one tile of queries, of one row and group of heads, and its tiles of keys.
+    """Operations of one run of a kernel: on a tile of queries and each of its tiles of keys.
 
-    The grid of a kernel is groups of heads, rows, tiles of queries, with the last innermost. Each
-    call has one place of the grid, and loops over the tiles of keys.
+    `block` is the number of the tile of queries in its row; an argument `key_block` is the number
+    of a tile of keys. `first_keys` are the first visible keys of the queries `(1, 1, 1, A)`, where
+    these differ.
     """
 
     def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any = None) -> None:
@@ -49,23 +67,23 @@ class Tile:
         group, self.row, self.block = (pl.program_id(axis) for axis in range(3))
         self._first_head = group * plan.heads_per_group
         offset = self.row * (_NUM_ROW_SCALARS + plan.num_query_blocks)
-        self._first_keys = scalars[offset]  # or one per query, (A, 1)
+        self._first_keys = scalars[offset]  # one number, or (A, 1) where queries differ
         if first_keys is not None:
             self._first_keys = self.as_column(first_keys[0, 0])
         self._hash_keys = scalars[offset + 1], scalars[offset + 2]
         first_key = scalars[offset + _NUM_ROW_SCALARS + self.block]
         end = plan.padded_memory_length + (self.block + 1) * plan.block_queries
-        # Skip tiles without a visible key. `//` would add the handling of signs.
+        # Tiles without a visible key are skipped. `//` would add the handling of signs.
         self.first_of_keys = jax.lax.div(first_key, plan.block_keys)
         self.end_of_keys = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
 
     def key_rows(self, key_block: Any) -> Any:
-        """Returns the rows of a tile in keys and values."""
+        """Returns the rows of a tile of keys in the keys and values."""
         size = self.plan.block_keys
         return pl.ds(pl.multiple_of(key_block * size, size), size)
 
     def distance_rows(self, key_block: Any) -> Any:
-        """Returns the rows of a tile in the table of distances."""
+        """Returns the `W` rows of the table of distances between the queries and a tile of keys."""
         plan = self.plan
         first = plan.padded_segment_length - (self.block + 1) * plan.block_queries
         return pl.ds(pl.multiple_of(first + key_block * plan.block_keys, 16), plan.window)
@@ -85,14 +103,15 @@ class Tile:
         return ((query.astype(jnp.float32) + bias) * self.plan.score_scale).astype(self.dtype)
 
     def zeros(self) -> Any:
-        """Returns sums `(A, G)` of nothing."""
+        """Returns empty sums, float32 `(A, G)`."""
         return jnp.zeros((self.plan.block_queries, self.plan.group_width), jnp.float32)
 
     def is_of_head(self, head: int) -> Any:
-        """Selects the columns of a head: `(1, G)`, or `None` if the group has one head.
+        """Returns which columns belong to a head, `(1, G)`; `None` if the group has one head.
 
         A register has 128 columns, so two heads of 64 lie side by side. Slices within a register
-        are slow, so the columns of other heads are 0 in one factor of a product instead.
+        are slow. So a product has all columns of the group, and in one of its factors the columns
+        of other heads are 0.
         """
         plan = self.plan
         if plan.heads_per_group == 1:
@@ -104,12 +123,13 @@ class Tile:
     def scores(
         self, content_query: Any, position_query: Any, key: Any, distances: Any, key_block: Any
     ) -> Any:
-        """Computes masked scores `(A, C)` of all four terms.
+        """Computes the masked scores `(A, C)` of one head, the sum of all four terms.
 
-        Row `A - 1 - a + c` of the distances `(W, G)` belongs to query `a` and key `c`. So row `a`
-        of the scores by distance `(A, W)` must move to the left by `A - 1 - a`; then the first `C`
+        The queries are those of `queries`, with the biases of contents and of positions. Row
+        `A - 1 - a + c` of the distances `(W, G)` belongs to query `a` and key `c`. So row `a` of
+        the scores by distance `(A, W)` must move to the left by `A - 1 - a`; then the first `C`
         columns are scores by key. A roll to the right by `W - A + 1 + a` is the same. As
-        `W >= A + C`, what moves around the end stays outside of these columns.
+        `W >= A + C`, the scores that move around the end stay outside of these columns.
         """
         plan = self.plan
         of_positions = self.product(position_query, distances, _RIGHT_TRANSPOSED)  # [A, W]
@@ -126,11 +146,12 @@ class Tile:
         return jnp.where(is_seen, scores, MASKED_SCORE)
 
     def gradients_by_distance(self, gradients: Any) -> Any:
-        """Moves gradients `(A, C)` of keys back to distances `(A, W)`.
+        """Returns the gradients of scores by distance `(A, W)`, from those by key `(A, C)`.
 
-        This is the way back of `scores`: row `a` moves to the right by `A - 1 - a`. But a roll
-        moves each row farther than the row above, never less far. So the last query comes first
-        here, and in the queries that the result is multiplied with.
+        `scores` moved row `a` to the left by `A - 1 - a`, so it moves back to the right here. But a
+        roll moves each row farther than the row above. So the rows of the result are in reverse
+        order: the last query comes first. The queries by which the result is multiplied must be in
+        reverse order too.
         """
         plan = self.plan
         turned = self.reversed_rows(gradients.astype(self.dtype))
@@ -142,7 +163,7 @@ class Tile:
         return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
 
     def reversed_rows(self, values: Any) -> Any:
-        """Reverses the rows of `(A, ...)` by a product: kernels have no other way."""
+        """Reverses the rows of `(A, ...)` by a product: kernels have no operation for it."""
         rows, columns = _places(values.shape[0], values.shape[0])
         is_opposite = rows + columns == values.shape[0] - 1
         turning = jnp.where(is_opposite, 1.0, 0.0).astype(self.dtype)
@@ -168,8 +189,8 @@ class Tile:
     def dropped(self, values: Any, head: int, key_block: Any) -> Any:
         """Applies the dropout of probabilities to float32 `(A, C)` of a head of the group.
 
-        The mask is the hash of `stateless_random.random_bits` over the indices of real queries and
-        keys, without padding.
+        The mask is the hash of `stateless_random.random_bits` over the indices of queries and keys.
+        These do not count the padding, so a mask does not depend on the sizes of tiles.
         """
         plan = self.plan
         if plan.dropout == 0.0:
@@ -187,12 +208,13 @@ class Tile:
 
 def _places(num_rows: int, num_columns: int) -> tuple[Any, Any]:
     """Returns the row and the column index of every element."""
-    shape = num_rows, num_columns
-    return tuple(jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+    return tuple(
+        jax.lax.broadcasted_iota(jnp.int32, (num_rows, num_columns), axis) for axis in (0, 1)
+    )
 
 
 def _mix(bits: Any) -> Any:
-    """Mixes like `stateless_random.mixed`; int32 wraps around like uint32."""
+    """Mixes bits like `stateless_random.mixed`; int32 wraps around like uint32."""
 
     def fold(bits: Any, places: int) -> Any:
         return bits ^ jax.lax.shift_right_logical(bits, jnp.int32(places))
@@ -203,19 +225,20 @@ def _mix(bits: Any) -> Any:
 
 
 def _only(is_of_head: Any, values: Any) -> Any:
-    """Sets columns of other heads to 0."""
+    """Returns values `(A, G)` with 0 in the columns of other heads, see `Tile.is_of_head`."""
     return values if is_of_head is None else jnp.where(is_of_head, values, jnp.zeros_like(values))
 
 
 def _merge_heads(is_of_head: Any, values: Any, others: Any) -> Any:
-    """Replaces columns of other heads with other values."""
+    """Returns `values` in the columns of a head, and `others` in the columns of other heads."""
     return values if is_of_head is None else jnp.where(is_of_head, values, others)
 
 
 class _Keys(NamedTuple):
-    """Keys and values that a tile of queries attends to: a range of tiles.
+    """Keys and values of one array that a tile of queries attends to: a range of tiles of keys.
 
-    The tiles count from the first key of all; the references begin `num_before` tiles later.
+    Tiles have the numbers `first` to `end - 1`, which count from the first key of memory. The
+    arrays `key` and `value` begin with the tile `num_before`.
     """
 
     tile: Tile
@@ -236,7 +259,8 @@ def _attend(
 ) -> None:
     """Attends from a tile of queries to all parts, by one softmax per head.
 
-    Writes the results and, if asked, the logarithms of the sums of exponentials.
+    Writes the results to `attended`, and the logarithms of the sums of exponentials to `log_sums`,
+    which the backward pass needs.
     """
     tile = parts[0].tile
     queries = [tile.queries(query[0], biases[place : place + 1, :]) for place in (0, 1)]
@@ -244,9 +268,11 @@ def _attend(
     for head in range(tile.plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
         content, position = (_only(is_of_head, each) for each in queries)
-        # So far: the largest score and the sum of weights `(A, 1)`, the weighted values `(A, G)`.
+        # The state has the largest score so far `(A, 1)`, the sum of weights `(A, 1)` and the sum
+        # of weighted values `(A, G)`. A weight is the exponential of a score minus the largest.
         column = tile.plan.block_queries, 1
-        # A tile without a visible key leaves sums that the next tile scales to 0.
+        # In a tile without a visible key for a query, all scores are `MASKED_SCORE`, and their
+        # weights enter the sums. The next tile with a visible key scales these sums to 0.
         largest = jnp.full(column, MASKED_SCORE, jnp.float32)
         state = largest, jnp.zeros(column, jnp.float32), tile.zeros()
         for part in parts:
@@ -262,13 +288,13 @@ def _attend(
 def _add_tile(
     part: _Keys, content: Any, position: Any, distances: Any, head: int, block: Any, state: Any
 ) -> tuple[Any, Any, Any]:
-    """Adds a tile of keys to the largest score, the sum of weights and the weighted values."""
+    """Adds a tile of keys to the state of `_attend`, and returns the next state."""
     largest, total, sums = state
     tile = part.tile
     keys, rows = tile.key_rows(block - part.num_before), tile.distance_rows(block)
     scores = tile.scores(content, position, part.key[0, keys, :], distances[rows, :], block)
     next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
-    # Earlier weights were divided by the exponential of a smaller maximum.
+    # Earlier weights are relative to a smaller maximum.
     faded = jnp.exp(largest - next_largest)
     weights = jnp.exp(scores - next_largest)
     total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
@@ -286,10 +312,11 @@ def forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
 
 
 def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
-    """Attends from a tile of queries to memory and segment; the first writes the next memory.
+    """Attends from a tile of queries to memory and segment, and writes the next memory.
 
     Keys of memory and segment stay separate: on a TPU, concatenating them and slicing the next
-    memory takes longer than attention. The next memory is written from the data on the chip.
+    memory takes longer than attention. The run of the first tile of queries of a row writes the
+    next memory from the blocks on the chip.
     """
     num_inputs = 8 if plan.has_query_starts else 7
     inputs, (attended, *next_memory) = references[:num_inputs], references[num_inputs:]
@@ -320,12 +347,13 @@ def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> Non
 
 
 def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
-    """Adds the gradients of one tile of queries, and of the keys that they see.
+    """Computes the gradients of one tile of queries, and adds those of the keys that they see.
 
-    A key is seen by queries of several tiles, and its gradient is the sum over them. So sums stay
-    on the chip in float32 from one place of the grid to the next: of keys and values `(K, G)` over
-    the tiles of a row, of distances `(P, G)` and biases `(2, G)` over all rows. The first tile sets
-    them to 0, and the last one writes them.
+    Queries of several tiles see a key, and its gradient is the sum over them. So sums stay on the
+    chip in float32 from run to run. The sums of keys and values `(K, G)` are those of a row: its
+    first tile of queries sets them to 0, and its last tile writes them. The sums of distances
+    `(R, G)` and biases `(2, G)` are those of all rows: the first tile of the first row sets them to
+    0. The last tile of the last row writes those of distances; those of biases lie in the result.
     """
     query, key, value, distances, biases, *first_keys = references[: 5 + plan.has_query_starts]
     tile = Tile(plan, scalars, *first_keys)

@@ -208,12 +208,14 @@ class AttentionPlan:
         per_query = self.group_width * (3 * self.block_keys + 2 * self.window + again)
         # The reversal of the gradients of scores: a product of (A, A) with (A, C).
         per_query += self.block_queries * self.block_keys
-        per_tile = 2 * self.block_queries * per_query
         # Three reversals for each tile of queries, products of (A, A) with (A, G): of the queries,
         # and of both halves of their float32 gradient. In float32 the second half is counted too,
         # though there is none.
         reversals = self.padded_segment_length * self.block_queries * self.group_width * 3 * 2
-        return num_tiles * per_tile + self.num_rows * self.num_groups * reversals
+        return (
+            num_tiles * 2 * self.block_queries * per_query
+            + self.num_rows * self.num_groups * reversals
+        )
 
     @property
     def sums_twice(self) -> bool:
