@@ -1,14 +1,14 @@
-"""Matrices stored as pairs of bfloat16 numbers, and vectors multiplied with them on a CPU.
+"""Matrices stored as pairs of bfloat16 numbers, and their products with few rows on a CPU.
 
-The time of a token is the time in which weights and memory are read, and bfloat16 halves their
-bytes. But XLA's own products of bfloat16 are slow on a CPU, so sums are float32: a stored matrix is
-unpacked to float32 while a product reads it. Two numbers lie in one uint32, because a shift or a
-mask then unpacks each of them: a bfloat16 number is the upper half of a float32 number.
+A token needs the time in which its weights and memory are read, and bfloat16 halves their bytes.
+XLA's own products of bfloat16 are slow on a CPU. So a product reads pairs of bfloat16 numbers,
+unpacks them to float32, which XLA does as fast as it reads them, and sums in float32. A bfloat16
+number is the upper half of a float32 number, so a shift or a mask of a uint32 unpacks one of two:
 
-    matrix (X, Y)      rows 0 to X / 2 - 1      rows X / 2 to X - 1
-    pairs (X / 2, Y)   lower 16 bits            upper 16 bits
+    float32 (X, Y)            rows 0 to X / 2 - 1    rows X / 2 to X - 1
+    in uint32 (X / 2, Y)      lower 16 bits          upper 16 bits
 
-A *stored* tensor is a float32 tensor as it is, or pairs in uint32: its dtype tells which.
+A *stored* tensor is either float32 or pairs in uint32; its dtype tells which.
 """
 
 import math
@@ -16,23 +16,20 @@ from typing import Any
 
 from keras import ops
 
-# A matrix product unpacks its kernel into memory first. Up to this many rows, it costs less to read
-# the pairs again for each row, from a cache.
+# A matrix product unpacks its kernel into memory first. For at most this many rows it takes less
+# time to read the kernel again for each row, from a cache.
 _MOST_ROWS_APART = 4
 
 
 def in_pairs(tensor: Any) -> Any:
-    """Rounds `(..., X, Y)` to bfloat16: rows of the first and the second half in a uint32 each.
-
-    XLA unpacks them as fast as it reads them, and its own products of bfloat16 are slow.
-    """
+    """Rounds `(..., X, Y)` to bfloat16, and returns pairs `(..., X / 2, Y)` in uint32."""
     bits = ops.cast(ops.view(ops.cast(tensor, "bfloat16"), "uint16"), "uint32")
     first, second = ops.split(bits, 2, axis=-2)
     return ops.bitwise_or(first, ops.left_shift(second, 16))
 
 
 def numbers_of(stored: Any) -> list[Any]:
-    """Returns float32 numbers as they are, or both halves of those `in_pairs`."""
+    """Returns the numbers of a stored tensor in float32: one tensor, or the halves of its pairs."""
     if stored.dtype != "uint32":
         return [stored]
     upper = ops.bitwise_and(stored, ops.full((), 0xFFFF0000, "uint32"))
@@ -40,12 +37,16 @@ def numbers_of(stored: Any) -> list[Any]:
 
 
 def product_of_stored(inputs: Any, kernel: Any) -> Any:
-    """Multiplies float32 `(..., Q, X)` with a kernel `(..., X, Y)` or its pairs: `(..., Q, Y)`.
+    """Multiplies float32 inputs `(..., Q, X)` with a stored kernel `(..., X, Y)`: `(..., Q, Y)`.
 
-    XLA makes loops over vectors of a sum of few products, but not of many.
+    For few rows it is a sum of elementwise products, which XLA computes without a copy of the
+    kernel. XLA makes loops over vectors from sums of few products, but not of many. So up
+    to 8 slices of the kernel are multiplied and added first, and then the sum over the rest of `X`
+    is taken.
     """
     if kernel.dtype == "uint32":
-        # Zero, but not to XLA, which would unpack constants before the loop and read float32 in it.
+        # XLA would unpack a constant kernel before the loop over layers and read float32 in the
+        # loop. It does not know that this number, which depends on the inputs, is 0.
         zero = ops.cast(ops.reshape(inputs, [-1])[0] * 0, "uint32")
         kernel = ops.bitwise_xor(kernel, zero)
     halves = numbers_of(kernel)

@@ -20,10 +20,10 @@ def takes_reading(model):
 
 
 class HiddenStateSteps(Steps):
-    """Memory of hidden states, the model's own, which each token advances.
+    """Steps with the model's own memory, which each token advances: it is also the step state.
 
-    A recurrent model, or a user's model whose `call` takes no `reading`, is called with tokens and
-    memory alone.
+    A recurrent model, or a user's model whose `call` takes no `reading`, is called only with tokens
+    and memory.
     """
 
     spans_segments = False
@@ -55,7 +55,8 @@ class HiddenStateSteps(Steps):
         token_ids = ops.expand_dims(token_ids, 1)
         hidden, read = self._model(token_ids, step_state, **self.arguments(token_ids, step_state))
 
-        def kept(new, old):  # a token cannot be dropped later
+        # A token cannot be dropped later, so rows that are not active keep their state.
+        def kept(new, old):
             is_kept = ops.reshape(is_active, [-1] + [1] * (len(old.shape) - 1))
             return ops.where(is_kept, new, old)
 

@@ -13,7 +13,11 @@ from txl_tf.models.transformer_xl import Reading
 
 
 class KeyValueSteps(Steps):
-    """Memory of keys and values; the step state holds the keys and values of recent tokens."""
+    """Steps with a memory of keys and values.
+
+    The step state is a second `KeyValueMemory`, which holds the recent tokens. Its valid length is
+    their number, the same for all rows. A loop that wrote to memory would copy it for each token.
+    """
 
     def initial_memory(self, num_rows):
         return self._empty(num_rows, self._plan.operator.num_places(self._memory_length))
@@ -21,7 +25,7 @@ class KeyValueSteps(Steps):
     def _empty(self, num_rows, num_places):
         shape = (num_rows, num_places, self._config.num_heads, self._config.head_dim)
         zeros = ops.zeros(shape, self._model.compute_dtype)
-        # All layers share the zeros, which are never written in place.
+        # All layers share one tensor of zeros, as no tensor is written in place.
         empty = [self._plan.operator.arranged(zeros, zeros)] * len(self._model.blocks)
         return KeyValueMemory(*zip(*empty, strict=True), ops.zeros((num_rows,), "int32"))
 
@@ -45,12 +49,12 @@ class KeyValueSteps(Steps):
     def arguments(self, token_ids, memory, lengths=None, document_starts=None, constants=None):
         check_memory(memory, KeyValueMemory, token_ids)
         reading = Reading(
-            self._config,
-            self._plan.operator,
-            self._memory_length,
-            constants or self.constants(ops.shape(token_ids)[1]),
-            self._segment_length,
-            self._plan.operator.num_places(self._memory_length) - self._memory_length,
+            config=self._config,
+            operator=self._plan.operator,
+            memory_length=self._memory_length,
+            distances=constants or self.constants(ops.shape(token_ids)[1]),
+            segment_length=self._segment_length,
+            num_unused=self._plan.operator.num_places(self._memory_length) - self._memory_length,
         )
         return {"lengths": lengths, "document_starts": document_starts, "reading": reading}
 

@@ -1,8 +1,10 @@
 """Loop over stacked layers that reads single tokens of few rows on a CPU.
 
-It is the only reader that computes from the kernels of layers in their stead. It takes only
-layers that it knows; for all others an engine calls the model. XLA compiles the loop in a third
-of the time of the unrolled program, and reads weights and memory in half the bytes.
+All other readers call the layers of the model. This one takes their weights, stacks them and
+computes the layers by formulas of its own, in `StackedSteps._layer`. So it takes only models whose
+layers compute by these formulas, see `StackedSteps.is_possible`: a change of a layer must change
+both. For all other models an engine uses `KeyValueSteps`. XLA compiles the loop in a third of the
+time that it needs for the unrolled program.
 
 Shape letters used in this module: R rows, L layers, M memory length, J columns of distances,
 C capacity for recent tokens, D hidden width, N heads, H head width.
@@ -30,7 +32,10 @@ from txl_tf.models.transformer_xl import Reading, TransformerXL
 
 
 class _LayerWeights(NamedTuple):
-    """Numbers of one layer, or of all layers stacked: kernels and distances may be `in_pairs`."""
+    """Weights of one layer, or of all layers with a first axis `L`.
+
+    Kernels and distances are stored tensors, see `bfloat16_pairs`.
+    """
 
     projections: Any
     """Kernels of query, key and value side by side, `(D, 3 * N * H)`."""
@@ -38,33 +43,37 @@ class _LayerWeights(NamedTuple):
     inner: Any
     outer: Any
     distances: Any
-    """`(N, H, J)`."""
+    """Keys of distances, `(N, H, J)`."""
     biases: Any
-    """Of contents and of positions, `(N, H)` each; of the inner and the outer layer."""
+    """Four biases: of contents and of positions, `(N, H)` each; of the inner and outer layer."""
     norms: Any
-    """Gain and offset of the norm of attention, then of the feed-forward layer."""
+    """Gain and offset of the norm of attention, and the same of the feed-forward layer."""
 
 
 class StackedSteps(KeyValueSteps):
     """Memory of keys and values, with single tokens read by a loop over layers.
 
-    A token reads every weight and all of memory once, and its time is that of reading them. The
-    sizes below are of one row, 12 layers, D = `N * H` = 512, an inner width of 2,048, M = 1,600
-    and C = 64, in float32.
+    A token reads every weight and all of memory once, and this takes nearly all of its time. So the
+    loop reads them without copies. The sizes below are for one row, 12 layers, D = `N * H` = 512,
+    an inner width of 2,048, M = 1,600 and C = 64, in float32.
 
-    - Products with one vector are elementwise, so that XLA reads a layer's slice of the stacked
-      numbers. For a matrix product it would copy the slice first: 12.6 MB of kernels and 6.6 MB of
-      memory in each layer.
-    - Recent tokens, 3.1 MB, stay outside of the loop, as XLA copied all of them for each layer. The
-      loop carries only the token's own keys and values, 2 times `(R, L, N, 1, H)` or 49 KB, which
-      are written into the recent ones after it.
-    - With `rounds_steps` of the plan, weights and memory are bfloat16, half the bytes; sums are
-      float32.
+    - The weights and the memory of all layers are stacked, and each turn of the loop reads the
+      slices of its layer. For a matrix product XLA would copy the slices first: 12.6 MB of kernels
+      and 6.6 MB of memory in each layer. So products with one vector are elementwise, see
+      `product_of_stored`.
+    - The loop only reads the keys and values of recent tokens, 3.1 MB: XLA copied all of them for
+      each layer when it also wrote them. It carries the key and value of the new token, 2 times
+      `(R, L, N, 1, H)` or 49 KB, which join the recent ones after the loop.
+    - With `rounds_steps` of the plan, kernels, distances and memory are stored as pairs of
+      bfloat16, in half the bytes, see `bfloat16_pairs`. Recent tokens and all sums are float32.
+
+    Keys `(..., H, M)` are in pairs along `H`, and values `(..., M, H)` along `M`. So `finish` can
+    append new keys to stored keys, but must unpack values to append to them.
     """
 
     @staticmethod
     def is_possible(model: Any) -> bool:
-        """True for a float32 model whose layers compute just as their classes here."""
+        """True for a float32 model whose layers compute by the formulas of `_layer`."""
         return (
             type(model) is TransformerXL
             and model.compute_dtype == "float32"
@@ -112,7 +121,7 @@ class StackedSteps(KeyValueSteps):
         )
 
     def memory_of_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
-        """Returns stacked memory: keys `(R, L, N, H, M)`, values `(R, L, N, M, H)`, or pairs."""
+        """Returns keys `(R, L, N, H, M)` and values `(R, L, N, M, H)` as stored tensors."""
         return _map_tensors(lambda each: ops.stack(list(map(self._stored, each)), axis=1), memory)
 
     def memory_after_steps(self, memory: KeyValueMemory) -> KeyValueMemory:
@@ -127,7 +136,7 @@ class StackedSteps(KeyValueSteps):
         num_rows, reach = memory.valid_length.shape[0], self._memory_length
         of_rows = ops.broadcast_to(lengths, [num_rows])
 
-        # Row by row, as each is copied on the way: 79 MB with the sizes above.
+        # One row after the other, as a row is copied on the way: 79 MB with the sizes above.
         def body(row, keys, values):
             new, old, length = (
                 keras.tree.map_structure(lambda each: _at(each, row, 0)[None], each)
@@ -177,7 +186,7 @@ class StackedSteps(KeyValueSteps):
             ]
             return layer + 1, hidden, *new
 
-        # Rows lie as the tokens of one text, so that a product serves all of them.
+        # Rows are arranged like the tokens of one text, so that one product serves all of them.
         hidden = self._model.embed(token_ids[None])  # [1, R, D]
         empty = ops.zeros_like(step_state.values[..., :1, :])  # [R, L, N, 1, H]
         state = ops.convert_to_tensor(0, "int32"), hidden, empty, empty
@@ -187,7 +196,7 @@ class StackedSteps(KeyValueSteps):
         return self._logits(hidden), KeyValueMemory(*kept, position + 1)
 
     def _layer(self, hidden, kept, weights, attend):
-        """Computes one block; returns hidden states, and the key and value of the token."""
+        """Computes a `DecoderBlock`; returns hidden states, and the key and value of the token."""
         pre_norm, block = self._config.pre_norm, self._model.blocks[0]
         content_bias, position_bias, inner_bias, outer_bias = weights.biases
 
@@ -228,12 +237,12 @@ def _products(block: Any) -> list[Any]:
 
 
 def _value(weight: Any) -> Any:
-    """Returns the value of a variable; a kernel with adapters is a tensor already."""
+    """Returns the value of a variable; the kernel of a layer with adapters is a tensor already."""
     return ops.copy(weight) if isinstance(weight, keras.Variable) else weight
 
 
 def _is_plain_block(block: Any, epsilon: float) -> bool:
-    """True if all layers of a block are of the classes that the loop stands for."""
+    """True if a block and its layers compute by the formulas of `StackedSteps._layer`."""
     return (
         type(block) is DecoderBlock
         and type(block.attention) is RelativeAttention
@@ -247,7 +256,7 @@ def _is_plain_block(block: Any, epsilon: float) -> bool:
 
 
 def _is_plain_product(layer: Any) -> bool:
-    """True for a `Dense` layer that multiplies by its float32 kernel, adapters included."""
+    """True for a `Dense` layer that only multiplies by its float32 kernel, and adds a bias."""
     return (
         type(layer) is keras.layers.Dense
         and layer.activation is keras.activations.linear
@@ -268,7 +277,7 @@ def _is_plain_norm(layer: Any, epsilon: float) -> bool:
 
 
 class _TokenOfStored(OneToken):
-    """One token per row, with stored keys and values; returns the token's own ones alone."""
+    """One token per row, with a stored memory; returns only the key and value of this token."""
 
     def _scores_of_distances(self, query, distances):
         heads_first = ops.transpose(ops.squeeze(query, axis=2), [1, 0, 2])  # [N, R, H]
@@ -281,10 +290,10 @@ class _TokenOfStored(OneToken):
         return KeysAndValues(key, value)
 
 
-def _at(stacked: Any, layer: Any, axis: int) -> Any:
-    """Returns one of stacked tensors; XLA slices where it reads, and a gather would copy."""
+def _at(stacked: Any, index: Any, axis: int) -> Any:
+    """Returns the tensor of a layer or row; XLA reads a slice in place, and copies for a gather."""
     shape, starts = list(stacked.shape), [0] * len(stacked.shape)
-    shape[axis], starts[axis] = 1, layer
+    shape[axis], starts[axis] = 1, index
     return ops.squeeze(ops.slice(stacked, starts, shape), axis=axis)
 
 

@@ -56,7 +56,7 @@ class Steps(abc.ABC):
         """Returns the memory of `B` rows that have read nothing yet."""
 
     def converted(self, memory: AnyMemory) -> AnyMemory:
-        """Returns the model's own memory as this kind, and other memory unchanged."""
+        """Returns the model's own memory as a memory of this kind, and other memory unchanged."""
         return memory
 
     @abc.abstractmethod
@@ -83,7 +83,7 @@ class Steps(abc.ABC):
         return memory
 
     def memory_after_steps(self, memory: AnyMemory) -> AnyMemory:
-        """Returns the memory that segments read, from the memory of steps."""
+        """Returns the memory that segments read, from the memory that steps read."""
         return memory
 
     @abc.abstractmethod
@@ -105,8 +105,9 @@ class Steps(abc.ABC):
     ) -> tuple[Any, AnyMemory]:
         """Reads one token `(R,)` per row; returns logits `(R, V)` and the next step state.
 
-        `is_active`, bool `(R,)`, is false for rows whose tokens are not kept. A kind whose `finish`
-        can drop tokens ignores it. `constants` come from `step_constants`.
+        `is_active`, bool `(R,)`, is false for rows whose tokens are not kept. A class whose
+        `finish` drops tokens ignores it. `memory` comes from `memory_of_steps`, and `constants`
+        from `step_constants`.
         """
 
     @abc.abstractmethod

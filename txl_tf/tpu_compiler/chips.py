@@ -5,34 +5,35 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One generation of TPU chips, as published; all figures are per chip."""
+    """One generation of TPU chips, as published; all figures are for one chip."""
 
     name: str
     """Name in Cloud TPU, such as `v5e`."""
     num_replicas: int
     """Replicas on one chip: 2 if each core is a separate device."""
     num_dimensions: int
-    """Dimensions of its network, 2 or 3."""
+    """Dimensions of the network of chips, 2 or 3."""
     flops_per_second: float
     """Peak of the matrix units in bfloat16."""
     usable_hbm_gibibytes: float
-    """High-bandwidth memory that programs get; the rest is the system's."""
+    """High-bandwidth memory that programs can use, without the memory of the system."""
     hbm_bytes_per_second: float
-    """Its bandwidth."""
+    """Bandwidth of the high-bandwidth memory."""
     interconnect_bytes_per_second: float
     """Bandwidth of all links of a chip together, in one direction."""
     chip_config_name: str | None = None
-    """The compiler's name for the use of cores, if not the default."""
+    """The compiler's name for the use of cores, `None` for its default."""
     has_tensorflow: bool = True
-    """True if TensorFlow runs on it; JAX runs on v4 and later."""
+    """True if TensorFlow runs on these chips; JAX runs on v4 and later."""
 
 
-# Peaks and bandwidths per chip are from Google's pages of system architecture, "TPU v2" to
-# "TPU v6e" (the network's as "inter-chip interconnect bandwidth", gigabits per second and chip); v2
-# and v3: Jouppi et al., 2020, "A domain-specific supercomputer for training deep neural networks",
-# table 3, four links of 496 and 656 gigabits per second. The two cores of a v4 and v5p chip work
-# as one device ("megacore"). The usable memory is the limit in error messages of the compiler of
-# libtpu 0.0.31 ("Used 24.00G of 15.75G hbm"); for v5p the published 95, as it would use 95.74 GiB.
+# Peaks and bandwidths are from Google's pages of system architecture, "TPU v2" to "TPU v6e". They
+# give the bandwidth of the network as "inter-chip interconnect bandwidth" in gigabits per second
+# and chip, which is divided by 8 here. The networks of v2 and v3 are from Jouppi et al., 2020, "A
+# domain-specific supercomputer for training deep neural networks", table 3: four links of 496 and
+# 656 gigabits per second. The two cores of a v4 and v5p chip work as one device ("megacore"). The
+# usable memory is the limit in error messages of the compiler of libtpu 0.0.31 ("Used 24.00G of
+# 15.75G hbm"). For v5p it is the published 95 GiB, although the compiler would use 95.74 GiB.
 CHIPS: dict[str, Chip] = {
     chip.name: chip
     for chip in (

@@ -2,6 +2,11 @@
 
 The compiler's own analysis counts the body of a loop once, and does not separate the memory on
 the chip from the high-bandwidth memory.
+
+A program is a tree of computations. Some instructions call other computations: the body of a loop,
+the branches of a condition, or a fusion, which is one kernel. `_executed` lists the computations
+outside of fusions with the number of times that each runs. Each cost is a method that counts one
+instruction, and `_total` adds it up over these computations.
 """
 
 import collections
@@ -23,8 +28,8 @@ from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType, ShapeProto as Sh
 _HBM_SPACE = 0
 # Instructions that read only a part of their first operand.
 _SLICES = ("dynamic-slice", "slice", "gather")
-# Instructions that move no bytes, or whose bytes are counted elsewhere: those of a loop or a branch
-# at the instructions inside, those of an asynchronous copy at its start.
+# Instructions that move no bytes, or whose bytes are counted at other instructions: in the body of
+# a loop, in the branches of a condition, or at the start of an asynchronous copy.
 _FREE = (
     "after-all",
     "all-reduce-done",
@@ -54,16 +59,16 @@ class ProgramCosts:
         self._by_id = {
             each.id: each for part in self._computations.values() for each in part.instructions
         }
-        # Computations that run outside of a fusion, and how often.
+        # Computations outside of fusions, and the number of times that each runs.
         self._times = list(
             self._executed(self._computations[proto.hlo_module.entry_computation_id], 1)
         )
 
     def memory(self) -> dict[str, int]:
-        """Returns the bytes of a device for arguments, further outputs and temporaries."""
+        """Returns the bytes of high-bandwidth memory: arguments, other outputs and temporaries."""
         parts = collections.Counter({"argument": 0, "output": 0, "temporary": 0})
         for each in self._buffers:
-            if each.color or each.is_thread_local:  # on the chip
+            if each.color or each.is_thread_local:  # A color is a memory on the chip.
                 continue
             is_argument = each.is_entry_computation_parameter
             # Outputs that reuse an argument's memory need no further memory.
@@ -84,7 +89,8 @@ class ProgramCosts:
         return self._total(self._reduced_bytes)
 
     def _reduced_bytes(self, instruction: Instruction) -> int:
-        if instruction.opcode in ("async-start", "custom-call"):  # the newest chips offload sums
+        # The newest chips offload all-reduces, which these instructions then contain.
+        if instruction.opcode in ("async-start", "custom-call"):
             return sum(
                 self._reduced_bytes(each)
                 for number in instruction.called_computation_ids
@@ -94,6 +100,7 @@ class ProgramCosts:
         return sum(map(_num_bytes, self._inputs(instruction))) if is_sum else 0
 
     def _executed(self, computation: Computation, times: int) -> Iterator[tuple[Any, int]]:
+        # Every branch of a condition is counted, and a loop of unknown length once.
         yield computation, times
         for each in computation.instructions:
             called = [self._computations[number] for number in each.called_computation_ids]
@@ -109,9 +116,9 @@ class ProgramCosts:
         return sum(times * sum(map(cost, part.instructions)) for part, times in self._times)
 
     def _trip_count(self, loop: Instruction) -> int | None:
-        """Finds the number of turns of a loop; `None` if data decide.
+        """Returns the number of turns of a loop; `None` if it depends on data.
 
-        TensorFlow's loops count from 0, by 1, up to a limit that the condition shows.
+        Loops of TensorFlow count from 0 in steps of 1, up to a limit in their condition.
         """
         _, condition = (self._computations[number] for number in loop.called_computation_ids)
         root = self._by_id[condition.root_id]
@@ -149,6 +156,7 @@ class ProgramCosts:
         if instruction.opcode in ("copy-start", "async-start"):
             if not inputs:
                 return 0
+            # A copy lists its result first, and another operation its input.
             target = outputs[0 if instruction.opcode == "copy-start" else 1]
             ends = inputs[0].layout.memory_space, target.layout.memory_space
             return ends.count(_HBM_SPACE) * _num_padded_bytes(target)
@@ -160,7 +168,8 @@ class ProgramCosts:
         if instruction.opcode == "fusion":
             return self._fusion_traffic(instruction)
         if kernel_bytes := _kernel_cost(instruction, "bytes_accessed"):
-            # Blocks may be read more than once; operands already on the chip cause no traffic.
+            # The author counted each block as often as it is moved, and all tensors as if they were
+            # in high-bandwidth memory. Tensors that the compiler put on the chip cause no traffic.
             on_chip = [
                 each for each in (*outputs, *inputs) if each.layout.memory_space != _HBM_SPACE
             ]
@@ -168,7 +177,7 @@ class ProgramCosts:
         return written + sum(map(_hbm_bytes, inputs))
 
     def _fusion_traffic(self, fusion: Instruction) -> int:
-        """Counts the traffic of a fusion; for sliced or updated operands, only the slice."""
+        """Counts the bytes that a fusion moves; of sliced or updated operands only the slice."""
         computation = self._called(fusion)
         users = collections.defaultdict(list)
         parameters, updated = {}, {}
@@ -209,7 +218,7 @@ class ProgramCosts:
 def _convolution_products(
     convolution: Instruction, image: Sequence[int], kernel: Sequence[int]
 ) -> int:
-    """Counts the multiplications of a convolution, without the padding."""
+    """Counts the multiplications of a convolution without multiplications by padding."""
     numbers = convolution.convolution_dimension_numbers
     output = convolution.shape.dimensions
     count = output[numbers.output_batch_dimension] * output[numbers.output_feature_dimension]
@@ -231,7 +240,7 @@ def _convolution_products(
 
 
 def _kernel_cost(instruction: Instruction, name: str) -> int:
-    """Returns a cost that a kernel's author declared; 0 for other instructions."""
+    """Returns a cost that the author of a kernel declared; 0 for other instructions."""
     if instruction.opcode != "custom-call" or b"cost_estimate" not in instruction.backend_config:
         return 0
     costs = json.loads(instruction.backend_config)["custom_call_config"]["cost_estimate"]
@@ -245,7 +254,7 @@ def _number(constant: Instruction) -> int:
 
 
 def _tensors(shape: Shape) -> list[Shape]:
-    """Returns the tensors of a shape, also of nested tuples."""
+    """Returns the tensors of a shape, which may be nested tuples."""
     if shape.element_type != PrimitiveType.TUPLE:
         return [shape]
     return [tensor for part in shape.tuple_shapes for tensor in _tensors(part)]
@@ -260,7 +269,7 @@ def _num_bytes(shape: Shape) -> int:
 
 
 def _num_padded_bytes(shape: Shape) -> int:
-    """Counts the bytes of a tensor, whose fastest dimensions are padded to whole tiles."""
+    """Counts the bytes of a tensor with its padding: the last dimensions in memory fill tiles."""
     lengths = [shape.dimensions[axis] for axis in shape.layout.minor_to_major]
     tile = shape.layout.tiles[0].dimensions if shape.layout.tiles else ()
     for place, length in enumerate(reversed(tile)):

@@ -1,8 +1,10 @@
-"""Training step on JAX, compiled for a TPU that is not there, in a process of its own.
+"""Training step on JAX, compiled for a TPU that the machine does not have.
+
+`TpuCompiler` starts this module as a process:
 
     python -m txl_tf.tpu_compiler.jax_program FOLDER REQUEST
 
-The environment names the backend, and what the compiler reads before it is imported.
+The environment of the process sets the backend of Keras, and the settings of the compiler.
 """
 
 import json
@@ -21,7 +23,7 @@ from txl_tf.training.trainer import Trainer
 
 
 class MeshWithoutDevices(MeshStrategy):
-    """Mesh of devices that can only be compiled for; its arrays have a shape and no values."""
+    """Mesh of devices for which programs can only be compiled; its arrays have no values."""
 
     def _placed(self, array: np.ndarray, is_by_row: bool) -> Any:
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=self.sharding(is_by_row))
@@ -45,7 +47,10 @@ def lowered_step(experiment: ExperimentConfig, strategy: MeshWithoutDevices) -> 
 
 
 def main(folder: str, request: str) -> None:
-    """Compiles the step of `request`, and dumps the optimized program to a folder."""
+    """Compiles the training step of a request, and writes the optimized program to a folder.
+
+    `request` is JSON with the arguments of the topology, the number of replicas and the experiment.
+    """
     from jax.experimental import topologies
 
     values = json.loads(request)

@@ -1,4 +1,4 @@
-"""Program before it is compiled, as XLA's HLO."""
+"""Program of one replica in XLA's HLO, before it is compiled."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from tensorflow.compiler.xla.service import hlo_pb2
 class LoweredProgram:
     """HLO program of one replica, before compilation.
 
-    `hlo` is a serialized `HloModuleProto`. `attention` describes how the program attends, if known.
-    Of an evaluation, `variable_bytes` count the variables of one replica.
+    `hlo` is a serialized `HloModuleProto`. `attention` says how the program attends, if this is
+    known. `variable_bytes` is the size of the variables of one replica, for an evaluation only.
     """
 
     hlo: bytes
@@ -36,11 +36,11 @@ def lower(
 ) -> LoweredProgram:
     """Lowers a function of tensors with known shapes to a program.
 
-    Variables become inputs of the program. Assigned ones are also outputs, which reuse the memory
-    of the inputs as in training.
+    Variables become inputs of the program. Variables that the function assigns are also outputs,
+    which reuse the memory of the inputs as in training.
     """
     compiled: Any = tf.function(function, jit_compile=True, autograph=False)
-    # For an absent platform, even TensorFlow's TPU wheel does not lower variables.
+    # TensorFlow lowers variables only for a platform of this machine, and every machine has a CPU.
     hlo = compiled.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
     return LoweredProgram(_without_copies(hlo).SerializeToString(), num_replicas)
 
@@ -48,7 +48,7 @@ def lower(
 def _without_copies(hlo: bytes) -> hlo_pb2.HloModuleProto:
     """Removes the copies that TensorFlow puts before outputs.
 
-    The compiler inserts those that it needs, and its import does not support this operation.
+    The compiler inserts the copies that it needs, and cannot import programs with copies.
     """
     module = hlo_pb2.HloModuleProto.FromString(hlo)
     for computation in module.computations:

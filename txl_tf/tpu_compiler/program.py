@@ -21,7 +21,7 @@ def traced_trainer(
 ) -> Trainer:
     """Returns a trainer under `traced_tpu_strategy`, whose loop can only be traced.
 
-    Its variables have no memory.
+    Its variables are not allocated.
     """
 
     def batches_of_zeros(
@@ -38,7 +38,7 @@ def traced_trainer(
         return tf.data.Dataset.from_tensors(batch).repeat()
 
     strategy = traced_tpu_strategy(num_replicas, chip=chip)
-    # In this order, because the strategy copies the values that must not take memory.
+    # The order matters, because the strategy copies the values that must not be allocated.
     with strategy.scope(), unallocated_variables():
         return Trainer(experiment, strategy, batches_of_zeros)
 

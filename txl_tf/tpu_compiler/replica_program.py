@@ -25,10 +25,10 @@ def traced_tpu_strategy(
     """Makes a strategy whose programs can be traced and lowered, but not run.
 
     The strategy and its traces are TensorFlow's own. Its TPU devices do not exist, its replicas
-    are on one host, and its variables are on the CPU. Functions outside the replicas run as
-    usual. Without `chip` features of some chips are left out. `packs_variables` gives the
-    replicas' parts of a variable one handle, as on a TPU, which needs a logical CPU per replica;
-    otherwise all parts are on the first one, each with a handle.
+    are on one host, and its variables are on the CPU. Functions outside of the replicas run as
+    usual. Without `chip`, programs use only features that all chips have. With `packs_variables`,
+    the parts of a variable on all replicas have one handle, as on a TPU; this needs a logical CPU
+    for each replica. Otherwise all parts are on the first CPU, and each has a handle.
     """
     strategy = tf.distribute.TPUStrategy(_ResolverWithoutTpu(num_replicas))
     set_chip(strategy, chip or "")
@@ -46,10 +46,10 @@ def traced_tpu_strategy(
 
 
 class _ResolverWithoutTpu(tf.distribute.cluster_resolver.TPUClusterResolver):
-    """Cluster resolver that answers like a TPU with one host."""
+    """Cluster resolver that answers like the resolver of a TPU with one host."""
 
     def __init__(self, num_replicas: int) -> None:
-        # The original constructor looks for the TPU.
+        # The constructor of the base class would look for the TPU.
         self._num_replicas = num_replicas
 
     def get_tpu_system_metadata(self) -> TPUSystemMetadata:
@@ -67,10 +67,10 @@ class _ResolverWithoutTpu(tf.distribute.cluster_resolver.TPUClusterResolver):
 class ReplicaProgram:
     """Graph of one replica as TensorFlow passes it to the TPU compiler.
 
-    `data` maps the names of inputs other than variables to their specs, in the order of the
-    flattened arguments of `strategy.run`: the number in a name counts them from 1, and 0 is the
-    replica's number. Unused arguments are absent. `variables` maps the names of the other inputs
-    to the handles in every replica.
+    `data` maps the names of all inputs but variables to their specs, in the order of the flattened
+    arguments of `strategy.run`. The number in a name counts the arguments from 1; the input with
+    the number 0 is the number of the replica. Unused arguments are absent. `variables` maps the
+    names of the other inputs to one handle for each replica.
     """
 
     graph_def: GraphDef
@@ -85,16 +85,18 @@ class ReplicaProgram:
 
         The call may be in a loop. Variables must be captured and not packed.
         """
-        # 1. The only program, perhaps in the body of loops, and its operations, which are marked.
+        # 1. Find the only program, perhaps in the body of loops, and its operations, which have marks
+        # of TPUStrategy.
         ((graph, callers, num_replicas),) = _programs(function.graph, ())
         marked = [each for each in graph.get_operations() if _is_marked(each)]
         inside = {each.name for each in marked}
         sources = [tensor for each in marked for tensor in each.inputs]
-        # Outer constants are copied, because the compiler would not know the values of parameters.
+        # Constants outside of the program are copied into it. As parameters they would have no
+        # values for the compiler.
         constants = {each.op.name: each.op for each in sources if each.op.type == "Const"}
         outer = [each for name, each in constants.items() if name not in inside]
         inside |= constants.keys()
-        # 2. Tensors that enter it: data, and a handle of each variable for every replica.
+        # 2. Find the tensors that enter the program: data, and the handles of variables.
         entering = {each.name: each for each in sources if each.op.name not in inside}
         handles = _captured_handles(graph, callers)
 
@@ -107,18 +109,18 @@ class ReplicaProgram:
             for name, tensor in entering.items()
             if tensor.dtype != tf.resource
         }
-        # 3. The marked operations as a graph of their own, with all functions that they call.
+        # 3. Copy the marked operations to a graph of their own, with all functions that they call.
         graph_def = GraphDef(versions=graph.as_graph_def().versions)
         graph_def.node.extend(_node(each, inside) for each in (*outer, *marked))
         graph_def.library.CopyFrom(graph.as_graph_def().library)
-        # TensorFlow's rewriting pass reads these marks, and must find no program here.
+        # Without the marks, TensorFlow's rewriting pass does not look for a program in this graph.
         for library_function in graph_def.library.function:
             for node in library_function.node_def:
                 node.attr.pop(_MARK, None)
         return cls(
             graph_def=graph_def,
             num_replicas=num_replicas,
-            # In the order of arguments, not of their first use.
+            # This is the order of the arguments. In the graph they are in the order of first use.
             data=dict(sorted(data.items(), key=lambda item: _place(item[0]))),
             variables={
                 name: of_replicas(tensor)
@@ -149,7 +151,7 @@ class ReplicaProgram:
 
 
 def _programs(graph: Any, callers: tuple) -> Iterator[tuple[Any, tuple, int]]:
-    """Yields graphs that hold a program, the operations that call them, and their replicas."""
+    """Yields each graph with a program, the operations that call it, and its number of replicas."""
     for operation in graph.get_operations():
         if operation.type == _METADATA:
             yield graph, callers, operation.get_attr("num_replicas")
@@ -173,14 +175,14 @@ def _place(name: str) -> int:
 
 
 def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
-    """Returns the operation in its form outside the strategy."""
+    """Returns the node of an operation without anything that belongs to the strategy."""
     node = NodeDef.FromString(operation.node_def.SerializeToString())
     node.attr.pop(_MARK, None)
-    # The strategy's devices do not exist; outer control inputs only order the host's work.
+    # The strategy's devices do not exist. Control inputs from outside only order work of the host.
     node.device = ""
     node.input[:] = [each for each in node.input if not each.startswith("^") or each[1:] in inside]
     if node.op == "CrossReplicaSum":
-        # The same sum under the name that every compiler knows.
+        # This operation is the same sum, and every compiler knows its name.
         node.op = "XlaAllReduce"
         node.attr["reduce_op"].s = b"Add"
         node.attr["mode"].s = b"CrossReplica"
@@ -188,7 +190,7 @@ def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
 
 
 def _captured_handles(graph: Any, callers: Sequence[tuple]) -> dict[str, tf.Tensor]:
-    """Maps the names of a graph's inputs to the variables' handles outside of all functions."""
+    """Maps the names of a graph's inputs to the handles of variables outside of all functions."""
     outermost = callers[0][0] if callers else graph
     handles = {inner.name: outer for outer, inner in outermost.captures}
     for outer, operation in callers:

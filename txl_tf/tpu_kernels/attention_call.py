@@ -1,5 +1,9 @@
 """Attention kernels as operations of a program, on JAX and on TensorFlow, with their gradients.
 
+From the top down: `attend` and `attend_in_inference` are the operations; `_call` runs a pass as a
+function of JAX, or as a program of JAX inside a program of TensorFlow; `_forward`, `_backward` and
+`_inference` pad the arguments of a pass and cut its results; `kernel_of` makes the kernel itself.
+
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
 length, N heads, H head width, G columns of a group of heads, A queries of a tile, R rows of the
 table of distances; in inference P places of memory, S keys of the segment with padding.
@@ -29,22 +33,23 @@ from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
 Direction = Literal["forward", "backward", "inference"]
 
-# Of kernels, the version that libtpu 0.0.31 of TensorFlow 2.20 reads. The version that JAX 0.10.2
-# would write does not differ for these kernels.
+# Version of the format of kernels that libtpu 0.0.31 of TensorFlow 2.20 reads. JAX 0.10.2 would
+# write a later version, which is the same for these kernels.
 _KERNEL_VERSION = 9
-_VERSION = 10  # of the operation that calls JAX programs, in TensorFlow 2.20
+# Version of TensorFlow 2.20 of the operation that calls JAX programs.
+_CALL_VERSION = 10
 # libtpu looks for the function of a kernel by this name.
-_NAME = "main"
+_KERNEL_NAME = "main"
 
 
 def attend(plan: AttentionPlan, first_keys: Any, hash_keys: Any, *differentiated: Any) -> Any:
     """Computes attention over segment and memory without scores in memory, `(B, T, N * H)`.
 
-    `first_keys` are the first visible keys, int32 `(B,)`, or `(B, T)` with starts of queries;
-    `hash_keys` come from `stateless_random.random_keys`, int32 `(2, B)`. Gradients flow into the
-    others: unscaled queries `(B, T, N * H)`; keys and values `(B, K, N * H)`; distances
-    `(K, N * H)`, row `j` for the distance `K - 1 - j`; and biases of contents and of positions,
-    float32 `(2, N * H)`.
+    `first_keys` are the first visible keys, int32 `(B,)`, or `(B, T)` if the plan has starts of
+    queries. `hash_keys` come from `stateless_random.random_keys`, int32 `(2, B)`. The other
+    arguments are differentiated: unscaled queries `(B, T, N * H)`; keys and values
+    `(B, K, N * H)`; distances `(K, N * H)`, row `j` for the distance `K - 1 - j`; and the biases of
+    contents and of positions, float32 `(2, N * H)`.
     """
     if is_on_jax():
         return _attend_on_jax(plan, first_keys, hash_keys, *differentiated)
@@ -73,7 +78,7 @@ def _attend_and_keep(plan: AttentionPlan, *inputs: Any) -> tuple[Any, Any]:
 
 
 def _gradients_of(plan: AttentionPlan, kept: Any, gradient: Any) -> tuple[Any, ...]:
-    # The two integer inputs have none.
+    # JAX expects an empty gradient for each of the two integer inputs.
     nothing = [np.zeros(each.shape, jax.dtypes.float0) for each in kept[:2]]
     return *nothing, *_call(plan, "backward", (*kept, gradient))
 
@@ -87,9 +92,9 @@ def attend_in_inference(plan: InferencePlan, *arguments: Any) -> list[Any]:
     The arguments are the first visible keys, which count from the first place of memory; unscaled
     queries, keys and values of the segment `(B, T, N * H)`; keys and values of memory
     `(B, P, N * H)`; distances `(R, N * H)`, row `j` for the distance
-    `plan.padded_key_length - 1 - j`, rows after the distance 0 unused; and biases as in `attend`.
-    Returns the attended values `(B, T, N * H)` and, where the plan writes memory, its next keys
-    and values.
+    `plan.padded_key_length - 1 - j`, where the rows after the distance 0 are not used; and biases
+    as in `attend`. Returns the attended values `(B, T, N * H)` and, if the plan writes memory, the
+    keys and values of the next memory.
     """
     return _call(plan, "inference", arguments)
 
@@ -102,7 +107,7 @@ def _call(plan: AttentionPlan, direction: Direction, arguments: tuple[Any, ...])
     program, platform = exported(plan, direction), plan.kernel.platform
     return xla.call_module(
         list(arguments),
-        version=_VERSION,
+        version=_CALL_VERSION,
         module=program.mlir_module_serialized,
         Tout=[tf.as_dtype(result.dtype) for result in program.out_avals],
         Sout=[list(result.shape) for result in program.out_avals],
@@ -119,16 +124,16 @@ def _padded_kernel(plan: AttentionPlan, direction: Direction) -> Any:
 
 @functools.cache
 def exported(plan: AttentionPlan, direction: Direction) -> Any:
-    """Exports a kernel with the padding around it, for TensorFlow."""
+    """Exports a pass, which is a kernel and the padding around it, for TensorFlow."""
     from jax._src import tpu_custom_call
 
-    # For all kernels of this process.
+    # This sets the version of all kernels that this process writes.
     tpu_custom_call._FWD_COMPAT_VERSION = _KERNEL_VERSION
     # Nothing is computed here, and TensorFlow owns the TPU.
     jax.config.update("jax_platforms", "cpu")
     function = jax.jit(_padded_kernel(plan, direction))
     arguments = [jax.ShapeDtypeStruct(*each) for each in argument_shapes(plan, direction)]
-    # Programs are cached and compared, so they have no paths of this machine.
+    # Programs are cached and compared, so they must not contain paths of this machine.
     without_paths = jax._src.config.traceback_in_locations_limit(0)
     with without_paths, jax.enable_x64(False):
         return jax.export.export(function, platforms=[plan.kernel.platform])(*arguments)
@@ -137,7 +142,7 @@ def exported(plan: AttentionPlan, direction: Direction) -> Any:
 def argument_shapes(plan: AttentionPlan, direction: Direction) -> list[tuple[Any, str]]:
     """Returns shape and dtype of each argument of a pass.
 
-    The backward pass also takes the results of the forward pass and the gradient of the first.
+    The backward pass also takes both results of the forward pass and the gradient of the first one.
     """
     rows, width, table = plan.num_rows, plan.num_heads * plan.head_dim, plan.key_length
 
@@ -190,7 +195,8 @@ def _padded_inputs(
 ) -> list[Any]:
     num_before = plan.padded_memory_length - plan.memory_length
     key, value = (_padded(each, plan.padded_key_length, num_before) for each in (key, value))
-    # Row `j` of the table is the distance `padded K - 1 - j`; later rows have no key.
+    # Row `j` of the table is the distance `padded_key_length - 1 - j`. Rows after the distance 0
+    # belong to no key.
     before = plan.padded_key_length - plan.key_length
     after = plan.table_length - before - plan.key_length
     distances = jnp.pad(distances, [(before, after), (0, 0)])
@@ -217,10 +223,14 @@ def _inference(
 def _with_first_keys(
     plan: AttentionPlan, first_keys: Any, hash_keys: Any, arrays: list[Any]
 ) -> list[Any]:
-    """Puts the scalars before the arrays, and first keys of queries, if they differ, after them."""
+    """Returns the arguments of the kernel: scalars, arrays, and first keys of queries that differ.
+
+    The scalars of a row are its first visible key, both keys of the hash and, for each tile of
+    queries, the first key that any of its queries sees.
+    """
     padded_length = plan.padded_segment_length
     if plan.has_query_starts:
-        # Padding queries see themselves and the keys of the last query.
+        # A padding query sees the keys that the last query sees, and the keys up to itself.
         edges = [(0, 0), (0, padded_length - plan.segment_length)]
         of_queries = jnp.pad(first_keys, edges, mode="edge")
     else:
@@ -244,10 +254,11 @@ def _padded(array: Any, length: int, num_before: int = 0) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """One argument or result of a kernel.
+    """Division of an argument or result of a kernel into blocks.
 
-    `block` is the shape on the chip at a time; `place` maps an index of the grid to the index of
-    the needed block.
+    `shape` is the shape of the whole array, and `block` the shape of the part that one run of the
+    kernel has on the chip. `place` maps the indices of the grid to the indices of this part, which
+    count in blocks.
     """
 
     shape: tuple[int, ...]
@@ -258,8 +269,8 @@ class _Block:
     def moved_bytes(self, grid: Sequence[int]) -> int:
         """Counts the bytes that a kernel moves, with rows padded to whole registers.
 
-        A block is moved whenever the next place of the grid needs another one; the last axis of
-        the grid is the innermost.
+        The runs of a kernel follow the grid, whose last axis changes fastest. A block is moved
+        whenever the next run needs another one.
         """
         places = (self.place(*index) for index in itertools.product(*map(range, grid)))
         num_numbers = math.prod(self.block[:-1]) * rounded_up(self.block[-1], LANES)
@@ -270,19 +281,20 @@ class _Block:
 def kernel_of(plan: AttentionPlan, direction: Direction) -> Callable[..., Any]:
     """Makes a kernel, a function of scalars of each row and of padded arrays.
 
-    A row has the first visible key, both keys of the hash and, for each tile of queries, the first
-    key that any of them sees. The arrays are queries `(B, T, N * H)`, keys and values
-    `(B, K, N * H)`, distances `(R, N * H)`, float32 biases `(2, N * H)` and, where queries have
-    their own starts, the first keys `(B, T / A, 1, A)`. `forward` returns the attended values
+    `_with_first_keys` describes the scalars. The arrays are queries `(B, T, N * H)`, keys and
+    values `(B, K, N * H)`, distances `(R, N * H)`, float32 biases `(2, N * H)` and, where queries
+    have their own starts, the first keys `(B, T / A, 1, A)`. `forward` returns the attended values
     `(B, T, N * H)` and the logarithm of the sum of exponentials of the scores, float32
-    `(B, T / A, N * H / G, G / H, A)`. `backward` also takes both and the gradient of the first,
-    and returns the gradients of queries, keys, values, distances and, in float32, of the biases.
+    `(B, T / A, N * H / G, G / H, A)`. `backward` also takes these two results and the gradient of
+    the attended values. It returns the gradients of queries, keys, values, distances and, in
+    float32, of the biases.
 
     `inference` takes keys and values twice: of the segment `(B, S, N * H)` and of memory
-    `(B, P, N * H)`. It returns the attended values and, where the plan writes memory, its next
-    keys and values.
+    `(B, P, N * H)`. It returns the attended values and, if the plan writes memory, the keys and
+    values of the next memory.
     """
-    # A group's distances are loaded once, a row's keys and values once for each group.
+    # In this order of the grid, the distances of a group are loaded once, and the keys and values
+    # of a row once for each group.
     grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
     rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
     tile, heads, table = plan.block_queries, plan.heads_per_group, plan.table_length
@@ -329,7 +341,7 @@ def kernel_of(plan: AttentionPlan, direction: Direction) -> Callable[..., Any]:
         scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
     return pl.pallas_call(
         functools.partial(kernel, plan),
-        name=_NAME,
+        name=_KERNEL_NAME,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=grid,

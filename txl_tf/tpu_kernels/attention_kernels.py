@@ -12,7 +12,7 @@ change fastest. A block is the part of an array that one run sees, see `attentio
 - of a row and group: keys, values and their gradients `(1, K, G)`;
 - of a group: the table of distances `(R, G)` and the biases `(2, G)`.
 
-The columns of a group are those of the fewest heads that fill registers of 128 columns.
+A group has the fewest heads whose columns fill registers of 128 columns.
 
 **Loop.** For each head of the group, a run loops over the tiles of keys from `first_of_keys` to
 `end_of_keys`: the tiles between hold all keys that the queries see. For each tile it computes the
@@ -125,11 +125,11 @@ class Tile:
     ) -> Any:
         """Computes the masked scores `(A, C)` of one head, the sum of all four terms.
 
-        The queries are those of `queries`, with the biases of contents and of positions. Row
-        `A - 1 - a + c` of the distances `(W, G)` belongs to query `a` and key `c`. So row `a` of
-        the scores by distance `(A, W)` must move to the left by `A - 1 - a`; then the first `C`
-        columns are scores by key. A roll to the right by `W - A + 1 + a` is the same. As
-        `W >= A + C`, the scores that move around the end stay outside of these columns.
+        Both queries include their biases, see `queries`. Row `A - 1 - a + c` of the distances
+        `(W, G)` belongs to query `a` and key `c`. So row `a` of the scores by distance `(A, W)`
+        must move to the left by `A - 1 - a`; then the first `C` columns are scores by key. A roll
+        to the right by `W - A + 1 + a` is the same. As `W >= A + C`, the scores that move around
+        the end stay outside of these columns.
         """
         plan = self.plan
         of_positions = self.product(position_query, distances, _RIGHT_TRANSPOSED)  # [A, W]
@@ -347,13 +347,17 @@ def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> Non
 
 
 def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
-    """Computes the gradients of one tile of queries, and adds those of the keys that they see.
+    """Computes the gradients of one tile of queries, and adds to the gradients of their keys.
 
-    Queries of several tiles see a key, and its gradient is the sum over them. So sums stay on the
-    chip in float32 from run to run. The sums of keys and values `(K, G)` are those of a row: its
-    first tile of queries sets them to 0, and its last tile writes them. The sums of distances
-    `(R, G)` and biases `(2, G)` are those of all rows: the first tile of the first row sets them to
-    0. The last tile of the last row writes those of distances; those of biases lie in the result.
+    Queries of several tiles see a key, and its gradient is the sum over them. So these sums stay on
+    the chip in float32 from run to run:
+
+    - The gradients of keys and values `(K, G)` are sums over a row. Its first tile of queries sets
+      them to 0, and its last tile writes them.
+    - The gradients of distances `(R, G)` are sums over all rows. The first tile of the first row
+      sets them to 0, and the last tile of the last row writes them.
+    - The gradients of biases `(2, G)` are sums over all rows too. They are float32 results, so they
+      are summed in place.
     """
     query, key, value, distances, biases, *first_keys = references[: 5 + plan.has_query_starts]
     tile = Tile(plan, scalars, *first_keys)
@@ -410,8 +414,9 @@ def _gradients_of_head(
 ) -> tuple[Any, Any]:
     """Adds one head's gradients of keys, values and distances to the sums, tile by tile.
 
-    Returns the gradients of the content and the position queries, float32 `(A, G)`. The rows of the
-    second are in reverse order, as those of `queries[2]`.
+    `queries` are the content queries, the position queries, and the latter in reverse order, with 0
+    in the columns of other heads. Returns the gradients of the first two, float32 `(A, G)`, the
+    second in reverse order.
     """
     content, position, reversed_position = queries
     key, value, distances, attended, log_sums, gradient = inputs

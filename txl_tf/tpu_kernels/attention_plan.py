@@ -209,8 +209,8 @@ class AttentionPlan:
         # The reversal of the gradients of scores: a product of (A, A) with (A, C).
         per_query += self.block_queries * self.block_keys
         # Three reversals for each tile of queries, products of (A, A) with (A, G): of the queries,
-        # and of both halves of their float32 gradient. In float32 the second half is counted too,
-        # though there is none.
+        # and of both halves of their float32 gradient. The dtype float32 needs only two, but the
+        # third is counted all the same.
         reversals = self.padded_segment_length * self.block_queries * self.group_width * 3 * 2
         return (
             num_tiles * 2 * self.block_queries * per_query

@@ -92,7 +92,8 @@ class InferencePlan(AttentionPlan):
         """
         width = rounded_up(self.group_width, LANES)
         # Pallas keeps two copies of each block, to move one while it reads the other. Blocks of a
-        # whole row: keys and values of memory, read and written; those of the segment; distances.
+        # whole row: keys and values of memory, the same of the next memory, keys and values of the
+        # segment, and distances.
         lengths = 4 * self.memory_length + 2 * self.segment_key_length + self.table_length
         whole = 2 * self.item_bytes * width * lengths
         # Two copies of the blocks of queries and results; 6 temporary float32 arrays (A, G).

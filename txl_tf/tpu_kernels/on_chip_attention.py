@@ -18,13 +18,14 @@ from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
 
 @dataclasses.dataclass(frozen=True)
 class OnChipAttention:
-    """Attention by a kernel for TPUs, mainly for long memories.
+    """Operator that computes attention by a kernel for TPUs, mainly for long memories.
 
     Moving scores `(B, N, T, K)` through the memory of a TPU takes longer than all arithmetic. The
-    kernel computes them tile by tile, and in inference also writes the next memory. There keys and
-    values are `(B, P, N * H)`, which need no transposition, and places in front may be unused, as
-    moving whole tiles is faster. It is an operator like `layers.attention_operators.AllHeads`, for
-    layers of the class `RelativeAttention`. The number of rows must be known.
+    kernel computes them tile by tile, and in inference it also writes the next memory. In a memory
+    for the kernel, keys and values are `(B, P, N * H)`, which need no transposition. Its first
+    places may be unused, because whole tiles are moved faster. The operator has the interface of
+    `layers.attention_operators.AllHeads`, for layers of the class `RelativeAttention`. The number
+    of rows must be known.
     """
 
     kernel: AttentionKernel
@@ -34,7 +35,7 @@ class OnChipAttention:
         return places_of(memory_length)
 
     def part_tokens(self, num_tokens: int, segment_length: int) -> int:
-        """Returns how many of `T` tokens attend together: all."""
+        """Returns how many of `T` tokens attend together, which are all."""
         return num_tokens
 
     def arranged(self, keys: Any, values: Any) -> Any:
@@ -49,7 +50,7 @@ class OnChipAttention:
         def attend(
             layer: Any, projections: Any, dropout_seed: Any = None, training: bool = False
         ) -> tuple[Any, Any]:
-            # Imported here, as it needs JAX.
+            # This module needs JAX, which programs without the kernel do not have.
             from txl_tf.tpu_kernels import attention_call
 
             num_rows = projections.query.shape[0]
@@ -93,7 +94,10 @@ class OnChipAttention:
 
 
 def _table(distances: Any) -> Any:
-    """Returns the keys of distances, `(N, H, J)`, by distance: `(K, N * H)`."""
+    """Returns the keys of distances in the layout of the kernel, `(K, N * H)`.
+
+    The layer has them as `(N, H, K + 1)`, where column 0 belongs to no distance.
+    """
     by_distance = ops.transpose(distances.keys[..., 1:], [2, 0, 1])
     return ops.reshape(by_distance, [by_distance.shape[0], -1])
 
@@ -104,7 +108,7 @@ def _side_by_side(*biases: Any) -> Any:
 
 
 def _dropout(layer: Any, num_rows: int, seed: Any, training: bool) -> tuple[float, Any]:
-    """Returns the rate, 0 without dropout, and the rows' random keys, int32 `(2, B)`."""
+    """Returns the rate of dropout, and the random keys of the rows, int32 `(2, B)`."""
     if not training or layer.dropout == 0:
         return 0.0, ops.zeros((2, num_rows), "int32")
     seeds = layer.probability_dropout.seeds_of_rows(num_rows, seed)
