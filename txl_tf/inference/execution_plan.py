@@ -62,17 +62,11 @@ class ExecutionPlan:
     ) -> "ExecutionPlan":
         """Returns the fastest plan for a device.
 
-        Args:
-            config: the configuration of the model.
-            device: kind of device, as from `device_of`.
-            num_rows: rows that are read together, `None` if unknown.
-            keeps_states: true if memory is the model's own.
-            writes: true if tokens are also read one at a time.
-            is_distributed: true under a `tf.distribute.Strategy`, which compiles for itself.
-            jit_compile: overrides whether XLA compiles, except on JAX, which always compiles.
-            attention_kernel: the kernel of `OnChipAttention`, if attention uses it.
-            memory_length: tokens that a model in float32 remembers, 0 for other models.
-            storage_dtype: `auto` lets steps round to bfloat16.
+        `num_rows` rows are read together, `None` if unknown. `keeps_states` is true if memory is
+        the model's own, `writes` if tokens are also read one at a time, and `is_distributed` under
+        a `tf.distribute.Strategy`, which compiles for itself. `jit_compile` overrides whether XLA
+        compiles, except on JAX, which always compiles. `memory_length` is 0 for models that are not
+        float32. `storage_dtype="auto"` lets steps round.
         """
         if is_on_jax():
             jit_compile = True  # as every program of JAX

@@ -86,7 +86,8 @@ class KeyValueSteps(Steps):
             )
             for part, axis in ((0, 3), (1, 2))
         )
-        valid_length = functional.next_valid_length(
-            memory.valid_length, self._memory_length, lengths
+        return KeyValueMemory(
+            keys,
+            values,
+            functional.next_valid_length(memory.valid_length, self._memory_length, lengths),
         )
-        return KeyValueMemory(keys, values, valid_length)

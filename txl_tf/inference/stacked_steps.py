@@ -192,8 +192,7 @@ class StackedSteps(KeyValueSteps):
         state = ops.convert_to_tensor(0, "int32"), hidden, empty, empty
         _, hidden, *new = ops.while_loop(lambda layer, *_: layer < num_layers, body, state)
         kept = written(KeysAndValues(*step_state[:2]), position, *new)
-        hidden = ops.swapaxes(hidden, 0, 1)
-        return self._logits(hidden), KeyValueMemory(*kept, position + 1)
+        return self._logits(ops.swapaxes(hidden, 0, 1)), KeyValueMemory(*kept, position + 1)
 
     def _layer(self, hidden, kept, weights, attend):
         """Computes a `DecoderBlock`; returns hidden states, and the key and value of the token."""
@@ -204,13 +203,15 @@ class StackedSteps(KeyValueSteps):
             return _normalized(inputs, *weights.norms[index], layer.epsilon)
 
         inputs = norm(block.attention_norm, 0, hidden) if pre_norm else hidden
-        projected = ops.split(product_of_stored(inputs, weights.projections), 3, axis=-1)
         projections = Projections(
-            *projected, content_bias, position_bias, DistanceKeys(weights.distances), kept
+            *ops.split(product_of_stored(inputs, weights.projections), 3, axis=-1),
+            content_bias,
+            position_bias,
+            DistanceKeys(weights.distances),
+            kept,
         )
         attended, of_token = attend(block.attention, projections)  # [R, 1, N * H]
-        attended = ops.swapaxes(attended, 0, 1)
-        hidden = hidden + product_of_stored(attended, weights.output)
+        hidden = hidden + product_of_stored(ops.swapaxes(attended, 0, 1), weights.output)
         if not pre_norm:
             hidden = norm(block.attention_norm, 0, hidden)
         inputs = norm(block.feed_forward_norm, 1, hidden) if pre_norm else hidden

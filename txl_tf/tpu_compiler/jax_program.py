@@ -58,8 +58,9 @@ def main(folder: str, request: str) -> None:
     strategy = MeshWithoutDevices(topology.devices[: values["num_replicas"]])
     experiment = ExperimentConfig.from_dict(values["experiment"])
     Path(folder, "attention").write_text(attention_choice(experiment, strategy).reason)
-    options = {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
-    lowered_step(experiment, strategy).compile(compiler_options=options)
+    lowered_step(experiment, strategy).compile(
+        compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
+    )
 
 
 if __name__ == "__main__":

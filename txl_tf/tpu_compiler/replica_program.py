@@ -85,8 +85,7 @@ class ReplicaProgram:
 
         The call may be in a loop. Variables must be captured and not packed.
         """
-        # 1. Find the only program, perhaps in the body of loops, and its operations, which have marks
-        # of TPUStrategy.
+        # 1. Find the only program, perhaps in the body of loops, and its marked operations.
         ((graph, callers, num_replicas),) = _programs(function.graph, ())
         marked = [each for each in graph.get_operations() if _is_marked(each)]
         inside = {each.name for each in marked}

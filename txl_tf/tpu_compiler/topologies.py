@@ -131,8 +131,8 @@ class Topology:
     @property
     def chips_per_host(self) -> int:
         """TPU chips of one VM."""
-        is_one_host = self.num_chips <= self.cloud.max_chips_per_host
-        return self.num_chips if is_one_host else _CHIPS_PER_HOST
+        has_one_host = self.num_chips <= self.cloud.max_chips_per_host
+        return self.num_chips if has_one_host else _CHIPS_PER_HOST
 
     @property
     def num_hosts(self) -> int:

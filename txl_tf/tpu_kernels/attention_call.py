@@ -2,44 +2,31 @@
 
 From the top down: `attend` and `attend_in_inference` are the operations; `_call` runs a pass as a
 function of JAX, or as a program of JAX inside a program of TensorFlow; `_forward`, `_backward` and
-`_inference` pad the arguments of a pass and cut its results; `kernel_of` makes the kernel itself.
+`_inference` pad the arguments of a pass and cut its results; `attention_grid.kernel_of` makes the
+kernel itself.
 
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
 length, N heads, H head width, G columns of a group of heads, A queries of a tile, R rows of the
 table of distances; in inference P places of memory, S keys of the segment with padding.
 """
 
-import dataclasses
 import functools
-import itertools
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.imports import is_on_jax, tensorflow as tf
-from txl_tf.tpu_kernels.attention_kernels import (
-    backward_kernel,
-    forward_kernel,
-    inference_kernel,
-)
-from txl_tf.tpu_kernels.attention_plan import LANES, AttentionPlan, rounded_up
+from txl_tf.tpu_kernels.attention_grid import Direction, kernel_of
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 from txl_tf.tpu_kernels.inference_plan import InferencePlan
-
-Direction = Literal["forward", "backward", "inference"]
 
 # Version of the format of kernels that libtpu 0.0.31 of TensorFlow 2.20 reads. JAX 0.10.2 would
 # write a later version, which is the same for these kernels.
 _KERNEL_VERSION = 9
-# Version of TensorFlow 2.20 of the operation that calls JAX programs.
+# Version of the operation of TensorFlow 2.20 that calls JAX programs.
 _CALL_VERSION = 10
-# libtpu looks for the function of a kernel by this name.
-_KERNEL_NAME = "main"
 
 
 def attend(plan: AttentionPlan, first_keys: Any, hash_keys: Any, *differentiated: Any) -> Any:
@@ -79,8 +66,10 @@ def _attend_and_keep(plan: AttentionPlan, *inputs: Any) -> tuple[Any, Any]:
 
 def _gradients_of(plan: AttentionPlan, kept: Any, gradient: Any) -> tuple[Any, ...]:
     # JAX expects an empty gradient for each of the two integer inputs.
-    nothing = [np.zeros(each.shape, jax.dtypes.float0) for each in kept[:2]]
-    return *nothing, *_call(plan, "backward", (*kept, gradient))
+    return (
+        *(np.zeros(each.shape, jax.dtypes.float0) for each in kept[:2]),
+        *_call(plan, "backward", (*kept, gradient)),
+    )
 
 
 _attend_on_jax.defvjp(_attend_and_keep, _gradients_of)
@@ -131,12 +120,13 @@ def exported(plan: AttentionPlan, direction: Direction) -> Any:
     tpu_custom_call._FWD_COMPAT_VERSION = _KERNEL_VERSION
     # Nothing is computed here, and TensorFlow owns the TPU.
     jax.config.update("jax_platforms", "cpu")
-    function = jax.jit(_padded_kernel(plan, direction))
     arguments = [jax.ShapeDtypeStruct(*each) for each in argument_shapes(plan, direction)]
     # Programs are cached and compared, so they must not contain paths of this machine.
     without_paths = jax._src.config.traceback_in_locations_limit(0)
     with without_paths, jax.enable_x64(False):
-        return jax.export.export(function, platforms=[plan.kernel.platform])(*arguments)
+        return jax.export.export(
+            jax.jit(_padded_kernel(plan, direction)), platforms=[plan.kernel.platform]
+        )(*arguments)
 
 
 def argument_shapes(plan: AttentionPlan, direction: Direction) -> list[tuple[Any, str]]:
@@ -178,9 +168,13 @@ def _backward(plan: AttentionPlan, kernel: Any, *arguments: Any) -> Any:
     num_before = plan.padded_memory_length - plan.memory_length
     keys = slice(num_before, num_before + plan.key_length)
     first = plan.padded_key_length - plan.key_length
-    of_query = of_query[:, : plan.segment_length]
-    of_distances = of_distances[first : first + plan.key_length]
-    return of_query, of_key[:, keys], of_value[:, keys], of_distances, of_biases
+    return (
+        of_query[:, : plan.segment_length],
+        of_key[:, keys],
+        of_value[:, keys],
+        of_distances[first : first + plan.key_length],
+        of_biases,
+    )
 
 
 def _padded_inputs(
@@ -198,8 +192,7 @@ def _padded_inputs(
     # Row `j` of the table is the distance `padded_key_length - 1 - j`. Rows after the distance 0
     # belong to no key.
     before = plan.padded_key_length - plan.key_length
-    after = plan.table_length - before - plan.key_length
-    distances = jnp.pad(distances, [(before, after), (0, 0)])
+    distances = jnp.pad(distances, [(before, plan.table_length - before - plan.key_length), (0, 0)])
     arrays = [_padded(query, plan.padded_segment_length), key, value, distances, biases]
     return _with_first_keys(plan, first_keys + num_before, hash_keys, arrays)
 
@@ -231,133 +224,24 @@ def _with_first_keys(
     padded_length = plan.padded_segment_length
     if plan.has_query_starts:
         # A padding query sees the keys that the last query sees, and the keys up to itself.
-        edges = [(0, 0), (0, padded_length - plan.segment_length)]
-        of_queries = jnp.pad(first_keys, edges, mode="edge")
+        of_queries = jnp.pad(
+            first_keys, [(0, 0), (0, padded_length - plan.segment_length)], mode="edge"
+        )
     else:
         of_queries = jnp.broadcast_to(first_keys[:, None], (plan.num_rows, padded_length))
-    tiles = plan.num_rows, plan.num_query_blocks, 1, plan.block_queries
-    of_tiles = jnp.reshape(of_queries, tiles)
+    of_tiles = jnp.reshape(
+        of_queries, (plan.num_rows, plan.num_query_blocks, 1, plan.block_queries)
+    )
     firsts = of_tiles[..., 0, 0]
     if plan.farthest is not None:
-        queries = jnp.arange(plan.num_query_blocks) * plan.block_queries
-        nearest = queries + (plan.padded_memory_length - plan.farthest)
-        firsts = jnp.maximum(firsts, nearest.astype(jnp.int32)[None])
-    scalars = [of_queries[:, :1], jnp.transpose(hash_keys), firsts]
-    scalars = jnp.reshape(jnp.concatenate(scalars, axis=1), [-1])
-    return [scalars, *arrays, *([of_tiles] if plan.has_query_starts else [])]
+        # The farthest key that the first query of each tile sees.
+        farthest_keys = jnp.arange(plan.num_query_blocks) * plan.block_queries + (
+            plan.padded_memory_length - plan.farthest
+        )
+        firsts = jnp.maximum(firsts, farthest_keys.astype(jnp.int32)[None])
+    scalars = jnp.concatenate([of_queries[:, :1], jnp.transpose(hash_keys), firsts], axis=1)
+    return [jnp.reshape(scalars, [-1]), *arrays, *([of_tiles] if plan.has_query_starts else [])]
 
 
 def _padded(array: Any, length: int, num_before: int = 0) -> Any:
-    num_after = length - num_before - array.shape[1]
-    return jnp.pad(array, [(0, 0), (num_before, num_after), (0, 0)])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Block:
-    """Division of an argument or result of a kernel into blocks.
-
-    `shape` is the shape of the whole array, and `block` the shape of the part that one run of the
-    kernel has on the chip. `place` maps the indices of the grid to the indices of this part, which
-    count in blocks.
-    """
-
-    shape: tuple[int, ...]
-    block: tuple[int, ...]
-    dtype: str
-    place: Callable[..., tuple[int, ...]]
-
-    def moved_bytes(self, grid: Sequence[int]) -> int:
-        """Counts the bytes that a kernel moves, with rows padded to whole registers.
-
-        The runs of a kernel follow the grid, whose last axis changes fastest. A block is moved
-        whenever the next run needs another one.
-        """
-        places = (self.place(*index) for index in itertools.product(*map(range, grid)))
-        num_numbers = math.prod(self.block[:-1]) * rounded_up(self.block[-1], LANES)
-        num_moves = sum(1 for _ in itertools.groupby(places))
-        return num_moves * num_numbers * jnp.dtype(self.dtype).itemsize
-
-
-def kernel_of(plan: AttentionPlan, direction: Direction) -> Callable[..., Any]:
-    """Makes a kernel, a function of scalars of each row and of padded arrays.
-
-    `_with_first_keys` describes the scalars. The arrays are queries `(B, T, N * H)`, keys and
-    values `(B, K, N * H)`, distances `(R, N * H)`, float32 biases `(2, N * H)` and, where queries
-    have their own starts, the first keys `(B, T / A, 1, A)`. `forward` returns the attended values
-    `(B, T, N * H)` and the logarithm of the sum of exponentials of the scores, float32
-    `(B, T / A, N * H / G, G / H, A)`. `backward` also takes these two results and the gradient of
-    the attended values. It returns the gradients of queries, keys, values, distances and, in
-    float32, of the biases.
-
-    `inference` takes keys and values twice: of the segment `(B, S, N * H)` and of memory
-    `(B, P, N * H)`. It returns the attended values and, if the plan writes memory, the keys and
-    values of the next memory.
-    """
-    # In this order of the grid, the distances of a group are loaded once, and the keys and values
-    # of a row once for each group.
-    grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
-    rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
-    tile, heads, table = plan.block_queries, plan.heads_per_group, plan.table_length
-
-    def of_keys(length: int) -> _Block:
-        shape, block = (rows, length, columns), (1, length, width)
-        return _Block(shape, block, plan.dtype, lambda n, b, i, *_: (b, 0, n))
-
-    queries = _Block(
-        (rows, plan.padded_segment_length, columns),
-        (1, tile, width),
-        plan.dtype,
-        lambda n, b, i, *_: (b, i, n),
-    )
-    keys = of_keys(plan.padded_key_length)
-    distances = _Block((table, columns), (table, width), plan.dtype, lambda n, b, i, *_: (0, n))
-    biases = _Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
-    first_keys = _Block(
-        (rows, plan.num_query_blocks, 1, tile),
-        (1, 1, 1, tile),
-        "int32",
-        lambda n, b, i, *_: (b, i, 0, 0),
-    )
-    log_sums = _Block(
-        (rows, plan.num_query_blocks, plan.num_groups, heads, tile),
-        (1, 1, 1, heads, tile),
-        "float32",
-        lambda n, b, i, *_: (b, i, n, 0, 0),
-    )
-    of_all = [distances, biases, *([first_keys] if plan.has_query_starts else [])]
-    scratch = []
-    flops, kernel = plan.forward_flops, forward_kernel
-    inputs, outputs = [queries, keys, keys, *of_all], [queries, log_sums]
-    if isinstance(plan, InferencePlan):
-        segment, memory = map(of_keys, (plan.segment_key_length, plan.memory_length))
-        kernel = inference_kernel
-        inputs = [queries, segment, segment, memory, memory, *of_all]
-        outputs = [queries, *([memory, memory] if plan.writes_memory else [])]
-    elif direction == "backward":
-        flops, kernel = plan.backward_flops, backward_kernel
-        inputs += [queries, log_sums, queries]
-        outputs = [queries, keys, keys, distances, biases]
-        lengths = plan.padded_key_length, plan.padded_key_length, table
-        scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
-    return pl.pallas_call(
-        functools.partial(kernel, plan),
-        name=_KERNEL_NAME,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=grid,
-            in_specs=[pl.BlockSpec(each.block, each.place) for each in inputs],
-            out_specs=[pl.BlockSpec(each.block, each.place) for each in outputs],
-            scratch_shapes=scratch,
-        ),
-        out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
-            vmem_limit_bytes=plan.vmem_limit_bytes,
-        ),
-        cost_estimate=pl.CostEstimate(
-            flops=flops,
-            transcendentals=plan.num_exponentials,
-            bytes_accessed=sum(each.moved_bytes(grid) for each in (*inputs, *outputs)),
-        ),
-        interpret=plan.kernel.platform != "tpu",
-    )
+    return jnp.pad(array, [(0, 0), (num_before, length - num_before - array.shape[1]), (0, 0)])

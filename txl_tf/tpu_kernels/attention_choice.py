@@ -83,6 +83,7 @@ class AttentionChoice:
 
 
 def _has_jax() -> bool:
+    # On JAX the kernel is a part of the program, which no other version has to read.
     if is_on_jax():
         return True
     try:

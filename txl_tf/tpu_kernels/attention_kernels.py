@@ -6,13 +6,16 @@ rows, 8 heads, T = 512 and K = 1,024 have 369 MB of scores in float32 in a layer
 operations pass them through memory several times. A tile of 256 queries and 512 keys has 512 KiB.
 
 **Grid.** A kernel runs once for each group of heads, row and tile of queries; the tiles of queries
-change fastest. A block is the part of an array that one run sees, see `attention_call.kernel_of`:
+change fastest. A group has the fewest heads whose columns fill registers of 128 columns. A block is
+the part of an array that one run sees:
 
 - of a tile of queries: queries, results and their gradients `(1, A, G)`;
 - of a row and group: keys, values and their gradients `(1, K, G)`;
-- of a group: the table of distances `(R, G)` and the biases `(2, G)`.
+- of a group: the table of distances `(R, G)`, which has a row for each distance, the farthest
+  first, and the biases `(2, G)`.
 
-A group has the fewest heads whose columns fill registers of 128 columns.
+The references of a kernel are its inputs, results and sums on the chip, in the order of
+`attention_grid`. A change of this order must change both files.
 
 **Loop.** For each head of the group, a run loops over the tiles of keys from `first_of_keys` to
 `end_of_keys`: the tiles between hold all keys that the queries see. For each tile it computes the
@@ -37,201 +40,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.functional import MASKED_SCORE
-from txl_tf.stateless_random import DRAWN_BITS, dropout_threshold
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.attention_tile import (
+    LEFT_TRANSPOSED,
+    RIGHT_TRANSPOSED,
+    Tile,
+    merge_heads,
+    only_head,
+)
 from txl_tf.tpu_kernels.inference_plan import InferencePlan
-
-# Scalars of a row: its first visible key and both keys of the hash. After them comes the first
-# visible key of each tile of queries, see `attention_call`.
-_NUM_ROW_SCALARS = 3
-# The axes over which a product sums if its left or its right matrix is transposed.
-_LEFT_TRANSPOSED, _RIGHT_TRANSPOSED = (0, 0), (1, 1)
-
-
-class Tile:
-    """Operations of one run of a kernel: on a tile of queries and each of its tiles of keys.
-
-    `block` is the number of the tile of queries in its row; an argument `key_block` is the number
-    of a tile of keys. `first_keys` are the first visible keys of the queries `(1, 1, 1, A)`, where
-    these differ.
-    """
-
-    def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any = None) -> None:
-        self.plan = plan
-        self.dtype = jnp.dtype(plan.dtype)
-        is_exact = plan.dtype == "float32" and not plan.kernel.rounds_products
-        self._precision = jax.lax.Precision.HIGHEST if is_exact else jax.lax.Precision.DEFAULT
-        group, self.row, self.block = (pl.program_id(axis) for axis in range(3))
-        self._first_head = group * plan.heads_per_group
-        offset = self.row * (_NUM_ROW_SCALARS + plan.num_query_blocks)
-        self._first_keys = scalars[offset]  # one number, or (A, 1) where queries differ
-        if first_keys is not None:
-            self._first_keys = self.as_column(first_keys[0, 0])
-        self._hash_keys = scalars[offset + 1], scalars[offset + 2]
-        first_key = scalars[offset + _NUM_ROW_SCALARS + self.block]
-        end = plan.padded_memory_length + (self.block + 1) * plan.block_queries
-        # Tiles without a visible key are skipped. `//` would add the handling of signs.
-        self.first_of_keys = jax.lax.div(first_key, plan.block_keys)
-        self.end_of_keys = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
-
-    def key_rows(self, key_block: Any) -> Any:
-        """Returns the rows of a tile of keys in the keys and values."""
-        size = self.plan.block_keys
-        return pl.ds(pl.multiple_of(key_block * size, size), size)
-
-    def distance_rows(self, key_block: Any) -> Any:
-        """Returns the `W` rows of the table of distances between the queries and a tile of keys."""
-        plan = self.plan
-        first = plan.padded_segment_length - (self.block + 1) * plan.block_queries
-        return pl.ds(pl.multiple_of(first + key_block * plan.block_keys, 16), plan.window)
-
-    def product(self, left: Any, right: Any, axes: tuple[int, int] = (1, 0)) -> Any:
-        """Multiplies matrices and sums over one axis of each, in float32."""
-        return jax.lax.dot_general(
-            left.astype(self.dtype),
-            right.astype(self.dtype),
-            ((axes[:1], axes[1:]), ((), ())),
-            precision=self._precision,
-            preferred_element_type=jnp.float32,
-        )
-
-    def queries(self, query: Any, bias: Any) -> Any:
-        """Adds a bias `(1, G)` to queries `(A, G)` and scales them."""
-        return ((query.astype(jnp.float32) + bias) * self.plan.score_scale).astype(self.dtype)
-
-    def zeros(self) -> Any:
-        """Returns empty sums, float32 `(A, G)`."""
-        return jnp.zeros((self.plan.block_queries, self.plan.group_width), jnp.float32)
-
-    def is_of_head(self, head: int) -> Any:
-        """Returns which columns belong to a head, `(1, G)`; `None` if the group has one head.
-
-        A register has 128 columns, so two heads of 64 lie side by side. Slices within a register
-        are slow. So a product has all columns of the group, and in one of its factors the columns
-        of other heads are 0.
-        """
-        plan = self.plan
-        if plan.heads_per_group == 1:
-            return None
-        columns = jax.lax.broadcasted_iota(jnp.int32, (1, plan.group_width), 1)
-        first = head * plan.head_dim
-        return jnp.logical_and(columns >= first, columns < first + plan.head_dim)
-
-    def scores(
-        self, content_query: Any, position_query: Any, key: Any, distances: Any, key_block: Any
-    ) -> Any:
-        """Computes the masked scores `(A, C)` of one head, the sum of all four terms.
-
-        Both queries include their biases, see `queries`. Row `A - 1 - a + c` of the distances
-        `(W, G)` belongs to query `a` and key `c`. So row `a` of the scores by distance `(A, W)`
-        must move to the left by `A - 1 - a`; then the first `C` columns are scores by key. A roll
-        to the right by `W - A + 1 + a` is the same. As `W >= A + C`, the scores that move around
-        the end stay outside of these columns.
-        """
-        plan = self.plan
-        of_positions = self.product(position_query, distances, _RIGHT_TRANSPOSED)  # [A, W]
-        of_positions = self.rolled(of_positions, plan.window - plan.block_queries + 1)
-        scores = (
-            self.product(content_query, key, _RIGHT_TRANSPOSED) + of_positions[:, : plan.block_keys]
-        )
-        queries, keys = _places(*scores.shape)
-        queries = queries + (self.block * plan.block_queries + plan.padded_memory_length)
-        keys = keys + key_block * plan.block_keys
-        is_seen = jnp.logical_and(keys <= queries, keys >= self._first_keys)
-        if plan.farthest is not None:
-            is_seen = jnp.logical_and(is_seen, queries - keys <= plan.farthest)
-        return jnp.where(is_seen, scores, MASKED_SCORE)
-
-    def gradients_by_distance(self, gradients: Any) -> Any:
-        """Returns the gradients of scores by distance `(A, W)`, from those by key `(A, C)`.
-
-        `scores` moved row `a` to the left by `A - 1 - a`, so it moves back to the right here. But a
-        roll moves each row farther than the row above. So the rows of the result are in reverse
-        order: the last query comes first. The queries by which the result is multiplied must be in
-        reverse order too.
-        """
-        plan = self.plan
-        turned = self.reversed_rows(gradients.astype(self.dtype))
-        zeros = jnp.zeros((plan.block_queries, plan.window - plan.block_keys), jnp.float32)
-        return self.rolled(jnp.concatenate([turned, zeros], axis=1), 0)
-
-    def rolled(self, values: Any, shift: int) -> Any:
-        """Moves row `a` of float32 `(A, W)` by `shift + a` to the right, around the end."""
-        return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
-
-    def reversed_rows(self, values: Any) -> Any:
-        """Reverses the rows of `(A, ...)` by a product: kernels have no operation for it."""
-        rows, columns = _places(values.shape[0], values.shape[0])
-        is_opposite = rows + columns == values.shape[0] - 1
-        turning = jnp.where(is_opposite, 1.0, 0.0).astype(self.dtype)
-        if values.dtype == self.dtype:
-            return self.product(turning, values)
-        # A product for each half of the float32 numbers, instead of six products.
-        high = values.astype(self.dtype)
-        low = values - high.astype(jnp.float32)
-        return self.product(turning, high) + self.product(turning, low)
-
-    def as_column(self, row: Any) -> Any:
-        """Turns `(1, A)` into `(A, 1)`."""
-        rows, columns = _places(row.shape[1], row.shape[1])
-        return jnp.sum(
-            jnp.where(rows == columns, row, jnp.zeros((), row.dtype)), axis=1, keepdims=True
-        )
-
-    def as_row(self, column: Any) -> Any:
-        """Turns `(A, 1)` into `(1, A)`."""
-        rows, columns = _places(column.shape[0], column.shape[0])
-        return jnp.sum(jnp.where(rows == columns, column, 0.0), axis=0, keepdims=True)
-
-    def dropped(self, values: Any, head: int, key_block: Any) -> Any:
-        """Applies the dropout of probabilities to float32 `(A, C)` of a head of the group.
-
-        The mask is the hash of `stateless_random.random_bits` over the indices of queries and keys.
-        These do not count the padding, so a mask does not depend on the sizes of tiles.
-        """
-        plan = self.plan
-        if plan.dropout == 0.0:
-            return values
-        queries, keys = _places(*values.shape)
-        first_query = (self._first_head + head) * plan.segment_length
-        first_query = first_query + self.block * plan.block_queries
-        first_key = key_block * plan.block_keys - (plan.padded_memory_length - plan.memory_length)
-        places = (queries + first_query) * plan.key_length + (keys + first_key)
-        bits = _mix(_mix(places + self._hash_keys[0]) ^ self._hash_keys[1])
-        draws = jax.lax.shift_right_logical(bits, jnp.int32(32 - DRAWN_BITS))
-        is_kept = draws >= dropout_threshold(plan.dropout)
-        return jnp.where(is_kept, values * (1.0 / (1.0 - plan.dropout)), 0.0)
-
-
-def _places(num_rows: int, num_columns: int) -> tuple[Any, Any]:
-    """Returns the row and the column index of every element."""
-    return tuple(
-        jax.lax.broadcasted_iota(jnp.int32, (num_rows, num_columns), axis) for axis in (0, 1)
-    )
-
-
-def _mix(bits: Any) -> Any:
-    """Mixes bits like `stateless_random.mixed`; int32 wraps around like uint32."""
-
-    def fold(bits: Any, places: int) -> Any:
-        return bits ^ jax.lax.shift_right_logical(bits, jnp.int32(places))
-
-    bits = fold(bits, 16) * jnp.int32(0x7FEB352D)
-    bits = fold(bits, 15) * jnp.int32(0x846CA68B - 2**32)
-    return fold(bits, 16)
-
-
-def _only(is_of_head: Any, values: Any) -> Any:
-    """Returns values `(A, G)` with 0 in the columns of other heads, see `Tile.is_of_head`."""
-    return values if is_of_head is None else jnp.where(is_of_head, values, jnp.zeros_like(values))
-
-
-def _merge_heads(is_of_head: Any, values: Any, others: Any) -> Any:
-    """Returns `values` in the columns of a head, and `others` in the columns of other heads."""
-    return values if is_of_head is None else jnp.where(is_of_head, values, others)
 
 
 class _Keys(NamedTuple):
@@ -267,7 +86,7 @@ def _attend(
     results = tile.zeros()
     for head in range(tile.plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
-        content, position = (_only(is_of_head, each) for each in queries)
+        content, position = (only_head(is_of_head, each) for each in queries)
         # The state has the largest score so far `(A, 1)`, the sum of weights `(A, 1)` and the sum
         # of weighted values `(A, G)`. A weight is the exponential of a score minus the largest.
         column = tile.plan.block_queries, 1
@@ -279,7 +98,7 @@ def _attend(
             step = functools.partial(_add_tile, part, content, position, distances, head)
             state = jax.lax.fori_loop(part.first, part.end, step, state)
         largest, total, sums = state
-        results = _merge_heads(is_of_head, sums / total, results)
+        results = merge_heads(is_of_head, sums / total, results)
         if log_sums is not None:
             log_sums[0, 0, 0, head : head + 1, :] = tile.as_row(largest + jnp.log(total))
     attended[0] = results.astype(attended.dtype)
@@ -307,8 +126,8 @@ def forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
     """Attends from one tile of queries to all keys that they see."""
     query, key, value, distances, biases, *first_keys, attended, log_sums = references
     tile = Tile(plan, scalars, *first_keys)
-    part = _Keys(tile, key, value, tile.first_of_keys, tile.end_of_keys)
-    _attend([part], query, biases, distances, attended, log_sums)
+    parts = [_Keys(tile, key, value, tile.first_of_keys, tile.end_of_keys)]
+    _attend(parts, query, biases, distances, attended, log_sums)
 
 
 def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
@@ -325,10 +144,16 @@ def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> Non
     num_of_memory, num_before = (
         plan.memory_length // each.plan.block_keys for each in (memory, segment)
     )
-    first = jnp.maximum(segment.first_of_keys, num_before)
     parts = [
         _Keys(memory, memory_key, memory_value, memory.first_of_keys, num_of_memory),
-        _Keys(segment, key, value, first, segment.end_of_keys, num_before),
+        _Keys(
+            segment,
+            key,
+            value,
+            first=jnp.maximum(segment.first_of_keys, num_before),
+            end=segment.end_of_keys,
+            num_before=num_before,
+        ),
     ]
     _attend(parts, query, biases, distances, attended)
 
@@ -339,8 +164,9 @@ def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> Non
     def _() -> None:
         num_new = min(plan.segment_length, plan.memory_length)
         num_kept, end = plan.memory_length - num_new, plan.segment_length
-        pairs = (memory_key, key), (memory_value, value)
-        for result, (old, new) in zip(next_memory, pairs, strict=True):
+        for result, old, new in zip(
+            next_memory, (memory_key, memory_value), (key, value), strict=True
+        ):
             if num_kept:
                 result[0, :num_kept, :] = old[0, num_new:, :]
             result[0, num_kept:, :] = new[0, end - num_new : end, :]
@@ -383,11 +209,11 @@ def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
     for head in range(plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
         queries = [
-            _only(is_of_head, each) for each in (content_query, position_query, reversed_query)
+            only_head(is_of_head, each) for each in (content_query, position_query, reversed_query)
         ]
         gradients = _gradients_of_head(tile, head, is_of_head, queries, inputs, sums)
-        of_content = _merge_heads(is_of_head, gradients[0], of_content)
-        of_position = _merge_heads(is_of_head, gradients[1], of_position)
+        of_content = merge_heads(is_of_head, gradients[0], of_content)
+        of_position = merge_heads(is_of_head, gradients[1], of_position)
     of_content, of_position = of_content * plan.score_scale, of_position * plan.score_scale
     of_biases[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
     of_biases[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
@@ -421,14 +247,14 @@ def _gradients_of_head(
     content, position, reversed_position = queries
     key, value, distances, attended, log_sums, gradient = inputs
     key_sums, value_sums, distance_sums = sums
-    outer = _only(is_of_head, gradient[0])  # the gradient of the results
+    outer = only_head(is_of_head, gradient[0])  # the gradient of the results
     log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
 
     def weights_of(block: Any) -> tuple[Any, Any]:
         """Returns the probabilities of a tile, and their gradients."""
         keys, rows = tile.key_rows(block), tile.distance_rows(block)
         scores = tile.scores(content, position, key[0, keys, :], distances[rows, :], block)
-        inner = tile.product(outer, value[0, keys, :], _RIGHT_TRANSPOSED)
+        inner = tile.product(outer, value[0, keys, :], RIGHT_TRANSPOSED)
         return jnp.exp(scores - log_sum), tile.dropped(inner, head, block)
 
     def add_expected(block: Any, total: Any) -> Any:
@@ -451,11 +277,11 @@ def _gradients_of_head(
         keys, rows = tile.key_rows(block), tile.distance_rows(block)
         weights, inner = weights_of(block)
         kept_weights = tile.dropped(weights, head, block)
-        value_sums[keys, :] += tile.product(kept_weights, outer, _LEFT_TRANSPOSED)
+        value_sums[keys, :] += tile.product(kept_weights, outer, LEFT_TRANSPOSED)
         of_scores = weights * (inner - expected)  # [A, C]
-        key_sums[keys, :] += tile.product(of_scores, content, _LEFT_TRANSPOSED)
+        key_sums[keys, :] += tile.product(of_scores, content, LEFT_TRANSPOSED)
         by_distance = tile.gradients_by_distance(of_scores)  # [A, W]
-        distance_sums[rows, :] += tile.product(by_distance, reversed_position, _LEFT_TRANSPOSED)
+        distance_sums[rows, :] += tile.product(by_distance, reversed_position, LEFT_TRANSPOSED)
         return (
             of_content + tile.product(of_scores, key[0, keys, :]),
             of_position + tile.product(by_distance, distances[rows, :]),

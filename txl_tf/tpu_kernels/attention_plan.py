@@ -87,16 +87,14 @@ class AttentionPlan:
     @functools.cached_property
     def block_queries(self) -> int:
         """Queries of a tile, a multiple of the rows of a register."""
-        needed = rounded_up(self.segment_length, 16)
-        allowed = self.kernel.max_block_queries or self._tiles[0]
-        return min(needed, rounded_up(allowed, 16))
+        largest = self.kernel.max_block_queries or self._tiles[0]
+        return rounded_up(min(self.segment_length, largest), 16)
 
     @functools.cached_property
     def block_keys(self) -> int:
         """Keys of a tile, a multiple of 128."""
-        needed = rounded_up(self.key_length, LANES)
-        allowed = self.kernel.max_block_keys or self._tiles[1]
-        return min(needed, rounded_up(allowed, LANES))
+        largest = self.kernel.max_block_keys or self._tiles[1]
+        return rounded_up(min(self.key_length, largest), LANES)
 
     @functools.cached_property
     def _tiles(self) -> tuple[int, int]:
@@ -105,9 +103,9 @@ class AttentionPlan:
             return LANES, LANES
         queries = min(QUERY_TILES, key=lambda tile: (rounded_up(self.segment_length, tile), -tile))
         padded = self.memory_length + rounded_up(self.segment_length, queries)
-        # Both passes multiply queries with 11 matrices a tile, see `forward_flops` and
-        # `backward_flops`: 7 have C columns, and 4 have a column for each of about A + C distances.
-        # So C keys cost 11 * C + 4 * A columns and a turn of the loop.
+        # Both passes compute 11 products for a tile, see `forward_flops` and `backward_flops`: 7
+        # with C columns, and 4 with a column for each of about A + C distances. So C keys cost
+        # 11 * C + 4 * A columns and a turn of the loop.
         edges = 4 * queries + TURN_COLUMNS
         keys = min(_KEY_TILES, key=lambda tile: rounded_up(padded, tile) * (11 + edges / tile))
         return queries, keys
@@ -150,8 +148,9 @@ class AttentionPlan:
     def heads_per_group(self) -> int:
         """Heads whose columns lie side by side in a block: the fewest that fill whole registers.
 
-        Zeros separate the heads of a group, see `Tile.is_of_head`. Each head multiplies all `G`
-        columns, which costs little, as narrow heads would not fill a product.
+        If no smaller number does, these are all heads. Zeros separate the heads of a group, see
+        `Tile.is_of_head`. Each head multiplies all `G` columns, which costs little, as narrow heads
+        would not fill a product.
         """
         for count in range(1, self.num_heads):
             if self.num_heads % count == 0 and count * self.head_dim % LANES == 0:
@@ -168,7 +167,7 @@ class AttentionPlan:
         return self.heads_per_group * self.head_dim
 
     def key_blocks_of_queries(self, block: int) -> tuple[int, int]:
-        """Returns the tiles of keys, first and end, that a tile of queries needs at most."""
+        """Returns the range of tiles of keys that a tile of queries may need: its first and end."""
         first = self.padded_memory_length - self.memory_length
         if self.farthest is not None:
             first_query = self.padded_memory_length + block * self.block_queries
@@ -178,7 +177,10 @@ class AttentionPlan:
 
     @property
     def _tiles_of_parts(self) -> list[tuple["AttentionPlan", int]]:
-        """Tiles of scores of one head and row with a full memory, by the plan of their size."""
+        """Numbers of tiles of scores of one head and row with a full memory.
+
+        Each number has the plan with the sizes of its tiles.
+        """
         spans = map(self.key_blocks_of_queries, range(self.num_query_blocks))
         return [(self, sum(end - first for first, end in spans))]
 
@@ -201,10 +203,11 @@ class AttentionPlan:
         The reversals of rows, which are products too, are included.
         """
         num_tiles = self.num_rows * self.num_heads * self._tiles_of_parts[0][1]
-        # Scores again, by keys and by distances, and the gradient times values.
+        # The scores by key and by distance, again, and the gradient of the results times values.
         turns = 2 if self.sums_twice else 1
         again = turns * (2 * self.block_keys + self.window)
-        # The gradients of values, keys and queries by keys, and of distances and queries by them.
+        # With C columns the gradients of values, keys and content queries; with W columns the
+        # gradients of distances and position queries.
         per_query = self.group_width * (3 * self.block_keys + 2 * self.window + again)
         # The reversal of the gradients of scores: a product of (A, A) with (A, C).
         per_query += self.block_queries * self.block_keys
@@ -219,10 +222,10 @@ class AttentionPlan:
 
     @property
     def sums_twice(self) -> bool:
-        """True if the backward pass computes probabilities again, for exactness.
+        """True if the backward pass computes the probabilities twice, for exactness.
 
-        The mean of a query's gradients is then summed from the gradients themselves, and not from
-        the rounded results of the forward pass.
+        The first time, it sums the mean of a query's gradients. Otherwise this mean comes from the
+        rounded results of the forward pass.
         """
         return self.dtype == "float32"
 
@@ -239,7 +242,7 @@ class AttentionPlan:
 
     @functools.cached_property
     def vmem_bytes(self) -> int:
-        """Estimate of the memory on the chip that the backward pass needs, the larger of the two.
+        """Estimate of the memory on the chip that the backward pass needs; the other needs less.
 
         The counts of temporary arrays are estimates too; the tests compile the kernels with them.
         """

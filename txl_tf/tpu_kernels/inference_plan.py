@@ -22,7 +22,7 @@ from txl_tf.tpu_kernels.attention_plan import (
 _LARGEST_TILE = {2: 1536, 4: 512}
 # Most keys of a tile of the segment. Many keys of a large tile would be later than its queries.
 _LARGEST_SEGMENT_TILE = 256
-# Places that are added to a memory for larger tiles are fewer.
+# A memory gets fewer further places than this for the sake of larger tiles.
 _MOST_UNUSED = 4 * LANES
 # Memory is moved by the rows of a bfloat16 register.
 _ROWS_OF_REGISTER = 16
@@ -53,8 +53,10 @@ class InferencePlan(AttentionPlan):
     @property
     def of_segment(self) -> Self:
         """The plan of the loop over the segment, which has other tiles of keys."""
-        kernel = dataclasses.replace(self.kernel, max_block_keys=self.segment_block_keys)
-        return dataclasses.replace(self, kernel=kernel)
+        return dataclasses.replace(
+            self,
+            kernel=dataclasses.replace(self.kernel, max_block_keys=self.segment_block_keys),
+        )
 
     @property
     def padded_key_length(self) -> int:
@@ -78,6 +80,7 @@ class InferencePlan(AttentionPlan):
 
     @property
     def _tiles_of_parts(self) -> list[tuple[AttentionPlan, int]]:
+        # Each tile of queries reads all of memory, and the segment up to its own last query.
         segment = self.of_segment
         ends = range(self.block_queries, self.padded_segment_length + 1, self.block_queries)
         of_segment = sum(math.ceil(end / segment.block_keys) for end in ends)

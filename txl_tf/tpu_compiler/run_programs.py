@@ -44,7 +44,7 @@ def traced_trainer(
 
 
 def training_program(trainer: Trainer) -> LoweredProgram:
-    """Lowers the program of a `traced_trainer`."""
+    """Lowers the training program of a `traced_trainer`."""
     return dataclasses.replace(
         ReplicaProgram.of(trainer.trace()).lower(),
         attention=attention_choice(trainer.experiment, trainer.strategy).reason,
@@ -54,7 +54,7 @@ def training_program(trainer: Trainer) -> LoweredProgram:
 def evaluation_program(trainer: Trainer) -> LoweredProgram:
     """Lowers the program of the evaluations during the training of a `traced_trainer`.
 
-    Its variables are the trainer's. Dynamic evaluation allows only one replica.
+    The program reads the variables of the trainer. Dynamic evaluation allows only one replica.
     """
     experiment, strategy = trainer.experiment, trainer.strategy
     evaluator = Evaluator(
