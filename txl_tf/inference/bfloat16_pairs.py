@@ -40,9 +40,8 @@ def product_of_stored(inputs: Any, kernel: Any) -> Any:
     """Multiplies float32 inputs `(..., Q, X)` with a stored kernel `(..., X, Y)`: `(..., Q, Y)`.
 
     For few rows it is a sum of elementwise products, which XLA computes without a copy of the
-    kernel. XLA makes loops over vectors from sums of few products, but not of many. So up
-    to 8 slices of the kernel are multiplied and added first, and then the sum over the rest of `X`
-    is taken.
+    kernel. XLA makes loops over vectors from sums of few products, but not of many. So up to 8
+    slices of the kernel are multiplied and added first, and then the rest of `X` is summed.
     """
     if kernel.dtype == "uint32":
         # XLA would unpack a constant kernel before the loop over layers and read float32 in the

@@ -10,7 +10,7 @@ from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
 _ALL_HEADS = AllHeads()
-# With this many tokens the products take the least time per token; more tokens make large scores.
+# The number of tokens with the least time of products per token; more tokens make large scores.
 _TOKENS_PER_READ = 256
 # Head by head, scores are small, and a read spends most time on copies of memory.
 _TOKENS_PER_READ_BY_HEAD = 1024
@@ -19,8 +19,7 @@ _TOKENS_PER_READ_ON_CHIP = 1024
 # On a CPU, XLA fuses the elementwise work that dominates narrow models, but its products are
 # slower.
 _WIDEST_COMPILED_ON_CPU = 64
-# Rounding gains nothing where the caches of a CPU hold the float32 weights and memory, which may be
-# so below this number of bytes.
+# Caches of a CPU may hold float32 weights and memory of fewer bytes. Then rounding gains nothing.
 _FEWEST_ROUNDED_BYTES = 64 << 20
 
 

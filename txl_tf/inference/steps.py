@@ -14,6 +14,7 @@ from keras import ops
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.models.memory import KeyValueMemory, Memory
 
+# A step state has the form of a memory too.
 AnyMemory = Memory | KeyValueMemory
 
 
