@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
+from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, check_dataset, open_model

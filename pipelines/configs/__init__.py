@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from txl_tf.config.base import parse_setting, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import AnyModelConfig
+from txl_tf.config.setting_values import parse_setting, shown_value
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,

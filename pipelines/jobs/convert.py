@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.config.base import parse_setting
+from txl_tf.config.setting_values import parse_setting
 from txl_tf.convert.python2_vocabulary import Python2Vocabulary
 from txl_tf.data.corpora import CORPORA
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer

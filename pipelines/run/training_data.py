@@ -8,7 +8,8 @@ import tensorflow as tf
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.training_segments import TrainingSegments
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator, Track, create_evaluator
 from txl_tf.evaluation.result import EvaluationResult, bits, perplexity

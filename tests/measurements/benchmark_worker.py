@@ -52,7 +52,7 @@ def _train(experiment: Any, folder: str) -> Work:
 
     from pipelines.run.precision import with_faster_policy
     from pipelines.run.training_data import TrainingData
-    from txl_tf.config.base import MAX_STEPS_PER_LOOP
+    from txl_tf.config.limits import MAX_STEPS_PER_LOOP
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.training.trainer import Trainer
 
@@ -75,7 +75,7 @@ def _train(experiment: Any, folder: str) -> Work:
 def _write_random_dataset(folder: str, num_tokens: int, vocabulary_size: int) -> str:
     """Writes a data set of random token ids and returns its path."""
     from txl_tf.data.preparation import prepare_dataset
-    from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
+    from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 
     content = " ".join(map(str, _random_tokens(num_tokens, vocabulary_size))).encode()
     path = os.path.join(folder, "data")

@@ -3,52 +3,18 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import operator
-import re
-import reprlib
 import types
 import typing
 from typing import Any, NoReturn, Self
 
+from txl_tf.config.setting_values import shown_value
 from txl_tf.errors import did_you_mean
-from txl_tf.storage.untrusted_files import parse_json
-
-MAX_TOKEN_IDS = 2**31 - 1
-"""Token ids are int32."""
-MAX_STEPS = 2**31 - 1
-"""Dropout masks depend on the step as an int32."""
-MAX_STEPS_PER_LOOP = 2**20
-"""The figures of all steps of a loop stay on the device until it ends."""
-MAX_LAYERS = 1024
-"""Each layer takes seconds to compile."""
-MAX_WIDTH = 2**20
-"""Limit of the widths of layers, and of the number of heads."""
-MAX_TOKENS = 2**24
-"""Limit of segments and memories; attention computes a score for every pair of tokens."""
-MAX_DISTANCE = 2**31 - 1
-"""Distances are int32."""
-DEFAULT_NEW_TOKENS = 128
-"""Tokens to generate by default."""
-MAX_ROWS = 2**24
-"""Limit of the rows of a batch."""
-MAX_CLUSTERS = 64
-"""Limit of the clusters of the vocabulary, each of which is compiled separately."""
 
 _LARGEST_INTEGER = 2**63 - 1
 # Everything is computed in float32.
 _LARGEST_FLOAT = 3.4028234663852886e38
-
-_REPR = reprlib.Repr()
-_REPR.maxlevel = 3
-_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 100
-_REPR.maxtuple = _REPR.maxlist = _REPR.maxdict = 8
-
-
-def shown_value(value: Any) -> str:
-    """Formats any value for an error message, cut where it is long or deep."""
-    return _REPR.repr(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,53 +236,3 @@ def shown_type(hint: Any) -> str:
     if len(options_of(hint)) > 1:
         return " | ".join(map(shown_type, options_of(hint)))
     return "None" if hint is types.NoneType else hint.__name__
-
-
-_WORDS = {"none": None, "true": True, "false": False}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-
-
-def parse_setting(text: str) -> Any:
-    """Reads JSON, `.5`, `(1, 2)`, or `none`, `true` and `false`; any other text is a string.
-
-    Raises ValueError for JSON that no type can hold, such as a number of 5,000 digits.
-    """
-    try:
-        return parse_json(text)
-    except json.JSONDecodeError:
-        if _NUMBER.fullmatch(text):
-            return float(text)
-        if text[:1] + text[-1:] == "()":
-            return parse_setting(f"[{text[1:-1].rstrip(', ')}]")
-        return _WORDS.get(text.lower(), text)
-
-
-_MAX_SHOWN = 4
-
-
-def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str:
-    """Lists settings that differ between two nested dicts of JSON values, in one line.
-
-    An example is `2 settings differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`.
-    The line is empty if all are equal. A missing setting counts as None.
-    """
-    before, now = flat_settings(stored), flat_settings(current)
-    names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
-    if not names:
-        return ""
-    listing = ", ".join(
-        f"{name} (stored {before.get(name)!r}, now {now.get(name)!r})"
-        for name in names[:_MAX_SHOWN]
-    )
-    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return f"{len(names)} setting{'s differ' if len(names) > 1 else ' differs'}: {listing}{more}"
-
-
-def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings by their dotted names, each after the prefix."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        is_section = isinstance(value, dict) and value
-        flat |= flat_settings(value, f"{name}.") if is_section else {name: value}
-    return flat

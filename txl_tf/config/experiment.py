@@ -7,18 +7,14 @@ from txl_tf.config.base import (
     FRACTION,
     FRACTION_BELOW_ONE,
     FRACTION_WITHIN,
-    MAX_DISTANCE,
-    MAX_ROWS,
-    MAX_STEPS,
-    MAX_STEPS_PER_LOOP,
-    MAX_TOKENS,
     FrozenConfig,
     not_negative,
-    parse_setting,
     positive,
 )
 from txl_tf.config.frozen_parts import FrozenParts
+from txl_tf.config.limits import MAX_DISTANCE, MAX_ROWS, MAX_STEPS, MAX_STEPS_PER_LOOP, MAX_TOKENS
 from txl_tf.config.model import AnyModelConfig, ModelConfig, RecurrentConfig
+from txl_tf.config.setting_values import parse_setting
 from txl_tf.errors import did_you_mean
 
 

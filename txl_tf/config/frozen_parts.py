@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Self
 
-from txl_tf.config.base import shown_value
+from txl_tf.config.setting_values import shown_value
 
 _FROZEN_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
 

@@ -5,15 +5,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from txl_tf.config.base import (
-    DEFAULT_NEW_TOKENS,
-    FRACTION,
-    FrozenConfig,
-    Range,
-    not_negative,
-    positive,
-)
+from txl_tf.config.base import FRACTION, FrozenConfig, Range, not_negative, positive
 
+DEFAULT_NEW_TOKENS = 128
+"""Tokens to generate unless a request says otherwise."""
 _GOLDEN_RATIO = 0x9E3779B9  # the fractional part in 32 bits
 MOST_BIAS = 100
 """Limit of a number in `logit_bias`."""

@@ -9,17 +9,14 @@ import itertools
 import math
 from typing import Annotated, ClassVar, Literal
 
-from txl_tf.config.base import (
-    FRACTION_BELOW_ONE,
+from txl_tf.config.base import FRACTION_BELOW_ONE, FrozenConfig, not_negative, positive
+from txl_tf.config.limits import (
     MAX_CLUSTERS,
     MAX_DISTANCE,
     MAX_LAYERS,
     MAX_TOKEN_IDS,
     MAX_TOKENS,
     MAX_WIDTH,
-    FrozenConfig,
-    not_negative,
-    positive,
 )
 
 _EULER_GAMMA = 0.5772156649

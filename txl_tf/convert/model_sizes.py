@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txl_tf.config.base import MAX_TOKEN_IDS, MAX_WIDTH
+from txl_tf.config.limits import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model import ModelConfig
 from txl_tf.convert.tensors import differences_error
 from txl_tf.errors import MismatchError, errors_as

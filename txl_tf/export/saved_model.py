@@ -11,8 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_shape_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from txl_tf.config.base import DEFAULT_NEW_TOKENS
-from txl_tf.config.generation import GenerationConfig
+from txl_tf.config.generation import DEFAULT_NEW_TOKENS, GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
 from txl_tf.errors import StorageError, errors_as, storage_errors
 from txl_tf.export.graph_texts import GraphTexts

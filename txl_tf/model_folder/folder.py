@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from txl_tf.config.base import describe_differences
+from txl_tf.config.differences import describe_differences
 from txl_tf.config.model import AnyModelConfig, ModelConfig
 from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer, read_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer

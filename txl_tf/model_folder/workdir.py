@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from txl_tf.config.base import describe_differences
+from txl_tf.config.differences import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import MismatchError, OutputExistsError, storage_errors
 from txl_tf.model_folder.descriptions import (

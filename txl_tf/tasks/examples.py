@@ -22,8 +22,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
-from txl_tf.config.base import FrozenConfig, shown_value
+from txl_tf.config.base import FrozenConfig
 from txl_tf.config.experiment import TaskKind
+from txl_tf.config.setting_values import shown_value
 from txl_tf.data.sources.text_files import MAX_LINE_BYTES, numbered_lines
 from txl_tf.errors import DataDamagedError, MismatchError, UsageError, did_you_mean, errors_as
 from txl_tf.storage.untrusted_files import parse_json_object

@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from txl_tf.config.base import describe_differences
+from txl_tf.config.differences import describe_differences
 from txl_tf.errors import (
     DataDamagedError,
     MismatchError,

@@ -6,12 +6,10 @@ from typing import Self
 
 import numpy as np
 
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
+from txl_tf.data.tokenizers.tokenizer import (OPTIONS_FILE, TOKENS_FILE, InvalidTextError, Tokenizer, decode_utf8)
 from txl_tf.storage.untrusted_files import parse_json
 
 _NUM_CODE_POINTS = 0x110000
-_OPTIONS_FILE = "vocabulary.json"
-_CHARACTERS_FILE = "vocabulary.txt"
 
 
 class CharacterTokenizer(Tokenizer):
@@ -47,8 +45,8 @@ class CharacterTokenizer(Tokenizer):
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        options = parse_json(files[_OPTIONS_FILE])
-        lines = files[_CHARACTERS_FILE].decode("ascii").split()
+        options = parse_json(files[OPTIONS_FILE])
+        lines = files[TOKENS_FILE].decode("ascii").split()
         characters = [chr(int(line.removeprefix("U+"), 16)) for line in lines]
         return cls(characters, unknown_token=options["unknown_token"])
 
@@ -59,8 +57,8 @@ class CharacterTokenizer(Tokenizer):
         lines = [f"U+{ord(character):04X}\n" for character in self.characters]
         options = {"unknown_token": self.unknown_token}
         return {
-            _CHARACTERS_FILE: "".join(lines).encode(),
-            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+            TOKENS_FILE: "".join(lines).encode(),
+            OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:

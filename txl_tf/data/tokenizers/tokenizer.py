@@ -12,6 +12,10 @@ from txl_tf.errors import DataDamagedError
 
 BYTE_ORDER_MARK = "\ufeff".encode()
 _REPLACEMENT = "\ufffd"
+TOKENS_FILE = "vocabulary.txt"
+"""Tokens of a vocabulary, one on each line."""
+OPTIONS_FILE = "vocabulary.json"
+"""Options of a tokenizer."""
 
 
 def document_bytes(text: bytes | str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
+from txl_tf.data.tokenizers.tokenizer import (OPTIONS_FILE, TOKENS_FILE, InvalidTextError, Tokenizer, decode_utf8)
 from txl_tf.storage.untrusted_files import parse_json
 
 
@@ -123,10 +123,6 @@ class WordRule(FrozenConfig):
         return text
 
 
-_OPTIONS_FILE = "vocabulary.json"
-_TOKENS_FILE = "vocabulary.txt"
-
-
 class RuleTokenizer(Tokenizer):
     """Base class of tokenizers whose text is split into words by a `WordRule`.
 
@@ -166,10 +162,10 @@ class RuleTokenizer(Tokenizer):
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        options = parse_json(files[_OPTIONS_FILE])
+        options = parse_json(files[OPTIONS_FILE])
         del options["eos_token"]  # the rule has it
         unknown_token = options.pop("unknown_token")
-        tokens = files[_TOKENS_FILE].decode().removesuffix("\n").split("\n")
+        tokens = files[TOKENS_FILE].decode().removesuffix("\n").split("\n")
         return cls(tokens, WordRule.from_dict(options), unknown_token=unknown_token)
 
     @property
@@ -178,8 +174,8 @@ class RuleTokenizer(Tokenizer):
         options: dict[str, Any] = self.rule.to_dict()
         options |= {"eos_token": self.rule.eos_token, "unknown_token": self.unknown_token}
         return {
-            _TOKENS_FILE: b"\n".join(self.tokens) + b"\n",
-            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+            TOKENS_FILE: b"\n".join(self.tokens) + b"\n",
+            OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
     def token_texts(self) -> list[bytes]:
@@ -241,51 +237,3 @@ class WordTokenizer(RuleTokenizer):
             "which has no token for unknown words."
         )
         return InvalidTextError(reason, text, len(characters[: match.start()].encode()))
-
-
-class IdTokenizer(WordTokenizer):
-    """Tokenizer whose text is token ids: words between white space, each a number or a label.
-
-    Decoded text has the label of an id, with `_` for white space in it, or the number where the
-    label is missing, empty, a number itself or the label of an earlier id. So
-    `encode(decode(ids)) == ids` for any labels.
-
-    Args:
-        vocabulary_size: int. Number of ids.
-        labels: sequence of str, in the order of their ids. Defaults to none.
-
-    Example:
-    ```python
-    tokenizer = txl_tf.data.IdTokenizer(3, ["Bar", "Note On 60"])
-    assert tokenizer.decode([0, 1, 2]) == "Bar Note_On_60 2"
-    assert list(tokenizer.encode("Bar 1 2")) == [0, 1, 2]
-    ```
-    """
-
-    kind = "ids"
-    reads_lines = False
-
-    def __init__(self, vocabulary_size: int, labels: Sequence[str] = ()) -> None:
-        if not len(labels) <= vocabulary_size or vocabulary_size < 1:
-            raise ValueError(
-                "`vocabulary_size` must be positive, and at least the number of labels. "
-                f"Received: vocabulary_size={vocabulary_size} and {len(labels)} labels"
-            )
-        self.labels = list(labels)
-        words = list(map(str, range(vocabulary_size)))
-        ids = {word: number for number, word in enumerate(words)}
-        for number, label in enumerate("_".join(each.split()) for each in labels):
-            if label and ids.setdefault(label, number) == number:
-                words[number] = label
-        super().__init__(words, WordRule())
-        self.ids = {word.encode(): number for word, number in ids.items()}
-
-    @classmethod
-    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        return cls(**parse_json(files[_OPTIONS_FILE]))
-
-    @property
-    def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Name and content of the file: the number of ids, and their labels."""
-        values = {"vocabulary_size": self.vocabulary_size, "labels": self.labels}
-        return {_OPTIONS_FILE: (json.dumps(values, indent=0) + "\n").encode()}
