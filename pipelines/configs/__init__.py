@@ -20,7 +20,7 @@ from txl_tf.errors import (
 )
 from txl_tf.models.presets import preset
 from txl_tf.storage.files import read_file
-from txl_tf.storage.untrusted_files import check_values, parse_json
+from txl_tf.storage.strict_json import check_values, parse_json
 
 from ..shell.arguments import overridden_settings, override
 

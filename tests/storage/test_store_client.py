@@ -23,7 +23,7 @@ from txl_tf.storage.files import (
     remove_folder,
     write_file,
 )
-from txl_tf.storage.untrusted_files import files_below
+from txl_tf.storage.listed_files import files_below
 from txl_tf.training.checkpoints import CheckpointStore
 
 CONTENT = bytes(range(256)) * 3000

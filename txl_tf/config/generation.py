@@ -65,8 +65,7 @@ class SamplingConfig(FrozenConfig):
     @property
     def has_penalty(self) -> bool:
         """True if a penalty changes scores, so that used tokens must be known."""
-        others = (self.frequency_penalty, self.presence_penalty)
-        return self.repetition_penalty != 1 or any(others)
+        return self.repetition_penalty != 1 or any((self.frequency_penalty, self.presence_penalty))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

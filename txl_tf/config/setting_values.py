@@ -5,7 +5,7 @@ import re
 import reprlib
 from typing import Any
 
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.storage.strict_json import parse_json
 
 _WORDS = {"none": None, "true": True, "false": False}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)

@@ -34,7 +34,7 @@ from txl_tf.convert.tensors import (
 from txl_tf.errors import DataDamagedError, InputMissingError, errors_as
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import file_bytes, list_folder, read_file
-from txl_tf.storage.untrusted_files import listed_file
+from txl_tf.storage.listed_files import listed_file
 
 # Optimizer state and step.
 _IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")

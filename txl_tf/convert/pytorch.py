@@ -39,7 +39,7 @@ from txl_tf.convert.tensors import (
 from txl_tf.errors import MismatchError, storage_errors
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.storage.strict_json import read_json_object
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ import concurrent.futures
 import dataclasses
 import functools
 import itertools
-import json
 import os
 from collections.abc import Callable
 from typing import Self
@@ -13,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.data.records import ShardManifest, frame_bytes, parse_frame
+from txl_tf.data.records import RECORDS_REMEDY, ShardManifest, frame_bytes, parse_frame
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import (
@@ -34,17 +33,17 @@ from txl_tf.storage.files import (
     read_file,
     write_file,
 )
-from txl_tf.storage.untrusted_files import (
+from txl_tf.storage.listed_files import listed_file
+from txl_tf.storage.strict_json import (
     MAX_DESCRIPTION_BYTES,
+    json_file,
     json_sha256,
-    listed_file,
     parse_json_object,
 )
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 _AGAIN = "Prepare the data set again."
-_REMEDY = "Restore the file, or prepare the data set again."
 _VOCABULARY_REMEDY = "Restore the vocabulary from a copy, or from a data set prepared with it."
 
 
@@ -115,8 +114,7 @@ class Manifest(FrozenConfig):
         """Writes the manifest file, with its checksum, into the folder of a data set."""
         values = self.to_dict()
         values["manifest_sha256"] = json_sha256(values)
-        content = json.dumps(values, indent=2) + "\n"
-        write_file(os.path.join(folder, MANIFEST_FILE), content.encode())
+        write_file(os.path.join(folder, MANIFEST_FILE), json_file(values))
 
     @classmethod
     def read(cls, folder: str) -> Self:
@@ -155,14 +153,14 @@ def verify_shard(
     """Compares size and SHA-256 of a shard with its manifest; DataDamagedError names the damage."""
     path = os.path.join(folder, shard.file)
     with storage_errors("The file cannot be read", path):
-        listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
+        listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=RECORDS_REMEDY)
         if (size := file_bytes(path)) != shard.bytes:
             what = f"The file has {size} bytes; the manifest says {shard.bytes}."
         elif (checksum := file_sha256(path, progress)) != shard.sha256:
             what = f"The file has SHA-256 {checksum}; the manifest says {shard.sha256}."
         else:
             return
-    raise DataDamagedError(what, where=path, remedy=_REMEDY)
+    raise DataDamagedError(what, where=path, remedy=RECORDS_REMEDY)
 
 
 def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tokenizer:
@@ -341,7 +339,7 @@ class PreparedDataset:
             raise DataDamagedError(
                 "The file is missing, or shorter than the manifest says.",
                 where=path,
-                remedy=_REMEDY,
+                remedy=RECORDS_REMEDY,
             ) from error
         except tf.errors.OpError as error:
             raise StorageError(
@@ -356,7 +354,12 @@ class PreparedDataset:
     def _check_file(self, shard: ShardManifest) -> None:
         """Checks a shard file once, before its manifest decides how many bytes are read."""
         if shard.file not in self._checked_files:
-            context = {"listed_in": os.path.join(self.folder, MANIFEST_FILE), "remedy": _REMEDY}
             with storage_errors("The file cannot be read", os.path.join(self.folder, shard.file)):
-                listed_file(self.folder, shard.file, num_bytes=shard.bytes, **context)
+                listed_file(
+                    self.folder,
+                    shard.file,
+                    listed_in=os.path.join(self.folder, MANIFEST_FILE),
+                    remedy=RECORDS_REMEDY,
+                    num_bytes=shard.bytes,
+                )
             self._checked_files.add(shard.file)

@@ -21,7 +21,7 @@ DOCUMENT_STARTS_FEATURE = "document_starts"
 LENGTH_BYTES = 8
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
-_REMEDY = "Restore the file, or prepare the data set again."
+RECORDS_REMEDY = "Restore the file, or prepare the data set again."
 
 
 def token_dtype(token_bytes: int) -> np.dtype:
@@ -57,7 +57,9 @@ def parse_frame(
     tokens, bits = (values.get(name, b"") for name in (TOKENS_FEATURE, DOCUMENT_STARTS_FEATURE))
     if len(tokens) != num_tokens * token_bytes or len(bits) != -(-num_tokens // 8):
         raise DataDamagedError(
-            f"The record is damaged: it must hold {num_tokens} tokens.", where=where, remedy=_REMEDY
+            f"The record is damaged: it must hold {num_tokens} tokens.",
+            where=where,
+            remedy=RECORDS_REMEDY,
         )
     starts = np.unpackbits(np.frombuffer(bits, np.uint8), count=num_tokens, bitorder="little")
     return np.frombuffer(tokens, dtype=token_dtype(token_bytes)), starts.astype(bool)

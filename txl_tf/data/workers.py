@@ -16,7 +16,6 @@ from txl_tf.errors import StorageError
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-Executor = concurrent.futures.ProcessPoolExecutor
 
 _ITEMS_PER_WORKER = 3
 """Items in flight per worker."""
@@ -41,14 +40,18 @@ def ordered_workers(
     context = multiprocessing.get_context("forkserver")
     # Imported once, and not again by each worker.
     context.set_forkserver_preload(["txl_tf.data.preparation"])
-    executor = Executor(num_workers, context, _begin_work, (function,))
+    executor = concurrent.futures.ProcessPoolExecutor(
+        num_workers, context, _begin_work, (function,)
+    )
     try:
         yield functools.partial(_ordered_results, executor, num_workers * _ITEMS_PER_WORKER)
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def _ordered_results(executor: Executor, most_waiting: int, items: Iterable[Any]) -> Iterator[Any]:
+def _ordered_results(
+    executor: concurrent.futures.Executor, most_waiting: int, items: Iterable[Any]
+) -> Iterator[Any]:
     futures: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
     try:
         for item in items:

@@ -24,7 +24,7 @@ from txl_tf.distribution.server_address import (
 from txl_tf.distribution.time_limit import within
 from txl_tf.errors import InputMissingError, UsageError, errors_as, first_line
 from txl_tf.imports import is_on_jax, jax
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.storage.strict_json import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
 # Jobs of a cluster that may train: parameter servers and evaluators are not supported.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
@@ -15,10 +14,11 @@ from txl_tf.errors import (
     InputMissingError,
     MismatchError,
     UsageError,
-    first_line,
+    errors_as,
     storage_errors,
 )
-from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.storage.files import RESTORE_REMEDY
+from txl_tf.storage.strict_json import json_file, read_json_object
 from txl_tf.training.checkpoints import CheckpointStore
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ _FREE_FIELDS = (
 
 def settings_file(config: FrozenConfig) -> bytes:
     """Returns the contents of a JSON file that `read_settings_file` reads."""
-    values = {"format_version": _FORMAT_VERSION, **config.to_dict()}
-    return (json.dumps(values, indent=1) + "\n").encode()
+    return json_file({"format_version": _FORMAT_VERSION, **config.to_dict()}, indent=1)
 
 
 _Config = TypeVar("_Config", bound=FrozenConfig)
@@ -72,14 +71,9 @@ def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
             where=path,
             remedy="Use the version of txl-tf that wrote the file.",
         )
-    try:
+    what = "The settings in the file are invalid"
+    with errors_as(DataDamagedError, ValueError, what, path, RESTORE_REMEDY):
         return config.from_dict(values)
-    except ValueError as error:
-        raise DataDamagedError(
-            f"The settings in the file are invalid: {first_line(error)}",
-            where=path,
-            remedy="Restore the file from a copy.",
-        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,8 +155,12 @@ def deciding_settings(
     training = {
         name: value for name, value in values["training"].items() if name not in _FREE_FIELDS
     }
-    deciding = {"model": values["model"], "optimizer": values["optimizer"]}
-    deciding |= {"training": training, "data": data}
+    deciding = {
+        "model": values["model"],
+        "optimizer": values["optimizer"],
+        "training": training,
+        "data": data,
+    }
     if experiment.task is not None:
         deciding["task"] = values["task"]
     if start is not None:

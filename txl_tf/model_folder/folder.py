@@ -31,8 +31,8 @@ from txl_tf.model_folder.descriptions import (
     read_settings_file,
 )
 from txl_tf.storage.files import list_folder, path_exists
+from txl_tf.storage.listed_files import verify_checksums
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import verify_checksums
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoints import (
     DATA_FILE,
@@ -93,9 +93,8 @@ class ModelFolder:
                 remedy="Wait for an evaluation, or choose another --step.",
             )
         newest = steps[-1]
-        choices: dict[StepChoice, int | None] = {"newest": newest, "best": best}
-        choices[None] = newest if best is None else best
-        step = choices.get(self.step, self.step)
+        default = newest if best is None else best
+        step = {"newest": newest, "best": best, None: default}.get(self.step, self.step)
         if step not in steps:
             raise UsageError(
                 f"There is no checkpoint of step {step}.",
@@ -270,10 +269,8 @@ def checked_path(folder: str | os.PathLike[str]) -> str:
 
 def _read_checkpoint(folder: str, model: AnyModelConfig) -> tuple[int, dict[str, np.ndarray]]:
     manifest, arrays = read_checkpoint(folder)
-    checkpoint_model, folder_model = (
-        {"model": m} for m in (manifest["identity"].get("model"), model.to_dict())
-    )
-    differences = describe_differences(checkpoint_model, folder_model)
+    checkpoint_model, folder_model = manifest["identity"].get("model"), model.to_dict()
+    differences = describe_differences({"model": checkpoint_model}, {"model": folder_model})
     if differences:
         raise MismatchError(
             f"The weights are not of the model in config.json; {differences}",
@@ -356,8 +353,7 @@ def _write_model(
     manifest = write_checkpoint(folder.path, 0, arrays, {"model": description.model.to_dict()})
     folder.write(MANIFEST_FILE, manifest)
     for name, content in description.files(tokenizer).items():
-        *folders, file = name.split("/")
-        folder.subfolder(*folders).write(file, content)
+        folder.write(name, content)
 
 
 def read_base(folder: str) -> dict[str, np.ndarray]:

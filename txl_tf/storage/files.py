@@ -7,7 +7,6 @@ callers need not distinguish the two. A file that differs from what is known of 
 
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import os
@@ -20,6 +19,7 @@ from typing import IO
 from txl_tf.errors import DataDamagedError, first_line
 from txl_tf.imports import tensorflow as tf
 
+RESTORE_REMEDY = "Restore the file from a copy."
 _BLOCK_BYTES = 4 << 20
 _LISTING_TRIES = 3
 # TensorFlow's client for stores reads ahead by a setting of the process, 64 MiB by default. The
@@ -70,7 +70,7 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
         raise DataDamagedError(
             f"The file is larger than {max_bytes:,} bytes, the limit for files of its kind.",
             where=path,
-            remedy="Restore the file from a copy.",
+            remedy=RESTORE_REMEDY,
         )
     with (
         _as_os_errors(path),
@@ -275,33 +275,6 @@ def flush_tree_to_disk(folder: str | os.PathLike[str]) -> None:
         for name in files:
             flush_to_disk(os.path.join(parent, name))
         flush_to_disk(parent)
-
-
-def open_locked(path: str, *, flags: int = 0) -> int:
-    """Opens a local file for writing, and locks it until it is closed or the process ends.
-
-    Creates the file unless it exists. `flags` are more of `os.open`. Raises BlockingIOError if
-    another process has locked it.
-    """
-    while True:
-        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise
-        # The owner before may have removed the file after it was opened here.
-        if is_open_as(descriptor, path):
-            return descriptor
-        os.close(descriptor)
-
-
-def is_open_as(descriptor: int, path: str) -> bool:
-    """True if a path leads to the file of a descriptor."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def set_read_ahead() -> None:

@@ -1,6 +1,7 @@
 """Locks of folders, on a local disk or in a store."""
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -10,17 +11,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError, first_line
-from txl_tf.storage.files import (
-    is_open_as,
-    is_remote,
-    make_folder,
-    open_locked,
-    read_file,
-    remove_file,
-    write_file,
-)
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.errors import DataDamagedError, OutputExistsError, storage_errors
+from txl_tf.storage.files import is_remote, make_folder, read_file, remove_file, write_file
+from txl_tf.storage.strict_json import read_json_object
 from txl_tf.storage.writable_folder import WritableFolder
 
 LOCK_FILE = ".lock"
@@ -28,6 +21,33 @@ LOCK_FILE = ".lock"
 _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _RELEASED = "the lock of the folder was given back"
+
+
+def open_locked(path: str, *, flags: int = 0) -> int:
+    """Opens a local file for writing, and locks it until it is closed or the process ends.
+
+    Creates the file unless it exists. `flags` are more of `os.open`. Raises BlockingIOError if
+    another process has locked it.
+    """
+    while True:
+        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        # The owner before may have removed the file after it was opened here.
+        if is_open_as(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+
+
+def is_open_as(descriptor: int, path: str) -> bool:
+    """True if a path leads to the file of a descriptor."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 @contextlib.contextmanager
@@ -59,14 +79,9 @@ def locked_folder(
         if is_remote(folder)
         else _LocalLock(folder)
     )
-    try:
+    remedy = "Check the permissions, or choose another folder."
+    with storage_errors("The folder cannot be locked", folder, remedy):
         lock.acquire()
-    except OSError as error:
-        raise StorageError(
-            f"The folder cannot be locked: {first_line(error)}",
-            where=folder,
-            remedy="Check the permissions, or choose another folder.",
-        ) from error
     try:
         yield WritableFolder(folder, lock.check)
     finally:
@@ -96,10 +111,9 @@ def _start_of(pid: Any) -> str | None:
 def _read_values(path: str) -> dict[str, Any]:
     """Reads a lock or a heartbeat; empty if it is missing or damaged."""
     try:
-        values = parse_json(read_file(path))
-    except (FileNotFoundError, DataDamagedError, ValueError):
+        return read_json_object(path)
+    except (FileNotFoundError, DataDamagedError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _describe_owner(owner: dict[str, Any]) -> str:

@@ -9,15 +9,16 @@ from typing import Self
 from txl_tf.errors import OutputExistsError
 from txl_tf.storage.files import (
     flush_to_disk,
+    flush_tree_to_disk,
     is_remote,
     list_folder,
     make_folder,
-    open_locked,
     path_exists,
     remove_file,
     remove_folder,
     rename,
 )
+from txl_tf.storage.locks import open_locked
 
 _MARK = ".preparing-"
 
@@ -85,9 +86,7 @@ class StagingFolder:
             for name in names:
                 rename(os.path.join(self.path, name), os.path.join(self._target, name))
             return
-        for name in names:
-            flush_to_disk(os.path.join(self.path, name))
-        flush_to_disk(self.path)
+        flush_tree_to_disk(self.path)
         rename(self.path, self._target)
         flush_to_disk(self._parent)
 

@@ -52,8 +52,12 @@ class WritableFolder:
         make_folder(self.path)
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a small file, as `write_file` does; creates the folder."""
-        self.make()
+        """Writes a small file, as `write_file` does; creates its folder if it is missing.
+
+        `name` may be a path below this folder.
+        """
+        self.check()
+        make_folder(os.path.dirname(self._path(name)))
         write_file(self._path(name), content, self.check)
 
     def remove_file(self, name: str) -> None:

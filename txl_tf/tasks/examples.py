@@ -27,7 +27,7 @@ from txl_tf.config.experiment import TaskKind
 from txl_tf.config.setting_values import shown_value
 from txl_tf.data.sources.text_files import MAX_LINE_BYTES, numbered_lines
 from txl_tf.errors import DataDamagedError, MismatchError, UsageError, did_you_mean, errors_as
-from txl_tf.storage.untrusted_files import parse_json_object
+from txl_tf.storage.strict_json import parse_json_object
 
 TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 CORRECT = "Correct the file, or take the record out."

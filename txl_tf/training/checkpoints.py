@@ -30,7 +30,8 @@ from txl_tf.errors import (
     storage_errors,
 )
 from txl_tf.storage.files import file_blocks, is_remote, open_new, path_exists
-from txl_tf.storage.untrusted_files import json_sha256, listed_file, read_json_object
+from txl_tf.storage.listed_files import listed_file
+from txl_tf.storage.strict_json import json_sha256, read_json_object
 from txl_tf.storage.writable_folder import WritableFolder
 
 MANIFEST_FILE = "manifest.json"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from txl_tf.errors import storage_errors
 from txl_tf.storage.appended_text import appended_text
-from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json
+from txl_tf.storage.strict_json import MAX_VALUES, parse_json
 from txl_tf.storage.writable_folder import WritableFolder
 
 TRAINING_RUN = "train"

@@ -17,7 +17,8 @@ from txl_tf.errors import (
     first_line,
     storage_errors,
 )
-from txl_tf.storage.files import file_sha256, flush_to_disk, open_locked
+from txl_tf.storage.files import file_sha256, flush_to_disk
+from txl_tf.storage.locks import open_locked
 
 Progress = Callable[[int, int | None], None]
 

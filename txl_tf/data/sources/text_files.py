@@ -35,7 +35,7 @@ from txl_tf.data.tokenizers.tokenizer import (
     decode_utf8,
     document_bytes,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, storage_errors
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, errors_as, storage_errors
 from txl_tf.storage.files import open_regular_file
 
 
@@ -234,10 +234,9 @@ def json_of_line(line: bytes, field: str | None, place: str) -> Any:
 
     Raises DataDamagedError, with `place`, if it has none.
     """
-    try:
+    kinds, what = (ValueError, RecursionError), "The line is not JSON in UTF-8"
+    with errors_as(DataDamagedError, kinds, what, place, "Correct the line."):
         value = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise _bad_line(f"The line is not JSON in UTF-8: {error}", place) from error
     if field is None:
         return value
     if not isinstance(value, dict):

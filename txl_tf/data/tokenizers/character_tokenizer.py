@@ -1,13 +1,18 @@
 """Tokenizer of characters."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
 
-from txl_tf.data.tokenizers.tokenizer import (OPTIONS_FILE, TOKENS_FILE, InvalidTextError, Tokenizer, decode_utf8)
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.data.tokenizers.tokenizer import (
+    OPTIONS_FILE,
+    TOKENS_FILE,
+    InvalidTextError,
+    Tokenizer,
+    decode_utf8,
+)
+from txl_tf.storage.strict_json import json_file, parse_json
 
 _NUM_CODE_POINTS = 0x110000
 
@@ -55,10 +60,9 @@ class CharacterTokenizer(Tokenizer):
         """Names and contents of the files: the code points, one per line, and the options."""
         # As numbers, because the line feed can be in the vocabulary.
         lines = [f"U+{ord(character):04X}\n" for character in self.characters]
-        options = {"unknown_token": self.unknown_token}
         return {
             TOKENS_FILE: "".join(lines).encode(),
-            OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+            OPTIONS_FILE: json_file({"unknown_token": self.unknown_token}),
         }
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:

@@ -1,12 +1,11 @@
 """Tokenizer of token ids that are written as numbers or labels."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 from txl_tf.data.tokenizers.tokenizer import OPTIONS_FILE
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.storage.strict_json import json_file, parse_json
 
 
 class IdTokenizer(WordTokenizer):
@@ -54,4 +53,4 @@ class IdTokenizer(WordTokenizer):
     def vocabulary_files(self) -> Mapping[str, bytes]:
         """Name and content of the file: the number of ids, and their labels."""
         values = {"vocabulary_size": self.vocabulary_size, "labels": self.labels}
-        return {OPTIONS_FILE: (json.dumps(values, indent=0) + "\n").encode()}
+        return {OPTIONS_FILE: json_file(values, indent=0)}

@@ -67,6 +67,8 @@ class Tokenizer(abc.ABC):
     """True if `readable` joins words at the marks of WikiText; such text encodes differently."""
     unknown_id: int | None = None
     """Id of text outside the vocabulary, or `None`."""
+    end_token_id: int | None = None
+    """Id of the token after every sentence or document, or `None`."""
 
     @classmethod
     @abc.abstractmethod
@@ -100,11 +102,6 @@ class Tokenizer(abc.ABC):
     def __getstate__(self) -> dict[str, Any]:
         # TensorFlow's objects cannot be pickled; a worker makes its own on first use.
         return {name: value for name, value in vars(self).items() if name != "operations"}
-
-    @property
-    def end_token_id(self) -> int | None:
-        """Id of the token after every sentence or document, or `None`."""
-        return None
 
     def token_texts(self) -> list[bytes]:
         """Returns the text of every token, in the order of their ids.

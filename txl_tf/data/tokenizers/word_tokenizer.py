@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -10,8 +9,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.data.tokenizers.tokenizer import (OPTIONS_FILE, TOKENS_FILE, InvalidTextError, Tokenizer, decode_utf8)
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.data.tokenizers.tokenizer import (
+    OPTIONS_FILE,
+    TOKENS_FILE,
+    InvalidTextError,
+    Tokenizer,
+    decode_utf8,
+)
+from txl_tf.storage.strict_json import json_file, parse_json
 
 
 def join_words(
@@ -153,12 +158,9 @@ class RuleTokenizer(Tokenizer):
         self.tokens = [token.encode() for token in tokens]
         self.vocabulary_size = len(tokens)
         self.mark_id = None if eos_token is None else list(tokens).index(eos_token)
-        self.unknown_id = None if unknown_token is None else list(tokens).index(unknown_token)
-
-    @property
-    def end_token_id(self) -> int | None:
         # With marks at both ends, each line is a separate sentence.
-        return self.mark_id if self.rule.add_double_eos else None
+        self.end_token_id = self.mark_id if rule.add_double_eos else None
+        self.unknown_id = None if unknown_token is None else list(tokens).index(unknown_token)
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
@@ -175,7 +177,7 @@ class RuleTokenizer(Tokenizer):
         options |= {"eos_token": self.rule.eos_token, "unknown_token": self.unknown_token}
         return {
             TOKENS_FILE: b"\n".join(self.tokens) + b"\n",
-            OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+            OPTIONS_FILE: json_file(options),
         }
 
     def token_texts(self) -> list[bytes]:
