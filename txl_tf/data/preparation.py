@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from txl_tf.data.prepared_dataset import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
-from txl_tf.data.records import (
-    DOCUMENT_STARTS_FEATURE,
-    TOKENS_FEATURE,
+from txl_tf.data.prepared_dataset import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    Manifest,
     ShardManifest,
-    frame_bytes,
+    SplitManifest,
 )
+from txl_tf.data.records import DOCUMENT_STARTS_FEATURE, TOKENS_FEATURE, frame_bytes
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, map_pieces, work_batches
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
@@ -31,8 +32,6 @@ SHARD_BYTES = 16_000_000
 """Size of a file unless told otherwise. Clients of stores read ahead up to the end of a file,
 64 MiB and more where nothing stops them: the files bound what a row reads before its first step."""
 
-# Receives the splits written and the vocabulary size.
-Check = Callable[[list[SplitManifest], int], None]
 EncodedBatch = tuple[np.ndarray, np.ndarray, TextCounts]
 """Token ids, the int64 places among them where documents begin, and counts of the text. A place one
 past the end stands for the next batch's first token."""
@@ -47,7 +46,7 @@ def prepare_dataset(
     tokens_per_record: int = TOKENS_PER_RECORD,
     shard_bytes: int = SHARD_BYTES,
     num_workers: int = 1,
-    check: Check | None = None,
+    check: Callable[[list[SplitManifest], int], None] | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Writes a prepared data set.

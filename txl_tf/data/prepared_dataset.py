@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.data.records import RECORDS_REMEDY, ShardManifest, frame_bytes, parse_frame
+from txl_tf.data.records import RECORDS_REMEDY, frame_bytes, parse_frame
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import (
@@ -45,6 +45,17 @@ FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 _AGAIN = "Prepare the data set again."
 _VOCABULARY_REMEDY = "Restore the vocabulary from a copy, or from a data set prepared with it."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardManifest(FrozenConfig):
+    """One shard: a file, in the folder of the data set, of consecutive records of a split."""
+
+    file: str
+    tokens: int
+    records: int
+    bytes: int
+    sha256: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,9 @@ is a multiplication.
 """
 
 import contextlib
-import dataclasses
 
 import numpy as np
 
-from txl_tf.config.base import FrozenConfig
 from txl_tf.errors import DataDamagedError
 from txl_tf.imports import tensorflow as tf
 
@@ -68,14 +66,3 @@ def parse_frame(
 def _field_bytes(num_bytes: int) -> int:
     """Size of a protocol buffer's field: its tag, its length in groups of 7 bits, its content."""
     return 1 + max(1, -(-num_bytes.bit_length() // 7)) + num_bytes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardManifest(FrozenConfig):
-    """One shard: a file, in the folder of the data set, of consecutive records of a split."""
-
-    file: str
-    tokens: int
-    records: int
-    bytes: int
-    sha256: str
