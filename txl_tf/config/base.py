@@ -1,4 +1,4 @@
-"""Base class of frozen, validated configurations."""
+"""Base class of configurations: fields with types and ranges, checked when they are set."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,10 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Interval of the numbers that a field accepts, as in `Annotated[int, Range(0, 5)]`."""
+    """Interval of the numbers that a field accepts, as in `Annotated[int, Range(0, 5)]`.
+
+    Its text follows the word "must be" in an error message.
+    """
 
     low: float
     high: float = math.inf
@@ -38,27 +41,28 @@ class Range:
 
 
 def positive(at_most: float = math.inf) -> Range:
-    """Returns the range of the numbers above 0."""
+    """Returns the range of numbers above 0, up to a largest one."""
     return Range(0, at_most, excludes_low=True)
 
 
 def not_negative(at_most: float = math.inf) -> Range:
-    """Returns the range of the numbers from 0."""
+    """Returns the range from 0, included, up to a largest number."""
     return Range(0, at_most)
 
 
 FRACTION = Range(0, 1)
 FRACTION_BELOW_ONE = Range(0, 1, excludes_high=True)
 FRACTION_WITHIN = Range(0, 1, excludes_low=True, excludes_high=True)
+"""Range that excludes both 0 and 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FrozenConfig:
     """A frozen dataclass that checks its own values.
 
-    A subclass lists its fields with plain types: int, float, bool, str, dict, a tuple of those,
-    another configuration, or one of them and `None`. Numbers are `Annotated` with their `Range`.
-    `validate` checks rules between fields. The string under a field is its documentation.
+    A subclass annotates each field with int, float, bool, str, dict, `Literal`, a configuration, a
+    tuple with items of one type, or a union of such types and `None`. A number is `Annotated` with
+    its `Range`. `validate` checks rules between fields. The string under a field documents it.
     """
 
     def __post_init__(self) -> None:
@@ -93,11 +97,12 @@ class FrozenConfig:
         """Builds a configuration from plain JSON types.
 
         Args:
-            values: dict. What `to_dict` returns; fields may be left out. Unknown fields that are
-                None are ignored: an earlier version did not use them.
+            values: dict in the form that `to_dict` returns; a field with a default may be left
+                out. An unknown key with the value None is ignored, because it stands for a
+                setting of another version that was not used.
 
         Raises:
-            ValueError: If a key is unknown or a value is not valid.
+            ValueError: If a key is unknown, a field is missing, or a value is not valid.
         """
         if not isinstance(values, dict):
             raise ValueError(
@@ -121,12 +126,20 @@ class FrozenConfig:
             ) from error
 
     def require(self, name: str, is_valid: bool, rule: str) -> None:
-        """Raises ValueError that a field "must" obey a rule, if it does not."""
+        """Raises ValueError unless a field is valid; the rule follows the word "must"."""
         if not is_valid:
             self.refuse(f"`{name}` must {rule}.", name)
 
     def require_use(self, chooser: str, fields_of_choice: dict[str, frozenset[str]]) -> None:
-        """Raises ValueError for a changed field that only other choices of `chooser` use."""
+        """Raises ValueError for a field that differs from its default but has no effect.
+
+        The value of the field `chooser` determines which fields have an effect.
+
+        Args:
+            chooser: str. Name of the field that chooses.
+            fields_of_choice: dict of each value of `chooser` to the fields that it uses. A field
+                that is in none of the sets is not checked.
+        """
         choice = getattr(self, chooser)
         unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
         for field in dataclasses.fields(self):
@@ -136,7 +149,10 @@ class FrozenConfig:
                 self.refuse(what, field.name, chooser)
 
     def refuse(self, reason: str, *names: str) -> NoReturn:
-        """Raises ValueError with a reason and the values of fields, which may be dotted names."""
+        """Raises ValueError with a reason and the values of the named fields.
+
+        A dotted name such as `training.num_steps` names a field of a section.
+        """
         settings = (
             f"{name.rpartition('.')[2]}={shown_value(operator.attrgetter(name)(self))}"
             for name in names
@@ -144,15 +160,15 @@ class FrozenConfig:
         raise ValueError(f"{reason} Received: {', '.join(settings)}")
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with the named fields changed, checked again."""
+        """Returns a copy with some fields changed; the copy checks its values too."""
         return dataclasses.replace(self, **changes)
 
 
 def _broken_rule(value: Any, limits: Range | None) -> str | None:
-    """Returns the rule after "must" that a number breaks; `None` for all other values."""
+    """Returns the rule that a number breaks, in words that follow "must"; otherwise `None`."""
     if type(value) is int and abs(value) > _LARGEST_INTEGER:
         return "be between -(2**63 - 1) and 2**63 - 1"
-    # Negated, because NaN compares as false.
+    # The comparison is negated because NaN compares as false.
     if type(value) is float and not abs(value) <= _LARGEST_FLOAT:
         return "be finite, and at most about 3.4e38 in size"
     if type(value) in (int, float) and limits is not None and value not in limits:
@@ -167,7 +183,11 @@ def options_of(hint: Any) -> tuple[Any, ...]:
 
 
 def _convert(value: Any, hint: Any) -> Any:
-    """Returns a value, or its form in JSON, as a field holds it; TypeError if no type fits."""
+    """Converts a value from Python or JSON to the type of a field; TypeError if none fits.
+
+    JSON has lists in place of tuples, dicts in place of configurations, and integers that stand
+    for floats.
+    """
     options = options_of(hint)
     configs = [
         each for each in options if isinstance(each, type) and issubclass(each, FrozenConfig)
@@ -177,7 +197,7 @@ def _convert(value: Any, hint: Any) -> Any:
     for option in options:
         kind = typing.get_origin(option) or option
         if kind is typing.Literal:
-            # Not by equality alone, because True is equal to 1.
+            # The types are compared too, because True is equal to 1.
             if any(type(value) is type(each) and value == each for each in typing.get_args(option)):
                 return value
         elif kind is tuple:
@@ -195,7 +215,7 @@ def _convert(value: Any, hint: Any) -> Any:
 def _chosen_by_kind(
     configs: list[type[FrozenConfig]], values: dict[str, Any]
 ) -> type[FrozenConfig]:
-    """Returns the class of the `kind` in the values, or the class without a kind."""
+    """Returns the class whose `kind` is in the values; without a kind, the class that has none."""
     if len(configs) == 1:
         return configs[0]
     by_kind = {getattr(each, "kind", ""): each for each in configs}
@@ -208,6 +228,7 @@ def _chosen_by_kind(
 
 
 def _plain(value: Any) -> Any:
+    """Converts the value of a field to plain JSON types."""
     if isinstance(value, FrozenConfig):
         return value.to_dict()
     if isinstance(value, tuple):
@@ -217,7 +238,7 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def fields_of(config_class: Any) -> dict[str, tuple[Any, Range | None]]:
-    """Returns the type and the range of each field of a configuration class."""
+    """Returns the type of each field of a configuration class, and its range if it has one."""
     hints = typing.get_type_hints(config_class, include_extras=True)
     types = {}
     for field in dataclasses.fields(config_class):
@@ -228,7 +249,7 @@ def fields_of(config_class: Any) -> dict[str, tuple[Any, Range | None]]:
 
 
 def shown_type(hint: Any) -> str:
-    """Returns a type as in `int | None`, the values of a `Literal`, or a list of items."""
+    """Formats a type for messages: `int | None`, `'a' | 'b'` for a `Literal`, `list[int]`."""
     if typing.get_origin(hint) is typing.Literal:
         return " | ".join(map(repr, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:

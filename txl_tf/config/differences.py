@@ -1,4 +1,4 @@
-"""Differences between the settings of two configurations."""
+"""Settings by dotted name, and the differences between two sets of settings."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ _MAX_SHOWN = 4
 
 
 def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str:
-    """Lists settings that differ between two nested dicts of JSON values, in one line.
+    """Lists the settings that differ between two nested dicts of JSON values, in one line.
 
     An example is `2 settings differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`.
     The line is empty if all are equal. A missing setting counts as None.
@@ -24,7 +24,7 @@ def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str
 
 
 def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings by their dotted names, each after the prefix."""
+    """Returns the values of nested settings by dotted name; each name begins with the prefix."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"

@@ -1,4 +1,4 @@
-"""Values of settings as text: read from a command line, and shown in a message."""
+"""Values of settings as text: parsed from a command line, and shown in error messages."""
 
 import json
 import re
@@ -12,9 +12,9 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORE
 
 
 def parse_setting(text: str) -> Any:
-    """Reads JSON, `.5`, `(1, 2)`, or `none`, `true` and `false`; any other text is a string.
+    """Parses JSON, `.5`, `(1, 2)`, or `none`, `true` and `false`; any other text is a string.
 
-    Raises ValueError for JSON that no type can hold, such as a number of 5,000 digits.
+    Raises ValueError for JSON that `parse_json` refuses, such as a number of 5,000 digits.
     """
     try:
         return parse_json(text)
@@ -33,5 +33,5 @@ _REPR.maxtuple = _REPR.maxlist = _REPR.maxdict = 8
 
 
 def shown_value(value: Any) -> str:
-    """Formats any value for an error message, cut where it is long or deep."""
+    """Formats any value for an error message, and shortens a long or deeply nested value."""
     return _REPR.repr(value)

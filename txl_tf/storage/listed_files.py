@@ -29,8 +29,16 @@ def listed_file(
 ) -> str:
     """Returns the path of a file that a manifest or a list of checksums names.
 
-    Raises DataDamagedError unless it is a regular file inside the folder, of `num_bytes` if given:
-    a device or a pipe would never end, and a link could lead anywhere.
+    Raises DataDamagedError unless `name` is a regular file inside the folder: a device or a pipe
+    might never end, and a link could lead out of the folder. If `num_bytes` is not None, the file
+    must have this size.
+
+    Args:
+        folder: str. Folder of the list.
+        name: Name as the list has it, which may be any JSON value.
+        listed_in: str. Path of the list, for errors.
+        remedy: str. What to do about a damaged file. Defaults to `RESTORE_REMEDY`.
+        num_bytes: Size as the list has it, which may be any JSON value. Defaults to `None`.
     """
     parts = name.split("/") if isinstance(name, str) and not _NO_NAME.search(name) else [""]
     if {"", ".", ".."}.intersection(parts):
@@ -62,7 +70,10 @@ def listed_file(
 
 
 def files_below(folder: str, *, remedy: str = RESTORE_REMEDY) -> list[str]:
-    """Returns the sorted relative paths of files below a folder; DataDamagedError for a link."""
+    """Returns the sorted relative paths of the files below a folder.
+
+    Raises DataDamagedError for links and devices.
+    """
     files = []
     for name in list_folder(folder):
         path = os.path.join(folder, name)
@@ -81,7 +92,11 @@ def files_below(folder: str, *, remedy: str = RESTORE_REMEDY) -> list[str]:
 
 
 def verify_checksums(folder: str, progress: Callable[[int], None] | None = None) -> list[str]:
-    """Compares all files below a folder with its `SHA256SUMS`, and returns their names."""
+    """Compares all files below the folder of an export with its `SHA256SUMS`.
+
+    Returns the relative paths of the files. `progress` gets the bytes of each block read. Raises
+    DataDamagedError for a file that is missing, altered or not listed, and StorageError.
+    """
     where, remedy = os.path.join(folder, CHECKSUMS_FILE), "Export the model again."
     with storage_errors("The export cannot be read", folder, "Check the storage."):
         listed_file(folder, CHECKSUMS_FILE, listed_in=folder, remedy=remedy)

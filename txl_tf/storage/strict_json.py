@@ -10,22 +10,23 @@ from txl_tf.errors import DataDamagedError, errors_as
 from txl_tf.storage.files import RESTORE_REMEDY, read_file
 
 MAX_DEPTH = 32
-# The largest description so far, of a data set of 100,000 shards, has 20 MB.
+"""Largest depth of nested lists and objects."""
 MAX_DESCRIPTION_BYTES = 64 << 20
+"""Largest size of a file with one description. A data set of 100,000 shards has 20 MB."""
 MAX_VALUES = 4 << 20
+"""Largest number of values in a file with one description."""
 _LARGEST_INTEGER = 2**64 - 1
 _SMALLEST_INTEGER = -(2**63)
 _TOO_DEEP = "Lists and objects are nested too deep."
 
 
-def parse_json(
-    content: bytes | str, *, max_depth: int = MAX_DEPTH, max_values: int | None = None
-) -> Any:
+def parse_json(content: bytes | str, *, max_values: int | None = None) -> Any:
     """Parses JSON strictly: the text must be exactly one well-formed value.
 
     Raises ValueError also for bytes that are not UTF-8, a key that occurs twice in one object, NaN
     and infinities, numbers that neither 64-bit integers nor float64 can hold, lone surrogates, and
-    deep nesting. `max_values` limits commas, brackets and braces, and so the memory of the values.
+    nesting deeper than `MAX_DEPTH`. `max_values` limits the number of commas, brackets and braces,
+    and thereby the memory of the values.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     if max_values is not None and sum(map(text.count, ",[{")) > max_values:
@@ -34,7 +35,7 @@ def parse_json(
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
-    check_values(value, max_depth=max_depth)
+    check_values(value)
     return value
 
 
@@ -59,12 +60,12 @@ def check_values(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
 
 
 def json_file(values: Any, indent: int = 2) -> bytes:
-    """Returns the content of a file with one JSON value."""
+    """Returns the content of a file that holds one JSON value, with a line end."""
     return (json.dumps(values, indent=indent) + "\n").encode()
 
 
 def json_sha256(values: Any) -> str:
-    """Returns the SHA-256 of JSON values, whatever the order of their keys."""
+    """Returns the SHA-256 of JSON values; the order of keys does not matter."""
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -84,14 +85,14 @@ def _refuse_constant(name: str) -> float:
 def read_json_object(
     path: str, *, remedy: str = RESTORE_REMEDY, max_bytes: int = MAX_DESCRIPTION_BYTES
 ) -> dict[str, Any]:
-    """Reads a file that holds one JSON object; DataDamagedError if it holds anything else."""
+    """Reads a file; DataDamagedError unless its content is one JSON object."""
     return parse_json_object(read_file(path, max_bytes=max_bytes), where=path, remedy=remedy)
 
 
 def parse_json_object(
     content: bytes | str, *, where: str, remedy: str = RESTORE_REMEDY
 ) -> dict[str, Any]:
-    """Parses the file `where` that holds one JSON object; DataDamagedError for anything else."""
+    """Parses the content of a file `where`; DataDamagedError unless it is one JSON object."""
     with errors_as(DataDamagedError, ValueError, "The JSON is not valid", where, remedy):
         values = parse_json(content, max_values=MAX_VALUES)
     if not isinstance(values, dict):
