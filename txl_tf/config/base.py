@@ -53,7 +53,6 @@ def not_negative(at_most: float = math.inf) -> Range:
 FRACTION = Range(0, 1)
 FRACTION_BELOW_ONE = Range(0, 1, excludes_high=True)
 FRACTION_WITHIN = Range(0, 1, excludes_low=True, excludes_high=True)
-"""Range that excludes both 0 and 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,7 +227,6 @@ def _chosen_by_kind(
 
 
 def _plain(value: Any) -> Any:
-    """Converts the value of a field to plain JSON types."""
     if isinstance(value, FrozenConfig):
         return value.to_dict()
     if isinstance(value, tuple):

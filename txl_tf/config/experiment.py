@@ -374,7 +374,6 @@ class EvaluatedModel(FrozenConfig):
             self._require_defaults("evaluation", ("dynamic_learning_rate",), "a task")
 
     def _require_defaults(self, section: str, names: tuple[str, ...], use: str) -> None:
-        """Raises ValueError if a field of a section differs from its default."""
         config = getattr(self, section)
         for name in names:
             if getattr(config, name) != getattr(type(config), name):

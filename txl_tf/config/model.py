@@ -111,7 +111,7 @@ class VocabularyClusters(FrozenConfig):
 
 
 def _harmonic_number(count: int) -> float:
-    """Returns about `1 + 1/2 + ... + 1/count`."""
+    # About `1 + 1/2 + ... + 1/count`, by its asymptotic expansion.
     return math.log(count + 0.5) + _EULER_GAMMA
 
 

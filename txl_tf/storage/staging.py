@@ -1,4 +1,4 @@
-"""Folder that appears under its name only when it is complete."""
+"""Folder that gets its name only when it is complete."""
 
 import contextlib
 import os
@@ -24,13 +24,15 @@ _MARK = ".preparing-"
 
 
 class StagingFolder:
-    """Hidden folder beside its target, renamed to it at the end.
+    """Hidden folder beside its target, which `publish` renames to the target.
 
-    Leaving the `with` block without `publish` removes it. Entering removes the hidden folders that
-    killed processes left for this target, and raises OutputExistsError if the target exists or is
-    being written. A local process locks a hidden file beside the target; an object store has no
-    locks, so a second job for one target removes the files of the first. Stores rename file by
-    file, and `last_file`, which marks the folder as complete, last.
+    Entering the `with` block raises OutputExistsError if the target exists or is being written. It
+    removes the hidden folders that killed processes left for this target. Leaving the block without
+    `publish` removes the hidden folder.
+
+    On a local disk a locked hidden file beside the target excludes other writers. A store has no
+    such lock, so a second job for one target removes the files of the first. A store also renames
+    file by file, so `last_file`, whose presence marks the folder as complete, is renamed last.
     """
 
     def __init__(self, target: str, *, last_file: str) -> None:
@@ -66,17 +68,21 @@ class StagingFolder:
         with contextlib.suppress(OSError):
             remove_folder(self.path)
         if self._lock is not None:
-            # Removed while locked, see `open_locked`.
+            # The file is removed while it is locked, which `open_locked` expects.
             with contextlib.suppress(OSError):
                 remove_file(self._lock_path)
             os.close(self._lock)
             self._lock = None
 
     def publish(self, files: Iterable[str] | None = None) -> None:
-        """Makes the folder durable and gives it its name.
+        """Flushes the folder to the disk, and renames it to its target.
 
-        `files` replaces the listing of a store, which may be outdated. Raises OutputExistsError if
-        the target exists by now.
+        Args:
+            files: optional iterable of str. Names of all files of a remote folder, because the
+                listing of a store may be outdated. Defaults to the listing.
+
+        Raises:
+            OutputExistsError: If the target exists meanwhile.
         """
         require_absent(self._target)
         staged_files = list_folder(self.path) if files is None or self._is_local else files

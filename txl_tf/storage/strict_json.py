@@ -9,12 +9,11 @@ from typing import Any
 from txl_tf.errors import DataDamagedError, errors_as
 from txl_tf.storage.files import RESTORE_REMEDY, read_file
 
+# Lists and objects may be nested this deep.
 MAX_DEPTH = 32
-"""Largest depth of nested lists and objects."""
+# Limits of a file with one description. That of a data set of 100,000 shards has 20 MB.
 MAX_DESCRIPTION_BYTES = 64 << 20
-"""Largest size of a file with one description. A data set of 100,000 shards has 20 MB."""
 MAX_VALUES = 4 << 20
-"""Largest number of values in a file with one description."""
 _LARGEST_INTEGER = 2**64 - 1
 _SMALLEST_INTEGER = -(2**63)
 _TOO_DEEP = "Lists and objects are nested too deep."

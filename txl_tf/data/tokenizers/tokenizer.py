@@ -12,10 +12,9 @@ from txl_tf.errors import DataDamagedError
 
 BYTE_ORDER_MARK = "\ufeff".encode()
 _REPLACEMENT = "\ufffd"
+# Vocabulary files of several tokenizers: the tokens, one on each line, and the options.
 TOKENS_FILE = "vocabulary.txt"
-"""Tokens of a vocabulary, one on each line."""
 OPTIONS_FILE = "vocabulary.json"
-"""Options of a tokenizer."""
 
 
 def document_bytes(text: bytes | str) -> bytes:
