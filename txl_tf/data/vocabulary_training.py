@@ -46,8 +46,8 @@ class VocabularyTraining(abc.ABC):
         """
         counts: Counter[Any] = Counter()
         with ordered_workers(self._count, num_workers) as count_all:
-            for split, num_bytes, found in count_all(self._batches(splits)):
-                counts.update(found)  # keeps the order of first occurrence
+            for split, num_bytes, batch_counts in count_all(self._batches(splits)):
+                counts.update(batch_counts)  # keeps the order of first occurrence
                 progress(split, num_bytes)
         with _vocabulary_errors():
             return self.build(counts)
