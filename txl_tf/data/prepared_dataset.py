@@ -1,4 +1,4 @@
-"""Prepared data set on disk: manifest, verification, tokenizer and random access to tokens."""
+"""Prepared data set: its manifest, the checks of its files, and random access to its tokens."""
 
 import bisect
 import concurrent.futures
@@ -49,7 +49,7 @@ _VOCABULARY_REMEDY = "Restore the vocabulary from a copy, or from a data set pre
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardManifest(FrozenConfig):
-    """One shard: a file, in the folder of the data set, of consecutive records of a split."""
+    """Description of a shard: a file in the data set with consecutive records of a split."""
 
     file: str
     tokens: int
@@ -60,7 +60,7 @@ class ShardManifest(FrozenConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitManifest(FrozenConfig):
-    """One split: a token stream cut into shards, in order, and the counts of its text."""
+    """Description of a split: the shards of its token stream, in order, and counts of its text."""
 
     name: str
     tokens: int
@@ -75,8 +75,8 @@ class SplitManifest(FrozenConfig):
 class Manifest(FrozenConfig):
     """Description of a prepared data set: tokenizer, splits, shards and checksums.
 
-    Stored tokens are `token_bytes` wide, little-endian; only the last record of a split has fewer
-    than `tokens_per_record`.
+    A stored token has `token_bytes` bytes, little-endian. Every record has `tokens_per_record`
+    tokens; only the last record of a split may have fewer.
     """
 
     format_version: int
@@ -90,20 +90,20 @@ class Manifest(FrozenConfig):
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """Names of the splits, in the order written."""
+        """Names of the splits, in the order in which they were written."""
         return tuple(split.name for split in self.splits)
 
     @property
     def shards(self) -> list[ShardManifest]:
-        """Shards of all splits."""
+        """Shards of all splits, in the order of the splits."""
         return [shard for split in self.splits for shard in split.shards]
 
     @property
     def fingerprint(self) -> str:
         """SHA-256, in hexadecimal, of everything that determines the tokens."""
-        deciding = self.to_dict()
-        del deciding["corpus_name"]
-        deciding["splits"] = [
+        values = self.to_dict()
+        del values["corpus_name"]
+        values["splits"] = [
             {
                 "name": split.name,
                 "tokens": split.tokens,
@@ -111,10 +111,10 @@ class Manifest(FrozenConfig):
             }
             for split in self.splits
         ]
-        return json_sha256(deciding)
+        return json_sha256(values)
 
     def split(self, name: str) -> SplitManifest:
-        """Returns the split of that name; ValueError for an unknown one."""
+        """Returns a split by name; ValueError if there is none of this name."""
         for split in self.splits:
             if split.name == name:
                 return split
@@ -129,7 +129,11 @@ class Manifest(FrozenConfig):
 
     @classmethod
     def read(cls, folder: str) -> Self:
-        """Reads the manifest of a folder; InputMissingError, DataDamagedError or StorageError."""
+        """Reads the manifest of a folder.
+
+        Raises InputMissingError if there is none, DataDamagedError if it is not valid or does not
+        match its own checksum, and StorageError if it cannot be read.
+        """
         path = os.path.join(folder, MANIFEST_FILE)
         with storage_errors("The manifest cannot be read", path):
             try:
@@ -161,7 +165,10 @@ class Manifest(FrozenConfig):
 def verify_shard(
     folder: str, shard: ShardManifest, progress: Callable[[int], None] | None = None
 ) -> None:
-    """Compares size and SHA-256 of a shard with its manifest; DataDamagedError names the damage."""
+    """Compares size and SHA-256 of a shard with the manifest; DataDamagedError if they differ.
+
+    `progress` gets the size of each block that is read.
+    """
     path = os.path.join(folder, shard.file)
     with storage_errors("The file cannot be read", path):
         listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=RECORDS_REMEDY)
@@ -175,7 +182,11 @@ def verify_shard(
 
 
 def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tokenizer:
-    """Builds a tokenizer from the files with this prefix; DataDamagedError if they are others."""
+    """Builds a tokenizer from the files of a folder whose names begin with a prefix.
+
+    Raises DataDamagedError if they are not the files of a tokenizer of this kind with this
+    fingerprint.
+    """
     files = {}
     with storage_errors("The vocabulary cannot be read", folder):
         for name in list_folder(folder):
@@ -193,19 +204,20 @@ def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tok
 
 
 def dataset_tokenizer(folder: str, manifest: Manifest) -> Tokenizer:
-    """Builds the tokenizer of a prepared data set; errors of `read_tokenizer`."""
+    """Builds the tokenizer of a prepared data set; raises the errors of `read_tokenizer`."""
     kind, sha256 = manifest.tokenizer_kind, manifest.tokenizer_sha256
     return read_tokenizer(folder, kind, sha256, prefix="vocabulary.")
 
 
 class PreparedDataset:
-    """Folder of records with its manifest, and random access to the tokens.
+    """Prepared data set in a folder, with random access to its tokens.
 
-    Use `PreparedDataset.open`, which checks the files.
+    `PreparedDataset.open` makes one and checks the files. The constructor checks no file, but each
+    shard is checked before it is read.
 
     Args:
-        folder: str. The folder of the data set.
-        manifest: `Manifest` of the folder.
+        folder: str. Folder of the data set.
+        manifest: `Manifest`. Manifest of the folder.
 
     Example:
     ```python
@@ -231,12 +243,12 @@ class PreparedDataset:
 
     @classmethod
     def open(cls, folder: str, verify: bool = True) -> Self:
-        """Opens a data set.
+        """Opens a data set and checks its files.
 
         Args:
-            folder: str. The folder of the data set.
-            verify: bool. If `True`, reads every file and compares it with the manifest; else only
-                the sizes of local files are compared. Defaults to `True`.
+            folder: str. Folder of the data set.
+            verify: bool. If `True`, every file is read and compared with the manifest. If `False`,
+                only the sizes of local files are compared. Defaults to `True`.
 
         Raises:
             InputMissingError: If there is no data set.
@@ -246,7 +258,7 @@ class PreparedDataset:
         dataset = cls(folder, Manifest.read(folder))
         if verify:
             dataset.verify()
-        elif not is_remote(folder):  # where each file would take a request
+        elif not is_remote(folder):  # In a store each file would need a request.
             for shard in dataset.manifest.shards:
                 dataset._check_file(shard)
         return dataset
@@ -258,24 +270,25 @@ class PreparedDataset:
 
     @functools.cached_property
     def unknown_id(self) -> int | None:
-        """Id of text outside the vocabulary; `None` if there is no such token."""
+        """Id of the token for text outside the vocabulary; `None` if there is no such token."""
         return dataset_tokenizer(self.folder, self.manifest).unknown_id
 
     def verify(self, *, progress: Callable[[int], None] | None = None) -> None:
         """Reads every file and compares it with the manifest.
 
         Args:
-            progress: optional function, called from threads with the bytes read since last.
+            progress: optional function, which is called from several threads with the size of each
+                block that was read.
 
         Raises:
-            DataDamagedError: If a file is missing, differs or is surplus, or the vocabulary is
-                another one.
+            DataDamagedError: If a file is missing, differs or is not in the manifest, or if the
+                vocabulary differs.
             StorageError: If a file cannot be read.
         """
         shards = self.manifest.shards
         for name in set(list_folder(self.folder)) - {shard.file for shard in shards}:
             path = os.path.join(self.folder, name)
-            # The listing of an object store may be outdated, so ask for the file itself.
+            # The listing of a store may be outdated, so the file itself is asked for.
             if ".tfrecord" in name and path_exists(path):
                 raise DataDamagedError(
                     "A .tfrecord file in the folder is not in the manifest.",
@@ -285,19 +298,19 @@ class PreparedDataset:
         dataset_tokenizer(self.folder, self.manifest)
         verify = functools.partial(verify_shard, self.folder, progress=progress)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
-            list(executor.map(verify, shards))  # raises for the first damaged shard in order
+            list(executor.map(verify, shards))  # The first damaged shard in order raises its error.
 
     def num_tokens(self, split: str) -> int:
-        """Returns the number of tokens of a split. Raises ValueError for an unknown split."""
+        """Returns the number of tokens of a split; ValueError if there is no such split."""
         return self.manifest.split(split).tokens
 
     def read_tokens(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Reads a range of tokens, touching only the records that hold it.
+        """Reads a range of tokens, and only the records that contain it.
 
         Args:
             split: str. Name of the split.
-            start: int. First token.
-            stop: int. One past the last token.
+            start: int. Position of the first token.
+            stop: int. Position after the last token.
 
         Returns:
             int32 vector of `stop - start` token ids.
@@ -310,7 +323,10 @@ class PreparedDataset:
         return self._read(split, start, stop)[0]
 
     def read_document_starts(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Reads which tokens of a range begin a document, as bool vector; see `read_tokens`."""
+        """Reads whether each token of a range begins a document, as a bool vector.
+
+        Arguments and errors are the same as for `read_tokens`.
+        """
         return self._read(split, start, stop)[1]
 
     def _read(self, split: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
@@ -363,7 +379,10 @@ class PreparedDataset:
         return token_ids[window], document_starts[window]
 
     def _check_file(self, shard: ShardManifest) -> None:
-        """Checks a shard file once, before its manifest decides how many bytes are read."""
+        """Checks the file of a shard once, before its first read.
+
+        The manifest determines how many bytes a read requests, so it must not claim too many.
+        """
         if shard.file not in self._checked_files:
             with storage_errors("The file cannot be read", os.path.join(self.folder, shard.file)):
                 listed_file(

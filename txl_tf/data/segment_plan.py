@@ -13,14 +13,16 @@ from txl_tf.errors import DataDamagedError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentPlan:
-    """The order in which a token stream is read.
+    """Order in which the rows of a batch read a token stream.
 
     The stream is cut into `B * S` segments of `T` tokens. Row `r` reads the `S` segments from
-    `r * S` on, one per step, so that its memory always holds the text before. With `rotate`, each
-    epoch begins at another place: the cuts move by fewer than a batch's tokens, and row 0 begins at
-    another segment; the segments after the last one continue at the first. The places follow from
-    the fingerprint, the seed and the epoch by SHA-256, and so never change. Raises DataDamagedError
-    for a stream shorter than one batch.
+    number `r * S` on, one in each step, so that its memory always holds the text before a segment.
+
+    With `rotate`, each epoch begins at another place. The cuts move by fewer tokens than a batch
+    has, and row 0 begins at another segment; after the last segment follows the first. SHA-256 of
+    the fingerprint, the seed and the epoch determines the places, so they never change.
+
+    Raises DataDamagedError if the stream is shorter than one batch and the token after it.
     """
 
     num_tokens: int
@@ -42,21 +44,21 @@ class SegmentPlan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Segments `S` that each row reads in an epoch, one in each step."""
+        """Number `S` of segments that each row reads in an epoch, one in each step."""
         return (self.num_tokens - 1) // (self.num_rows * self.segment_length)
 
     @property
     def num_segments(self) -> int:
-        """Segments `B * S` that all rows together read in an epoch."""
+        """Number `B * S` of segments that all rows together read in an epoch."""
         return self.num_rows * self.steps_per_epoch
 
     @property
     def tail_tokens(self) -> int:
-        """Tokens that an epoch reads neither as input nor as target."""
+        """Number of tokens that an epoch reads neither as input nor as target."""
         return self.num_tokens - 1 - self.num_segments * self.segment_length
 
     def rotation(self, epoch: int) -> tuple[int, int]:
-        """Returns by how many tokens an epoch moves the cuts, and the first segment of row 0."""
+        """Returns how many tokens an epoch moves the cuts, and the first segment of row 0."""
         if not self.rotate:
             return 0, 0
         digest = hashlib.sha256(f"{self.fingerprint}:{self.seed}:{epoch}".encode()).digest()
@@ -65,7 +67,7 @@ class SegmentPlan:
         return shift_tokens, first_segment
 
     def positions(self, step: int) -> np.ndarray:
-        """Returns the first token of every row's segment, int64 `[B]`.
+        """Returns the position of the first token of every row's segment, int64 `[B]`.
 
         `step` is counted from 0 over all epochs.
         """
@@ -76,7 +78,10 @@ class SegmentPlan:
         return shift_tokens + segments % self.num_segments * self.segment_length
 
     def starts(self, step: int) -> np.ndarray:
-        """Returns which rows do not continue their last segment, bool `[B]`; at step 0 all."""
+        """Returns whether each row does not continue its previous segment, bool `[B]`.
+
+        At step 0 all are True.
+        """
         if step == 0:
             return np.ones(self.num_rows, dtype=bool)
         return self.positions(step) != self.positions(step - 1) + self.segment_length
