@@ -114,7 +114,7 @@ class Manifest(FrozenConfig):
         return json_sha256(values)
 
     def split(self, name: str) -> SplitManifest:
-        """Returns a split by name; ValueError if there is none of this name."""
+        """Returns a split by name; ValueError for an unknown name."""
         for split in self.splits:
             if split.name == name:
                 return split
@@ -131,7 +131,7 @@ class Manifest(FrozenConfig):
     def read(cls, folder: str) -> Self:
         """Reads the manifest of a folder.
 
-        Raises InputMissingError if there is none, DataDamagedError if it is not valid or does not
+        Raises InputMissingError if it is missing, DataDamagedError if it is not valid or does not
         match its own checksum, and StorageError if it cannot be read.
         """
         path = os.path.join(folder, MANIFEST_FILE)

@@ -34,7 +34,7 @@ class Reread:
 class DocumentPiece(NamedTuple):
     """Piece of a document that can be encoded and counted without its neighbours.
 
-    The defaults are those of a whole document. `document` is the number of the document in its
+    The defaults describe a whole document. `document` is the number of the document in its
     split, from 0. `offset_bytes` and `offset_lines` count the bytes and line feeds of the document
     before the piece. `continues_word` is true if the byte before the piece is not white space.
     """

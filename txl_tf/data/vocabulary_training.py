@@ -182,10 +182,10 @@ class SentencePieceTraining(VocabularyTraining):
     """Training of a SentencePiece model, in the calling process.
 
     The same text gives the same model on any number of cores. The model does not normalise text.
-    Its first pieces are one for U+10FFFE, which no text may contain, 256 for bytes, and the
-    characters that cover 99.95 % of the text; then follow learned pieces. The trainer reads at most
-    200,000 lines, which it samples with a fixed seed. A small text gives fewer pieces than
-    `vocabulary_size`. The training needs the package `sentencepiece`.
+    It has a piece for unknown text, which never occurs, 256 pieces for bytes, the characters that
+    cover 99.95 % of the text, and learned pieces. The trainer reads at most 200,000 lines, which it
+    samples with a fixed seed. A small text gives fewer pieces than `vocabulary_size`. The training
+    needs the package `sentencepiece`.
 
     Args:
         vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.

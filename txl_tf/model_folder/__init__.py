@@ -3,7 +3,7 @@
 | kind | files |
 |---|---|
 | "run" | `run.json`, `config.json`, `vocabulary/`, `checkpoints/step-NNNNNNNN/`, perhaps `base/` |
-| "checkpoint" | `manifest.json` and `state.data`, in a run or copied out of it |
+| "checkpoint" | `manifest.json` and `state.data`, in a run or copied from a run |
 | "model" | `config.json`, `vocabulary/`, and the files of a checkpoint |
 | "export" | a SavedModel, with `config.json` and `vocabulary/` in `assets.extra/` |
 | "data set" | `manifest.json`, and the files that it lists |

@@ -343,7 +343,7 @@ def write_model_folder(
 
 
 def write_base(run: WritableFolder, model: ModelConfig, weights: Mapping[str, np.ndarray]) -> None:
-    """Writes the frozen weights of a run with adapters, and removes those of an earlier attempt."""
+    """Writes the frozen weights of a run with adapters, and removes what an earlier start left."""
     with storage_errors("The folder of the run cannot be written", run.path):
         run.remove_folder(BASE)
         _write_model(run.subfolder(BASE), ModelDescription(model=model), weights)

@@ -102,7 +102,7 @@ class StoredText:
         self._folder.write(self._part, self._text.encode())
 
     def flush(self) -> None:
-        """Ends the newest part. Its text is durable already, because a store keeps what it has."""
+        """Ends the newest part. Its text is durable already, because a store keeps every object."""
         self._part = self._text = ""
 
     def _content(self, name: str) -> bytes:

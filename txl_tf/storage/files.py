@@ -142,7 +142,7 @@ def path_exists(path: str) -> bool:
 
 
 def file_bytes(path: str) -> int:
-    """Returns the size of a file, in bytes; FileNotFoundError if there is none."""
+    """Returns the size of a file, in bytes; FileNotFoundError if it is missing."""
     with _as_os_errors(path):
         if not is_remote(path):
             return os.stat(path).st_size

@@ -11,7 +11,7 @@ from txl_tf.storage.files import RESTORE_REMEDY, read_file
 
 # Lists and objects may be nested this deep.
 MAX_DEPTH = 32
-# Limits of a file with one description. That of a data set of 100,000 shards has 20 MB.
+# Limits of a file with one description. A manifest of 100,000 shards has 20 MB.
 MAX_DESCRIPTION_BYTES = 64 << 20
 MAX_VALUES = 4 << 20
 _LARGEST_INTEGER = 2**64 - 1

@@ -17,7 +17,7 @@ from txl_tf.storage.files import (
     write_file,
 )
 
-# Names of the temporary files of `write_file`. Those of a lock and its heartbeats begin with two
+# Names of the temporary files of `write_file`. Names for a lock and its heartbeats begin with two
 # dots and do not match, because another process may be writing them.
 _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 

@@ -34,18 +34,20 @@ _RAW = (
 
 
 class IdDocuments:
-    """Documents of token ids, as text for `IdTokenizer`; can be iterated more than once.
+    """Documents of token ids, in the form of text for `IdTokenizer`.
 
-    A document is a vector or a row of a matrix in `.npy` or `.npz`, a list in a row of Parquet, a
-    line of integers, or a line with a list of them in JSON; of a list of lists, each is one. A
-    matrix of one column, a column of integers in Parquet, and a text with one integer on each line
-    are vectors. Empty documents are dropped.
+    The documents can be iterated more than once. These are documents, unless they are empty:
+
+    - a vector, or a row of a matrix, in `.npy` or `.npz`; a matrix of one column is a vector;
+    - a list in a row of Parquet; a column of integers is one document;
+    - a line of integers; a text with one integer on each line is one document;
+    - a list of integers in a line of JSON; in a list of lists, each inner list is a document.
 
     Args:
-        paths: sequence of str. Files, folders or patterns; see `text_files`. Their first bytes
-            tell the format.
-        vocabulary_size: int. All ids must be less.
-        json_field: optional str. Field with the list where a line is an object, or column of
+        paths: sequence of str. Files, folders or patterns, see `text_files`. The first bytes of a
+            file determine its format.
+        vocabulary_size: int. Number of ids; every id must be less.
+        json_field: optional str. Field with the list if a line of JSON is an object, or column of
             Parquet. Defaults to `None`.
 
     Raises:
@@ -75,9 +77,10 @@ class IdDocuments:
             )
 
     def _pieces(self, values: Any, place: str) -> Iterator[bytes]:
-        """Yields the ids in digits, each followed by a space; DataDamagedError names the first bad.
+        """Yields the ids in digits, each followed by a space.
 
-        A cut of a document at white space is between two ids.
+        A cut at white space, such as one of `split_by_fraction`, is then between two ids. Raises
+        DataDamagedError for the first id that is not valid.
         """
         for start in range(0, len(values), _IDS_PER_PIECE):
             piece = values[start : start + _IDS_PER_PIECE]
@@ -94,7 +97,7 @@ class IdDocuments:
 
 
 def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
-    """Yields the lists or vectors of a file, and where each is."""
+    """Yields the lists or vectors of a file with their places, for errors."""
     remedy = "Save vectors or matrices of integers."
     with storage_errors("The file of ids cannot be read", path), open_regular_file(path) as file:
         start = file.read(_START_BYTES)
@@ -140,7 +143,7 @@ def _lines(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
         place = f"{path}, line {number}"
         if not line.lstrip().startswith((b"[", b"{")):
             words = line.decode(errors="replace").split()
-            # Others stay words, which are refused by their place.
+            # Other words stay words, which `_pieces` refuses with their place.
             ids: Any = [int(word) if _INTEGER.fullmatch(word) else word for word in words]
             if is_column and all(type(each) is int for each in ids):
                 column.extend(ids)

@@ -20,10 +20,10 @@ _NUM_CODE_POINTS = 0x110000
 class CharacterTokenizer(Tokenizer):
     """Tokenizer of Unicode characters with a fixed vocabulary.
 
-    All characters including white space are kept, so `decode(encode(text)) == text` unless some are
-    unknown. `unknown_token` is a character of the vocabulary or gets the last id; without it an
-    unknown character is an error. Raises ValueError for duplicates, or characters without UTF-8
-    form.
+    No character is dropped, also not white space, so `decode(encode(text)) == text` unless a
+    character is unknown. `unknown_token` is a character of the vocabulary, or gets the last id.
+    Without it an unknown character is an error. Raises ValueError for a character that occurs twice
+    or has no form in UTF-8.
     """
 
     kind = "characters"
@@ -57,8 +57,8 @@ class CharacterTokenizer(Tokenizer):
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the code points, one per line, and the options."""
-        # As numbers, because the line feed can be in the vocabulary.
+        """Names and contents of the files: the code points, one on each line, and the options."""
+        # Code points are written as numbers, because the line feed may be in the vocabulary.
         lines = [f"U+{ord(character):04X}\n" for character in self.characters]
         return {
             TOKENS_FILE: "".join(lines).encode(),

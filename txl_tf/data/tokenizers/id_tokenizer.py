@@ -9,15 +9,15 @@ from txl_tf.storage.strict_json import json_file, parse_json
 
 
 class IdTokenizer(WordTokenizer):
-    """Tokenizer whose text is token ids: words between white space, each a number or a label.
+    """Tokenizer of text that consists of token ids, each written as a number or a label.
 
-    Decoded text has the label of an id, with `_` for white space in it, or the number where the
-    label is missing, empty, a number itself or the label of an earlier id. So
-    `encode(decode(ids)) == ids` for any labels.
+    White space separates the numbers and labels. Decoded text has the label of an id, with `_` in
+    the place of white space. It has the number if the label is missing or empty, is a number, or
+    is also the label of an earlier id. So `encode(decode(ids)) == ids` for any labels.
 
     Args:
         vocabulary_size: int. Number of ids.
-        labels: sequence of str, in the order of their ids. Defaults to none.
+        labels: sequence of str. Labels in the order of their ids. Defaults to none.
 
     Example:
     ```python
@@ -51,6 +51,6 @@ class IdTokenizer(WordTokenizer):
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Name and content of the file: the number of ids, and their labels."""
+        """Name and content of the file with the number of ids and their labels."""
         values = {"vocabulary_size": self.vocabulary_size, "labels": self.labels}
         return {OPTIONS_FILE: json_file(values, indent=0)}
