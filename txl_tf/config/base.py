@@ -136,8 +136,8 @@ class FrozenConfig:
 
         Args:
             chooser: str. Name of the field that chooses.
-            fields_of_choice: dict of each value of `chooser` to the fields that it uses. Only fields
-                in these sets are checked.
+            fields_of_choice: dict of each value of `chooser` to the fields that it uses. Only
+                fields in these sets are checked.
         """
         choice = getattr(self, chooser)
         unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]

@@ -32,9 +32,9 @@ def ordered_workers(
     exception of the items or the function.
 
     With one worker the function runs in this process. Otherwise a server process without threads
-    starts workers when they are needed, because a fork of a process with threads, such as
-    TensorFlow starts, can hang. A script with more than one worker needs `if __name__ == "__main__"`.
-    Workers end when this process ends, even if it is killed.
+    starts workers when they are needed, because a fork of a process with threads can hang,
+    and TensorFlow starts threads. A script with more than one worker needs
+    `if __name__ == "__main__"`. Workers end when this process ends, even if it is killed.
     """
     if num_workers == 1:
         yield functools.partial(map, function)
