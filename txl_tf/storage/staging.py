@@ -85,11 +85,10 @@ class StagingFolder:
             OutputExistsError: If the target exists meanwhile.
         """
         require_absent(self._target)
-        staged_files = list_folder(self.path) if files is None or self._is_local else files
-        names = sorted(staged_files, key=lambda name: name == self._last_file)
         if not self._is_local:
+            names = list_folder(self.path) if files is None else files
             make_folder(self._target)
-            for name in names:
+            for name in sorted(names, key=lambda name: name == self._last_file):
                 rename(os.path.join(self.path, name), os.path.join(self._target, name))
             return
         flush_tree_to_disk(self.path)

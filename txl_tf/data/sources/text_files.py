@@ -20,7 +20,7 @@ import glob
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from txl_tf.data.sources.archives import archive_errors, archive_files
 from txl_tf.data.sources.document_cuts import (
@@ -74,7 +74,7 @@ class TextDocuments:
         self,
         paths: Sequence[str],
         *,
-        one_per: str = "file",
+        one_per: Literal["file", "line"] = "file",
         separator: bytes | None = None,
         json_field: str | None = None,
         parquet_column: str | None = None,
