@@ -192,7 +192,7 @@ def _convert(value: Any, hint: Any) -> Any:
         each for each in options if isinstance(each, type) and issubclass(each, FrozenConfig)
     ]
     if configs and isinstance(value, dict):
-        return _chosen_by_kind(configs, value).from_dict(value)
+        return _class_by_kind(configs, value).from_dict(value)
     for option in options:
         kind = typing.get_origin(option) or option
         if kind is typing.Literal:
@@ -211,9 +211,7 @@ def _convert(value: Any, hint: Any) -> Any:
     raise TypeError
 
 
-def _chosen_by_kind(
-    configs: list[type[FrozenConfig]], values: dict[str, Any]
-) -> type[FrozenConfig]:
+def _class_by_kind(configs: list[type[FrozenConfig]], values: dict[str, Any]) -> type[FrozenConfig]:
     """Returns the class whose `kind` is in the values; without a kind, the class that has none."""
     if len(configs) == 1:
         return configs[0]

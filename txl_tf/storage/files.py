@@ -116,7 +116,7 @@ def write_file(path: str, content: bytes, check: Callable[[], None] = no_check) 
 
 @contextlib.contextmanager
 def open_new(path: str) -> Iterator[IO[bytes]]:
-    """Opens a file for writing, and removes the content that it has."""
+    """Opens a file for writing; a file that exists is emptied."""
     with (
         _as_os_errors(path),
         tf.io.gfile.GFile(path, "wb") if is_remote(path) else open(path, "wb") as file,

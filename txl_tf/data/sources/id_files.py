@@ -69,7 +69,7 @@ class IdDocuments:
                     yield self._pieces(values, place)
                     num_documents += 1
                     longest = max(longest, len(values))
-        if num_documents > 1 == longest:
+        if num_documents > 1 and longest == 1:
             raise DataDamagedError(
                 f"No document has two ids: {num_documents} documents of one.",
                 where=self.files[0],
@@ -103,10 +103,10 @@ def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
         start = file.read(_START_BYTES)
         with errors_as(DataDamagedError, ValueError, "The arrays cannot be read", path, remedy):
             if start.startswith(b"\x93NUMPY"):
-                array = np.load(path, mmap_mode="r", allow_pickle=False)
-                if array.offset + array.nbytes != os.path.getsize(path):
+                only_array = np.load(path, mmap_mode="r", allow_pickle=False)
+                if only_array.offset + only_array.nbytes != os.path.getsize(path):
                     raise ValueError("more than one array is in it; np.savez keeps several")
-                arrays = {"": array}
+                arrays = {"": only_array}
             else:
                 arrays = read_array_archive(file) if kind_of(start) == "zip" else {}
     for name, values in arrays.items():
