@@ -96,7 +96,8 @@ class ModelFolder:
             )
         newest = steps[-1]
         default = newest if best is None else best
-        step = {"newest": newest, "best": best, None: default}.get(self.step, self.step)
+        by_name: dict[StepChoice, int | None] = {"newest": newest, "best": best, None: default}
+        step = by_name.get(self.step, self.step)
         if step not in steps:
             raise UsageError(
                 f"There is no checkpoint of step {step}.",
