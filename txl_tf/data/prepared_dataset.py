@@ -43,7 +43,7 @@ from txl_tf.storage.strict_json import (
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
-_AGAIN = "Prepare the data set again."
+_PREPARE_REMEDY = "Prepare the data set again."
 _VOCABULARY_REMEDY = "Restore the vocabulary from a copy, or from a data set prepared with it."
 
 
@@ -144,7 +144,7 @@ class Manifest(FrozenConfig):
                     where=path,
                     remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
                 ) from error
-        values = parse_json_object(content, where=path, remedy=_AGAIN)
+        values = parse_json_object(content, where=path, remedy=_PREPARE_REMEDY)
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise DataDamagedError(
@@ -156,9 +156,11 @@ class Manifest(FrozenConfig):
             raise DataDamagedError(
                 "The manifest does not match its own checksum, manifest_sha256.",
                 where=path,
-                remedy=_AGAIN,
+                remedy=_PREPARE_REMEDY,
             )
-        with errors_as(DataDamagedError, ValueError, "The manifest is not valid", path, _AGAIN):
+        with errors_as(
+            DataDamagedError, ValueError, "The manifest is not valid", path, _PREPARE_REMEDY
+        ):
             return cls.from_dict(values)
 
 

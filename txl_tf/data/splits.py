@@ -62,7 +62,7 @@ def split_by_fraction(
     names = ["train", *(name for name, fraction in fractions.items() if fraction)]
     hashes, sizes = _survey(documents, seed)
     if not sizes.sum():
-        raise _too_little("The input has no text.", where)
+        raise _too_little_error("The input has no text.", where)
     if len(names) == 1:
         return {"train": documents}
     if len(sizes) == 1:
@@ -73,7 +73,7 @@ def split_by_fraction(
         parts[_choose_documents(hashes, sizes, parts == 0, target)] = number
     for number, name in enumerate(names):
         if number not in parts:
-            raise _too_little(
+            raise _too_little_error(
                 f"{len(sizes)} documents are too few, or too much alike, to have a {name} split.",
                 where,
             )
@@ -131,9 +131,9 @@ def _stretch(documents: Iterable[Document], start: int, stop: int) -> Iterator[b
 
 
 # A cut moves at most this fraction of the text and of the smallest split, and these bytes.
-_MOST_OF_TEXT = 0.005
-_MOST_OF_SPLIT = 0.25
-_MOST_BYTES = 1 << 16
+_MAX_TEXT_FRACTION = 0.005
+_MAX_SPLIT_FRACTION = 0.25
+_MAX_MOVE_BYTES = 1 << 16
 _LINE_END = re.compile(rb"\r\n?|\n")
 _WHITE_SPACE = re.compile(rb"[ \t\x0b\x0c]")
 _CHARACTER = re.compile(rb"(?=[^\x80-\xbf])")
@@ -148,7 +148,9 @@ def _cut_one(
 ) -> dict[str, Iterable[Document]]:
     train, before_test = 1 - fractions["valid"] - fractions["test"], 1 - fractions["test"]
     smallest = min(part for part in (train, *fractions.values()) if part)
-    reach = min(int(size * min(_MOST_OF_TEXT, smallest * _MOST_OF_SPLIT)), _MOST_BYTES)
+    reach = min(
+        int(size * min(_MAX_TEXT_FRACTION, smallest * _MAX_SPLIT_FRACTION)), _MAX_MOVE_BYTES
+    )
     first = _cut(documents, size, round(size * train), reach)
     second = _cut(documents, size, round(size * before_test), reach) if fractions["test"] else size
     bounds = {"train": (0, first), "valid": (first, second), "test": (second, size)}
@@ -157,7 +159,9 @@ def _cut_one(
         if name != "train" and not fractions[name]:
             continue
         if start >= stop:
-            raise _too_little(f"The only document is too short to have a {name} split.", where)
+            raise _too_little_error(
+                f"The only document is too short to have a {name} split.", where
+            )
         splits[name] = (Reread(_stretch, documents, start, stop),)
     return splits
 
@@ -180,7 +184,7 @@ def _best_cut(window: bytes, target: int, reach: int) -> int:
     return target
 
 
-def _too_little(what: str, where: str) -> DataDamagedError:
+def _too_little_error(what: str, where: str) -> DataDamagedError:
     return DataDamagedError(
         what,
         where=where,

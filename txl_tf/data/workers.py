@@ -52,13 +52,13 @@ def ordered_workers(
 
 
 def _ordered_results(
-    executor: concurrent.futures.Executor, most_waiting: int, items: Iterable[Any]
+    executor: concurrent.futures.Executor, max_waiting: int, items: Iterable[Any]
 ) -> Iterator[Any]:
     futures: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
     try:
         for item in items:
             futures.append(executor.submit(_work, item))
-            if len(futures) == most_waiting:
+            if len(futures) == max_waiting:
                 yield futures.popleft().result()
         while futures:
             yield futures.popleft().result()

@@ -20,7 +20,7 @@ from txl_tf.storage.files import (
 )
 from txl_tf.storage.locks import open_locked
 
-_MARK = ".preparing-"
+_HIDDEN_INFIX = ".preparing-"
 
 
 class StagingFolder:
@@ -44,7 +44,9 @@ class StagingFolder:
         self._last_file = last_file
         self._lock_path = os.path.join(self._parent, f".{self._name}.lock")
         self._lock: int | None = None
-        self.path = os.path.join(self._parent, f".{self._name}{_MARK}{uuid.uuid4().hex[:12]}")
+        self.path = os.path.join(
+            self._parent, f".{self._name}{_HIDDEN_INFIX}{uuid.uuid4().hex[:12]}"
+        )
 
     def __enter__(self) -> Self:
         require_absent(self._target)
@@ -59,7 +61,7 @@ class StagingFolder:
                     remedy="Wait for it to end, or name another folder.",
                 ) from error
         for name in list_folder(self._parent):
-            if name.startswith(f".{self._name}{_MARK}"):
+            if name.startswith(f".{self._name}{_HIDDEN_INFIX}"):
                 remove_folder(os.path.join(self._parent, name))
         make_folder(self.path)
         return self

@@ -42,14 +42,16 @@ _DECODERS: dict[bytes, Callable[[], Any]] = {
 
 _PARQUET = rb"PAR[1E][\x00-\x1f]"
 # Kinds that have a reader, by a pattern of their first bytes.
-_READ = {
+_READABLE = {
     "parquet": _PARQUET,
     "zip": rb"PK(\x03\x04|\x05\x06)",
     # The second alternative is an old form without a mark: octal numbers that end with NUL.
     "tar": rb".{257}ustar[\0 ]|.{100}(?:[0-7 ]{6}[0-7 \0]\0){3}[0-7 ]{11}[0-7 \0]",
 }
-_TABLE = "Write its texts into Parquet or JSON Lines: txl prepare --format parquet, --format jsonl"
-_PACKED = "Unpack it, as by 7z x, and name the text files."
+_TABLE_REMEDY = (
+    "Write its texts into Parquet or JSON Lines: txl prepare --format parquet, --format jsonl"
+)
+_UNPACK_REMEDY = "Unpack it, as by 7z x, and name the text files."
 # A pattern of first bytes, the kind of file, and how to get its text.
 _CONTAINERS = (
     (_PARQUET, "a Parquet file", "Name its column: txl prepare --format parquet --field NAME"),
@@ -60,17 +62,17 @@ _CONTAINERS = (
         "datasets.load_from_disk(FOLDER).to_parquet(FILE)",
     ),
     (rb"\x93NUMPY", "a NumPy array", "For ids: txl prepare --format ids; or write a text file."),
-    (rb"\x89HDF\r\n\x1a\n|SQLite format 3\0|.{8}DUCK", "a database", _TABLE),
-    (rb"Obj\x01|ORC[\0-\x1f]|SEQ[\x04-\x06]|.{3}\0{5}.{4}\n", "a file of records", _TABLE),
+    (rb"\x89HDF\r\n\x1a\n|SQLite format 3\0|.{8}DUCK", "a database", _TABLE_REMEDY),
+    (rb"Obj\x01|ORC[\0-\x1f]|SEQ[\x04-\x06]|.{3}\0{5}.{4}\n", "a file of records", _TABLE_REMEDY),
     (
         rb"(?:[\x91-\x9f]|\xdc..|\xdd.{4})?(?:[\x81-\x9f]|\xde\0.)(?:[\xa1-\xbf]|\xd9.)[ -~]",
         "a MessagePack file",
-        _TABLE,
+        _TABLE_REMEDY,
     ),
     (
         rb"\x80[\x02-\x05][\x8a\x95\](}cXKM]|[]}]q\0|\([ld]p0\n|.{2,5}\0{3,6}\{\"",
         "a file of Python objects or tensors",
-        _TABLE,
+        _TABLE_REMEDY,
     ),
     (
         rb"%PDF-|\xd0\xcf\x11\xe0|\{\\rtf|PK\x03\x04.{26}(?:\[Content_Types\]|_rels/|docProps/|mimetype)",
@@ -92,7 +94,7 @@ _CONTAINERS = (
     (
         rb"7z\xbc\xaf|Rar!\x1a|!<arch>\n|xar!\0|07070[12][0-9A-Fa-f]{104}|.{32769}CD001|070707[0-7]{70}|\xc7\x71",
         "an archive of another kind than zip and tar",
-        _PACKED,
+        _UNPACK_REMEDY,
     ),
 )
 _JSON = re.compile(
@@ -102,7 +104,7 @@ _JSON = re.compile(
 
 def kind_of(start: bytes) -> str | None:
     """Returns the kind of a content by its first bytes: `"parquet"`, `"zip"`, `"tar"` or `None`."""
-    return next((kind for kind, pattern in _READ.items() if _begins(pattern, start)), None)
+    return next((kind for kind, pattern in _READABLE.items() if _begins(pattern, start)), None)
 
 
 def _begins(pattern: bytes, start: bytes) -> bool:
@@ -118,7 +120,7 @@ def check_text(
             raise DataDamagedError(f"The file is {kind}, not text.", where=where, remedy=remedy)
     is_compressed = any(_begins(mark, start) for mark in _DECODERS)
     if is_compressed or (kind_of(start) and not may_be_archive):
-        raise DataDamagedError("The file is packed, not text.", where=where, remedy=_PACKED)
+        raise DataDamagedError("The file is packed, not text.", where=where, remedy=_UNPACK_REMEDY)
     if not may_be_json and _JSON.match(start):
         raise DataDamagedError(
             "The file is JSON, not text.",
@@ -168,10 +170,12 @@ def _decompressed(file: Any, where: str, make_decoder: Callable[[], Any]) -> Ite
                         where=where,
                         remedy="Unpack it first: zstd -d --long=31 FILE, or xz -d FILE",
                     ) from error
-                raise _damaged(f"are damaged: {first_line(error)}", where, num_bytes) from error
+                raise _damage_error(
+                    f"are damaged: {first_line(error)}", where, num_bytes
+                ) from error
             data = decoder.unused_data if decoder.eof else b""
     if not decoder.eof:
-        raise _damaged("end too early", where, num_bytes)
+        raise _damage_error("end too early", where, num_bytes)
 
 
 def _decoded(decoder: Any, data: bytes) -> Iterator[bytes]:
@@ -184,7 +188,7 @@ def _decoded(decoder: Any, data: bytes) -> Iterator[bytes]:
         yield decoder.decompress(b"", _BLOCK_BYTES)
 
 
-def _damaged(what: str, where: str, num_bytes: int) -> DataDamagedError:
+def _damage_error(what: str, where: str, num_bytes: int) -> DataDamagedError:
     return DataDamagedError(
         f"The compressed data of the file {what}.",
         where=f"{where}, byte {num_bytes} of the compressed file",

@@ -25,9 +25,9 @@ _IDS_PER_PIECE = 1 << 16
 _START_BYTES = 4096
 _INTEGER = re.compile("[0-9]{1,18}")
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
-_FLOATS = "Write integers: ids.astype(np.int32), or fmt='%d' of np.savetxt."
-_OTHER_ID = "Correct the id, leave padding out, or give a larger vocabulary."
-_RAW = (
+_FLOATS_REMEDY = "Write integers: ids.astype(np.int32), or fmt='%d' of np.savetxt."
+_ID_REMEDY = "Correct the id, leave padding out, or give a larger vocabulary."
+_RAW_REMEDY = (
     "Save ids of other trainers with their type: np.save('ids.npy', np.fromfile(FILE, np.uint16)); "
     "offset=1024 for llm.c."
 )
@@ -91,7 +91,7 @@ class IdDocuments:
                 raise DataDamagedError(
                     f"An id must be an integer from 0 to {self._size - 1}, not {ids[bad]!r:.60}.",
                     where=f"{place}, index {start + bad}",
-                    remedy=_FLOATS if "." in str(ids[bad])[:60] else _OTHER_ID,
+                    remedy=_FLOATS_REMEDY if "." in str(ids[bad])[:60] else _ID_REMEDY,
                 )
             yield b"%d " * len(ids) % tuple(ids)
 
@@ -132,7 +132,7 @@ def _lines(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
         raise DataDamagedError(
             "The file has neither integers in digits nor an array with its type.",
             where=path,
-            remedy=_RAW,
+            remedy=_RAW_REMEDY,
         )
     lines = (line.lstrip() for _, _, line in numbered_lines(path))
     is_column = all(

@@ -151,7 +151,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
             start = end
         del rest[:start]
         if len(rest) > MAX_LINE_BYTES:
-            raise _bad_line(
+            raise _line_error(
                 f"The line must have at most {MAX_LINE_BYTES:,} bytes, but is longer.",
                 line_place(path, number, offset),
             )
@@ -172,14 +172,14 @@ def _text_of_json(line: bytes, field: str, place: str) -> bytes:
     line = document_bytes(line)  # Files that were joined have byte order marks in the middle.
     text = json_of_line(line, field, place) if line.strip() else ""
     if not isinstance(text, str):
-        raise _bad_line(
+        raise _line_error(
             f"The field {field!r} must be text, not {type(text).__name__}.", place, is_field=True
         )
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         # JSON can escape a lone surrogate, but UTF-8 cannot encode it.
-        raise _bad_line(
+        raise _line_error(
             f"The field {field!r} has a lone surrogate at character {error.start}.", place
         ) from error
 
@@ -195,9 +195,9 @@ def json_of_line(line: bytes, field: str | None, place: str) -> Any:
     if field is None:
         return value
     if not isinstance(value, dict):
-        raise _bad_line(f"The line must be a JSON object with the field {field!r}.", place)
+        raise _line_error(f"The line must be a JSON object with the field {field!r}.", place)
     if field not in value:
-        raise _bad_line(
+        raise _line_error(
             f"The line has no field {field!r}. Its fields: {', '.join(list(value)[:8])}",
             place,
             is_field=True,
@@ -205,7 +205,7 @@ def json_of_line(line: bytes, field: str | None, place: str) -> Any:
     return value[field]
 
 
-def _bad_line(what: str, place: str, *, is_field: bool = False) -> DataDamagedError:
+def _line_error(what: str, place: str, *, is_field: bool = False) -> DataDamagedError:
     return DataDamagedError(
         what,
         where=place,
