@@ -1,4 +1,4 @@
-"""Ranges of every configuration, and differences of two."""
+"""Ranges of the fields of configurations, values as text, and differences between settings."""
 
 import math
 
