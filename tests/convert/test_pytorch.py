@@ -12,9 +12,9 @@ from txl_tf.convert import (
     load_hugging_face,
     load_nvidia_pytorch,
     load_official_pytorch,
-    pytorch as systems,
+    pytorch_systems as systems,
 )
-from txl_tf.convert.pytorch import hugging_face_tensors, pytorch_table
+from txl_tf.convert.hugging_face_folder import hugging_face_tensors
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 
 LOADERS = {
@@ -27,7 +27,7 @@ FLIPPED = ("crit.cluster_weight", "crit.cluster_bias")
 
 def state_dict(model, system):
     weights = arrays_of(model)
-    return {e.name: e.to_theirs(weights) for e in pytorch_table(model.config, system)}
+    return {e.name: e.to_theirs(weights) for e in systems.pytorch_table(model.config, system)}
 
 
 def official_names(tensors):

@@ -8,7 +8,8 @@ import pytest
 from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.context import ContextLosses, ModelGroup
+from txl_tf.evaluation.context_losses import ContextLosses
+from txl_tf.evaluation.effective_context import ModelGroup
 from txl_tf.models import create_model
 
 LONG, BRIEF = 0, 1

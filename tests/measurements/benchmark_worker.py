@@ -92,8 +92,8 @@ def _random_tokens(num_tokens: int, vocabulary_size: int) -> Any:
 def _evaluate(experiment: Any) -> Work:
     """Creates the evaluation of as many tokens at a time as `txl evaluate` reads."""
     from txl_tf.distribution.strategy import create_strategy
+    from txl_tf.evaluation.evaluation_text import EvaluationText
     from txl_tf.evaluation.evaluator import create_evaluator
-    from txl_tf.evaluation.result import EvaluationText
 
     # Rows read no more than is counted.
     evaluation = experiment.evaluation.replace(warm_up_tokens=0)

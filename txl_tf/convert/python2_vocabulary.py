@@ -44,9 +44,6 @@ class InertObject:
     kind = ""
     state: Any = None
 
-    def __new__(cls, *arguments: Any) -> "InertObject":
-        return object.__new__(cls)
-
     def __init__(self, *arguments: Any) -> None:
         pass
 
@@ -165,10 +162,10 @@ def _vocabulary(root: Any) -> Python2Vocabulary:
 def _attributes(value: Any) -> dict[str, Any]:
     if not isinstance(value, InertObject) or not isinstance(value.state, dict):
         raise ValueError("its vocabulary is not an object with attributes")
-    attributes = {}
-    for name, attribute in value.state.items():
-        attributes[name.decode("latin-1") if isinstance(name, bytes) else name] = attribute
-    return attributes
+    return {
+        name.decode("latin-1") if isinstance(name, bytes) else name: attribute
+        for name, attribute in value.state.items()
+    }
 
 
 def _decoded(values: list[Any]) -> list[str]:

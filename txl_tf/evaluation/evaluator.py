@@ -19,6 +19,7 @@ from txl_tf.evaluation.evaluation_model import (
     evaluation_conditions,
     model_in_policy,
 )
+from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.programs import EvaluationPrograms
 from txl_tf.evaluation.reading_order import (
     EvaluationBatch,
@@ -26,7 +27,7 @@ from txl_tf.evaluation.reading_order import (
     Stretches,
 )
 from txl_tf.evaluation.replica_rows import ReplicaRows
-from txl_tf.evaluation.result import EvaluationResult, EvaluationText
+from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.imports import is_on_jax, tensorflow as tf
 from txl_tf.inference.segment_reader import read_batches
 from txl_tf.layers.compiled_parts import exact_products
@@ -74,9 +75,11 @@ class Evaluator:
             self.model = model_in_policy(model, policy)
         else:
             self.model = create_evaluation_model(self.config, policy, strategy, variables)
-        self._dynamic: DynamicEvaluation | None = None
-        if evaluation_config.dynamic_learning_rate is not None:
-            self._dynamic = DynamicEvaluation(self.model, evaluation_config)
+        self._dynamic = (
+            None
+            if evaluation_config.dynamic_learning_rate is None
+            else DynamicEvaluation(self.model, evaluation_config)
+        )
         self._programs = EvaluationPrograms(
             self.model,
             self.config,
@@ -125,7 +128,7 @@ class Evaluator:
         copy_values(self.model.weights, self._variables)
         if max_tokens is not None and max_tokens + 1 >= text.num_tokens:
             max_tokens = None
-        order, warm_up_tokens = self._order(text.num_tokens, max_tokens)
+        order = self._order(text.num_tokens, max_tokens)
         batches = order.batches(text)
         if track is not None:
             batches = track(batches, order.num_steps)
@@ -158,7 +161,7 @@ class Evaluator:
             num_words=text.num_words * share,
             seconds=time.perf_counter() - begin,
             batch_size=order.batch_size,
-            warm_up_tokens=warm_up_tokens,
+            warm_up_tokens=order.warm_up_tokens,
             masks_documents=self._masks_documents,
             tokenizer_kind=text.tokenizer_kind,
             num_unknown=None if text.unknown_id is None else num_unknown,
@@ -197,8 +200,8 @@ class Evaluator:
         for (batch, nll), _ in itertools.pairwise(itertools.chain(results, [None])):
             yield batch, rows.join(nll)
 
-    def _order(self, num_tokens: int, max_tokens: int | None) -> tuple[EvaluationRows, int]:
-        """Returns the order in which a text is read, and its warm-up in tokens."""
+    def _order(self, num_tokens: int, max_tokens: int | None) -> EvaluationRows:
+        """Returns the order in which a text is read."""
         settings, config = self._evaluation_config, self.config
         most_rows, length = settings.batch_size, config.segment_length
         if max_tokens is not None and self._dynamic is None:
@@ -208,7 +211,7 @@ class Evaluator:
             stretches = Stretches.of_text(num_read, most_rows, config, settings.warm_up_tokens)
         num_rows = min(most_rows, len(stretches.begins))
         at_once = self.segments_per_read(ReplicaRows(self.strategy, num_rows).rows_per_replica)
-        return EvaluationRows(stretches, num_rows, length, at_once), stretches.warm_up_tokens
+        return EvaluationRows(stretches, num_rows, length, at_once)
 
 
 def create_evaluator(

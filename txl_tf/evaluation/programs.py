@@ -98,16 +98,14 @@ class EvaluationPrograms:
         step = self.step(rows.rows_per_replica)
         return begin, step.get_concrete_function(*rows.split(batch.arrays()), *carried)
 
-    def _begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
-        engine = self._engine(num_rows)
-        constants = engine.constants(segments_per_step * self._config.segment_length)
-        return engine.initial_memory(num_rows), constants
-
     def _run_begin(self, num_rows: int, segments_per_step: int) -> Any:
-        if self._strategy is None:
-            return self._begin(num_rows, segments_per_step)
-        # Bound here: as arguments of `run` the numbers would become tensors on a TPU.
-        return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_step))
+        # The function reads the numbers: as arguments of `run` they would become tensors on a TPU.
+        def begin() -> tuple[Any, tuple[Any, ...]]:
+            engine = self._engine(num_rows)
+            constants = engine.constants(segments_per_step * self._config.segment_length)
+            return engine.initial_memory(num_rows), constants
+
+        return begin() if self._strategy is None else self._strategy.run(begin)
 
     def _create_engine(self, num_rows: int) -> InferenceEngine:
         return InferenceEngine(
@@ -149,12 +147,11 @@ class EvaluationPrograms:
         `is_scored` is false for padding and warm-up. Memory is from `begin` or a call. Returns the
         nats, float32, 0 where nothing is scored, and the next memory.
         """
-        engine, starts = self._engine(token_ids.shape[0]), None
-        if self._masks_documents:
-            starts = document_starts
+        starts = document_starts if self._masks_documents else None
         if self._dynamic is not None:
             nll, memory = self._dynamic.score(token_ids, target_ids, is_scored, memory, starts)
         else:
+            engine = self._engine(token_ids.shape[0])
             nll, memory = engine.score(
                 token_ids, target_ids, memory, constants=constants, document_starts=starts
             )

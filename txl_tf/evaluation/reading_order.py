@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from txl_tf.config.model import AnyModelConfig, RecurrentConfig
-from txl_tf.evaluation.result import EvaluationText
+from txl_tf.evaluation.evaluation_text import EvaluationText
 
 # Tokens read from disk at once for a row, as many as a record of a data set has.
 _READ_TOKENS = 32768
@@ -138,20 +138,16 @@ class EvaluationRows:
     def __init__(
         self, stretches: Stretches, num_rows: int, segment_length: int, segments_per_step: int = 1
     ) -> None:
-        self._begins, self._starts, self._stops, _ = stretches
+        self._begins, self._starts, self._stops, self.warm_up_tokens = stretches
         count = len(self._begins)
-        self._num_rounds = -(-count // num_rows)
-        self.batch_size = -(-count // self._num_rounds)
+        num_rounds = -(-count // num_rows)
+        self.batch_size = -(-count // num_rounds)
         longest = int(np.max(self._stops - self._begins))
         self.segments_per_step = min(segments_per_step, -(-longest // segment_length))
         self._step_tokens = self.segments_per_step * segment_length
         self._block_tokens = max(self._step_tokens, min(longest, _READ_TOKENS)) + 1
         self._steps_per_round = -(-longest // self._step_tokens)
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps of the evaluation."""
-        return self._num_rounds * self._steps_per_round
+        self.num_steps = num_rounds * self._steps_per_round
 
     def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
         """Reads a text; yields the batch of each step, in order."""

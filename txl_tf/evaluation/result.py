@@ -1,68 +1,14 @@
-"""Texts that an evaluation reads, and its results: summed nats, counts and derived figures."""
+"""Results of evaluations: summed nats, counts and figures derived from them."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Self
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
 from txl_tf.config.experiment import LOWER_IS_BETTER
-from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 # exp(710) overflows float64.
 _MAX_EXPONENT = 700.0
-ReadRange = Callable[[int, int], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationText:
-    """Tokens by their place, with counts of the text they represent.
-
-    The first of the `num_tokens` tokens is not a target. `read_tokens` and `read_document_starts`
-    take a start and a stop, and return the token ids between them, and which of them begin a
-    document. The counts of bytes, of UTF-8 code points and of words include all tokens.
-    `unknown_id` is the token for text outside the vocabulary, if there is one.
-    """
-
-    name: str
-    num_tokens: int
-    read_tokens: ReadRange
-    read_document_starts: ReadRange
-    num_bytes: float
-    num_characters: float
-    num_words: float
-    tokenizer_kind: str | None = None
-    unknown_id: int | None = None
-
-    @classmethod
-    def of_tokens(cls, name: str, token_ids: np.ndarray, **counts: Any) -> Self:
-        """Builds a text of one document from an int vector of tokens, and the other fields."""
-        return cls(
-            name=name,
-            num_tokens=len(token_ids),
-            read_tokens=lambda start, stop: token_ids[start:stop],
-            read_document_starts=lambda start, stop: np.arange(start, stop) == 0,
-            **counts,
-        )
-
-    @classmethod
-    def of_split(cls, dataset: PreparedDataset, split: str) -> Self:
-        """Returns the text of a split, read from disk on demand."""
-        entry = dataset.manifest.split(split)
-        return cls(
-            name=split,
-            num_tokens=entry.tokens,
-            read_tokens=functools.partial(dataset.read_tokens, split),
-            read_document_starts=functools.partial(dataset.read_document_starts, split),
-            num_bytes=entry.bytes,
-            num_characters=entry.characters,
-            num_words=entry.words,
-            tokenizer_kind=dataset.manifest.tokenizer_kind,
-            unknown_id=dataset.unknown_id,
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,26 +140,6 @@ class EvaluationResult:
         if self.dynamic_learning_rate is not None:
             conditions.append(f"dynamic {self.dynamic_learning_rate:g}")
         return ", ".join(conditions)
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class TextScore(EvaluationResult):
-    """Negative log-likelihood of a text by token; a lower one is a better prediction.
-
-    The first token is predicted from nothing and has no score.
-    """
-
-    token_ids: np.ndarray
-    """int32 vector of the tokens."""
-    nats: np.ndarray
-    """float64 vector of the nats of each token; NaN for the first."""
-    tokenizer: Tokenizer
-    """Tokenizer of the text."""
-
-    @functools.cached_property
-    def pieces(self) -> list[str]:
-        """Text of each token alone; bytes that are not UTF-8 are escaped."""
-        return self.tokenizer.decode_each(self.token_ids)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Scores of splits and of texts by an evaluator."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -7,8 +9,29 @@ import numpy as np
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError
+from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.result import EvaluationResult, EvaluationText, TextScore
+from txl_tf.evaluation.result import EvaluationResult
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TextScore(EvaluationResult):
+    """Negative log-likelihood of a text by token; a lower one is a better prediction.
+
+    The first token is predicted from nothing and has no score.
+    """
+
+    token_ids: np.ndarray
+    """int32 vector of the tokens."""
+    nats: np.ndarray
+    """float64 vector of the nats of each token; NaN for the first."""
+    tokenizer: Tokenizer
+    """Tokenizer of the text."""
+
+    @functools.cached_property
+    def pieces(self) -> list[str]:
+        """Text of each token alone; bytes that are not UTF-8 are escaped."""
+        return self.tokenizer.decode_each(self.token_ids)
 
 
 def evaluate_split(

@@ -53,6 +53,8 @@ class TaskEvaluator:
         scope = tf.distribute.get_strategy() if self._strategy is None else self._strategy
         with scope.scope():
             self.model = create_headed_model(model, config.task)
+        weights = [*self.model.language_model.weights, *self.model.head.weights]
+        self._weights = {variable.path: variable for variable in weights}
         if variables is not None:
             share_variables(self.model.head.weights, variables)
         # A strategy compiles for itself; XLA would read a mirrored variable of the wrong device.
@@ -62,11 +64,6 @@ class TaskEvaluator:
     def load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Loads weights by path, the head's too; MismatchError if they do not fit the model."""
         assign_weights(self._weights, arrays)
-
-    @property
-    def _weights(self) -> dict[str, keras.Variable]:
-        weights = [*self.model.language_model.weights, *self.model.head.weights]
-        return {variable.path: variable for variable in weights}
 
     def evaluate(
         self,
@@ -104,8 +101,7 @@ class TaskEvaluator:
         segment_length = self.config.model.segment_length
         num_segments = encoded.padded_length(segment_length) // segment_length
         length = segment_length * power_of_two(num_segments)
-        num_rows = power_of_two(len(encoded.examples))
-        num_rows = min(self.config.evaluation.batch_size, num_rows)
+        num_rows = min(self.config.evaluation.batch_size, power_of_two(len(encoded.examples)))
         copy_values(self._weights.values(), self._variables)
         rows = ReplicaRows(self._strategy, num_rows)
         order = np.argsort(-encoded.num_tokens, kind="stable")

@@ -113,8 +113,6 @@ class AttentionProfiler:
             self._last = (token_ids, memory)
         inputs = (ops.convert_to_tensor(each) for each in (token_ids, is_counted))
         sums, self._memory = self._step(*inputs, memory)
-        if not np.any(is_counted):
-            return
         for name, array in sums.items():
             # Float32 within a segment, float64 over all segments.
             self._sums[name] = self._sums.get(name, 0.0) + np.asarray(array, np.float64)

@@ -2,50 +2,48 @@
 
 import dataclasses
 import re
-from pathlib import Path
-from typing import Any, Literal
 
 import keras
 import numpy as np
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.errors import DataDamagedError, InputMissingError, JobError, MismatchError, errors_as
-from txl_tf.imports import require_extra
+from txl_tf.errors import DataDamagedError, JobError, MismatchError
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.array_archives import read_array_archive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignTensor:
     """Mapping between a tensor of a checkpoint and variables of a model.
 
-    To build the tensor, variables are joined, transposed, then reversed along the first axis.
+    The tensor is built from the variables in three steps: they are joined, the result is
+    transposed, and its first axis is reversed. The model is built by the opposite steps.
     """
 
     name: str
-    """Name in the checkpoint."""
+    """Name of the tensor in the checkpoint."""
     variables: tuple[str, ...]
-    """Paths of the variables that it contains, in order."""
-    join: Literal["none", "concatenate", "stack"] = "none"
-    """How several variables are joined: along `axis`, or a new first axis."""
+    """Paths of the variables in the tensor, in order."""
+    is_stacked: bool = False
+    """True if the variables are stacked on a new first axis, not concatenated along `axis`."""
     axis: int = 0
+    """Axis of the variables along which they are concatenated."""
     is_transposed: bool = False
     is_reversed: bool = False
     is_copy: bool = False
-    """True for an optional copy of another tensor, which must not differ."""
+    """True for a copy of another tensor, which may be missing and must not differ."""
 
     def to_theirs(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
         """Builds the tensor from the variables."""
         parts = [arrays[name] for name in self.variables]
-        joined = parts[0]
-        if self.join == "stack":
-            joined = np.stack(parts)
-        elif self.join == "concatenate":
-            joined = np.concatenate(parts, axis=self.axis)
+        if self.is_stacked:
+            tensor = np.stack(parts)
+        else:
+            # A single variable is not copied: it may be the largest of the model.
+            tensor = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=self.axis)
         if self.is_transposed:
-            joined = joined.T
-        return joined[::-1] if self.is_reversed else joined
+            tensor = tensor.T
+        return tensor[::-1] if self.is_reversed else tensor
 
     def to_ours(
         self, tensor: np.ndarray, variables: dict[str, keras.Variable]
@@ -55,18 +53,16 @@ class ForeignTensor:
             tensor = tensor[::-1]
         if self.is_transposed:
             tensor = tensor.T
-        if self.join == "stack":
+        if self.is_stacked:
             return dict(zip(self.variables, tensor, strict=True))
-        if self.join == "concatenate":
-            lengths = [variables[name].shape[self.axis] for name in self.variables]
-            parts = np.split(tensor, np.cumsum(lengths)[:-1], axis=self.axis)
-            return dict(zip(self.variables, parts, strict=True))
-        return {self.variables[0]: tensor}
+        lengths = [variables[name].shape[self.axis] for name in self.variables]
+        parts = np.split(tensor, np.cumsum(lengths)[:-1], axis=self.axis)
+        return dict(zip(self.variables, parts, strict=True))
 
 
-def same(name: str, variable: str, *, is_copy: bool = False) -> ForeignTensor:
-    """Returns the mapping of a tensor that is one variable as it is."""
-    return ForeignTensor(name=name, variables=(variable,), is_copy=is_copy)
+def same(name: str, variable: str, **options: bool) -> ForeignTensor:
+    """Returns the mapping of a tensor with one variable; `options` are fields of the mapping."""
+    return ForeignTensor(name=name, variables=(variable,), **options)
 
 
 def joined_projections(name: str, block: str, *, is_transposed: bool = False) -> ForeignTensor:
@@ -75,7 +71,6 @@ def joined_projections(name: str, block: str, *, is_transposed: bool = False) ->
     return ForeignTensor(
         name=name,
         variables=tuple(f"{block}/attention/{part}/kernel" for part in parts),
-        join="concatenate",
         axis=1,
         is_transposed=is_transposed,
     )
@@ -182,122 +177,3 @@ def differences_error(differences: dict[str, list[str]], where: str) -> JobError
         error = DataDamagedError(what, where=where, remedy="Take an earlier checkpoint.")
     error.differences = found  # type: ignore[attr-defined]
     return error
-
-
-_TORCH_SUFFIXES = (".bin", ".pt", ".pth")
-_SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
-# Largest number of tensors that share bytes.
-_MAX_SHARING = 8
-# Names of the state dict in a training checkpoint.
-_NESTED = ("model_state", "state_dict", "model_state_dict", "model")
-
-
-_GIVE_ANOTHER = "Restore the file from a copy, or give another file."
-
-
-def find_tensor_file(source: str | Path) -> Path:
-    """Finds the tensor file of a path; in a folder, safetensors precede npz and torch.
-
-    Raises InputMissingError without a file, MismatchError for several files of one kind.
-    """
-    source = Path(source)
-    if source.is_file():
-        return source
-    for suffix in _SUFFIXES:
-        found = sorted(path for path in source.glob(f"*{suffix}") if path.is_file())
-        if len(found) > 1:
-            raise MismatchError(
-                f"There are {len(found)} files that end in {suffix}.",
-                where=str(source),
-                remedy="Give the path of one of them.",
-            )
-        if found:
-            return found[0]
-    raise InputMissingError(
-        "There is no file of tensors.",
-        where=str(source),
-        remedy=f"Give a file that ends in {', '.join(_SUFFIXES)}, or a folder with one.",
-    )
-
-
-def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Reads all tensors of a file.
-
-    Raises DataDamagedError for a file that cannot be read without running code, InputMissingError
-    without PyTorch, UsageError without safetensors.
-    """
-    if path.suffix in _TORCH_SUFFIXES:
-        return _read_torch(path)
-    with errors_as(
-        DataDamagedError,
-        (OSError, TypeError, ValueError),
-        "The tensors cannot be read",
-        str(path),
-        _GIVE_ANOTHER,
-    ):
-        if path.suffix == ".safetensors":
-            return _read_safetensors(path)
-        if path.suffix == ".npz":
-            with path.open("rb") as file:
-                return read_array_archive(file)
-        raise ValueError(f"the name of the file must end in {', '.join(_SUFFIXES)}")
-
-
-def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Writes tensors for PyTorch; raises UsageError without the package safetensors."""
-    arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    _safetensors(str(path)).numpy.save_file(arrays, str(path), metadata={"format": "pt"})
-
-
-def _safetensors(where: str) -> Any:
-    require_extra("convert", "safetensors", purpose="This file", where=where)
-    import safetensors.numpy
-
-    return safetensors
-
-
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    safetensors = _safetensors(str(path))
-    with (
-        errors_as(
-            DataDamagedError,
-            safetensors.SafetensorError,
-            "The tensors cannot be read",
-            str(path),
-            _GIVE_ANOTHER,
-        ),
-        safetensors.safe_open(str(path), framework="numpy") as file,
-    ):
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-
-def _read_torch(path: Path) -> dict[str, np.ndarray]:
-    try:
-        import torch
-    except ImportError as error:
-        raise InputMissingError(
-            "The package torch, which reads this file, is not installed.",
-            where=str(path),
-            remedy="Install torch, or convert the file to safetensors on a machine that has torch.",
-        ) from error
-    with errors_as(
-        DataDamagedError,
-        Exception,
-        "The file is not a state dict that loads without running code",
-        str(path),
-        "Save it again where the model runs: torch.save(model.state_dict(), FILE).",
-    ):
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        for key in _NESTED:
-            if isinstance(content, dict) and isinstance(content.get(key), dict):
-                content = content[key]
-        if others := [k for k, each in content.items() if not isinstance(each, torch.Tensor)]:
-            raise ValueError(f"these entries are no tensors: {', '.join(map(str, others[:3]))}")
-        # Tied tensors share storage; a view may expand to far more memory than the file has.
-        num_bytes = sum(each.numel() * each.element_size() for each in content.values())
-        if num_bytes > _MAX_SHARING * path.stat().st_size:
-            raise ValueError(f"The tensors expand to {num_bytes} bytes.")
-        return {
-            name: (each.float() if each.is_floating_point() else each).detach().numpy()
-            for name, each in content.items()
-        }

@@ -11,7 +11,7 @@ from typing import Any
 
 from txl_tf.config.base import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.tensors import differences_error
+from txl_tf.convert.foreign_tensors import differences_error
 from txl_tf.errors import MismatchError, errors_as
 
 Shape = tuple[int, ...]
@@ -115,8 +115,8 @@ def config_from(
     sizes: dict[str, Any],
     defaults: dict[str, Any],
     settings: dict[str, Any],
+    stored: dict[str, Any],
     where: str,
-    stored: dict[str, Any] | None = None,
     origins: dict[str, str] | None = None,
 ) -> ModelConfig:
     """Merges a configuration and fills `origins` with the origin of every field, in words.
@@ -125,7 +125,6 @@ def config_from(
     `defaults` of the implementation, published model. Raises MismatchError if they contradict the
     tensors or make no model, ValueError if a setting is not valid or the memory length is missing.
     """
-    stored = stored or {}
     differing = [
         f"{name} is {sizes[name]!r} in the tensors, not {value!r}"
         for name, value in {**stored, **settings}.items()
@@ -158,12 +157,11 @@ def config_from(
         "found in the tensors": sizes,
     }
     values: dict[str, Any] = {}
-    found = {field.name: "assumed: the default" for field in dataclasses.fields(ModelConfig)}
+    origins = {} if origins is None else origins
+    origins |= {field.name: "assumed: the default" for field in dataclasses.fields(ModelConfig)}
     for origin, source in sources.items():
         values |= source
-        found |= dict.fromkeys(source, origin)
-    if origins is not None:
-        origins |= found
+        origins |= dict.fromkeys(source, origin)
     if "memory_length" not in values:
         raise ValueError(
             "`memory_length` must be given: the checkpoint does not store it, nor has it the sizes "

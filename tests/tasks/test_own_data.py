@@ -8,7 +8,8 @@ import re
 import pytest
 
 from txl_tf.errors import JobError, UsageError
-from txl_tf.tasks.examples import Columns, Record, read_own_data, read_records
+from txl_tf.tasks.own_data import Columns, read_own_data
+from txl_tf.tasks.record_files import Record, read_records
 
 TEXT = Columns(text=("text",))
 LABELLED = [{"text": "good", "label": "pos"}, {"text": "bad", "label": "neg"}]

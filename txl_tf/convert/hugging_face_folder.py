@@ -1,0 +1,162 @@
+"""Folders of Hugging Face's Transformers: their `config.json`, and how a model is saved as one."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from txl_tf.config.model import ModelConfig
+from txl_tf.convert.pytorch_systems import HUGGING_FACE, pytorch_table
+from txl_tf.convert.tensor_files import write_safetensors
+from txl_tf.errors import MismatchError, storage_errors
+from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.untrusted_files import read_json_object
+
+_CONFIG_FILE = "config.json"
+_WEIGHTS_FILE = "model.safetensors"
+_VOCABULARY_FILE = "vocab.txt"
+_CONFIG_REMEDY = "Restore the configuration, or give the tensors in a folder without one."
+# Names of Hugging Face, and of the fields with the same values.
+_FIELDS = {
+    "vocab_size": "vocabulary_size",
+    "n_layer": "num_layers",
+    "d_model": "hidden_dim",
+    "d_embed": "embedding_dim",
+    "n_head": "num_heads",
+    "d_head": "head_dim",
+    "d_inner": "intermediate_dim",
+    "div_val": "division_factor",
+    "mem_len": "memory_length",
+    "tgt_len": "segment_length",
+    "dropout": "dropout",
+    "dropatt": "attention_dropout",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "init_std": "initializer_stddev",
+    "init_range": "initializer_range",
+    "proj_init_std": "projection_stddev",
+    "same_length": "same_length",
+    "pre_lnorm": "pre_norm",
+    "tie_word_embeddings": "tie_weights",
+    "cutoffs": "cutoffs",
+}
+# Other values define an unsupported model.
+_ONLY = {"attn_type": 0, "ext_len": 0}
+_NO_CLAMP = -1
+
+
+def stored_fields(path: Path) -> dict[str, Any]:
+    """Returns the `ModelConfig` fields of the configuration beside a file of tensors."""
+    beside = str(path.with_name(_CONFIG_FILE))
+    if not os.path.lexists(beside):
+        return {}
+    with storage_errors("The configuration beside the tensors cannot be read", beside):
+        config = read_json_object(beside, remedy=_CONFIG_REMEDY)
+    for name, only in _ONLY.items():
+        if config.get(name, only) != only:
+            raise MismatchError(
+                f"The configuration has {name}={config[name]!r}; only {only} is supported.",
+                where=str(path),
+                remedy="Such a model cannot be loaded.",
+            )
+    given = {name: value for name, value in config.items() if value is not None}
+    fields = {field: given[name] for name, field in _FIELDS.items() if name in given}
+    if given.get("cutoffs") == []:
+        fields.pop("division_factor", None)  # a single cluster has no division
+    if "clamp_len" in given:
+        clamp_length = given["clamp_len"]
+        fields["clamp_length"] = None if clamp_length in (0, _NO_CLAMP) else clamp_length
+    if "untie_r" in given:
+        fields["share_attention_biases"] = not given["untie_r"]
+    if isinstance(tied := given.get("tie_projs"), list):
+        fields["share_tail_projections"] = len(tied) > 1 and all(tied[1:])
+    elif "proj_share_all_but_first" in given:
+        shares = bool(given["proj_share_all_but_first"] and given.get("cutoffs"))
+        fields["share_tail_projections"] = shares
+    return fields
+
+
+def save_hugging_face(model: TransformerXL, folder: str | Path, words: Sequence[str] = ()) -> Path:
+    """Saves a model so that `TransfoXLLMHeadModel.from_pretrained` loads it.
+
+    Args:
+        model: `TransformerXL`.
+        folder: path of the folder to create.
+        words: optional sequence of str. Word of every id, for `TransfoXLTokenizer`.
+
+    Returns:
+        The folder, with `config.json`, `model.safetensors` and, with words, `vocab.txt`.
+
+    Raises:
+        ValueError: If the model has an option that Hugging Face does not have.
+        OutputExistsError: If the folder exists; it is left alone.
+        UsageError: If the package safetensors is not installed.
+        StorageError: If the folder cannot be written.
+    """
+    config = _hugging_face_config(model.config)
+    folder = Path(folder)
+    remedy = "Check free space and permissions, or choose another folder."
+    with (
+        storage_errors("The model cannot be written", str(folder), remedy),
+        StagingFolder(str(folder), last_file=_CONFIG_FILE) as staging,
+    ):
+        written = Path(staging.path)
+        (written / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        write_safetensors(written / _WEIGHTS_FILE, hugging_face_tensors(model))
+        if words:
+            (written / _VOCABULARY_FILE).write_text("".join(f"{word}\n" for word in words), "utf-8")
+        # The package safetensors makes its files readable by the owner only.
+        shutil.copymode(written / _CONFIG_FILE, written / _WEIGHTS_FILE)
+        staging.publish()
+    return folder
+
+
+def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
+    """Returns the float32 state dict with Hugging Face's names, including tied copies."""
+    arrays = {
+        variable.path: np.asarray(variable.numpy(), dtype=np.float32) for variable in model.weights
+    }
+    table = pytorch_table(model.config, HUGGING_FACE)
+    tensors = {entry.name: entry.to_theirs(arrays) for entry in table}
+    exponents = np.arange(0.0, model.config.hidden_dim, 2.0) / model.config.hidden_dim
+    tensors["transformer.pos_emb.inv_freq"] = (10000.0**-exponents).astype(np.float32)
+    return tensors
+
+
+def _hugging_face_config(config: ModelConfig) -> dict[str, Any]:
+    """Builds the `config.json`; ValueError for an option that Hugging Face does not have."""
+    needed: dict[str, Any] = {
+        "position_encoding": "transformer_xl",
+        "recurrence": True,
+        "variational_dropout": False,
+        "residual_gate": None,
+    }
+    if config.same_length:
+        needed["same_length_keys"] = "memory"
+    if config.division_factor > 1 and config.hidden_dim in config.clusters.widths:
+        needed["project_same_dim"] = True
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            config.refuse(f"`{name}` must be {value!r} for Hugging Face's Transformer-XL.", name)
+    plain = config.to_dict()
+    share_tails = config.share_tail_projections
+    return {
+        "architectures": ["TransfoXLLMHeadModel"],
+        "model_type": "transfo-xl",
+        "torch_dtype": "float32",
+        **{name: plain[field] for name, field in _FIELDS.items()},
+        "d_embed": config.clusters.embedding_dim,
+        "adaptive": True,
+        "attn_type": 0,
+        "clamp_len": config.clamp_length or _NO_CLAMP,
+        "init": config.initializer,
+        "proj_share_all_but_first": share_tails,
+        "sample_softmax": -1,
+        # Without clusters the embedding's projection is the only one.
+        "tie_projs": [not config.cutoffs, *(share_tails for _ in config.cutoffs)],
+        "untie_r": not config.share_attention_biases,
+    }
