@@ -99,7 +99,7 @@ def _evaluate(experiment: Any) -> Work:
     evaluation = experiment.evaluation.replace(warm_up_tokens=0)
     evaluator = create_evaluator(experiment.replace(evaluation=evaluation), create_strategy())
     config, num_rows = evaluator.config, experiment.evaluation.batch_size
-    read_tokens = num_rows * evaluator.segments_per_read(num_rows) * config.segment_length
+    read_tokens = num_rows * evaluator.programs.segments_per_read(num_rows) * config.segment_length
 
     def evaluate(count: int) -> int:
         tokens = _random_tokens(count * read_tokens + 1, config.vocabulary_size)

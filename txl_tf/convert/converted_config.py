@@ -57,8 +57,9 @@ def required_shape(shapes: dict[str, Shape], name: str, num_axes: int, where: st
     if name not in shapes:
         raise differences_error({"missing": [name]}, where)
     if len(shapes[name]) != num_axes or 0 in shapes[name]:
-        text = f"{name} has shape {shapes[name]}, not {num_axes} axes"
-        raise differences_error({"misshapen": [text]}, where)
+        raise differences_error(
+            {"misshapen": [f"{name} has shape {shapes[name]}, not {num_axes} axes"]}, where
+        )
     return shapes[name]
 
 

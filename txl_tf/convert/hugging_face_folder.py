@@ -20,7 +20,6 @@ from txl_tf.storage.untrusted_files import read_json_object
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
 _VOCABULARY_FILE = "vocab.txt"
-_CONFIG_REMEDY = "Restore the configuration, or give the tensors in a folder without one."
 # Names of Hugging Face, and of the fields with the same values.
 _FIELDS = {
     "vocab_size": "vocabulary_size",
@@ -55,7 +54,9 @@ def stored_fields(path: Path) -> dict[str, Any]:
     if not os.path.lexists(beside):
         return {}
     with storage_errors("The configuration beside the tensors cannot be read", beside):
-        config = read_json_object(beside, remedy=_CONFIG_REMEDY)
+        config = read_json_object(
+            beside, remedy="Restore the configuration, or give the tensors in a folder without one."
+        )
     for name, only in _ONLY.items():
         if config.get(name, only) != only:
             raise MismatchError(
@@ -75,8 +76,9 @@ def stored_fields(path: Path) -> dict[str, Any]:
     if isinstance(tied := given.get("tie_projs"), list):
         fields["share_tail_projections"] = len(tied) > 1 and all(tied[1:])
     elif "proj_share_all_but_first" in given:
-        shares = bool(given["proj_share_all_but_first"] and given.get("cutoffs"))
-        fields["share_tail_projections"] = shares
+        fields["share_tail_projections"] = bool(
+            given["proj_share_all_but_first"] and given.get("cutoffs")
+        )
     return fields
 
 
@@ -99,9 +101,12 @@ def save_hugging_face(model: TransformerXL, folder: str | Path, words: Sequence[
     """
     config = _hugging_face_config(model.config)
     folder = Path(folder)
-    remedy = "Check free space and permissions, or choose another folder."
     with (
-        storage_errors("The model cannot be written", str(folder), remedy),
+        storage_errors(
+            "The model cannot be written",
+            str(folder),
+            "Check free space and permissions, or choose another folder.",
+        ),
         StagingFolder(str(folder), last_file=_CONFIG_FILE) as staging,
     ):
         written = Path(staging.path)

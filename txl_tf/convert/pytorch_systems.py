@@ -87,8 +87,9 @@ def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTen
     table = _embedding(config, system) + _softmax(config, system)
     for index in range(config.num_layers):
         theirs, ours = f"{system.prefix}layers.{index}", f"block_{index}"
-        name = f"{theirs}.dec_attn.qkv_net.weight"
-        table.append(joined_projections(name, ours, is_transposed=True))
+        table.append(
+            joined_projections(f"{theirs}.dec_attn.qkv_net.weight", ours, is_transposed=True)
+        )
         for name, variable in _KERNELS_OF_A_BLOCK.items():
             table.append(same(f"{theirs}.{name}", f"{ours}/{variable}", is_transposed=True))
         for name, variable in _VECTORS_OF_A_BLOCK.items():
@@ -132,8 +133,7 @@ def _softmax(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
     biases = numbered("softmax/bias", num_clusters)
     if num_tables == 1 < num_clusters:
         # A single table for all clusters has a single bias.
-        name = system.output_name("bias", 0)
-        table.append(ForeignTensor(name=name, variables=tuple(biases)))
+        table.append(ForeignTensor(name=system.output_name("bias", 0), variables=tuple(biases)))
     else:
         table += [same(system.output_name("bias", i), name) for i, name in enumerate(biases)]
     shared = numbered("embedding/projection", num_tables)
@@ -144,8 +144,7 @@ def _softmax(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
         ours = f"softmax/projection_{index}" if is_own else shared[min(index, num_tables - 1)]
         table.append(same(name, ours, is_copy=not is_own, is_transposed=True))
     for name in ("cluster_weight", "cluster_bias") if config.cutoffs else ():
-        is_reversed = system.reverses_clusters
-        table.append(same(f"crit.{name}", f"softmax/{name}", is_reversed=is_reversed))
+        table.append(same(f"crit.{name}", f"softmax/{name}", is_reversed=system.reverses_clusters))
     return table
 
 

@@ -60,9 +60,13 @@ class AttentionProfile:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns all arrays by name, for an `.npz` file."""
-        names = ("attention", "mean_distance", "entropy", "memory_attention")
-        arrays = {name: getattr(self, name) for name in names}
-        return arrays | {f"term_{name}": array for name, array in self.terms.items()}
+        return {
+            "attention": self.attention,
+            "mean_distance": self.mean_distance,
+            "entropy": self.entropy,
+            "memory_attention": self.memory_attention,
+            **{f"term_{name}": array for name, array in self.terms.items()},
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures of heads and layers as plain JSON types; layers and heads from 1."""

@@ -80,7 +80,7 @@ class Evaluator:
             if evaluation_config.dynamic_learning_rate is None
             else DynamicEvaluation(self.model, evaluation_config)
         )
-        self._programs = EvaluationPrograms(
+        self.programs = EvaluationPrograms(
             self.model,
             self.config,
             evaluation_config,
@@ -98,11 +98,7 @@ class Evaluator:
     def attention_choice(self, batch_size: int) -> AttentionChoice:
         """Returns how replicas that share `batch_size` rows attend, and why."""
         rows = ReplicaRows(self.strategy, batch_size)
-        return self._programs.attention_choice(rows.rows_per_replica)
-
-    def segments_per_read(self, rows_per_replica: int) -> int:
-        """Returns how many segments of a row are read at once in a long text."""
-        return self._programs.segments_per_read(rows_per_replica)
+        return self.programs.attention_choice(rows.rows_per_replica)
 
     @exact_products()
     def evaluate(
@@ -174,8 +170,8 @@ class Evaluator:
     ) -> "tuple[tf.types.experimental.ConcreteFunction, ...]":
         """Traces the functions of `evaluate`: memory and constants, and the scores of a batch."""
         rows = ReplicaRows(self.strategy, batch_size)
-        at_once = segments_per_step or self.segments_per_read(rows.rows_per_replica)
-        return self._programs.trace(rows, at_once)
+        at_once = segments_per_step or self.programs.segments_per_read(rows.rows_per_replica)
+        return self.programs.trace(rows, at_once)
 
     def _read(
         self,
@@ -184,17 +180,17 @@ class Evaluator:
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Scores batches and yields each with its nats, fetched while the next are computed."""
         rows = ReplicaRows(self.strategy, order.batch_size)
-        step = self._programs.step(rows.rows_per_replica)
+        step = self.programs.step(rows.rows_per_replica)
         sizes = rows.rows_per_replica, order.segments_per_step
         # Not by unpacking, which would hold the memory while the text is read.
-        constants = self._programs.begin(*sizes)[1]
+        constants = self.programs.begin(*sizes)[1]
 
         def read(batch: EvaluationBatch, memory: Any) -> tuple[Any, Any]:
             for token_ids in (batch.token_ids, batch.target_ids):
                 check_token_ids(token_ids, self.config.vocabulary_size)
             return step(*rows.split(batch.arrays()), memory, constants)
 
-        pieces = read_batches(read, batches, lambda: self._programs.begin(*sizes)[0])
+        pieces = read_batches(read, batches, lambda: self.programs.begin(*sizes)[0])
         # Without the memories of the pieces, which need not be held.
         results = ((piece.batch, piece.outputs) for piece in pieces)
         for (batch, nll), _ in itertools.pairwise(itertools.chain(results, [None])):
@@ -209,9 +205,9 @@ class Evaluator:
         else:
             num_read = num_tokens if max_tokens is None else max_tokens + 1
             stretches = Stretches.of_text(num_read, most_rows, config, settings.warm_up_tokens)
-        num_rows = min(most_rows, len(stretches.begins))
-        at_once = self.segments_per_read(ReplicaRows(self.strategy, num_rows).rows_per_replica)
-        return EvaluationRows(stretches, num_rows, length, at_once)
+        rows = ReplicaRows(self.strategy, min(most_rows, len(stretches.begins)))
+        at_once = self.programs.segments_per_read(rows.rows_per_replica)
+        return EvaluationRows(stretches, rows.num_rows, length, at_once)
 
 
 def create_evaluator(

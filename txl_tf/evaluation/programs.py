@@ -93,8 +93,7 @@ class EvaluationPrograms:
             lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
             begin.structured_outputs,
         )
-        num_tokens = segments_per_step * self._config.segment_length
-        batch = empty_batch(rows.num_rows, num_tokens)
+        batch = empty_batch(rows.num_rows, segments_per_step * self._config.segment_length)
         step = self.step(rows.rows_per_replica)
         return begin, step.get_concrete_function(*rows.split(batch.arrays()), *carried)
 

@@ -81,11 +81,12 @@ class TaskEvaluator:
         """
         begin = time.perf_counter()
         predictions, _ = answers_of(self._task, self.outputs(encoded, track))
-        kind, labels = self._task.kind, self._task.labels or ()
         return TaskResult(
             split=split,
             step=step,
-            figures=compute_metrics(metrics, kind, labels, encoded.examples, predictions),
+            figures=compute_metrics(
+                metrics, self._task.kind, self._task.labels or (), encoded.examples, predictions
+            ),
             num_examples=len(encoded.examples),
             num_tokens=len(encoded.token_ids),
             seconds=time.perf_counter() - begin,

@@ -75,6 +75,7 @@ def write_predictions(
             score = score_list[number]
             values["scores"] = dict(zip(data.labels, score, strict=True)) if has_classes else score
         lines.append(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
-    remedy = "Check the folder, the disk and the permissions."
-    with storage_errors("The predictions cannot be written", path, remedy):
+    with storage_errors(
+        "The predictions cannot be written", path, "Check the folder, the disk and the permissions."
+    ):
         write_file(path, "".join(lines).encode())

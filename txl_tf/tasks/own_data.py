@@ -92,8 +92,7 @@ def read_own_data(
                 where=path,
                 remedy="Name the column of the labels.",
             )
-        label_names = (columns.label,) if needs_label else ()
-        names = (*columns.text, columns.id, *label_names)
+        names = (*columns.text, columns.id, columns.label if needs_label else None)
         records = read_records(path, [name for name in names if name is not None])
         splits[split] = [_example(record, kind, columns, needs_label) for record in records]
     if kind == "classification":

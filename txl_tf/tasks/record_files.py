@@ -24,7 +24,6 @@ from txl_tf.errors import DataDamagedError, MismatchError, UsageError, did_you_m
 from txl_tf.storage.untrusted_files import parse_json_object
 
 _CORRECT = "Correct the file, or take the record out."
-_ONE_OBJECT = "Write one object in each line."
 _FORM = re.compile(r"\.(jsonl|json|tsv|csv)(\.gz|\.xz|\.zst)?$")
 _MAX_SHOWN = 12
 _LARGEST_FLOAT32 = 3.4028234663852886e38
@@ -122,7 +121,8 @@ def _objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the place and the values of each line of JSON that is not empty."""
     for where, line in _lines(path):
         if line.strip():
-            yield where, parse_json_object(line, where=where, remedy=_ONE_OBJECT)
+            values = parse_json_object(line, where=where, remedy="Write one object in each line.")
+            yield where, values
 
 
 def _table(path: str, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
