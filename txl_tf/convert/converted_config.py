@@ -14,8 +14,6 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.convert.foreign_tensors import differences_error
 from txl_tf.errors import MismatchError, errors_as
 
-Shape = tuple[int, ...]
-
 _DEFAULT_SEGMENT_LENGTH = 128
 
 # Layers, hidden width and first cutoff of published models, and their evaluation and dropout.
@@ -49,7 +47,9 @@ _ANY_SIZES = {
 }
 
 
-def required_shape(shapes: dict[str, Shape], name: str, num_axes: int, where: str) -> Shape:
+def required_shape(
+    shapes: dict[str, tuple[int, ...]], name: str, num_axes: int, where: str
+) -> tuple[int, ...]:
     """Returns the shape of a tensor that every checkpoint of this kind has.
 
     Raises MismatchError if it is missing or has another number of axes.
@@ -73,7 +73,7 @@ def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
 
 
 def vocabulary_sizes(
-    tables: list[Shape], cutoffs: tuple[int, ...] | None, where: str
+    tables: list[tuple[int, ...]], cutoffs: tuple[int, ...] | None, where: str
 ) -> dict[str, Any]:
     """Infers the vocabulary from the tables of the embedding; several tables tell the cutoffs.
 

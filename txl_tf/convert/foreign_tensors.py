@@ -1,4 +1,4 @@
-"""Tensors of other implementations: their files, the variables they hold, a model from them."""
+"""Mapping of the tensors of other implementations to variables, and models built by it."""
 
 import dataclasses
 import re
@@ -66,28 +66,29 @@ def same(name: str, variable: str, **options: bool) -> ForeignTensor:
 
 
 def joined_projections(name: str, block: str, *, is_transposed: bool = False) -> ForeignTensor:
-    """Returns the mapping of the kernels of query, key and value side by side."""
-    parts = ("query", "key", "value")
+    """Returns the mapping of one kernel that joins the kernels of query, key and value."""
     return ForeignTensor(
         name=name,
-        variables=tuple(f"{block}/attention/{part}/kernel" for part in parts),
+        variables=tuple(f"{block}/attention/{part}/kernel" for part in ("query", "key", "value")),
         axis=1,
         is_transposed=is_transposed,
     )
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """Returns names of several variables, numbered if there is more than one."""
+    """Returns the names of `count` variables, which have numbers if there are several."""
     return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
 
 
 def uses_own_projection(config: ModelConfig, cluster: int) -> bool:
-    """True if the softmax projection of the cluster, if any, is separate from the embedding's."""
+    """True if a projection of the softmax is a variable apart from the embedding's projection."""
     return bool(config.cutoffs) and not (config.share_tail_projections and cluster > 0)
 
 
-# A checkpoint with fewer numbers than this part of the model's is refused before it is built.
-_LEAST_PART = 1 / 4
+# A checkpoint with fewer numbers than this share of the model's is refused before the model takes
+# memory. If fewer are missing, an error names the tensors.
+_LEAST_SHARE = 1 / 4
+_NUM_SHOWN = 3
 
 
 def model_from_tensors(
@@ -100,59 +101,62 @@ def model_from_tensors(
 ) -> TransformerXL:
     """Builds a model from the tensors of a checkpoint, if all of them fit.
 
-    Raises MismatchError for missing, unexpected or misshapen tensors or unequal copies,
-    DataDamagedError for values that are not finite, both with all `differences`.
+    Args:
+        config: `ModelConfig` of the model to build.
+        table: list of `ForeignTensor`. The mapping of every tensor that the model needs.
+        tensors: dict of arrays by their name in the checkpoint.
+        where: str. Place of the checkpoint, for messages.
+        ignored: pattern of the names that belong to no variable, such as an optimizer's state.
+        dtype: str. Dtype policy of the model.
+
+    Raises:
+        MismatchError: If tensors are missing, unexpected or misshapen, or copies are unequal.
+        DataDamagedError: If values are not finite. Both errors list all `differences`.
     """
-    # 1. As many numbers as the sizes promise, before memory is taken for them.
-    needed, found = num_parameters(config), sum(tensor.size for tensor in tensors.values())
-    if found < _LEAST_PART * needed:
+    num_needed = num_parameters(config)
+    num_weights = sum(tensor.size for tensor in tensors.values())
+    if num_weights < _LEAST_SHARE * num_needed:
         raise MismatchError(
-            f"The checkpoint has {found:,} weights; a model of its sizes has {needed:,}.",
+            f"The checkpoint has {num_weights:,} weights; a model of its sizes has {num_needed:,}.",
             where=where,
             remedy="Check that the file is whole.",
         )
-    # 2. All names and shapes; copies may be left out.
     model = TransformerXL(config, dtype=dtype)
     variables = {variable.path: variable for variable in model.weights}
-    initial = {name: variable.numpy() for name, variable in variables.items()}
+    _check_names_and_shapes(table, tensors, variables, where, ignored)
+    arrays = _arrays_of_variables(table, tensors, variables, where)
+    for path, variable in variables.items():
+        variable.assign(arrays[path])
+    return model
+
+
+def _check_names_and_shapes(
+    table: list[ForeignTensor],
+    tensors: dict[str, np.ndarray],
+    variables: dict[str, keras.Variable],
+    where: str,
+    ignored: re.Pattern[str],
+) -> None:
+    """Raises MismatchError unless the tensors are those of the table; copies may be missing."""
+    initial = {path: variable.numpy() for path, variable in variables.items()}
     known = {entry.name for entry in table}
-    present = [entry for entry in table if entry.name in tensors]
     differences = {
         "missing": [each.name for each in table if not (each.name in tensors or each.is_copy)],
         "unexpected": [name for name in tensors if not (name in known or ignored.fullmatch(name))],
         "misshapen": [
             text
-            for each in present
-            if (text := _misshape(each.name, tensors[each.name], each.to_theirs(initial).shape))
+            for each in table
+            if each.name in tensors
+            and (text := _misshape(each.name, tensors[each.name], each.to_theirs(initial).shape))
         ],
     }
     if any(differences.values()):
         raise differences_error(differences, where)
-    # 3. All numbers in float32: finite, and copies equal to their originals.
-    values: dict[str, np.ndarray] = {}
-    originals: dict[str, np.ndarray] = {}
-    for entry in present:
-        with np.errstate(over="ignore"):  # larger values become infinite and are refused
-            values[entry.name] = tensors[entry.name].astype(np.float32, copy=False)
-        if not entry.is_copy:
-            originals |= entry.to_ours(values[entry.name], variables)
-    non_finite = [name for name, value in values.items() if not np.isfinite(value).all()]
-    unequal = [
-        each.name
-        for each in present
-        if each.is_copy
-        and each.name not in non_finite
-        and not np.array_equal(values[each.name], each.to_theirs(originals))
-    ]
-    if unequal or non_finite:
-        raise differences_error({"unequal": unequal, "not finite": non_finite}, where)
-    for name, variable in variables.items():
-        variable.assign(originals[name])
-    return model
 
 
 def _misshape(name: str, tensor: np.ndarray, expected: tuple[int, ...]) -> str | None:
-    # bfloat16 is not of NumPy's kind "f".
+    """Describes a tensor of another type or shape; None if it fits."""
+    # NumPy's kind "f" lacks bfloat16, which another package adds.
     if tensor.dtype.kind != "f" and tensor.dtype.name != "bfloat16":
         return f"{name} has type {tensor.dtype}, not a float type"
     if tensor.shape != expected:
@@ -160,20 +164,48 @@ def _misshape(name: str, tensor: np.ndarray, expected: tuple[int, ...]) -> str |
     return None
 
 
-_NUM_SHOWN = 3
+def _arrays_of_variables(
+    table: list[ForeignTensor],
+    tensors: dict[str, np.ndarray],
+    variables: dict[str, keras.Variable],
+    where: str,
+) -> dict[str, np.ndarray]:
+    """Returns the float32 array of each variable, by path; see `model_from_tensors` for errors."""
+    values: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
+    present = [entry for entry in table if entry.name in tensors]
+    for entry in present:
+        with np.errstate(over="ignore"):  # larger values become infinite and are refused
+            values[entry.name] = tensors[entry.name].astype(np.float32, copy=False)
+        if not entry.is_copy:
+            arrays |= entry.to_ours(values[entry.name], variables)
+    non_finite = [name for name, value in values.items() if not np.isfinite(value).all()]
+    unequal = [
+        each.name
+        for each in present
+        if each.is_copy
+        and each.name not in non_finite
+        and not np.array_equal(values[each.name], each.to_theirs(arrays))
+    ]
+    if unequal or non_finite:
+        raise differences_error({"unequal": unequal, "not finite": non_finite}, where)
+    return arrays
 
 
 def differences_error(differences: dict[str, list[str]], where: str) -> JobError:
-    """Creates the error of tensors that do not fit, by kind, with the attribute `differences`."""
-    found = {kind: sorted(names) for kind, names in differences.items() if names}
+    """Creates the error for tensors that do not fit; its `differences` are their names by kind."""
+    differences = {kind: sorted(names) for kind, names in differences.items() if names}
     kinds = []
-    for kind, names in found.items():
+    for kind, names in differences.items():
         more = f" and {len(names) - _NUM_SHOWN} more" if len(names) > _NUM_SHOWN else ""
         kinds.append(f"{len(names)} {kind}: {', '.join(names[:_NUM_SHOWN])}{more}")
     what = f"Tensors of the checkpoint do not fit the model. {'; '.join(kinds)}"
-    remedy = "Check the settings, and that the checkpoint is whole and of this implementation."
-    error: JobError = MismatchError(what, where=where, remedy=remedy)
-    if found.keys() == {"not finite"}:
+    error: JobError = MismatchError(
+        what,
+        where=where,
+        remedy="Check the settings, and that the checkpoint is whole and of this implementation.",
+    )
+    if differences.keys() == {"not finite"}:
         error = DataDamagedError(what, where=where, remedy="Take an earlier checkpoint.")
-    error.differences = found  # type: ignore[attr-defined]
+    error.differences = differences  # type: ignore[attr-defined]
     return error

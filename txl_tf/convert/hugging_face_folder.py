@@ -69,8 +69,8 @@ def stored_fields(path: Path) -> dict[str, Any]:
     if given.get("cutoffs") == []:
         fields.pop("division_factor", None)  # a single cluster has no division
     if "clamp_len" in given:
-        clamp_length = given["clamp_len"]
-        fields["clamp_length"] = None if clamp_length in (0, _NO_CLAMP) else clamp_length
+        is_clamped = given["clamp_len"] not in (0, _NO_CLAMP)
+        fields["clamp_length"] = given["clamp_len"] if is_clamped else None
     if "untie_r" in given:
         fields["share_attention_biases"] = not given["untie_r"]
     if isinstance(tied := given.get("tie_projs"), list):

@@ -11,7 +11,6 @@ from typing import Any
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.convert.converted_config import (
-    Shape,
     check_settings,
     config_from,
     count_numbered,
@@ -132,7 +131,7 @@ def load_official_tensorflow(
     return model_from_tensors(config, table, tensors, prefix, _IGNORED, dtype)
 
 
-def _sizes(shapes: dict[str, Shape], where: str) -> dict[str, Any]:
+def _sizes(shapes: dict[str, tuple[int, ...]], where: str) -> dict[str, Any]:
     kernel = required_shape(shapes, "transformer/layer_0/ff/layer_1/kernel", 2, where)  # [D, F]
     has_shared_biases = len(shapes.get("transformer/r_w_bias", ())) == 2  # [N, H], or [L, N, H]
     bias = required_shape(shapes, "transformer/r_w_bias", 2 if has_shared_biases else 3, where)

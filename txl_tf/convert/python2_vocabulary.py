@@ -155,8 +155,9 @@ def _vocabulary(root: Any) -> Python2Vocabulary:
     if len(set(symbols)) != len(symbols):
         raise ValueError("two ids have the same symbol")
     dataset = corpus.get("dataset")
-    name = None if dataset is None else _decoded([dataset])[0]
-    return Python2Vocabulary(symbols=tuple(symbols), dataset=name)
+    return Python2Vocabulary(
+        symbols=tuple(symbols), dataset=None if dataset is None else _decoded([dataset])[0]
+    )
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -139,9 +139,8 @@ class EvaluationRows:
         self, stretches: Stretches, num_rows: int, segment_length: int, segments_per_step: int = 1
     ) -> None:
         self._begins, self._starts, self._stops, self.warm_up_tokens = stretches
-        count = len(self._begins)
-        num_rounds = -(-count // num_rows)
-        self.batch_size = -(-count // num_rounds)
+        num_rounds = -(-len(self._begins) // num_rows)
+        self.batch_size = -(-len(self._begins) // num_rounds)
         longest = int(np.max(self._stops - self._begins))
         self.segments_per_step = min(segments_per_step, -(-longest // segment_length))
         self._step_tokens = self.segments_per_step * segment_length

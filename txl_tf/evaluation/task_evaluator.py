@@ -48,8 +48,9 @@ class TaskEvaluator:
         self._strategy = None if is_alone else strategy
         self._variables = variables
         self.reads_given_variables = variables is not None
-        policy = config.evaluation.dtype_policy
-        model = create_evaluation_model(config.model, policy, self._strategy, variables)
+        model = create_evaluation_model(
+            config.model, config.evaluation.dtype_policy, self._strategy, variables
+        )
         scope = tf.distribute.get_strategy() if self._strategy is None else self._strategy
         with scope.scope():
             self.model = create_headed_model(model, config.task)

@@ -64,15 +64,14 @@ def write_predictions(
     """
     check_predictions_file(path)
     has_classes = data.kind == "classification"
-    score_list = None if scores is None else np.asarray(scores).tolist()
+    all_scores = [None] * len(examples) if scores is None else np.asarray(scores).tolist()
     lines = []
-    together = zip(examples, np.asarray(predictions).tolist(), strict=True)
-    for number, (example, prediction) in enumerate(together):
+    together = zip(examples, np.asarray(predictions).tolist(), all_scores, strict=True)
+    for example, prediction, score in together:
         if has_classes:
             prediction = data.labels[int(prediction)]
         values = {"name": example.name, "prediction": prediction}
-        if score_list is not None:
-            score = score_list[number]
+        if score is not None:
             values["scores"] = dict(zip(data.labels, score, strict=True)) if has_classes else score
         lines.append(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
     with storage_errors(
