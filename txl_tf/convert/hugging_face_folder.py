@@ -1,4 +1,4 @@
-"""Folders of Hugging Face's Transformers: their `config.json`, and how a model is saved as one."""
+"""Folders of Hugging Face's Transformers: reading their configuration, and saving a model."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from txl_tf.storage.untrusted_files import read_json_object
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
 _VOCABULARY_FILE = "vocab.txt"
-# Names of Hugging Face, and of the fields with the same values.
+# Names in Hugging Face's configuration, and fields of `ModelConfig` with the same values.
 _FIELDS = {
     "vocab_size": "vocabulary_size",
     "n_layer": "num_layers",
@@ -43,7 +43,7 @@ _FIELDS = {
     "tie_word_embeddings": "tie_weights",
     "cutoffs": "cutoffs",
 }
-# Other values define an unsupported model.
+# A model with other values is not supported.
 _ONLY = {"attn_type": 0, "ext_len": 0}
 _NO_CLAMP = -1
 
@@ -88,14 +88,15 @@ def save_hugging_face(model: TransformerXL, folder: str | Path, words: Sequence[
     Args:
         model: `TransformerXL`.
         folder: path of the folder to create.
-        words: optional sequence of str. Word of every id, for `TransfoXLTokenizer`.
+        words: optional sequence of str. The words in the order of their ids, for
+            `TransfoXLTokenizer`.
 
     Returns:
-        The folder, with `config.json`, `model.safetensors` and, with words, `vocab.txt`.
+        The folder, with `config.json`, `model.safetensors` and, if there are words, `vocab.txt`.
 
     Raises:
         ValueError: If the model has an option that Hugging Face does not have.
-        OutputExistsError: If the folder exists; it is left alone.
+        OutputExistsError: If the folder exists; it is not changed.
         UsageError: If the package safetensors is not installed.
         StorageError: If the folder cannot be written.
     """
@@ -121,7 +122,7 @@ def save_hugging_face(model: TransformerXL, folder: str | Path, words: Sequence[
 
 
 def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
-    """Returns the float32 state dict with Hugging Face's names, including tied copies."""
+    """Returns the float32 state dict with Hugging Face's names, which includes tied copies."""
     arrays = {
         variable.path: np.asarray(variable.numpy(), dtype=np.float32) for variable in model.weights
     }
@@ -133,7 +134,7 @@ def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
 
 
 def _hugging_face_config(config: ModelConfig) -> dict[str, Any]:
-    """Builds the `config.json`; ValueError for an option that Hugging Face does not have."""
+    """Returns the content of `config.json`; raises ValueError for an option that it lacks."""
     needed: dict[str, Any] = {
         "position_encoding": "transformer_xl",
         "recurrence": True,

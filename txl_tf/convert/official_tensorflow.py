@@ -28,7 +28,7 @@ from txl_tf.convert.foreign_tensors import (
 from txl_tf.convert.tensorflow_checkpoint import find_prefix, read_checkpoint
 from txl_tf.models.transformer_xl import TransformerXL
 
-# Optimizer state and step.
+# Names of the optimizer's state and of the step.
 _IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")
 
 _EMBEDDING = "transformer/adaptive_embed"
@@ -95,22 +95,22 @@ def load_official_tensorflow(
 ) -> TransformerXL:
     """Loads a checkpoint of the official TensorFlow code.
 
-    All sizes are inferred from the shapes. Segment and memory length, `clamp_length`, `same_length`
-    and dropout come from the evaluation of the published model of these sizes, if there is one. The
-    state of the optimizer is ignored.
+    All sizes are inferred from the shapes. If there is a published model of these sizes, it also
+    provides segment and memory length, `clamp_length`, `same_length` and dropout. The state of the
+    optimizer is ignored.
 
     Args:
-        checkpoint_prefix: path of the checkpoint without `.index`, or of a
-            folder with one checkpoint.
+        checkpoint_prefix: path of the checkpoint without `.index`, or of a folder with one
+            checkpoint.
         dtype: str. Dtype policy of the model.
-        origins: optional dict. Filled with the origin of every field of the configuration: found,
-            given or assumed.
+        origins: optional dict, to which the origin of every field of the configuration is added:
+            found, given or assumed.
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless the
             sizes are published.
 
     Raises:
         InputMissingError: If there is no such checkpoint.
-        DataDamagedError: If it cannot be read, or a value is not finite.
+        DataDamagedError: If the checkpoint cannot be read, or a value is not finite.
         MismatchError: If a tensor is missing, unexpected or misshapen, or a setting contradicts the
             shapes. The attribute `differences` of the error lists all tensors.
         ValueError: If a setting is not valid.

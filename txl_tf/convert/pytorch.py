@@ -20,7 +20,7 @@ from txl_tf.convert.tensor_files import find_tensor_file, read_tensors
 from txl_tf.errors import MismatchError
 from txl_tf.models.transformer_xl import TransformerXL
 
-# Prefix in state dicts of models wrapped for several devices.
+# A model that PyTorch wraps for several devices has this prefix in its state dict.
 _WRAPPED = "module."
 
 
@@ -31,7 +31,7 @@ def _load(
     dtype: str,
     origins: dict[str, str] | None,
 ) -> TransformerXL:
-    """Builds a model from a file of tensors and Hugging Face's configuration beside it."""
+    """Builds a model from a file of tensors, and from Hugging Face's configuration beside it."""
     check_settings(settings)
     path = find_tensor_file(source)
     where = str(path)
@@ -59,7 +59,8 @@ def _load(
     known = {**stored, **settings}
     cutoffs = known.get("cutoffs")
     sizes = sizes_of_tensors(tensors, system, None if cutoffs is None else tuple(cutoffs), where)
-    # Tensors declared as tied are compared later, one by one.
+    # If a setting says that tensors are tied, `model_from_tensors` compares them and names those
+    # that differ.
     sizes |= {
         name: known[name] for name in ("tie_weights", "share_tail_projections") if name in known
     }
@@ -89,8 +90,8 @@ def load_official_pytorch(
         source: path of a file of tensors (`.safetensors`, `.npz`, or a torch file if torch is
             installed), or of a folder with one such file.
         dtype: str. Dtype policy of the model.
-        origins: optional dict. Filled with the origin of every field of the configuration: found,
-            given or assumed.
+        origins: optional dict, to which the origin of every field of the configuration is added:
+            found, given or assumed.
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless the
             sizes are published, `cutoffs` for `div_val` 1 with clusters, `pre_norm` for
             `pre_lnorm`.
@@ -115,7 +116,7 @@ def load_nvidia_pytorch(
     """Loads a state dict of NVIDIA's PyTorch code (DeepLearningExamples).
 
     Its checkpoints contain custom objects beside the state dict. If such a file does not load, save
-    `checkpoint["model_state"]` alone. See `load_official_pytorch` for arguments and errors.
+    only `checkpoint["model_state"]`. See `load_official_pytorch` for arguments and errors.
     """
     return _load(source, NVIDIA_PYTORCH, what_shapes_cannot_tell, dtype, origins)
 

@@ -26,25 +26,25 @@ from txl_tf.errors import MismatchError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PytorchSystem:
-    """Names and conventions of one implementation."""
+    """Names and conventions of one PyTorch implementation."""
 
     prefix: str
-    """Prefix of decoder names."""
+    """Prefix of all names outside the softmax."""
     reverses_clusters: bool
-    """True if the last cluster entry of the head belongs to the first tail."""
+    """True if the last entry for a cluster in the head belongs to the first tail."""
     lists_softmax: bool
     """True if the softmax has lists of parameters instead of linear layers."""
     same_length_keys: Literal["memory_and_self", "memory"]
-    """Keys that a query sees with `same_length`."""
+    """Keys that a query sees with `same_length`, see `ModelConfig`."""
 
     def output_name(self, kind: Literal["weight", "bias"], index: int) -> str:
-        """Returns the name of a table of the softmax, or of its bias, by its number."""
+        """Returns the name of a table or of a bias of the softmax, by its number."""
         if self.lists_softmax:
             return f"crit.out_layers_{'weights' if kind == 'weight' else 'biases'}.{index}"
         return f"crit.out_layers.{index}.{kind}"
 
     def count(self, names: dict[str, Any], folder: str) -> int:
-        """Counts the layers, tables or projections below a name."""
+        """Counts the layers, tables or projections whose names begin with a folder."""
         return count_numbered(names, re.escape(f"{self.prefix}{folder}") + r"\.(\d+)\b")
 
 
@@ -61,7 +61,7 @@ NVIDIA_PYTORCH = PytorchSystem(
     prefix="", reverses_clusters=True, lists_softmax=True, same_length_keys="memory_and_self"
 )
 
-# Frequencies of the sinusoids, computed from the width.
+# The frequencies of the sinusoids are no weights: the width determines them.
 IGNORED_TENSORS = re.compile(r"(transformer\.)?pos_emb\.inv_freq")
 EMBEDDING_TABLES, EMBEDDING_PROJECTIONS = "word_emb.emb_layers", "word_emb.emb_projs"
 
@@ -154,7 +154,11 @@ def sizes_of_tensors(
     cutoffs: tuple[int, ...] | None,
     where: str,
 ) -> dict[str, Any]:
-    """Infers sizes from the tensors; ValueError if `cutoffs` are needed and not given."""
+    """Infers the sizes of a model from its tensors.
+
+    Raises ValueError if a single table hides its `cutoffs` and they are None, and MismatchError if
+    they do not fit the tensors.
+    """
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     block, bias = f"{system.prefix}layers.0", f"{system.prefix}r_w_bias"
     has_shared_biases = bias in shapes
@@ -173,9 +177,9 @@ def sizes_of_tensors(
                 f"`cutoffs` must have {num_tails} entries: this checkpoint has one table for all "
                 "tokens, which does not show them. Received: cutoffs=None"
             )
-        if (given := len(cutoffs or ())) != num_tails:
+        if (num_cutoffs := len(cutoffs or ())) != num_tails:
             raise MismatchError(
-                f"`cutoffs` must have {num_tails} entries for this checkpoint, not {given}.",
+                f"`cutoffs` must have {num_tails} entries for this checkpoint, not {num_cutoffs}.",
                 where=where,
                 remedy="Give one cutoff per cluster.",
             )
@@ -206,6 +210,6 @@ def sizes_of_tensors(
 
 
 def _are_equal(tensors: dict[str, np.ndarray], copy: str, original: str) -> bool:
-    """True also if one of them is left out."""
+    """True if a copy equals its original, or if the checkpoint lacks one of them."""
     both = copy in tensors and original in tensors
     return not both or np.array_equal(tensors[copy], tensors[original])

@@ -1,4 +1,4 @@
-"""Files of tensors: safetensors, NumPy's `.npz` and PyTorch's state dicts."""
+"""Files of tensors: safetensors, NumPy's `.npz`, and state dicts that PyTorch saved."""
 
 from pathlib import Path
 from typing import Any
@@ -11,33 +11,32 @@ from txl_tf.storage.array_archives import read_array_archive
 
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 _SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
-# Largest number of tensors that share bytes.
+# Tensors may share bytes, so they may be larger than their file by this factor.
 _MAX_SHARING = 8
-# Names of the state dict in a training checkpoint.
+# Keys of the state dict in a training checkpoint.
 _NESTED = ("model_state", "state_dict", "model_state_dict", "model")
-
-
 _GIVE_ANOTHER = "Restore the file from a copy, or give another file."
 
 
 def find_tensor_file(source: str | Path) -> Path:
-    """Finds the tensor file of a path; in a folder, safetensors precede npz and torch.
+    """Finds the tensor file of a path: the file itself, or the file in a folder.
 
-    Raises InputMissingError without a file, MismatchError for several files of one kind.
+    In a folder, safetensors precede npz, and npz precedes torch. Raises InputMissingError if there
+    is no file, and MismatchError if there are several files of one kind.
     """
     source = Path(source)
     if source.is_file():
         return source
     for suffix in _SUFFIXES:
-        found = sorted(path for path in source.glob(f"*{suffix}") if path.is_file())
-        if len(found) > 1:
+        paths = sorted(path for path in source.glob(f"*{suffix}") if path.is_file())
+        if len(paths) > 1:
             raise MismatchError(
-                f"There are {len(found)} files that end in {suffix}.",
+                f"There are {len(paths)} files that end in {suffix}.",
                 where=str(source),
                 remedy="Give the path of one of them.",
             )
-        if found:
-            return found[0]
+        if paths:
+            return paths[0]
     raise InputMissingError(
         "There is no file of tensors.",
         where=str(source),
@@ -46,10 +45,10 @@ def find_tensor_file(source: str | Path) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Reads all tensors of a file.
+    """Reads all tensors of a file, without running code from it.
 
-    Raises DataDamagedError for a file that cannot be read without running code, InputMissingError
-    without PyTorch, UsageError without safetensors.
+    Raises DataDamagedError if that is not possible. A file of PyTorch raises InputMissingError if
+    torch is not installed, and safetensors raise UsageError if their package is not installed.
     """
     if path.suffix in _TORCH_SUFFIXES:
         return _read_torch(path)
@@ -69,7 +68,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Writes tensors for PyTorch; raises UsageError without the package safetensors."""
+    """Writes a file for PyTorch; raises UsageError if the package safetensors is missing."""
     arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     _safetensors(str(path)).numpy.save_file(arrays, str(path), metadata={"format": "pt"})
 

@@ -1,4 +1,8 @@
-"""Reader of the variables of a TensorFlow checkpoint, which may be damaged."""
+"""Reader of a TensorFlow checkpoint that may be damaged.
+
+A checkpoint is a group of files with one prefix: an index, which is a table of the variables, and
+one or more files of data. The sizes in the index are checked before TensorFlow uses them.
+"""
 
 import math
 import os
@@ -13,7 +17,7 @@ from txl_tf.storage.files import file_bytes, list_folder, read_file
 from txl_tf.storage.untrusted_files import listed_file
 
 _INDEX = ".index"
-# More than the index of a model with a hundred thousand variables.
+# The index of a model with a hundred thousand variables is smaller.
 _MAX_INDEX_BYTES = 16 << 20
 # The last bytes of a table: the places of two blocks, padded, then a magic number.
 _FOOTER_BYTES = 48
@@ -44,9 +48,9 @@ def find_prefix(source: str | Path) -> str:
 
 
 def read_checkpoint(prefix: str, ignored: re.Pattern[str]) -> dict[str, np.ndarray]:
-    """Reads the weights of a checkpoint; raises DataDamagedError if it is not whole.
+    """Reads the variables of a checkpoint, except those with `ignored` names.
 
-    Sizes are compared with the files before TensorFlow reads them.
+    Raises DataDamagedError if the checkpoint is not whole.
     """
     folder, name = os.path.split(prefix)
     with errors_as(
@@ -60,7 +64,7 @@ def read_checkpoint(prefix: str, ignored: re.Pattern[str]) -> dict[str, np.ndarr
         _check_footer(read_file(path, max_bytes=_MAX_INDEX_BYTES))
         files = [file for file in list_folder(folder) if file.startswith(f"{name}.data-")]
         num_bytes = sum(file_bytes(listed_file(folder, file, listed_in=path)) for file in files)
-        # `tf.train.load_checkpoint` would look for a folder of its own kind first.
+        # `tf.train.load_checkpoint` would first look for a folder with this name.
         reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         tensor_bytes = sum(math.prod(shapes[key]) * max(dtypes[key].size or 1, 1) for key in shapes)
@@ -73,7 +77,7 @@ def read_checkpoint(prefix: str, ignored: re.Pattern[str]) -> dict[str, np.ndarr
 
 
 def _check_footer(content: bytes) -> None:
-    """Checks that the two blocks of a table's footer are inside the file."""
+    """Raises ValueError unless the footer of a table is valid and refers to places in the file."""
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or int.from_bytes(footer[_HANDLE_BYTES:], "little") != _MAGIC:
         raise ValueError("the last bytes of its .index file are not valid")

@@ -20,22 +20,22 @@ from txl_tf.models.language_model import LanguageModel
 
 
 class ContextLosses:
-    """Losses of tokens, each predicted from a window: `l_i(c, t)` of the paper.
+    """Losses of tokens, each predicted from its window: `l_i(c, t)` of the paper.
 
-    A token's window is the `C` tokens before it, read with an empty memory. An older memory would
-    reach further back through every layer. The result is therefore exact, but the model reads `C`
-    tokens for every loss.
+    A token's window is the `C` tokens before it. The model reads it with an empty memory, because
+    a memory would reach further back through every layer. So the context length is exact, but every
+    loss costs `C` tokens.
 
     A model with a memory or states reads the window in segments, with the memory length of its
-    configuration. The last segment ends with the window and is full; the first one may be shorter.
-    A Transformer without memory reads the window as one segment. With `P` learned positions it
-    reads the last `P` tokens of the window at most.
+    configuration. The last segment is full and ends with the window; the first one may be shorter.
+    A Transformer without memory reads the window as one segment. If it has `P` learned positions,
+    it reads at most the last `P` tokens of the window.
     """
 
     def __init__(self, model: LanguageModel, batch_size: int) -> None:
         self._model = model
         self._batch_size = batch_size
-        # Of the segment length; a model with a memory or states has only its own.
+        # By segment length. A model with a memory or states needs one reader, for its own length.
         self._reader_of = functools.cache(
             lambda length: SegmentReader(InferenceEngine(model, segment_length=length))
         )

@@ -14,12 +14,12 @@ from txl_tf.evaluation.result import perplexity
 
 
 class EffectiveLength(NamedTuple):
-    """Length after which the next longer one gains too little."""
+    """Context length from which the next longer one gains too little."""
 
     length: int
     """Tokens of context."""
     is_lower_bound: bool
-    """True if the longest measured length still gained enough: the true result may be larger."""
+    """True if the longest measured length still gained enough, so the true length may be larger."""
 
 
 class ModelGroup:
@@ -27,8 +27,10 @@ class ModelGroup:
 
     All models of a group share one baseline. Otherwise a model that is bad at short contexts would
     seem to gain much from long ones. Gains are measured on hard tokens only, which no model
-    predicts well from the short context. `contexts` ascend; `losses` are the nats `l_i(c, t)`,
-    float `(I, C, N)`.
+    predicts well from the short context.
+
+    `contexts` are the context lengths in ascending order. `losses` are the nats `l_i(c, t)`, float
+    `(I, C, N)`.
     """
 
     def __init__(self, contexts: Sequence[int], losses: np.ndarray) -> None:
@@ -45,7 +47,7 @@ class ModelGroup:
         return perplexity(self._of(context)[model].mean())
 
     def baseline(self, context: int) -> np.ndarray:
-        """Returns the least loss of any model on each token, float64 `(N,)`: `b(c, t)`."""
+        """Returns the lowest loss of any model on each token, float64 `(N,)`: `b(c, t)`."""
         return self._of(context).min(axis=0)
 
     def hard_tokens(self, context: int, ratio: float) -> np.ndarray:
@@ -56,7 +58,7 @@ class ModelGroup:
     def relative_loss(self, model: int, short: int, long: int, ratio: float) -> float:
         """Returns the mean nats of hard tokens, each at most the baseline: `f_i(c, c')`.
 
-        `short` is the context length `c` of baseline and hard tokens, `long` the length `c'`.
+        `short` is the context length `c` of the baseline and of the hard tokens, `long` is `c'`.
         """
         losses = np.minimum(self.baseline(short), self._of(long)[model])
         return float(losses[self.hard_tokens(short, ratio)].mean())
@@ -77,7 +79,7 @@ class ModelGroup:
     ) -> EffectiveLength:
         """Lengthens the context step by step until the relative gain is below the threshold.
 
-        It begins with the shortest context. Every step must reach a measured context.
+        The first length is the shortest context. Every step must reach a measured context.
         """
         short = self.contexts[0]
         while (long := short + step_size) <= self.contexts[-1]:
@@ -87,5 +89,5 @@ class ModelGroup:
         return EffectiveLength(short, is_lower_bound=True)
 
     def _of(self, context: int) -> np.ndarray:
-        """Returns losses `(I, N)` with one context length."""
+        """Returns the losses `(I, N)` with one context length."""
         return self._losses[:, self.contexts.index(context)]

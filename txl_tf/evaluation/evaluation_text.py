@@ -14,12 +14,12 @@ ReadRange = Callable[[int, int], np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationText:
-    """Tokens by their place, with counts of the text they represent.
+    """Tokens of a text, which are read by their place, and counts of the text behind them.
 
-    The first of the `num_tokens` tokens is not a target. `read_tokens` and `read_document_starts`
-    take a start and a stop, and return the token ids between them, and which of them begin a
-    document. The counts of bytes, of UTF-8 code points and of words include all tokens.
-    `unknown_id` is the token for text outside the vocabulary, if there is one.
+    `read_tokens` and `read_document_starts` take a start and a stop, both between 0 and
+    `num_tokens`. The first returns the token ids between them, the second bools that are true for
+    tokens that begin a document. The counts are bytes, UTF-8 code points and words of the text of
+    all tokens. `unknown_id` is the token for text outside the vocabulary, if there is one.
     """
 
     name: str
@@ -34,7 +34,7 @@ class EvaluationText:
 
     @classmethod
     def of_tokens(cls, name: str, token_ids: np.ndarray, **counts: Any) -> Self:
-        """Builds a text of one document from an int vector of tokens, and the other fields."""
+        """Builds a text of one document from an int vector; `counts` are the other fields."""
         return cls(
             name=name,
             num_tokens=len(token_ids),
@@ -45,7 +45,7 @@ class EvaluationText:
 
     @classmethod
     def of_split(cls, dataset: PreparedDataset, split: str) -> Self:
-        """Returns the text of a split, read from disk on demand."""
+        """Returns the text of a split, whose tokens are read from disk on demand."""
         entry = dataset.manifest.split(split)
         return cls(
             name=split,

@@ -1,4 +1,4 @@
-"""Results of evaluations: summed nats, counts and figures derived from them."""
+"""Results of evaluations of texts and of tasks, and the table that shows them."""
 
 import dataclasses
 import math
@@ -15,15 +15,18 @@ _MAX_EXPONENT = 700.0
 class EvaluationResult:
     """Totals of a split and figures derived from them.
 
-    A split of `n` tokens has `n - 1` targets: the first token is not predicted. Its text is
-    counted as the average: bytes, characters and words are the totals of the split times
-    `(n - 1) / n`. If bytes or characters are the tokens, this is exactly the number of targets,
-    and bits per byte or per character are the published figures of enwik8 and text8. For words
-    and sub-words the error is at most the share of one token in the split.
+    A split of `n` tokens has `n - 1` targets, because the first token is not predicted. Bytes,
+    characters and words are the totals of the split times `(n - 1) / n`, so the first token counts
+    as an average one. If the tokens are bytes or characters, the product is exactly the number of
+    targets, and bits per byte or per character are the published figures of enwik8 and text8. For
+    words and sub-words the error is at most the share of one token in the split.
 
-    Published perplexities of words are `perplexity`, with a word-level tokenizer and a token for
-    the end of a line. `word_perplexity` of sub-words compares to them if both count the same
-    words: `num_words` counts text between white space, without line ends.
+    Published perplexities of words are the `perplexity` of a word-level tokenizer with a token for
+    the end of a line. The `word_perplexity` of sub-words compares to them if both count the same
+    words: `num_words` counts pieces of text between white space, without line ends.
+
+    Fields from `segment_length` to `dynamic_decay` are conditions of the evaluation. A new setting
+    of this kind is also added to `evaluation_conditions`, which fills them.
     """
 
     split: str
@@ -45,12 +48,12 @@ class EvaluationResult:
     same_length: bool
     """True if every query saw the same number of positions."""
     same_length_keys: str | None
-    """Positions that these are; None without `same_length`."""
+    """Rule for these positions, see `ModelConfig`; None without `same_length`."""
     dtype_policy: str
     batch_size: int
     """Rows read side by side."""
     warm_up_tokens: int
-    """Tokens that a row read before its first target, limited by the start of the text."""
+    """Tokens that a row read before its first target, or fewer at the start of the text."""
     masks_documents: bool
     """True if no token saw earlier documents."""
     dynamic_learning_rate: float | None
@@ -60,7 +63,7 @@ class EvaluationResult:
     num_unknown: int | None = None
     """Targets for text outside the vocabulary; None if the tokenizer has no such token."""
     seconds: float
-    """Wall time, compiling included."""
+    """Wall time, including compilation."""
 
     @property
     def nats_per_token(self) -> float:
@@ -69,7 +72,7 @@ class EvaluationResult:
 
     @property
     def perplexity(self) -> float:
-        """Exponential of the mean: never a mean of perplexities."""
+        """Exponential of the mean loss, which differs from a mean of perplexities."""
         return perplexity(self.nats_per_token)
 
     @property
@@ -89,7 +92,7 @@ class EvaluationResult:
 
     @property
     def has_words(self) -> bool:
-        """True if tokens are words or pieces of words, so that a word has few tokens."""
+        """True if tokens are words or parts of words, so that a word has few tokens."""
         return bool(self.num_words) and self.tokenizer_kind not in ("bytes", "characters")
 
     @property
@@ -144,7 +147,7 @@ class EvaluationResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """Figures of the examples of a split."""
+    """Metrics of a task on the examples of a split."""
 
     split: str
     step: int
@@ -180,7 +183,7 @@ def bits(nats: float) -> float:
 
 
 def result_table(results: Sequence[EvaluationResult]) -> str:
-    """Formats figures, denominators and conditions of evaluations of one model."""
+    """Formats evaluations of one model as a table of figures and counts, with their conditions."""
     figures = [
         ("bits/byte", "bits_per_byte", ",.6f"),
         ("bits/character", "bits_per_character", ",.6f"),
@@ -193,8 +196,8 @@ def result_table(results: Sequence[EvaluationResult]) -> str:
         ("words", "num_words", ",.0f"),
         ("unknown tokens", "unknown_share", ".2%"),
     ]
-    # The figure is huge where tokens are shorter than words, and where words are the tokens it
-    # equals the perplexity.
+    # The perplexity of words is a huge number if a word has many tokens. If words are the tokens,
+    # it repeats the perplexity.
     if not all(each.has_words and each.tokenizer_kind != "words" for each in results):
         figures = [figure for figure in figures if "word" not in figure[0]]
     rows = [["", *(result.split for result in results)]]

@@ -12,13 +12,13 @@ TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """Input of one prediction, with its label if known.
+    """Texts for one prediction, and the label if it is known.
 
     Args:
         name: str. The id in the file, or the number of the record as text.
-        where: str. Place for messages, such as `"train.jsonl, line 12"`.
-        texts: tuple of str. One text or more, such as a pair.
-        label: The name of the class, or a number. None if unknown.
+        where: str. Place of the example for messages, such as `"train.jsonl, line 12"`.
+        texts: tuple of str. One or more texts, such as a question and an answer.
+        label: str or float. The name of the class, or a number. Defaults to `None`: unknown.
     """
 
     name: str
@@ -33,8 +33,9 @@ class TaskData:
 
     Args:
         kind: str. One of `TASK_KINDS`.
-        labels: tuple of str. Classes in their order, or none.
-        splits: dict of lists of `Example`. `"train"`, `"valid"` and others, such as `"test"`.
+        labels: tuple of str. Classes in their order; empty for a regression.
+        splits: dict of lists of `Example`, by the name of a split: `"train"`, `"valid"` and others,
+            such as `"test"`.
         metrics: tuple of str. Names for `compute_metrics`; the first one selects the best weights.
 
     Raises:

@@ -1,8 +1,9 @@
 """Reader of a task's examples from a user's own files.
 
-An example has one or more columns of texts and one with its label. The label of a classification is
-the name of a class, in JSON also an integer or a truth value. The label of a regression is a finite
-number. Splits whose names begin with `train` or `valid` need labels; others may lack them.
+Each record of a file becomes one example. `Columns` names the columns with its texts, its label and
+its id. The label of a classification is the name of a class, in JSON also an integer or a truth
+value. The label of a regression is a finite number. Splits whose names begin with `train` or
+`valid` need labels; others may lack them.
 """
 
 import dataclasses
@@ -18,17 +19,17 @@ DEFAULT_METRICS: dict[TaskKind, tuple[str, ...]] = {
     "classification": ("accuracy", "f1_macro"),
     "regression": ("pearson", "spearman", "mean_squared_error"),
 }
-"""Metrics of own data, by kind; the first one decides which weights are best."""
+"""Metrics of own data by the kind of the task; the first one decides which weights are best."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns(FrozenConfig):
-    """Columns of own files; of JSON Lines the fields of the objects."""
+    """Names of the columns of own files; in JSON Lines these are fields of the objects."""
 
     text: tuple[str, ...] = ("text",)
-    """Columns of the texts of an example, in their order."""
+    """Columns with the texts of an example, in their order."""
     label: str | None = "label"
-    """Column of the label; None for files without labels."""
+    """Column with the label; None for files without labels."""
     id: str | None = None
     """Column that names the examples; without one, records are numbered from 0."""
 
@@ -46,21 +47,21 @@ def read_own_data(
     columns: Columns,
     labels: tuple[str, ...] | None = None,
 ) -> TaskData:
-    """Reads the files of all splits.
+    """Reads the examples of a task from one file for each split.
 
     Args:
         paths_by_split: dict. Local files by split: "train", "valid" and others.
         kind: str. One of `TASK_KINDS`.
         columns: `Columns`.
         labels: optional tuple of str. Classes in their order. Defaults to the sorted classes of the
-            "train" split, or of all splits without a "train" split.
+            "train" split, or of all splits if none is called "train".
 
     Returns:
         `TaskData`.
 
     Raises:
-        UsageError: If the kind or a file ending is unknown, or a column is not named.
-        MismatchError: If a column is missing, or there are fewer than two classes.
+        UsageError: If the kind or a file ending is unknown, or `columns` lacks a needed column.
+        MismatchError: If a file lacks a column, or there are fewer than two classes.
         DataDamagedError: If a file or a record is damaged.
         InputMissingError: If there is no such file.
         StorageError: If a file cannot be read.

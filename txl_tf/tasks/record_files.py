@@ -1,14 +1,14 @@
-"""Records in a user's own files.
+"""Records of values by column, from a user's own JSON Lines, TSV and CSV files.
 
 | ending | form |
 |---|---|
 | `.jsonl`, `.json` | an object in each line, as `parse_json` accepts it |
 | `.tsv` | a header line, then a record in each line; nothing is quoted |
-| `.csv` | a header line; `csv` in strict mode, so that quoted fields may have line ends |
+| `.csv` | a header line, then records; Python's `csv` in strict mode, fields may be quoted |
 
-Files may be compressed with gzip, xz or zstd: `.gz`, `.xz` and `.zst` may follow the ending. Text
-is UTF-8; a byte order mark at the beginning is dropped. Empty lines are skipped. Nothing else is
-dropped or changed.
+Files may be compressed with gzip, xz or zstd: `.gz`, `.xz` or `.zst` then follows the ending. Text
+is UTF-8. A byte order mark at the beginning is dropped, and empty lines are skipped. All other text
+stays as it is.
 """
 
 import contextlib
@@ -31,7 +31,10 @@ _LARGEST_FLOAT32 = 3.4028234663852886e38
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """Place of a record for messages, its number from 0, and its values: strings, but in JSON."""
+    """Values of a record by column, its place for messages, and its number from 0 in the file.
+
+    Values are strings in CSV and TSV, and of any type in JSON.
+    """
 
     where: str
     number: int
@@ -48,7 +51,7 @@ class Record:
         return value
 
     def number_in(self, column: str) -> float:
-        """Returns a number from text or JSON; DataDamagedError unless it is a finite float32."""
+        """Returns the number in a column; raises DataDamagedError unless float32 can hold it."""
         value = self.values[column]
         if isinstance(value, str) and "_" not in value:
             with contextlib.suppress(ValueError):
@@ -67,10 +70,10 @@ class Record:
 
 
 def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
-    """Reads the records of a local file in order, one at a time, which have at least `columns`.
+    """Yields the records of a local file in order; each has at least `columns`.
 
-    Raises MismatchError for a missing column, UsageError for an unknown file ending,
-    DataDamagedError for a damaged or empty file.
+    Raises UsageError for an unknown file ending, MismatchError if the first record lacks a column,
+    and DataDamagedError for a damaged or empty file.
     """
     if (form := _FORM.search(path)) is None:
         raise UsageError(
@@ -83,7 +86,7 @@ def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
     number = -1
     for number, (where, values) in enumerate(rows):
         if missing_names := [name for name in columns if name not in values]:
-            # In the first record the column name is wrong; a later one is damaged.
+            # If the first record lacks a column, its name is wrong. A later record is damaged.
             raise (DataDamagedError if number else MismatchError)(
                 f"There is no column {missing_names[0]!r}.{did_you_mean(missing_names[0], values)}",
                 where=where,
@@ -99,12 +102,12 @@ def read_records(path: str, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Formats the first names of a list for one line of a message."""
+    """Formats the first names of a list for a message."""
     return ", ".join(shown_value(name) for name in names[:_MAX_SHOWN])
 
 
 def _lines(path: str) -> Iterator[tuple[str, str]]:
-    """Yields the place and the text of each line, with its end."""
+    """Yields the place and the text of each line, including the line end."""
     for number, _, line in numbered_lines(path):
         where = f"{path}, line {number}"
         try:
@@ -126,7 +129,10 @@ def _objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _table(path: str, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the place of the first line and the values of each record below a header."""
+    """Yields the place and the values of each record below the header.
+
+    The place is the record's first line, because quoted fields may contain line ends.
+    """
     csv.field_size_limit(MAX_LINE_BYTES)  # the default is shorter than some articles
     lines = (text for _, text in _lines(path))
     if form == "csv":
