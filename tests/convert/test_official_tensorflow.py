@@ -18,7 +18,7 @@ BLOCK = "transformer/layer_1"
 
 
 def official_tensors(model):
-    """What the official code would have saved, the optimizer's state included."""
+    """Returns the tensors that the official code would save, including the optimizer's state."""
     weights = arrays_of(model)
     tensors = {}
     for entry in official_tensorflow_table(model.config):

@@ -31,7 +31,7 @@ def state_dict(model, system):
 
 
 def official_names(tensors):
-    """A Hugging Face state dict as the official code would have named it."""
+    """Returns a Hugging Face state dict with the names and the order of the official code."""
     return {
         name.removeprefix("transformer."): array[::-1] if name in FLIPPED else array
         for name, array in tensors.items()
@@ -39,7 +39,7 @@ def official_names(tensors):
 
 
 def nvidia_names(tensors):
-    """An official state dict as NVIDIA's code would have named it."""
+    """Returns an official state dict with the names of NVIDIA's code."""
     renamed = {}
     for name, array in tensors.items():
         if name.startswith("crit.out_layers."):

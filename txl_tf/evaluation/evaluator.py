@@ -230,7 +230,7 @@ def create_evaluator(
 ) -> Evaluator:
     """Builds the evaluator of a configuration, with `variables` of a run or with weights to load.
 
-    Dynamic evaluation runs without a strategy, so it cannot share the variables of a run.
+    Dynamic evaluation runs without a strategy, so it gets no variables, which may be under one.
     """
     if config.evaluation.dynamic_learning_rate is not None:
         strategy, variables = None, None
