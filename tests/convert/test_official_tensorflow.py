@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.convert.models import FAMILIES, assert_same_weights, family_config, random_model
 from tests.small_models import arrays_of
 from txl_tf.convert import load_official_tensorflow
-from txl_tf.convert.converted_config import config_from
+from txl_tf.convert.converted_config import merge_config
 from txl_tf.convert.official_tensorflow import official_tensorflow_table
 from txl_tf.convert.tensorflow_checkpoint import read_checkpoint
 from txl_tf.errors import DataDamagedError, MismatchError
@@ -104,7 +104,7 @@ def test_published_sizes_bring_their_settings():
         "intermediate_dim": 4096,
         "cutoffs": (20000, 40000, 200000),
     }
-    config = config_from(sizes, {}, {"memory_length": 640}, {}, "here")
+    config = merge_config(sizes, {}, {"memory_length": 640}, {}, "here")
     assert (config.segment_length, config.memory_length) == (128, 640)
     assert (config.clamp_length, config.same_length, config.dropout) == (1000, True, 0.2)
 

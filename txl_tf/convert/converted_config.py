@@ -1,7 +1,7 @@
 """Configuration of a converted model, merged from several sources.
 
 Sizes come from the shapes of the tensors. Other fields are settings of the caller, stored beside
-the tensors, or assumed, see `config_from`.
+the tensors, or assumed, see `merge_config`.
 """
 
 import dataclasses
@@ -113,7 +113,7 @@ def check_settings(settings: dict[str, Any]) -> None:
         )
 
 
-def config_from(
+def merge_config(
     sizes: dict[str, Any],
     defaults: dict[str, Any],
     settings: dict[str, Any],

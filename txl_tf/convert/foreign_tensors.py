@@ -60,7 +60,7 @@ class ForeignTensor:
         return dict(zip(self.variables, parts, strict=True))
 
 
-def same(name: str, variable: str, **options: bool) -> ForeignTensor:
+def tensor_of(name: str, variable: str, **options: bool) -> ForeignTensor:
     """Returns the mapping of a tensor with one variable; `options` are fields of the mapping."""
     return ForeignTensor(name=name, variables=(variable,), **options)
 
@@ -75,7 +75,7 @@ def joined_projections(name: str, block: str, *, is_transposed: bool = False) ->
     )
 
 
-def numbered(name: str, count: int) -> list[str]:
+def numbered_names(name: str, count: int) -> list[str]:
     """Returns the names of `count` variables, which have numbers if there are several."""
     return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
 

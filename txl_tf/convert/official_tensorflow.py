@@ -12,8 +12,8 @@ from typing import Any
 from txl_tf.config.model import ModelConfig
 from txl_tf.convert.converted_config import (
     check_settings,
-    config_from,
     count_numbered,
+    merge_config,
     required_shape,
     vocabulary_sizes,
 )
@@ -21,8 +21,8 @@ from txl_tf.convert.foreign_tensors import (
     ForeignTensor,
     joined_projections,
     model_from_tensors,
-    numbered,
-    same,
+    numbered_names,
+    tensor_of,
     uses_own_projection,
 )
 from txl_tf.convert.tensorflow_checkpoint import find_prefix, read_checkpoint
@@ -54,12 +54,12 @@ def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
     for name, variable in _BIASES.items():
         each = tuple(f"block_{i}/attention/{variable}" for i in range(config.num_layers))
         tensor = ForeignTensor(name=name, variables=each, is_stacked=True)
-        table.append(same(name, variable) if config.share_attention_biases else tensor)
+        table.append(tensor_of(name, variable) if config.share_attention_biases else tensor)
     for index in range(config.num_layers):
         theirs, ours = f"transformer/layer_{index}", f"block_{index}"
         table.append(joined_projections(f"{theirs}/rel_attn/qkv/kernel", ours))
         for name, variable in _OF_A_BLOCK.items():
-            table.append(same(f"{theirs}/{name}", f"{ours}/{variable}"))
+            table.append(tensor_of(f"{theirs}/{name}", f"{ours}/{variable}"))
     return table
 
 
@@ -69,17 +69,23 @@ def _vocabulary(config: ModelConfig) -> list[ForeignTensor]:
     table = []
     for index, shape in enumerate(clusters.projection_shapes):
         folder = f"{_EMBEDDING}/cutoff_{index}" if count > 1 else _EMBEDDING
-        table.append(same(f"{folder}/lookup_table", numbered("embedding/table", count)[index]))
+        table.append(
+            tensor_of(f"{folder}/lookup_table", numbered_names("embedding/table", count)[index])
+        )
         if shape is not None:
-            table.append(same(f"{folder}/proj_W", numbered("embedding/projection", count)[index]))
+            table.append(
+                tensor_of(f"{folder}/proj_W", numbered_names("embedding/projection", count)[index])
+            )
     if not config.cutoffs:
-        return [*table, same(f"{_SOFTMAX}/bias", "softmax/bias")]
-    table.append(same(f"{_SOFTMAX}/cutoff_0/cluster_W", "softmax/cluster_weight"))
-    table.append(same(f"{_SOFTMAX}/cutoff_0/cluster_b", "softmax/cluster_bias"))
+        return [*table, tensor_of(f"{_SOFTMAX}/bias", "softmax/bias")]
+    table.append(tensor_of(f"{_SOFTMAX}/cutoff_0/cluster_W", "softmax/cluster_weight"))
+    table.append(tensor_of(f"{_SOFTMAX}/cutoff_0/cluster_b", "softmax/cluster_bias"))
     for index, shape in enumerate(clusters.output_projection_shapes):
-        table.append(same(f"{_SOFTMAX}/cutoff_{index}/b", f"softmax/bias_{index}"))
+        table.append(tensor_of(f"{_SOFTMAX}/cutoff_{index}/b", f"softmax/bias_{index}"))
         if shape is not None and uses_own_projection(config, index):
-            table.append(same(f"{_SOFTMAX}/cutoff_{index}/proj", f"softmax/projection_{index}"))
+            table.append(
+                tensor_of(f"{_SOFTMAX}/cutoff_{index}/proj", f"softmax/projection_{index}")
+            )
     return table
 
 
@@ -126,7 +132,7 @@ def load_official_tensorflow(
     prefix = find_prefix(checkpoint_prefix)
     tensors = read_checkpoint(prefix, _IGNORED)
     sizes = _sizes({name: tensor.shape for name, tensor in tensors.items()}, prefix)
-    config = config_from(sizes, _CONVENTIONS, what_shapes_cannot_tell, {}, prefix, origins)
+    config = merge_config(sizes, _CONVENTIONS, what_shapes_cannot_tell, {}, prefix, origins)
     table = official_tensorflow_table(config)
     return model_from_tensors(config, table, tensors, prefix, _IGNORED, dtype)
 

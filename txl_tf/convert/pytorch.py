@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from txl_tf.convert.converted_config import check_settings, config_from
+from txl_tf.convert.converted_config import check_settings, merge_config
 from txl_tf.convert.foreign_tensors import model_from_tensors
 from txl_tf.convert.hugging_face_folder import stored_fields
 from txl_tf.convert.pytorch_systems import (
@@ -65,7 +65,7 @@ def _load(
         name: known[name] for name in ("tie_weights", "share_tail_projections") if name in known
     }
     defaults = {"layer_norm_epsilon": 1e-5, "same_length_keys": system.same_length_keys}
-    config = config_from(sizes, defaults, settings, stored, where, origins)
+    config = merge_config(sizes, defaults, settings, stored, where, origins)
     table = pytorch_table(config, system)
     return model_from_tensors(config, table, tensors, where, IGNORED_TENSORS, dtype)
 

@@ -17,8 +17,8 @@ from txl_tf.convert.converted_config import count_numbered, required_shape, voca
 from txl_tf.convert.foreign_tensors import (
     ForeignTensor,
     joined_projections,
-    numbered,
-    same,
+    numbered_names,
+    tensor_of,
     uses_own_projection,
 )
 from txl_tf.errors import MismatchError
@@ -91,33 +91,37 @@ def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTen
             joined_projections(f"{theirs}.dec_attn.qkv_net.weight", ours, is_transposed=True)
         )
         for name, variable in _KERNELS_OF_A_BLOCK.items():
-            table.append(same(f"{theirs}.{name}", f"{ours}/{variable}", is_transposed=True))
+            table.append(tensor_of(f"{theirs}.{name}", f"{ours}/{variable}", is_transposed=True))
         for name, variable in _VECTORS_OF_A_BLOCK.items():
-            table.append(same(f"{theirs}.{name}", f"{ours}/{variable}"))
+            table.append(tensor_of(f"{theirs}.{name}", f"{ours}/{variable}"))
         for name, variable in _BIASES.items():
             if not config.share_attention_biases:
-                table.append(same(f"{theirs}.dec_attn.{name}", f"{ours}/attention/{variable}"))
+                table.append(tensor_of(f"{theirs}.dec_attn.{name}", f"{ours}/attention/{variable}"))
             elif system.prefix:  # Hugging Face also stores shared biases in every layer.
-                table.append(same(f"{theirs}.dec_attn.{name}", variable, is_copy=True))
+                table.append(tensor_of(f"{theirs}.dec_attn.{name}", variable, is_copy=True))
     if config.share_attention_biases:
-        table += [same(f"{system.prefix}{name}", ours) for name, ours in _BIASES.items()]
+        table += [tensor_of(f"{system.prefix}{name}", ours) for name, ours in _BIASES.items()]
     return table
 
 
 def _embedding(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
     shapes = config.clusters.projection_shapes
     table = [
-        same(f"{system.prefix}{EMBEDDING_TABLES}.{index}.weight", name)
-        for index, name in enumerate(numbered("embedding/table", len(shapes)))
+        tensor_of(f"{system.prefix}{EMBEDDING_TABLES}.{index}.weight", name)
+        for index, name in enumerate(numbered_names("embedding/table", len(shapes)))
     ]
-    for index, name in enumerate(numbered("embedding/projection", len(shapes))):
+    for index, name in enumerate(numbered_names("embedding/projection", len(shapes))):
         if shapes[index] is not None:
             table.append(
-                same(f"{system.prefix}{EMBEDDING_PROJECTIONS}.{index}", name, is_transposed=True)
+                tensor_of(
+                    f"{system.prefix}{EMBEDDING_PROJECTIONS}.{index}", name, is_transposed=True
+                )
             )
             if system.lists_softmax:
                 table.append(
-                    same(f"crit.shared_out_projs.{index}", name, is_copy=True, is_transposed=True)
+                    tensor_of(
+                        f"crit.shared_out_projs.{index}", name, is_copy=True, is_transposed=True
+                    )
                 )
     return table
 
@@ -127,24 +131,26 @@ def _softmax(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
     num_tables, num_clusters = len(clusters.table_shapes), len(clusters.sizes)
     layer = "embedding" if config.tie_weights else "softmax"
     table = [
-        same(system.output_name("weight", index), name, is_copy=config.tie_weights)
-        for index, name in enumerate(numbered(f"{layer}/table", num_tables))
+        tensor_of(system.output_name("weight", index), name, is_copy=config.tie_weights)
+        for index, name in enumerate(numbered_names(f"{layer}/table", num_tables))
     ]
-    biases = numbered("softmax/bias", num_clusters)
+    biases = numbered_names("softmax/bias", num_clusters)
     if num_tables == 1 < num_clusters:
         # A single table for all clusters has a single bias.
         table.append(ForeignTensor(name=system.output_name("bias", 0), variables=tuple(biases)))
     else:
-        table += [same(system.output_name("bias", i), name) for i, name in enumerate(biases)]
-    shared = numbered("embedding/projection", num_tables)
+        table += [tensor_of(system.output_name("bias", i), name) for i, name in enumerate(biases)]
+    shared = numbered_names("embedding/projection", num_tables)
     for index, shape in enumerate(clusters.output_projection_shapes):
         if shape is None:
             continue
         name, is_own = f"crit.out_projs.{index}", uses_own_projection(config, index)
         ours = f"softmax/projection_{index}" if is_own else shared[min(index, num_tables - 1)]
-        table.append(same(name, ours, is_copy=not is_own, is_transposed=True))
+        table.append(tensor_of(name, ours, is_copy=not is_own, is_transposed=True))
     for name in ("cluster_weight", "cluster_bias") if config.cutoffs else ():
-        table.append(same(f"crit.{name}", f"softmax/{name}", is_reversed=system.reverses_clusters))
+        table.append(
+            tensor_of(f"crit.{name}", f"softmax/{name}", is_reversed=system.reverses_clusters)
+        )
     return table
 
 
