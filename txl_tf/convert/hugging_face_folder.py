@@ -21,6 +21,7 @@ _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
 _VOCABULARY_FILE = "vocab.txt"
 # Names in Hugging Face's configuration, and fields of `ModelConfig` with the same values.
+# `stored_fields` reads the other fields, and `_hugging_face_config` writes them.
 _FIELDS = {
     "vocab_size": "vocabulary_size",
     "n_layer": "num_layers",
@@ -44,40 +45,44 @@ _FIELDS = {
     "cutoffs": "cutoffs",
 }
 # A model with other values is not supported.
-_ONLY = {"attn_type": 0, "ext_len": 0}
+_SUPPORTED_VALUES = {"attn_type": 0, "ext_len": 0}
 _NO_CLAMP = -1
 
 
 def stored_fields(path: Path) -> dict[str, Any]:
-    """Returns the `ModelConfig` fields of the configuration beside a file of tensors."""
-    beside = str(path.with_name(_CONFIG_FILE))
-    if not os.path.lexists(beside):
+    """Returns the `ModelConfig` fields of the configuration beside a file of tensors, if any.
+
+    Raises MismatchError if the model is not supported, and DataDamagedError for a damaged file.
+    """
+    config_path = str(path.with_name(_CONFIG_FILE))
+    if not os.path.lexists(config_path):
         return {}
-    with storage_errors("The configuration beside the tensors cannot be read", beside):
+    with storage_errors("The configuration beside the tensors cannot be read", config_path):
         config = read_json_object(
-            beside, remedy="Restore the configuration, or give the tensors in a folder without one."
+            config_path,
+            remedy="Restore the configuration, or give the tensors in a folder without one.",
         )
-    for name, only in _ONLY.items():
-        if config.get(name, only) != only:
+    for name, supported in _SUPPORTED_VALUES.items():
+        if config.get(name, supported) != supported:
             raise MismatchError(
-                f"The configuration has {name}={config[name]!r}; only {only} is supported.",
+                f"The configuration has {name}={config[name]!r}; only {supported} is supported.",
                 where=str(path),
                 remedy="Such a model cannot be loaded.",
             )
-    given = {name: value for name, value in config.items() if value is not None}
-    fields = {field: given[name] for name, field in _FIELDS.items() if name in given}
-    if given.get("cutoffs") == []:
+    values = {name: value for name, value in config.items() if value is not None}
+    fields = {field: values[name] for name, field in _FIELDS.items() if name in values}
+    if values.get("cutoffs") == []:
         fields.pop("division_factor", None)  # a single cluster has no division
-    if "clamp_len" in given:
-        is_clamped = given["clamp_len"] not in (0, _NO_CLAMP)
-        fields["clamp_length"] = given["clamp_len"] if is_clamped else None
-    if "untie_r" in given:
-        fields["share_attention_biases"] = not given["untie_r"]
-    if isinstance(tied := given.get("tie_projs"), list):
-        fields["share_tail_projections"] = len(tied) > 1 and all(tied[1:])
-    elif "proj_share_all_but_first" in given:
+    if "clamp_len" in values:
+        is_clamped = values["clamp_len"] not in (0, _NO_CLAMP)
+        fields["clamp_length"] = values["clamp_len"] if is_clamped else None
+    if "untie_r" in values:
+        fields["share_attention_biases"] = not values["untie_r"]
+    if isinstance(ties := values.get("tie_projs"), list):
+        fields["share_tail_projections"] = len(ties) > 1 and all(ties[1:])
+    elif "proj_share_all_but_first" in values:
         fields["share_tail_projections"] = bool(
-            given["proj_share_all_but_first"] and given.get("cutoffs")
+            values["proj_share_all_but_first"] and values.get("cutoffs")
         )
     return fields
 
