@@ -35,7 +35,7 @@ def context_reach(config: AnyModelConfig) -> int:
 
 
 def memory_tokens(config: AnyModelConfig) -> int:
-    """Returns how many tokens fill the memory of a model."""
+    """Returns how many tokens fill the memory of a model, or settle the states of a recurrent one."""
     is_recurrent = isinstance(config, RecurrentConfig)
     return _RECURRENT_WARM_UP_TOKENS if is_recurrent else config.effective_memory_length
 
@@ -45,8 +45,8 @@ class Stretches(NamedTuple):
 
     A stretch is read from the token at `begins`. Its warm-up ends at `starts`. From there up to
     `stops`, each token is followed by a target that is scored. A warm-up has at least
-    `warm_up_tokens`, or all tokens before `starts` if the text has fewer. It may be longer, because
-    it begins at a multiple of `T`, where segments of a single row would also begin.
+    `warm_up_tokens`, or all tokens before `starts` if the text has fewer. Unless these are 0, it may
+    be longer, because it begins at a multiple of `T`, as every segment of a single row does.
     """
 
     begins: np.ndarray
