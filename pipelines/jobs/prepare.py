@@ -44,7 +44,7 @@ from txl_tf.data.vocabulary_training import (
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.storage.staging import require_absent
 from txl_tf.storage.strict_json import parse_json_object
-from txl_tf.tasks.examples import read_records
+from txl_tf.tasks.record_files import read_records
 
 from ..shell.arguments import MAX_STEP, add_number, option_of
 from ..shell.byte_progress import byte_progress, download_progress

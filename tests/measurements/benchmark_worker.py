@@ -92,14 +92,14 @@ def _random_tokens(num_tokens: int, vocabulary_size: int) -> Any:
 def _evaluate(experiment: Any) -> Work:
     """Creates the evaluation of as many tokens at a time as `txl evaluate` reads."""
     from txl_tf.distribution.strategy import create_strategy
+    from txl_tf.evaluation.evaluation_text import EvaluationText
     from txl_tf.evaluation.evaluator import create_evaluator
-    from txl_tf.evaluation.result import EvaluationText
 
     # Rows read no more than is counted.
     evaluation = experiment.evaluation.replace(warm_up_tokens=0)
     evaluator = create_evaluator(experiment.replace(evaluation=evaluation), create_strategy())
     config, num_rows = evaluator.config, experiment.evaluation.batch_size
-    read_tokens = num_rows * evaluator.segments_per_read(num_rows) * config.segment_length
+    read_tokens = num_rows * evaluator.programs.segments_per_read(num_rows) * config.segment_length
 
     def evaluate(count: int) -> int:
         tokens = _random_tokens(count * read_tokens + 1, config.vocabulary_size)

@@ -20,7 +20,7 @@ import numpy as np
 
 import txl_tf
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
+from txl_tf.evaluation.attention_profile import AttentionProfiler, profiled_config
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.scores import score_text
 from txl_tf.model_folder import RunDescription, build_model, settings_file
