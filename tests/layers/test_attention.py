@@ -12,7 +12,7 @@ from tests import reference_variants
 from tests.layer_checks import built, causal_mask, random
 from tests.reference import max_difference
 from txl_tf import functional
-from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
+from txl_tf.layers import MemoryAttention, RelativeAttention, ShawAttention
 
 B, D, N, H = 2, 6, 2, 4
 LAYERS = {
@@ -82,7 +82,7 @@ def test_half_precision_keeps_the_softmax_in_float32(monkeypatch):
         dtypes.append(keras.backend.standardize_dtype(scores.dtype))
         return softmax(scores, axis=axis)
 
-    monkeypatch.setattr("txl_tf.layers.attention.ops.softmax", spy)
+    monkeypatch.setattr("txl_tf.functional.ops.softmax", spy)
     mask = causal_mask(4, 3)
     outputs = attend(layer, random(B, 4, D), random(B, 3, D), mask)
     assert dtypes == ["float32"]

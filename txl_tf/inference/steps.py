@@ -12,9 +12,9 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
-from txl_tf.layers.attention_operators import AllHeads, OneToken
+from txl_tf.layers.attention.operators import AllHeads, OneToken
 from txl_tf.models.memory import KeyValueMemory, Memory, MemoryBesideRecent, check_memory
-from txl_tf.models.transformer_xl import Reading
+from txl_tf.models.reading import Reading
 
 
 def takes_reading(model):

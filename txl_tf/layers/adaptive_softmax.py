@@ -23,8 +23,8 @@ from txl_tf.layers.configured_layer import ConfiguredLayer, normal_unless
 from txl_tf.layers.token_ids import check_token_ids
 
 _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
+# Number of tokens assumed for capacities if the shape is unknown.
 _UNKNOWN_NUM_TOKENS = 1024
-"""Number of tokens assumed for capacities if it is unknown."""
 
 
 class VocabularyLayer(ConfiguredLayer):
@@ -117,11 +117,13 @@ class AdaptiveEmbedding(VocabularyLayer):
     """
 
     def build(self, token_ids_shape):
-        shapes = self.clusters.table_shapes
         # Only the rows that are looked up are cast, not the whole table.
-        self.tables = self._weights("table", shapes, self.embeddings_initializer, autocast=False)
-        shapes = self.clusters.projection_shapes
-        self.projections = self._weights("projection", shapes, self.projection_initializer)
+        self.tables = self._weights(
+            "table", self.clusters.table_shapes, self.embeddings_initializer, autocast=False
+        )
+        self.projections = self._weights(
+            "projection", self.clusters.projection_shapes, self.projection_initializer
+        )
 
     def __call__(self, token_ids, *args, **kwargs):
         check_token_ids(token_ids, self.clusters.vocabulary_size)
@@ -203,11 +205,15 @@ class AdaptiveSoftmax(VocabularyLayer):
         self.tie_weights = tie_weights
 
     def build(self, hidden_shape, **other_shapes):
-        clusters, zeros = self.clusters, keras.initializers.Zeros()
+        clusters = self.clusters
         if not self.tie_weights:
             self.tables = self._weights("table", clusters.table_shapes, self.embeddings_initializer)
-        shapes = [(size,) for size in clusters.sizes]
-        self.biases = self._weights("bias", shapes, zeros, autocast=False)
+        self.biases = self._weights(
+            "bias",
+            [(size,) for size in clusters.sizes],
+            keras.initializers.Zeros(),
+            autocast=False,
+        )
         shapes = [
             None if self._shares_projection(index) else shape
             for index, shape in enumerate(clusters.output_projection_shapes)

@@ -2,12 +2,16 @@
 
 import keras
 
+from txl_tf.config.model import ModelConfig
+
 
 class ConfiguredLayer(keras.layers.Layer):
-    """Base class of layers that keep the arguments of their constructor as attributes."""
+    """Base class of layers that keep the arguments of their constructor as attributes.
+
+    A subclass lists in `_arguments` the names of those that `keras.layers.Layer` does not have.
+    """
 
     _arguments: tuple[str, ...] = ()
-    """Names of the arguments that `keras.layers.Layer` does not have."""
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
@@ -33,3 +37,10 @@ def projection_of(layer, units, name, input_dim, use_bias=False):
     )
     dense.build((None, None, input_dim))
     return dense
+
+
+def initializer_of(config: ModelConfig, stddev: float) -> keras.initializers.Initializer:
+    """Returns a new initializer: uniform if the model is, or normal with `stddev`."""
+    if config.initializer == "uniform":
+        return keras.initializers.RandomUniform(-config.initializer_range, config.initializer_range)
+    return keras.initializers.RandomNormal(stddev=stddev)

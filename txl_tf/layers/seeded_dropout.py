@@ -6,7 +6,7 @@ Shape letters used in this module: B rows, T segment length, D hidden width.
 import keras
 from keras import ops
 
-from txl_tf import functional, stateless_random
+from txl_tf import stateless_random
 from txl_tf.imports import tensorflow as tf
 from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.configured_layer import ConfiguredLayer
@@ -75,7 +75,7 @@ class SeededDropout(ConfiguredLayer):
         if seed is None:
             return drawn_row_seeds(self.seed_generator, num_rows)
         if len(seed.shape) == 1:
-            seed = functional.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
+            seed = stateless_random.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
         return seed
 
 
@@ -85,4 +85,4 @@ def drawn_row_seeds(seed_generator, num_rows):
     is_tensorflow = keras.backend.backend() == "tensorflow"
     if is_tensorflow and (replica := tf.distribute.get_replica_context()) is not None:
         rows = rows + replica.replica_id_in_sync_group * num_rows
-    return functional.row_seeds(seed_generator.next(), rows)
+    return stateless_random.row_seeds(seed_generator.next(), rows)

@@ -128,8 +128,8 @@ class LanguageModel(keras.Model):
         return f"<{type(self).__name__} of {self.count_params():,} parameters: {', '.join(sizes)}>"
 
     def get_config(self):
-        config = {**super().get_config(), "config": self.config.to_dict()}
-        return {**config, **quantized_layers(self)}
+        own = {"config": self.config.to_dict(), **quantized_layers(self)}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

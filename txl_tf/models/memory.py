@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.attention import KeysAndValues
+from txl_tf.layers.attention.projections import KeysAndValues
 from txl_tf.layers.visible_keys import VisibleKeys
 
 

@@ -19,12 +19,15 @@ class ModelWithLoss(keras.Model):
 
     The subclass defines `default_loss` and `check_ids`, which raises ValueError for inputs and
     targets of a batch with wrong ids.
+
+    Attributes:
+        outputs_logits: bool. True if losses and metrics must take logits.
+        has_loss_per_position: bool. True if losses are `(B, T)`, so that a weight `(B,)` must be
+            repeated for all positions.
     """
 
     outputs_logits = True
-    """Whether losses and metrics must take logits."""
     has_loss_per_position = False
-    """Whether losses are `(B, T)`, so that a weight `(B,)` must be repeated for all positions."""
 
     def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
         loss = self.default_loss() if loss is None else loss

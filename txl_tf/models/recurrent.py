@@ -4,6 +4,8 @@ Shape letters used in this module: B rows, T segment length, C input width, D hi
 E embedding width, V vocabulary, L layers.
 """
 
+import itertools
+
 import keras
 from keras import ops
 
@@ -14,6 +16,7 @@ from txl_tf.layers.configured_layer import normal_unless
 from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
+from txl_tf.stateless_random import fold_seed
 
 
 class QuasiRecurrent(keras.layers.Layer):
@@ -158,7 +161,7 @@ class RecurrentLanguageModel(LanguageModel):
 
     def call(self, token_ids, memory, dropout_seed=None, training=False):
         def drop(layer, tensor, site):
-            return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
+            return layer(tensor, seed=fold_seed(dropout_seed, site), training=training)
 
         hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, E]
         # Both states of every layer without gradients, zeros for a new row.
@@ -237,8 +240,9 @@ class QRNNLanguageModel(RecurrentLanguageModel):
     config_class = QRNNConfig
 
     def create_layer(self, width, index):
-        name = f"qrnn_{index}"
-        return QuasiRecurrent(width, self._initializer(), name=name, dtype=self.dtype_policy)
+        return QuasiRecurrent(
+            width, self._initializer(), name=f"qrnn_{index}", dtype=self.dtype_policy
+        )
 
     def run_layer(self, layer, hidden, state):
         last_input, cell = state
@@ -246,5 +250,4 @@ class QRNNLanguageModel(RecurrentLanguageModel):
         return hidden, (last_input, cell)
 
     def state_widths(self):
-        layer_dims = self.config.layer_dims
-        return tuple(zip((self.config.table_dim, *layer_dims[:-1]), layer_dims, strict=True))
+        return tuple(itertools.pairwise((self.config.table_dim, *self.config.layer_dims)))

@@ -27,8 +27,8 @@ class OnChipAttention:
     Moving scores `(B, N, T, K)` through the memory of a TPU takes longer than all arithmetic. The
     kernel computes them tile by tile, and in inference also writes the next memory. There keys and
     values are `(B, P, N * H)`, which need no transposition, and places in front may be unused, as
-    moving whole tiles is faster. It is an operator like `layers.attention_operators.AllHeads`, for
-    layers of the class `RelativeAttention`. The number of rows must be known.
+    moving whole tiles is faster. It is an `AttentionOperator` for layers of
+    the class `RelativeAttention`. The number of rows must be known.
     """
 
     kernel: AttentionKernel

@@ -1,45 +1,68 @@
-"""Ways to compute the attention of a layer, one object for each kind of device.
+"""Ways to compute the attention of a layer, one operator for each kind of device.
 
-`bind` of an operator takes the `VisibleKeys` of a call. It returns a function of a layer, its
-`Projections`, a dropout seed and `training`, which returns the attended values `(B, T, N * H)` and
-the next `KeysAndValues`.
+An operator knows how memory lies on its kind of device. `bind` fixes the keys that are visible in
+one call of a model; all layers of the model then share the result.
 
 Shape letters used in this module:
   B rows of memory, W rows that share one of them, R = B * W rows, T tokens, M memory length,
-  K = M + T key length, J = K + 1 columns of distances, C tokens of a part of the segment or
-  capacity for recent tokens, N heads, H head width.
+  K = M + T key length, C tokens of a part of the segment or capacity for recent tokens, N heads,
+  H head width.
 """
 
 import dataclasses
 import functools
 import itertools
-from typing import Any
+from typing import Any, Protocol
 
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.attention import KeysAndValues
+from txl_tf.layers.attention.projections import KeysAndValues, Projections
 from txl_tf.layers.visible_keys import VisibleKeys, mask_of_first_keys
 
 
-@dataclasses.dataclass(frozen=True)
-class AllHeads:
-    """All rows and heads in one product."""
+class Attend(Protocol):
+    """Function that computes the attention of any layer to the keys that were bound."""
+
+    def __call__(
+        self, layer: Any, projections: Projections, dropout_seed: Any = None, training: bool = False
+    ) -> tuple[Any, Any]:
+        """Returns the attended values `(B, T, N * H)`, and what memory keeps next.
+
+        The second result is `None` unless the projections have `kept`.
+        """
+
+
+class AttentionOperator(Protocol):
+    """Way to compute the attention of a layer, for one kind of device."""
 
     def num_places(self, memory_length: int) -> int:
         """Returns the places of a memory that remembers `memory_length` tokens."""
-        return memory_length
 
     def part_tokens(self, num_tokens: int, segment_length: int) -> int:
         """Returns how many of `T` tokens attend together, which sets the number of distances."""
+
+    def arranged(self, keys: Any, values: Any) -> Any:
+        """Arranges keys and values `(B, M, N, H)` as memory holds them."""
+
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
+        """Returns the function that attends to the visible keys, in a compute dtype."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AllHeads(AttentionOperator):
+    """Operator that computes all rows and heads in one product."""
+
+    def num_places(self, memory_length: int) -> int:
+        return memory_length
+
+    def part_tokens(self, num_tokens: int, segment_length: int) -> int:
         return num_tokens
 
     def arranged(self, keys: Any, values: Any) -> KeysAndValues:
-        """Arranges keys and values `(B, M, N, H)` as memory holds them."""
         return KeysAndValues(ops.transpose(keys, [0, 2, 3, 1]), ops.transpose(values, [0, 2, 1, 3]))
 
-    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
-        """Returns the function that attends to some keys, in a compute dtype."""
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
         mask = visible.mask_over_distances(dtype)
 
         def attend(layer, projections, dropout_seed=None, training=False):
@@ -50,7 +73,7 @@ class AllHeads:
 
 
 def remembered(together: KeysAndValues, visible: VisibleKeys) -> KeysAndValues:
-    """Returns the last places of keys and values of memory and segment."""
+    """Returns the last places of the keys and values of memory and segment."""
     return KeysAndValues(
         functional.last_positions(together.keys, 3, visible.lengths, visible.num_places),
         functional.last_positions(together.values, 2, visible.lengths, visible.num_places),
@@ -59,23 +82,24 @@ def remembered(together: KeysAndValues, visible: VisibleKeys) -> KeysAndValues:
 
 @dataclasses.dataclass(frozen=True)
 class HeadByHead(AllHeads):
-    """One head of one row after the other, for few rows on a processor with caches.
+    """Operator that computes one head of one row after the other, without dropout.
 
-    The scores of one head and a part of the segment fit in a cache, and for them
+    The scores of one head and a part of the segment fit in a cache, and their
     `functional.relative_shift` is a view. A part attends only as far back as its memory. The
-    program grows with heads and rows, so it suits neither compilers nor many rows. It has no
-    dropout.
+    program grows with the number of heads and rows, so it suits neither compilers nor many rows.
+
+    Attributes:
+        tokens_together: int. The most tokens of a part. The scores of 256 queries of a head fit in
+            a cache, and their products are large enough to be fast.
     """
 
     tokens_together: int = 256
-    """Tokens of a part. Scores of so many queries of a head fit in a cache, and their products are
-    large enough."""
 
     def part_tokens(self, num_tokens: int, segment_length: int) -> int:
         num_segments = max(1, self.tokens_together // segment_length)
         return min(num_tokens, num_segments * segment_length)
 
-    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
         together = self.part_tokens(visible.num_tokens, visible.segment_length)
         first_keys = visible.first_keys()
         first_keys = ops.broadcast_to(first_keys, [first_keys.shape[0], visible.num_tokens])
@@ -149,7 +173,7 @@ def _shifted(scores):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneToken(AllHeads):
-    """One token per row, in an order in which memory is only read.
+    """Operator for one token per row, which only reads memory.
 
     Moving memory by one place for every token would cost more than all arithmetic on it: with
     `N * H` = 512 and M = 1,600, keys and values of a row in one layer have 6.6 MB in float32, and a
@@ -160,18 +184,20 @@ class OneToken(AllHeads):
 
     If memory is empty, as its tokens are in place among the recent ones, the token is written
     first. Then one softmax over one tensor suffices, in half as many kernels on a GPU.
+
+    Attributes:
+        position: int32 number. Recent tokens before this one, and the place that it is written to.
+        num_places_read: int. Places of memory, 0 or `M`.
+        capacity: int. Places for recent tokens, `C`.
+        num_rows: int. Rows that read, `R`.
     """
 
     position: Any
-    """Recent tokens, an int32 number."""
     num_places_read: int
-    """Places of memory, 0 or `M`."""
     capacity: int
-    """`C`."""
     num_rows: int
-    """`R`."""
 
-    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
         num_places, reach = self.num_places_read, visible.memory_length
         farthest = reach if visible.farthest is None else visible.farthest
         # Places of memory come first, then those of recent tokens. The token's own place is
@@ -189,9 +215,11 @@ class OneToken(AllHeads):
         zero = functional.at_least_float32(ops.zeros((), dtype))
         scores = functional.mask_scores(zero, allowed)
         masks = scores[..., :num_places], scores[..., num_places:]  # [R, 1, 1, M], [R, 1, 1, C]
-        return functools.partial(self._attend, masks)
+        return functools.partial(self._attend, *masks)
 
-    def _attend(self, masks, layer, projections, dropout_seed=None, training=False):
+    def _attend(
+        self, memory_mask, recent_mask, layer, projections, dropout_seed=None, training=False
+    ):
         # With one token, heads are in order for either axis first.
         shape = [-1, layer.num_heads, 1, layer.head_dim]
         content_query, distance_query = (
@@ -209,12 +237,12 @@ class OneToken(AllHeads):
         # Scores of M, C and 1 keys stay apart, as no tensor holds the keys of all.
         of_memory, of_recent, of_itself = self._by_place(scores)
         of_recent = of_recent + ops.matmul(content_query, recent.keys)
-        scores = [functional.at_least_float32(of_recent) + masks[1]]
+        scores = [functional.at_least_float32(of_recent) + recent_mask]
         if not is_in_place:
             of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
             scores.append(functional.at_least_float32(of_itself))
             of_memory = of_memory + self._product_of_memory(content_query, memory.keys)
-            scores.append(functional.at_least_float32(of_memory) + masks[0])
+            scores.append(functional.at_least_float32(of_memory) + memory_mask)
         weights, total = unnormalized_softmax(scores)
         weights = [ops.cast(each, value.dtype) for each in weights]
         attended = ops.matmul(weights[0], recent.values)  # [R, N, 1, H]
